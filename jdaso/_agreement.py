@@ -1,0 +1,44 @@
+"""What all nodes must hold alike before they begin."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._packing import describe
+from ._session import Session
+from ._types import PyTree
+
+
+def agree_on_init(session: Session, params: PyTree, facts: list[tuple[str, str]]) -> None:
+    """All nodes begin alike: settings, tree, shapes, dtypes, and the bits of the parameters.
+
+    Where `params` are traced, the bits are left to the first update.
+    """
+    if session.topology.num_nodes == 1:
+        return
+    leaves = describe(params)
+    tree = str(jax.tree.structure(params))
+    facts = [*facts, ("the number of leaves", str(len(leaves)))]
+    facts += [(f"leaf {leaf.path}", str(leaf)) for leaf in leaves]
+    facts.append(("the tree", tree if len(tree) < 2000 else str(hash_text(tree))))
+    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(params)):
+        for leaf, x in zip(leaves, jax.tree.leaves(params), strict=True):
+            facts.append((f"bits of leaf {leaf.path}", hash_bits(x)))
+    session.agree("initialise an optimizer", facts)
+
+
+def hash_text(text: str) -> int:
+    """A number for a text, the same in every process."""
+    return zlib.crc32(text.encode())
+
+
+def hash_bits(x: Any) -> str:
+    """A readable number for the bits of an array."""
+    if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return f"{zlib.crc32(np.ascontiguousarray(np.asarray(x)).tobytes()):08x}"

@@ -1,0 +1,54 @@
+"""What depends on the version of JAX, or on how its CPU backend is built."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import jax
+from jax._src import xla_bridge  # no public name tells whether a backend was started
+
+_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+_PATIENCE = (
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds",
+    "--xla_cpu_collective_call_terminate_timeout_seconds",
+)
+
+
+def cpu_device_count() -> int:
+    """How many CPU devices this process asks JAX for (1 unless it says otherwise)."""
+    found = _DEVICE_COUNT.findall(os.environ.get("XLA_FLAGS", ""))
+    configured = jax.config.jax_num_cpu_devices
+    return max(int(found[-1]) if found else 1, configured if configured > 0 else 1)
+
+
+def backend_started() -> bool:
+    """Whether JAX has made its devices; from then on its thread pools have their size."""
+    return xla_bridge.backends_are_initialized()
+
+
+def reserve_cpu_threads() -> None:
+    """Gives XLA's CPU backend threads enough for callbacks that block.
+
+    XLA runs each CPU device, each part of an operation and each host callback in two pools of as
+    many threads as there are cores. With L devices, L - 1 of them stand in a ``pmean`` and the
+    last in a callback: on 2 cores with L = 2 no thread is left to bring the callback its
+    arguments, and the process hangs. XLA reads the pools' size from ``NPROC`` when the backend
+    starts. XLA also ends a process whose devices meet later than 40 s apart, which a node that
+    compiles slowly can cause on the others: that limit becomes an hour, jdaso's own is shorter.
+
+    Does nothing for one device (its callbacks run in place), or where the user has set the values.
+    """
+    devices = cpu_device_count()
+    if devices == 1 or backend_started():
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    os.environ.setdefault("NPROC", str((cores or 1) + 4 * devices + 4))
+    flags = os.environ.get("XLA_FLAGS", "")
+    missing = [f"{name}=3600" for name in _PATIENCE if name not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
+
+
+def cpu_threads_reserved(devices: int) -> bool:
+    """Whether a process with so many CPU devices can block in a callback without hanging."""
+    return devices == 1 or "NPROC" in os.environ

@@ -1,0 +1,257 @@
+"""How nodes agree, and how one that fails tells the others. Every wait has a limit."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ._topology import Topology
+from ._types import NodeError
+
+log = logging.getLogger("jdaso")
+
+_FAILED, _LEFT = 1, 2
+"""Tags of alarms: a node failed; a node ended its session."""
+
+_PART_BYTES = 1 << 26
+"""Longest message: MPI counts have 32 bits."""
+
+_LOOK_SECONDS = 0.2
+"""How often a node looks whether another one sounded the alarm."""
+
+Facts = Sequence[tuple[str, str]]
+"""What must be the same on all nodes: names and values, both readable."""
+
+
+def poll(done: Callable[[], bool], check: Callable[[], None], limit_seconds: float) -> bool:
+    """Asks `done` until it says yes, ever less often; False when the limit has passed.
+
+    `check` is called on the way and may raise.
+    """
+    begin, pause = time.perf_counter(), 1e-5
+    while not done():
+        if time.perf_counter() - begin > limit_seconds:
+            return False
+        check()
+        time.sleep(pause)
+        pause = min(pause * 2, 2e-3)
+    return True
+
+
+class Control:
+    """The host's own messages between nodes, on two communicators that nobody else uses.
+
+    All nodes call the collective methods in the same order. Each call first agrees on its own name
+    and facts, so that a node that is elsewhere in the program, or holds something else, is named
+    on every node instead of blocking them.
+
+    On failure: every method raises `NodeError` on all nodes, at once where another node fails or
+    leaves, else when `timeout_seconds` have passed.
+    """
+
+    def __init__(self, topology: Topology, timeout_seconds: float):
+        self.topology = topology
+        self.timeout_seconds = timeout_seconds
+        self.failure: str | None = None  # what another node said before it failed
+        self.broken: Exception | None = None  # what went wrong here
+        self.failed: set[int] = set()
+        self.left: set[int] = set()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._alarms_out: list[tuple[Any, bytes]] = []  # requests and the text they send
+        if topology.num_nodes > 1:
+            self._comm = self._duplicate(topology.comm)
+            self._alarm = self._duplicate(topology.comm)
+            self._lookout = threading.Thread(target=self._look, name="jdaso-lookout", daemon=True)
+            self._lookout.start()
+
+    def error(self, text: str, step: int | None = None) -> NodeError:
+        """An error that begins with this node."""
+        return NodeError(f"{self.topology.prefix(step)} {text}")
+
+    def check(self) -> None:
+        """Raises if another node has failed."""
+        if self.failure is not None:
+            raise self.error(self.failure)
+
+    def duplicate(self) -> Any:
+        """A communicator for one more user. Collective."""
+        return self._duplicate(self._comm)
+
+    def _duplicate(self, comm: Any) -> Any:
+        copy, request = comm.Idup()
+        self._wait(request, "open a communicator")
+        return copy
+
+    def agree(self, what: str, facts: Facts) -> None:
+        """Raises on every node, naming node and fact, unless all hold the same `facts`.
+
+        Args:
+            what: what the nodes are doing, as a verb.
+            facts: what must be equal.
+        """
+        if self.topology.num_nodes == 1:
+            return
+        facts = [(str(name), str(value)) for name, value in facts]
+        mine = np.array([_crc(what), _crc(repr(facts))], np.uint32)
+        everyone = self._allgather(mine, what)
+        if (everyone == everyone[0]).all():
+            return
+        mine = json.dumps((what, facts)).encode()
+        everyone = [json.loads(text) for text in self._allgather_bytes(mine, what)]
+        raise self.error(_first_difference(everyone))
+
+    def allgather(self, what: str, array: np.ndarray) -> np.ndarray:
+        """The arrays of all nodes, ``[nodes, ...]``; shape and dtype are agreed on first."""
+        array = np.ascontiguousarray(array)
+        self.agree(what, [("shape", str(array.shape)), ("dtype", str(array.dtype))])
+        return self._allgather(array, what)
+
+    def broadcast(self, array: np.ndarray) -> np.ndarray:
+        """Node 0's array on every node; shapes and dtypes were agreed on before."""
+        out = np.array(array, order="C")
+        flat = out.reshape(-1).view(np.uint8) if out.size else np.zeros(0, np.uint8)
+        for begin in range(0, flat.size, _PART_BYTES):
+            self._wait(self._comm.Ibcast([flat[begin : begin + _PART_BYTES], _byte()]), "broadcast")
+        return out
+
+    def fail(self, text: str) -> None:
+        """Tells all others that this node has failed; does not wait for them."""
+        self._sound(_FAILED, text)
+
+    def close(self, failed: bool) -> None:
+        """Tells the others that this node ends its session, and stops looking."""
+        if self.topology.num_nodes == 1 or self._stop.is_set():
+            return
+        if not failed:
+            self._sound(_LEFT, "")
+        limit = time.perf_counter() + 2.0
+        while self._alarms_out and time.perf_counter() < limit:
+            self._alarms_out = [(sent, text) for sent, text in self._alarms_out if not sent.Test()]
+            time.sleep(1e-3)
+        self._stop.set()
+        self._lookout.join(timeout=2.0)
+
+    def _sound(self, tag: int, text: str) -> None:
+        if self.topology.num_nodes == 1:
+            return
+        payload = text.encode()[:8192]
+        for node in range(self.topology.num_nodes):
+            if node != self.topology.node:
+                request = self._alarm.Isend([payload, len(payload), _byte()], dest=node, tag=tag)
+                self._alarms_out.append((request, payload))
+
+    def _look(self) -> None:
+        """The look-out's thread: takes alarms in."""
+        from mpi4py import MPI
+
+        status = MPI.Status()
+        while not self._stop.wait(_LOOK_SECONDS):
+            try:
+                while self._alarm.Iprobe(status=status):
+                    source, tag = status.Get_source(), status.Get_tag()
+                    payload = bytearray(status.Get_count(MPI.BYTE))
+                    self._alarm.Recv([payload, len(payload), MPI.BYTE], source=source, tag=tag)
+                    if tag == _LEFT:
+                        self.left.add(source)
+                        continue
+                    self.failed.add(source)
+                    if self.failure is None:
+                        self.failure = payload.decode(errors="replace")
+                        log.error("%s %s", self.topology.prefix(), self.failure)
+            except MPI.Exception as error:  # MPI is being shut down around us
+                log.debug("jdaso look-out ends: %s", error)
+                return
+
+    def _allgather(self, array: np.ndarray, what: str) -> np.ndarray:
+        if self.topology.num_nodes == 1:
+            return array[None]
+        with self._lock:
+            out = np.empty((self.topology.num_nodes, *array.shape), array.dtype)
+            flat, bits = array.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
+            rows = bits.reshape(self.topology.num_nodes, -1)
+            for begin in range(0, max(flat.size, 1), _PART_BYTES):
+                send = np.ascontiguousarray(flat[begin : begin + _PART_BYTES])
+                recv = np.empty((self.topology.num_nodes, send.size), np.uint8)
+                request = self._comm.Iallgather([send, _byte()], [recv, _byte()])
+                self._wait(request, what)
+                rows[:, begin : begin + _PART_BYTES] = recv
+            return out
+
+    def _allgather_bytes(self, payload: bytes, what: str) -> list[bytes]:
+        sizes = self._allgather(np.array([len(payload)], np.int64), what)[:, 0]
+        padded = np.zeros(int(sizes.max()), np.uint8)
+        padded[: len(payload)] = np.frombuffer(payload, np.uint8)
+        rows = self._allgather(padded, what)
+        return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
+
+    def _wait(self, request: Any, what: str) -> None:
+        grace = time.perf_counter() + 5.0
+
+        def check() -> None:
+            self.check()
+            if self.left and time.perf_counter() > grace:
+                raise self.error(f"{self.who_left()} while this node waits to {what}.")
+
+        if not poll(request.Test, check, self.timeout_seconds):
+            raise self.error(
+                f"Waited {self.timeout_seconds:g} s to {what}, and not all nodes came. "
+                "Look for a node that is stuck or took another path through the program; raise "
+                "Session(timeout_seconds=...) if one is only slow."
+            )
+
+    def who_left(self) -> str:
+        """Names the nodes that ended their session."""
+        nodes = ", ".join(map(str, sorted(self.left)))
+        plural = "nodes" if len(self.left) > 1 else "node"
+        return f"{plural} {nodes} ended the session"
+
+
+def _first_difference(everyone: list[tuple[str, list[tuple[str, str]]]]) -> str:
+    """Says in one sentence where the nodes part, against the value that most of them hold."""
+    actions = [what for what, _ in everyone]
+    usual = max(actions, key=actions.count)
+    if any(what != usual for what in actions):
+        where = ", ".join(f"node {node} is about to {what}" for node, what in enumerate(actions))
+        return (
+            f"The nodes are at different places of the program: {where}. All nodes must make the "
+            "same calls in the same order."
+        )
+    tables = [dict(facts) for _, facts in everyone]
+    names: list[str] = []
+    for table in tables:
+        names += [name for name in table if name not in names]
+    for name in names:
+        values = [table.get(name, "absent") for table in tables]
+        usual = max(values, key=values.count)
+        odd = [node for node, value in enumerate(values) if value != usual]
+        if odd:
+            said = "; ".join(f"node {node} has {_short(values[node])}" for node in odd)
+            hint = (
+                "Give all nodes the same values with jdaso.broadcast(tree, session)."
+                if name.startswith("bits of")
+                else "All nodes must be given the same."
+            )
+            return f"The nodes disagree on {name}: {said}, the others {_short(usual)}. {hint}"
+    return "The nodes disagree, but on nothing that has a name."
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else text[:200] + " ..."
+
+
+def _crc(text: str) -> int:
+    return zlib.crc32(text.encode())
+
+
+def _byte() -> Any:
+    from mpi4py import MPI
+
+    return MPI.BYTE

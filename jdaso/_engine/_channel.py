@@ -1,0 +1,236 @@
+"""A channel: one optimizer's exchanges, in the background, on a communicator and thread of its own.
+
+Compiled steps call `start_chunk`, `wait` and `fetch` from host callbacks. The thread reduces the
+chunks of a ticket in their order, whatever the order in which the devices hand them over, so that
+all nodes meet in the same calls:
+
+    node 0 hands over chunk 1, then 0; node 1 hands over 0, then 1. Taken as they come, node 0
+    would wait in the reduction of chunk 1 and node 1 in that of chunk 0, for ever.
+
+Callbacks never raise. Where a node drives several devices, one of them is in the callback and the
+others wait for it in a collective; an exception would leave them there. An error is kept, the
+header's status word tells all devices, and then all of them raise it together (`Session.report`).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from .._control import Control
+from .._packing import Layout
+from .._timeline import Timeline
+from .._types import NodeError
+from .._wire import EXCHANGE_SECONDS, HEADER, STATUS, STEP_SECONDS, Wire
+from . import Reduced, Reducer
+
+log = logging.getLogger("jdaso")
+
+
+class Job:
+    """One exchange on its way."""
+
+    def __init__(self, ticket: int, chunks: int):
+        self.ticket = ticket
+        self.step = ticket - 1
+        self.begin_seconds = time.perf_counter()
+        self.ready = [threading.Event() for _ in range(chunks)]
+        self.done = threading.Event()
+        self.results: list[Reduced | None] = [None] * chunks
+        self.heads: np.ndarray | None = None
+        self.error: NodeError | None = None
+        self.fetched = 0
+        self.seconds = 0.0
+
+
+class Channel:
+    """Exchanges of one layout on one wire.
+
+    Staging: the rows to send and the rows of the result, each once the packed size, allocated here
+    and used for every exchange.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        wire: Wire,
+        reducer: Reducer,
+        control: Control,
+        timeline: Timeline,
+        comm: Any,
+    ):
+        self.layout, self.wire, self.comm = layout, wire, comm
+        self._reduce, self._control, self._timeline = reducer, control, timeline
+        self._nodes = control.topology.num_nodes
+        widths = [wire.encoded_width(width) for width in layout.widths]
+        widths[-1] += wire.header_width
+        self._send = [np.zeros((self._nodes, width), wire.dtype) for width in widths]
+        # The header gathers beside the rows: the last result has the width of what was encoded.
+        widths[-1] -= wire.header_width
+        self._results = [np.zeros((self._nodes, width), wire.dtype) for width in widths]
+        self._jobs: dict[int, Job] = {}
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._last_start: tuple[int, float] | None = None
+        self._step_seconds = self._exchange_seconds = 0.0
+        self.closed = False
+        self._thread = threading.Thread(target=self._run, name="jdaso-channel", daemon=True)
+        self._thread.start()
+
+    @property
+    def staging_bytes(self) -> int:
+        """Host memory that the channel holds between exchanges."""
+        return sum(buffer.nbytes for buffer in [*self._send, *self._results])
+
+    def start_chunk(self, ticket: int, k: int, rows: np.ndarray, head: np.ndarray) -> int:
+        """Takes chunk k of exchange `ticket`; returns the ticket, 0 where it was refused."""
+        begin = time.perf_counter()
+        with self._lock:
+            job = self._jobs.get(ticket)
+            if job is None or job.fetched == len(self._send):
+                self._drain(self._control.timeout_seconds)
+                self._jobs.clear()
+                job = self._jobs[ticket] = Job(ticket, len(self._send))
+                self._measure_step(job)
+                self._queue.put(job)
+            elif job.ready[k].is_set():
+                job.error = self._control.error(
+                    "Two optimizers of equal shapes share this session, and both have an exchange "
+                    "in flight. Give one of them another name: jdaso.daso(..., name='second').",
+                    job.step,
+                )
+                return ticket
+        send = self._send[k]
+        if k == len(self._send) - 1:
+            words = np.array(head, np.int32)
+            words.view(np.float32)[EXCHANGE_SECONDS] = self._exchange_seconds
+            words.view(np.float32)[STEP_SECONDS] = self._step_seconds
+            send[:, -self.wire.header_width :] = words.view(self.wire.dtype)
+            send = send[:, : -self.wire.header_width]
+        np.copyto(send, rows)
+        job.ready[k].set()
+        self._timeline.add(lost_seconds=self._timeline.record("start", job.step, begin))
+        return ticket
+
+    def wait(self, ticket: int) -> np.ndarray:
+        """Headers of all nodes, int32 ``[nodes, HEADER]``, once all chunks are in.
+
+        On failure: the status word of the first header is 1, and `error` holds what happened.
+        """
+        begin = time.perf_counter()
+        job = self._jobs.get(ticket)
+        heads = np.zeros((self._nodes, HEADER), np.int32)
+        if job is None:
+            return self._refuse(heads, ticket)
+        error = job.error or self._await(job)
+        self._timeline.add(lost_seconds=self._timeline.record("wait", job.step, begin))
+        if error is not None:
+            job.error = error
+            heads[:, STATUS] = 1
+            self._control.broken = error
+            return heads
+        assert job.heads is not None
+        return job.heads
+
+    def fetch(self, ticket: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Encoded rows of chunk k, and the residual of this node's part; after `wait`."""
+        job = self._jobs.get(ticket)
+        result = job.results[k] if job is not None else None
+        if job is None or result is None:
+            width = self.layout.widths[k] if self.wire.narrow else 0
+            return self._results[k], np.zeros(width, np.float32)
+        job.fetched += 1
+        return result
+
+    def in_flight(self) -> list[Job]:
+        """Exchanges that were started and not merged."""
+        return [job for job in self._jobs.values() if job.fetched < len(self._send)]
+
+    def close(self, limit_seconds: float) -> bool:
+        """Completes what is on the wire and ends the thread; False where it did not end."""
+        self.closed = True
+        if not self._drain(limit_seconds):
+            return False
+        self._queue.put(None)
+        self._thread.join(timeout=limit_seconds)
+        return not self._thread.is_alive()
+
+    def _drain(self, limit_seconds: float) -> bool:
+        """Completes exchanges that a run left behind, so that all nodes stay in step."""
+        for job in self.in_flight():
+            if not job.done.wait(limit_seconds):
+                return False
+            log.warning(
+                "%s The exchange started at step %d was completed but never merged. Call "
+                "jdaso.finalize(params, opt_state, session) wherever a run stops.",
+                self._control.topology.prefix(),
+                job.step,
+            )
+        return True
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            try:
+                for k in range(len(self._send)):
+                    if not job.ready[k].wait(self._control.timeout_seconds):
+                        raise self._control.error(f"Chunk {k} was never handed over.", job.step)
+                    self._reduce_chunk(job, k)
+                job.seconds = self._timeline.record("exchange", job.step, job.begin_seconds)
+                self._exchange_seconds = job.seconds
+                self._timeline.add(exchanges=1, exchange_seconds=job.seconds)
+            except Exception as error:
+                log.debug("exchange of step %d failed", job.step, exc_info=True)
+                text = str(error)
+                prefix = "" if text.startswith("[node") else self._control.topology.prefix(job.step)
+                job.error = NodeError(f"{prefix} {text}".strip())
+            job.done.set()
+
+    def _reduce_chunk(self, job: Job, k: int) -> None:
+        rows, last = self._send[k], k == len(self._send) - 1
+        job.results[k], heads = self._reduce(rows, self._results[k], last)
+        if last:
+            job.heads = heads
+        moved = rows.nbytes + self._results[k].nbytes
+        self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
+
+    def _await(self, job: Job) -> NodeError | None:
+        """Waits for the thread, looking out for other nodes meanwhile."""
+        control, begin = self._control, time.perf_counter()
+        while not job.done.wait(0.05):
+            waited = time.perf_counter() - begin
+            if control.failure is not None:
+                return control.error(control.failure, job.step)
+            if control.left and waited > 5.0:
+                return control.error(
+                    f"{control.who_left()} while this node waits for the exchange started at step "
+                    f"{job.step}. All nodes must make the same number of updates.",
+                    job.step,
+                )
+            if waited > control.timeout_seconds:
+                return control.error(
+                    f"The exchange started at step {job.step} did not end within "
+                    f"{control.timeout_seconds:g} s. Look for a node that is stuck; raise "
+                    "Session(timeout_seconds=...) if one is only slow.",
+                    job.step,
+                )
+        return job.error
+
+    def _refuse(self, heads: np.ndarray, ticket: int) -> np.ndarray:
+        self._control.broken = self._control.error(
+            f"No exchange with ticket {ticket} is known here. The optimizer state comes from "
+            "another session or process; begin with tx.init, or set state.ticket to 0.",
+            ticket - 1,
+        )
+        heads[:, STATUS] = 1
+        return heads
+
+    def _measure_step(self, job: Job) -> None:
+        if self._last_start is not None and job.step > self._last_start[0]:
+            step, seconds = self._last_start
+            self._step_seconds = (job.begin_seconds - seconds) / (job.step - step)
+        self._last_start = (job.step, job.begin_seconds)

@@ -1,0 +1,68 @@
+"""Engine ``mpi4jax``: jitted mpi4jax programs on the host's CPU device.
+
+mpi4jax has no non-blocking operations (its issues 206 and 269). The channel's thread runs these
+programs, and MPI's blocking call blocks only that thread.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._types import NodeError
+
+
+def import_mpi4jax() -> ModuleType:
+    """mpi4jax, or an error that says what to install.
+
+    Raises:
+        ImportError: it is missing, or was built for another MPI than mpi4py uses.
+    """
+    try:
+        import mpi4jax
+    except ImportError as error:
+        from mpi4py import MPI
+
+        library = MPI.Get_library_version().split("\n")[0].split(",")[0].strip()
+        if isinstance(error, ModuleNotFoundError) and error.name == "mpi4jax":
+            what = "mpi4jax is not installed"
+            cure = 'pip install --no-cache-dir --no-binary mpi4jax "jdaso[mpi4jax]"'
+        else:
+            what = f"mpi4jax cannot be loaded with {library}; it was built for another MPI ({error})"
+            cure = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary mpi4jax mpi4jax"
+        raise ImportError(
+            f"{what}. Build it against the MPI in use, with that MPI's mpicc first on PATH: "
+            f'{cure}; or use Session(engine="mpi4py"), which needs no compiler.'
+        ) from error
+    return mpi4jax
+
+
+class Mpi4jaxTransport:
+    """Runs mpi4jax's all-to-all and all-gather on the CPU device.
+
+    On failure: MPI errors end the job on all nodes at once; mpi4jax cannot return them.
+    """
+
+    def __init__(self, comm: Any):
+        mpi4jax = import_mpi4jax()
+        try:
+            self._cpu = jax.local_devices(backend="cpu")[0]
+        except RuntimeError as error:
+            raise NodeError(
+                "The mpi4jax engine runs MPI on JAX's CPU device, but this process has none. "
+                'Leave the CPU in JAX_PLATFORMS ("cuda,cpu"), or use Session(engine="mpi4py").'
+            ) from error
+        self._all_to_all = jax.jit(lambda rows: mpi4jax.alltoall(rows, comm=comm))
+        self._all_gather = jax.jit(lambda row: mpi4jax.allgather(row, comm=comm))
+
+    def all_to_all(self, rows: np.ndarray) -> np.ndarray:
+        """See `Transport`."""
+        return np.asarray(self._all_to_all(jax.device_put(rows, self._cpu)))
+
+    def all_gather(self, row: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """See `Transport`; the result is a buffer of JAX's."""
+        del out
+        return np.asarray(self._all_gather(jax.device_put(row, self._cpu)))

@@ -1,0 +1,302 @@
+"""The JAX faces of an exchange: start, wait, and the blocking mean; all of them traceable.
+
+Three ways to the other nodes. *Host*: callbacks hand chunks to a channel's thread. *In the step*:
+mpi4jax operations of a one-device program (blocking means only). *Virtual*: collectives over the
+``vmap`` axis of the simulated engine; what is in flight is then carried in the state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+
+from ._engine._channel import Channel
+from ._packing import Layout, layout_of, pack, unpack
+from ._session import Session, guarded
+from ._types import Chunks, Leaves, PyTree, ShapeDtype
+from ._wire import (
+    BAD_LEAF,
+    CHECKSUM,
+    EXCHANGE_SECONDS,
+    HEADER,
+    STATUS,
+    STEP,
+    STEP_SECONDS,
+    Wire,
+    attach,
+    detach,
+    floats,
+    sum_rows,
+    wire_of,
+)
+
+CHUNK_BYTES = 32 * 2**20
+"""Float32 bytes in a chunk: small enough to overlap packing, sending and summing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Received:
+    """What an exchange brought.
+
+    Attributes:
+        total: sum over nodes of what they sent, float32 leaves, the same on all nodes.
+        residual: what the wire took from the part that this node summed, else zeros; empty for
+            the float32 wire.
+        heads: headers of all nodes, int32 ``[nodes, HEADER]``.
+    """
+
+    total: Leaves
+    residual: Leaves
+    heads: jax.Array
+
+    @property
+    def finite(self) -> jax.Array:
+        """Whether the numbers of all nodes are finite."""
+        return ~jnp.any(self.heads[:, BAD_LEAF] != 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """Exchanges of one tree.
+
+    Attributes:
+        session: the nodes.
+        layout: how the tree is packed.
+        wire: the format.
+        local_axis: axis of the local devices that the caller is inside of, or None.
+        name: tells optimizers of equal shapes apart.
+        raise_nonfinite: whether numbers that are not finite are an error.
+    """
+
+    session: Session
+    layout: Layout
+    wire: Wire
+    local_axis: str | None = None
+    name: str = ""
+    raise_nonfinite: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        tree: PyTree,
+        session: Session,
+        *,
+        wire: str = "float32",
+        local_axis: str | None = None,
+        name: str = "",
+        chunk_bytes: int = CHUNK_BYTES,
+        raise_nonfinite: bool = True,
+    ) -> Exchange:
+        """The exchange for trees like `tree`."""
+        layout = layout_of(tree, session.num_nodes, chunk_bytes)
+        return cls(session, layout, wire_of(wire), local_axis, name, raise_nonfinite)
+
+    @cached_property
+    def channel(self) -> Channel:
+        """The host's end; opened by all nodes together, when the step is first traced."""
+        return self.session.channel(self.layout, self.wire.name, self.name)
+
+    def empty_flight(self) -> PyTree:
+        """What the state carries for an exchange in flight: nothing, but for virtual nodes."""
+        if not self.session.simulated:
+            return ()
+        rows = tuple(
+            jnp.zeros((self.layout.nodes, self.wire.encoded_width(w)), self.wire.dtype)
+            for w in self.layout.widths
+        )
+        lost = tuple(jnp.zeros(w if self.wire.narrow else 0, jnp.float32) for w in self.layout.widths)
+        return rows, lost, jnp.zeros((self.layout.nodes, HEADER), jnp.int32)
+
+    def start(
+        self, leaves: Leaves, head: jax.Array, step: jax.Array, turn: jax.Array
+    ) -> tuple[jax.Array, PyTree, Leaves]:
+        """Starts the exchange of float32 leaves.
+
+        Args:
+            leaves: what this node sends.
+            head: its header.
+            step: completed updates.
+            turn: which local device sends first; the chunks go round from there.
+
+        Returns:
+            The ticket (step + 1), what is in flight, and what was sent as the wire rounded it.
+        """
+        chunks = [self.wire.encode(chunk) for chunk in pack(self.layout, leaves)]
+        sent = unpack(self.layout, tuple(self.wire.decode(chunk) for chunk in chunks))
+        ticket = step + 1
+        if self.session.simulated:
+            return ticket, self._reduce(chunks, head, _virtual(self.session)), sent
+        call = guarded(partial(_start, self.channel), self.session, np.int32(0))
+        tokens = [
+            self._from_one(
+                turn + k,
+                partial(io_callback, call, ShapeDtype((), jnp.int32), ticket, k, chunk, head),
+                ShapeDtype((), jnp.int32),
+            )
+            for k, chunk in enumerate(chunks)
+        ]
+        # The ticket comes from the callbacks, so that no later wait can be scheduled before them.
+        return jnp.stack(tokens).max(), (), sent
+
+    def wait(self, ticket: jax.Array, flight: PyTree, turn: jax.Array) -> Received:
+        """Waits for an exchange. Raises on every node what the headers say."""
+        if self.session.simulated:
+            return self._received(*flight)
+        channel, nodes = self.channel, self.layout.nodes
+        refused = np.zeros((self.layout.nodes, HEADER), np.int32)
+        refused[:, STATUS] = 1
+        wait = guarded(lambda t: channel.wait(int(t)), self.session, refused)
+        shape = ShapeDtype((nodes, HEADER), jnp.int32)
+        heads = self._from_one(turn, partial(io_callback, wait, shape, ticket), shape)
+        rows, lost = [], []
+        for k, width in enumerate(self.layout.widths):
+            shapes = (
+                ShapeDtype((nodes, self.wire.encoded_width(width)), self.wire.dtype),
+                ShapeDtype((width if self.wire.narrow else 0,), jnp.float32),
+            )
+            nothing = tuple(np.zeros(shape.shape, shape.dtype) for shape in shapes)
+            # The headers are an argument so that XLA cannot fetch before it has waited.
+            fetch = guarded(lambda t, _, k=k: channel.fetch(int(t), k), self.session, nothing)
+            call = partial(io_callback, fetch, shapes, ticket, heads[0, 0])
+            row, rest = self._from_one(turn + k, call, shapes)
+            rows.append(row)
+            lost.append(rest)
+        return self._received(tuple(rows), tuple(lost), heads)
+
+    def total(self, leaves: Leaves, head: jax.Array, step: jax.Array) -> Received:
+        """Sum over nodes of float32 leaves; the step waits for it."""
+        if self.session.simulated or (self.session.in_step and self.local_axis is None):
+            chunks = [self.wire.encode(chunk) for chunk in pack(self.layout, leaves)]
+            inline = _virtual if self.session.simulated else _mpi4jax
+            return self._received(*self._reduce(chunks, head, inline(self.session)))
+        ticket, flight, _ = self.start(leaves, head, step, step)
+        return self.wait(ticket, flight, step)
+
+    def _reduce(self, chunks: list[jax.Array], head: jax.Array, inline: Any) -> PyTree:
+        """All chunks within the compiled step; what `_engine._reduce` does on the host."""
+        all_to_all, all_gather = inline
+        rows, lost, heads = [], [], None
+        for k, chunk in enumerate(chunks):
+            last = k == len(chunks) - 1
+            received = all_to_all(attach(self.wire, chunk, head) if last else chunk)
+            if last:
+                received, heads = detach(self.wire, received)
+            total = sum_rows(self.wire, received)
+            encoded = self.wire.encode(total)
+            lost.append(total - self.wire.decode(encoded) if self.wire.narrow else total[:0])
+            rows.append(all_gather(encoded))
+        return tuple(rows), tuple(lost), heads
+
+    def _received(self, rows: Chunks, lost: Chunks, heads: jax.Array) -> Received:
+        heads = self._report(heads)
+        total = unpack(self.layout, tuple(self.wire.decode(row) for row in rows))
+        if not self.wire.narrow:
+            return Received(total, (), heads)
+        node = self._node()
+        mine = jnp.arange(self.layout.nodes)[:, None] == node
+        parts = tuple(jnp.where(mine, part, jnp.zeros_like(part)) for part in lost)
+        return Received(total, unpack(self.layout, parts), heads)
+
+    def _node(self) -> Any:
+        return jax.lax.axis_index(Session.node_axis) if self.session.simulated else self.session.node
+
+    def _report(self, heads: jax.Array) -> jax.Array:
+        """Every device of every node raises together if the headers say that something is wrong.
+
+        Returns the headers, so that nothing that follows can come before.
+        """
+        wrong = (
+            jnp.any(heads[:, STATUS] != 0)
+            | jnp.any(heads[:, STEP] != heads[0, STEP])
+            | jnp.any(heads[:, CHECKSUM] != heads[0, CHECKSUM])
+        )
+        if self.raise_nonfinite:
+            wrong |= jnp.any(heads[:, BAD_LEAF] != 0)
+        paths = tuple(leaf.path for leaf in self.layout.exchanged)
+
+        def report(words: jax.Array) -> np.ndarray:
+            self.session.report(np.asarray(words), paths)
+            return np.zeros((), np.int32)
+
+        shape, callback = ShapeDtype((), jnp.int32), io_callback
+        if self.session.simulated:
+            # The headers are the same on all virtual nodes; said so, vmap leaves cond a cond. It
+            # takes no effects there, so this callback is kept by the use of its result.
+            wrong = jax.lax.pmax(wrong.astype(jnp.int32), Session.node_axis) > 0
+            heads = jax.lax.pmax(heads, Session.node_axis)
+            callback = partial(jax.pure_callback, vmap_method="sequential")
+        call = partial(callback, report, shape, heads)
+        return heads + jax.lax.cond(wrong, call, lambda: jnp.int32(0))
+
+    def _from_one(self, device: Any, call: Callable[[], PyTree], shapes: PyTree) -> PyTree:
+        """Calls on one local device and hands the result to all; plainly without a local axis."""
+        if self.local_axis is None:
+            return call()
+        devices = jax.lax.axis_size(self.local_axis)
+        mine = jax.lax.axis_index(self.local_axis) == device % devices
+        none = lambda: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)  # noqa: E731
+        return jax.tree.map(partial(_spread, self.local_axis), jax.lax.cond(mine, call, none))
+
+
+def _start(channel: Channel, ticket: Any, k: Any, rows: Any, head: Any) -> np.ndarray:
+    rows, head = np.asarray(rows), np.asarray(head)
+    return np.asarray(channel.start_chunk(int(ticket), int(k), rows, head), np.int32)
+
+
+def _spread(axis: str, x: jax.Array) -> jax.Array:
+    """Sum of bits where all but one device hold zeros: that one's bits, -0.0 and NaN included."""
+    if x.dtype == jnp.float32:
+        bits = jax.lax.psum(jax.lax.bitcast_convert_type(x, jnp.int32), axis)
+        return jax.lax.bitcast_convert_type(bits, jnp.float32)
+    return jax.lax.psum(x.astype(jnp.int32), axis).astype(x.dtype)
+
+
+def _virtual(session: Session) -> Any:
+    axis = session.node_axis
+    return partial(
+        jax.lax.all_to_all, axis_name=axis, split_axis=0, concat_axis=0, tiled=True
+    ), partial(jax.lax.all_gather, axis_name=axis)
+
+
+def _mpi4jax(session: Session) -> Any:
+    import mpi4jax
+
+    comm = session.step_comm
+    return partial(mpi4jax.alltoall, comm=comm), partial(mpi4jax.allgather, comm=comm)
+
+
+def first_bad_leaf(leaves: Leaves) -> jax.Array:
+    """1 + the number of the first leaf that is not finite; 0 where all are."""
+    if not leaves:
+        return jnp.int32(0)
+    bad = jnp.stack([~jnp.all(jnp.isfinite(leaf)) for leaf in leaves])
+    return jnp.where(jnp.any(bad), jnp.argmax(bad).astype(jnp.int32) + 1, 0)
+
+
+def checksum(leaves: Leaves) -> jax.Array:
+    """A number that two sets of bits share only by chance."""
+    total = jnp.uint32(0)
+    for k, leaf in enumerate(leaves):
+        bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32).reshape(-1)
+        place = jax.lax.iota(jnp.uint32, bits.size) * np.uint32(2654435761) + np.uint32(k)
+        total = total * np.uint32(31) + jnp.sum((bits ^ place) * np.uint32(2246822519))
+    return jax.lax.bitcast_convert_type(total, jnp.int32)
+
+
+def loss_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sums of the nodes' losses and their numbers, ``[nodes]`` each."""
+    words = floats(heads)
+    return words[:, 0], words[:, 1]
+
+
+def time_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Measured seconds of an exchange and of a step, ``[nodes]`` each."""
+    words = floats(heads)
+    return words[:, EXCHANGE_SECONDS], words[:, STEP_SECONDS]

@@ -1,0 +1,103 @@
+"""How a process with open sessions ends: nothing in flight is dropped, and no other node hangs.
+
+A Python process that ends by an exception calls MPI_Finalize, which waits for all others, which
+wait for this one's next exchange: the job hangs and names nobody. So an uncaught exception tells
+the other nodes first, gives them time to say what they know, and then ends the whole job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import time
+import weakref
+from typing import Protocol
+
+log = logging.getLogger("jdaso")
+
+_GRACE_SECONDS = 3.0
+
+
+class Closable(Protocol):
+    """What ends with the process."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other node."""
+        ...
+
+    def close(self) -> None:
+        """Completes what is in flight."""
+        ...
+
+    def fail(self, text: str) -> None:
+        """Tells the other nodes."""
+        ...
+
+    def all_failed(self) -> bool:
+        """Whether all other nodes have failed too."""
+        ...
+
+
+_open: weakref.WeakSet[Closable] = weakref.WeakSet()
+_state = {"installed": False, "doomed": False}
+
+
+def watch(session: Closable) -> None:
+    """Closes this session at the latest when the process ends."""
+    if not _state["installed"]:
+        _state["installed"] = True
+        _previous = sys.excepthook
+
+        def hook(kind, error, trace):
+            _previous(kind, error, trace)
+            doom(summary(error))
+
+        sys.excepthook = hook
+        atexit.register(_end)
+    _open.add(session)
+
+
+def unwatch(session: Closable) -> None:
+    """The session was closed."""
+    _open.discard(session)
+
+
+def doom(text: str) -> None:
+    """This process ends by an error: the job will be ended with it."""
+    sessions = [session for session in _open if not session.alone]
+    if sessions:
+        _state["doomed"] = True
+    for session in sessions:
+        session.fail(text)
+
+
+def summary(error: BaseException) -> str:
+    """What an exception says, without the traceback that JAX puts into its own."""
+    lines = str(error).splitlines()
+    frames = [i for i, line in enumerate(lines) if line.lstrip().startswith("File ")]
+    if not frames:
+        return f"{type(error).__name__}: {error}"
+    return " ".join(line for line in lines[frames[-1] + 1 :] if not line.startswith(("-", "For ")))
+
+
+def _end() -> None:
+    sessions = list(_open)
+    if not _state["doomed"]:
+        for session in sessions:
+            try:
+                session.close()
+            except Exception:
+                log.exception("jdaso could not close a session at exit")
+                _state["doomed"] = True
+    if not _state["doomed"]:
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    limit = time.monotonic() + _GRACE_SECONDS
+    while time.monotonic() < limit and not all(session.all_failed() for session in sessions):
+        time.sleep(0.05)
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Abort(1)

@@ -1,0 +1,131 @@
+"""How the late result of an exchange enters parameters that have moved on since.
+
+All formulas in float32, on the exchanged leaves. P nodes; ``s_p`` the snapshot of node p, ``x``
+the node's current parameters, ``a`` the age: steps that passed between the two.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ._types import Leaves, PyTree
+
+
+class Merged(NamedTuple):
+    """What a merge gives."""
+
+    params: Leaves
+    anchor: Leaves  # the new common point, the same on all nodes
+    outer: PyTree
+
+
+class Merge(NamedTuple):
+    """A merge rule.
+
+    Attributes:
+        name: as users write it.
+        needs_snapshot: whether the node's own snapshot is kept while the exchange is in flight.
+        needs_anchor: whether a float32 point common to all nodes is kept between exchanges.
+        outer: the outer optimizer, if the rule has one.
+    """
+
+    name: str
+    needs_snapshot: bool = False
+    needs_anchor: bool = False
+    outer: optax.GradientTransformation | None = None
+
+    def kept_share(self, nodes: int, age: jax.Array) -> jax.Array | float:
+        """The share of the node's own parameters that the rule leaves in place."""
+        if self.name != "paper":
+            return 0.0
+        a = age.astype(jnp.float32)
+        return 2 * a / (2 * a + nodes)
+
+    def __call__(
+        self,
+        params: Leaves,
+        snapshot: Leaves,
+        total: Leaves,
+        anchor: Leaves,
+        outer: PyTree,
+        *,
+        nodes: int,
+        age: jax.Array,
+    ) -> Merged:
+        """Merges ``total = sum_p s_p`` into `params`."""
+        mean = jax.tree.map(lambda t: t / nodes, total)
+        if self.name == "paper":
+            return Merged(merge_paper(params, total, nodes=nodes, age=age), mean, outer)
+        if self.name == "corrected":
+            return Merged(merge_corrected(params, snapshot, mean), mean, outer)
+        assert self.outer is not None
+        slope = jax.tree.map(jnp.subtract, anchor, mean)
+        updates, outer = self.outer.update(slope, outer, anchor)
+        anchor = optax.apply_updates(anchor, updates)
+        return Merged(merge_corrected(params, snapshot, anchor), anchor, outer)
+
+
+def merge_paper(params: PyTree, total: PyTree, *, nodes: int, age) -> PyTree:
+    """Merges a late sum as the paper does.
+
+    Returns ``(2a * params + total) / (2a + P)``.
+
+    Args:
+        params: the current parameters, float32.
+        total: the sum of all nodes' snapshots, float32, like `params`.
+        nodes: P.
+        age: a, steps since the snapshot, at least 1.
+
+    Reference: arXiv 2104.05588, equation 1 of section III-B (there a is S, the setting).
+    """
+    a = jnp.asarray(age).astype(jnp.float32)
+    return jax.tree.map(lambda x, t: (2 * a * x + t) / (2 * a + nodes), params, total)
+
+
+def merge_corrected(params: PyTree, snapshot: PyTree, point: PyTree) -> PyTree:
+    """Moves to `point` and keeps all local progress: ``params + (point - snapshot)``.
+
+    With ``point = mean_p s_p`` this is the update of LOSCAR-SGD (arXiv 2605.20866).
+    """
+    return jax.tree.map(lambda x, s, m: x + (m - s), params, snapshot, point)
+
+
+def outer(transformation: optax.GradientTransformation) -> Merge:
+    """A merge rule that takes an optimizer step between the nodes, as DiLoCo does.
+
+    All nodes hold a common anchor ``t``, the parameters before the first cycling update. The mean
+    of the snapshots gives a pseudo-gradient that is the same on all nodes, ``g = t - mean_p s_p``;
+    the outer optimizer steps, ``t' = t + update(g)``; each node follows and keeps what it did
+    meanwhile, ``x' = x + (t' - s)``. With ``optax.sgd(1.0)`` this is ``"corrected"``.
+
+    Args:
+        transformation: the outer optimizer. It sees float32 leaves and costs its own state; the
+            rule costs two copies of the parameters (anchor, and snapshot while in flight).
+
+    Example:
+        >>> import jdaso, optax
+        >>> nesterov = optax.sgd(0.7, momentum=0.9, nesterov=True)
+        >>> rule = jdaso.outer(nesterov)
+
+    Reference: DiLoCo, arXiv 2311.08105, algorithm 1; late as in arXiv 2501.18512. (A slope of
+    ``s_p - mean_p s_p`` would add up to zero over the nodes, so that the momentum of the common
+    motion, which DiLoCo lives from, would be lost.)
+    """
+    return Merge("outer", needs_snapshot=True, needs_anchor=True, outer=transformation)
+
+
+def merge_of(rule: str | Merge) -> Merge:
+    """The merge rule of that name."""
+    if isinstance(rule, Merge):
+        return rule
+    if rule == "paper":
+        return Merge("paper")
+    if rule == "corrected":
+        return Merge("corrected", needs_snapshot=True)
+    raise ValueError(
+        f'merge must be "paper", "corrected" or jdaso.outer(optimizer), got {rule!r}.'
+    )

@@ -1,0 +1,163 @@
+"""Trees of arrays to chunks of rows, and back.
+
+The float leaves of a tree, as float32, are one long vector. It is cut into chunks, so that the
+first can be on the wire while the last is still being packed, and each chunk into one row a node:
+``[nodes, width]``. Row p is the part that node p will sum. Where the last chunk does not fill its
+rows, zeros do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._types import Chunks, Leaves, PyTree
+
+BLOCK = 256
+"""Elements that share a scale on the int8 wire; every row is a whole number of blocks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One leaf of a tree: its path, shape and dtype."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def exchanged(self) -> bool:
+        """Float and complex leaves with elements; integers, booleans and keys stay as they are."""
+        return is_float(self.dtype) and math.prod(self.shape) > 0
+
+    @property
+    def size(self) -> int:
+        """Its length in float32 numbers; a complex number takes two."""
+        return math.prod(self.shape) * (2 if "complex" in self.dtype else 1)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How one tree is packed for `nodes` nodes; equal layouts pack alike."""
+
+    leaves: tuple[Leaf, ...]
+    nodes: int
+    chunk_size: int
+
+    @property
+    def exchanged(self) -> tuple[Leaf, ...]:
+        """The leaves that travel."""
+        return tuple(leaf for leaf in self.leaves if leaf.exchanged)
+
+    @property
+    def size(self) -> int:
+        """Float32 numbers in all, without padding."""
+        return sum(leaf.size for leaf in self.exchanged)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Length of a row, for each chunk. An empty tree has one chunk of one block."""
+        full, rest = divmod(self.size, self.chunk_size)
+        widths = [self.chunk_size // self.nodes] * full
+        if rest or not full:
+            widths.append(max(-(-rest // (self.nodes * BLOCK)), 1) * BLOCK)
+        return tuple(widths)
+
+
+def is_float(dtype: object) -> bool:
+    """Whether numbers of this dtype can be averaged."""
+    return jnp.issubdtype(dtype, jnp.inexact)  # pyright: ignore[reportArgumentType]
+
+
+def describe(tree: PyTree) -> tuple[Leaf, ...]:
+    """Path, shape and dtype of every leaf; works on tracers too."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return tuple(
+        Leaf(jax.tree_util.keystr(path), tuple(np.shape(leaf)), str(jnp.result_type(leaf)))
+        for path, leaf in flat
+    )
+
+
+def layout_of(tree: PyTree, nodes: int, chunk_bytes: int) -> Layout:
+    """The layout of a tree.
+
+    Args:
+        tree: arrays, tracers or shapes.
+        nodes: P, the number of rows.
+        chunk_bytes: about how many bytes of float32 go into a chunk.
+    """
+    unit = nodes * BLOCK
+    return Layout(describe(tree), nodes, max(chunk_bytes // 4 // unit, 1) * unit)
+
+
+def to_leaves(tree: PyTree) -> Leaves:
+    """The exchanged leaves as float32; a complex leaf gets a last axis (real, imaginary)."""
+    return tuple(_to_reals(x) for x in jax.tree.leaves(tree) if travels(x))
+
+
+def from_leaves(tree: PyTree, leaves: Leaves) -> PyTree:
+    """`tree` with its exchanged leaves replaced, each in its own dtype."""
+    new = iter(leaves)
+    return jax.tree.map(lambda old: _from_reals(next(new), old) if travels(old) else old, tree)
+
+
+def pack(layout: Layout, leaves: Leaves) -> Chunks:
+    """Float32 leaves to chunks; `unpack` undoes it."""
+    chunks, flat = [], [leaf.reshape(-1) for leaf in leaves]
+    begin = 0
+    for width in layout.widths:
+        end = begin + width * layout.nodes
+        pieces, offset = [], 0
+        for leaf in flat:
+            low, high = max(begin - offset, 0), min(end - offset, leaf.size)
+            if low < high:
+                pieces.append(jax.lax.slice(leaf, (low,), (high,)))
+            offset += leaf.size
+        if end > layout.size:
+            pieces.append(jnp.zeros(end - max(begin, layout.size), jnp.float32))
+        chunks.append(jnp.concatenate(pieces).reshape(layout.nodes, width))
+        begin = end
+    return tuple(chunks)
+
+
+def unpack(layout: Layout, chunks: Chunks) -> Leaves:
+    """Chunks to float32 leaves, in the shapes that `to_leaves` gave."""
+    flat = [chunk.reshape(-1) for chunk in chunks]
+    leaves, offset = [], 0
+    for leaf in layout.exchanged:
+        pieces, begin = [], 0
+        for chunk in flat:
+            low, high = max(offset - begin, 0), min(offset + leaf.size - begin, chunk.size)
+            if low < high:
+                pieces.append(jax.lax.slice(chunk, (low,), (high,)))
+            begin += chunk.size
+        shape = (*leaf.shape, 2) if "complex" in leaf.dtype else leaf.shape
+        leaves.append(jnp.concatenate(pieces).reshape(shape))
+        offset += leaf.size
+    return tuple(leaves)
+
+
+def travels(x) -> bool:
+    """Whether a leaf of a tree is exchanged: a float or complex array with elements."""
+    return is_float(jnp.result_type(x)) and np.size(x) > 0
+
+
+def _to_reals(x) -> jax.Array:
+    x = jnp.asarray(x)
+    if jnp.iscomplexobj(x):
+        return jnp.stack([x.real, x.imag], axis=-1).astype(jnp.float32)
+    return x.astype(jnp.float32)
+
+
+def _from_reals(new: jax.Array, old) -> jax.Array:
+    dtype = jnp.result_type(old)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return jax.lax.complex(new[..., 0], new[..., 1]).astype(dtype)
+    return new.astype(dtype)

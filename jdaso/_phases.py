@@ -1,0 +1,377 @@
+"""When the nodes talk: warm-up, cycling, cool-down, and how far apart the exchanges are."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plateau:
+    """How the loss drives B, S and l while cycling.
+
+    At the end of each window of steps the loss is averaged over its exchanges and nodes. A window
+    is bad if that mean is not below the best by the share `threshold`. After `patience` bad ones
+    in a row: B and l are divided by `reduction` and S lowered by 1 (none below 1); if B was 1, all
+    three go back to their largest values.
+
+    Attributes:
+        window_steps: steps of a window (an epoch, say).
+        first: (B, S, l) at the beginning of the cycling phase.
+        largest: (B, S, l) after a plateau at B = 1.
+        patience: bad windows in a row that make a plateau.
+        threshold: improvement that counts, as a share of the best.
+        reduction: what B and l are divided by.
+    """
+
+    window_steps: int
+    first: tuple[int, int, int]
+    largest: tuple[int, int, int]
+    patience: int = 3
+    threshold: float = 0.05
+    reduction: int = 2
+
+    def __post_init__(self) -> None:
+        _check_count("window_steps", self.window_steps, 1)
+        _check_count("patience", self.patience, 1)
+        _check_count("reduction", self.reduction, 2)
+        if not 0 <= self.threshold < 1:
+            raise ValueError(f"threshold is a share, 0 <= threshold < 1, got {self.threshold}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Phases:
+    """The phases of a run: warm-up (blocking), cycling, cool-down (blocking).
+
+    Update n, counted from 0, is warm-up if ``n < warmup_steps``, cool-down if
+    ``n >= total_steps - cooldown_steps``, else cycling. While cycling an exchange starts every B
+    updates and is merged S updates after its start. Past `total_steps` the run stays blocking.
+
+    Args:
+        total_steps: updates of the whole run.
+        warmup_steps: blocking updates at the beginning.
+        cooldown_steps: blocking updates at the end.
+        sync_every: B, steps from one start to the next, at least 1. A tuple is cycled through,
+            one entry an exchange.
+        delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets
+            it after each exchange to the slowest node's exchange time over the fastest node's step
+            time, rounded up, within 1..B; all nodes agree on it. It begins at B.
+        local_every: l, steps between averages inside a node, at least 1. With l > 1 the local
+            devices part in between, and the optimizer needs a `local_axis`.
+        by_loss: the loss drives B, S and l; then the three settings above are not used.
+
+    Raises:
+        ValueError: a setting is out of its range.
+
+    Example:
+        >>> import jdaso
+        >>> phases = jdaso.Phases(total_steps=1000, warmup_steps=100, cooldown_steps=100)
+        >>> phases.name(99), phases.name(100), phases.name(900)
+        ('warm-up', 'cycling', 'cool-down')
+
+    Reference: arXiv 2104.05588, section III-B.
+    """
+
+    total_steps: int
+    warmup_steps: int = 0
+    cooldown_steps: int = 0
+    sync_every: int | tuple[int, ...] = 4
+    delay: int | tuple[int, ...] | str = 1
+    local_every: int = 1
+    by_loss: Plateau | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("total_steps", self.total_steps, 1)
+        _check_count("warmup_steps", self.warmup_steps, 0)
+        _check_count("cooldown_steps", self.cooldown_steps, 0)
+        _check_count("local_every", self.local_every, 1)
+        if self.warmup_steps + self.cooldown_steps > self.total_steps:
+            raise ValueError(
+                "warmup_steps + cooldown_steps must not exceed total_steps, got "
+                f"{self.warmup_steps} + {self.cooldown_steps} > {self.total_steps}. "
+                "total_steps counts all updates of the run; shorten a phase."
+            )
+        for sync_every, delay in self.pairs:
+            if sync_every < 1:
+                raise ValueError(
+                    f"sync_every must be at least 1, got {self.sync_every}. "
+                    "To average after every step use jdaso.synchronous()."
+                )
+            if not 1 <= delay <= sync_every:
+                raise ValueError(
+                    f"delay must be within 1..sync_every, got delay={self.delay} with "
+                    f"sync_every={self.sync_every}. An exchange is merged before the next starts."
+                )
+
+    @classmethod
+    def periodic(
+        cls,
+        total_steps: int,
+        warmup_steps: int = 0,
+        cooldown_steps: int = 0,
+        sync_every: tuple[int, ...] = (4, 2, 1),
+        delay: tuple[int, ...] = (4, 2, 1),
+        local_every: int = 1,
+    ) -> Phases:
+        """B and S cycle on a period, as on the authors' poster: S = 4, 2, 1, 4, 2, 1, ..."""
+        return cls(total_steps, warmup_steps, cooldown_steps, sync_every, delay, local_every)
+
+    @classmethod
+    def plateau(
+        cls,
+        total_steps: int,
+        window_steps: int,
+        warmup_steps: int = 0,
+        cooldown_steps: int = 0,
+        max_sync_every: int = 8,
+        max_delay: int | None = None,
+        patience: int = 3,
+        threshold: float = 0.05,
+        reduction: int = 2,
+    ) -> Phases:
+        """B and S follow the loss as in the paper; pass the loss as ``update(..., value=loss)``.
+
+        The run begins at the largest B. See `Plateau` for the rule.
+
+        Args:
+            total_steps: as in `Phases`, and so `warmup_steps` and `cooldown_steps`.
+            window_steps: steps between two looks at the loss.
+            warmup_steps: see `Phases`.
+            cooldown_steps: see `Phases`.
+            max_sync_every: the largest B.
+            max_delay: S at the largest B; a quarter of it where not given.
+            patience: bad windows in a row that make a plateau.
+            threshold: improvement that counts, as a share of the best loss.
+            reduction: what B is divided by on a plateau.
+        """
+        _check_count("max_sync_every", max_sync_every, 1)
+        delay = max(max_sync_every // 4, 1) if max_delay is None else max_delay
+        largest = (max_sync_every, delay, 1)
+        rule = Plateau(window_steps, largest, largest, patience, threshold, reduction)
+        return cls(total_steps, warmup_steps, cooldown_steps, by_loss=rule)
+
+    @classmethod
+    def heat(
+        cls,
+        *,
+        steps_per_epoch: int,
+        total_epochs: int,
+        max_skips: int = 8,
+        warmup_epochs: int = 4,
+        cooldown_epochs: int = 4,
+        stability: float = 0.05,
+        reduction: int = 2,
+        local_skip_factor: int = 4,
+    ) -> Phases:
+        """The schedule and the defaults of HeAT's DASO.
+
+        (B, S, l) begins at (4, 1, 1); the third epoch in a row without an improvement of
+        `stability` halves B and l and lowers S; at B = 1 it goes back to (max_skips, m, m) with
+        ``m = max_skips // local_skip_factor``. Unlike in HeAT, `max_skips` bounds the first cycle
+        too, the loss of the warm-up counts as a best, and merges are weighted by their true age.
+
+        Args:
+            steps_per_epoch: updates of an epoch.
+            total_epochs: epochs of the run.
+            max_skips: the largest B.
+            warmup_epochs: blocking epochs at the beginning.
+            cooldown_epochs: blocking epochs at the end.
+            stability: improvement that counts, as a share of the best loss.
+            reduction: what B and l are divided by on a plateau.
+            local_skip_factor: see above.
+
+        Reference: heat/optim/dp_optimizer.py of HeAT.
+        """
+        _check_count("steps_per_epoch", steps_per_epoch, 1)
+        _check_count("max_skips", max_skips, 1)
+        _check_count("local_skip_factor", local_skip_factor, 1)
+        skips = max(max_skips // local_skip_factor, 1)
+        rule = Plateau(
+            window_steps=steps_per_epoch,
+            first=(min(4, max_skips), 1, 1),
+            largest=(max_skips, skips, skips),
+            threshold=stability,
+            reduction=reduction,
+        )
+        return cls(
+            total_steps=total_epochs * steps_per_epoch,
+            warmup_steps=warmup_epochs * steps_per_epoch,
+            cooldown_steps=cooldown_epochs * steps_per_epoch,
+            by_loss=rule,
+        )
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(B, S) of each exchange of a period; with ``"auto"`` S is where it begins."""
+        if self.by_loss is not None:
+            return self.by_loss.first[:2], self.by_loss.largest[:2]
+        every = self.sync_every if isinstance(self.sync_every, tuple) else (self.sync_every,)
+        if self.delay == "auto":
+            delays = every
+        elif isinstance(self.delay, str):
+            raise ValueError(f'delay is a number of steps or "auto", got {self.delay!r}.')
+        else:
+            delays = self.delay if isinstance(self.delay, tuple) else (self.delay,)
+        for name, values in (("sync_every", every), ("delay", delays)):
+            if not values:
+                raise ValueError(f"{name} must not be an empty tuple.")
+            for value in values:
+                _check_type(name, value)
+        length = math.lcm(len(every), len(delays))
+        return tuple((every[i % len(every)], delays[i % len(delays)]) for i in range(length))
+
+    @property
+    def max_local_every(self) -> int:
+        """The largest l that can occur."""
+        if self.by_loss is not None:
+            return max(self.by_loss.first[2], self.by_loss.largest[2])
+        return self.local_every
+
+    @property
+    def cycling_steps(self) -> int:
+        """Number of cycling updates."""
+        return self.total_steps - self.warmup_steps - self.cooldown_steps
+
+    def name(self, step: int) -> str:
+        """The phase of update `step`: ``"warm-up"``, ``"cycling"`` or ``"cool-down"``."""
+        if step < self.warmup_steps:
+            return "warm-up"
+        return "cycling" if step < self.total_steps - self.cooldown_steps else "cool-down"
+
+
+class PhaseState(NamedTuple):
+    """Where the phases stand; the same on all nodes."""
+
+    sync_every: Int[Array, ""]  # B in force
+    delay: Int[Array, ""]  # S in force
+    local_every: Int[Array, ""]  # l in force
+    exchanges: Int[Array, ""]  # exchanges started so far
+    best_loss: Float[Array, ""]  # best mean of a window; inf before the first
+    bad_windows: Int[Array, ""]  # windows in a row without improvement
+    loss_sum: Float[Array, ""]  # of this window, over nodes; as the exchanges brought it
+    loss_count: Float[Array, ""]  # losses in that sum
+
+
+class Actions(NamedTuple):
+    """What one update has to do; the same on all nodes."""
+
+    blocking: Bool[Array, ""]  # wait for all nodes in this step
+    merge: Bool[Array, ""]  # wait for the exchange in flight and merge it
+    mean: Bool[Array, ""]  # exact mean of parameters and inner state
+    start: Bool[Array, ""]  # start an exchange of the result
+
+
+def init_phases(phases: Phases) -> PhaseState:
+    """The state before the first update."""
+    (sync_every, delay), local_every = phases.pairs[0], phases.local_every
+    if phases.by_loss is not None:
+        local_every = phases.by_loss.first[2]
+    whole, zero = (lambda n: jnp.asarray(n, jnp.int32)), jnp.zeros((), jnp.float32)
+    best = jnp.full((), jnp.inf, jnp.float32)
+    return PhaseState(
+        whole(sync_every), whole(delay), whole(local_every), whole(0), best, whole(0), zero, zero
+    )
+
+
+def decide(phases: Phases, state: PhaseState, step, started, ticket) -> Actions:
+    """What update `step` does.
+
+    Merge comes before start, so that each snapshot holds the latest merge. The last cycling update
+    starts nothing, completes what is in flight and ends with an exact mean; the two updates after
+    it repeat the mean, since ``p + (t - p)`` rounds.
+    """
+    end = phases.total_steps - phases.cooldown_steps
+    cycling = (step >= phases.warmup_steps) & (step < end)
+    last = cycling & (step == end - 1)
+    settling = (step >= end) & (step < end + 2) & (phases.cycling_steps > 0)
+    age = step - started
+    return Actions(
+        blocking=~cycling,
+        merge=cycling & (ticket != 0) & ((age >= state.delay) | last),
+        mean=last | settling,
+        start=cycling & ~last & ((step == phases.warmup_steps) | (age >= state.sync_every)),
+    )
+
+
+def count_start(phases: Phases, state: PhaseState) -> PhaseState:
+    """An exchange started: the next B and S of the period come into force with it."""
+    if phases.by_loss is None and len(phases.pairs) > 1:
+        pair = jnp.asarray(phases.pairs, jnp.int32)[state.exchanges % len(phases.pairs)]
+        state = state._replace(sync_every=pair[0])
+        if phases.delay != "auto":
+            state = state._replace(delay=pair[1])
+        else:
+            state = state._replace(delay=jnp.minimum(state.delay, pair[0]))
+    return state._replace(exchanges=state.exchanges + 1)
+
+
+def count_loss(state: PhaseState, sums, counts) -> PhaseState:
+    """Adds what an exchange brought: sums of losses and their numbers, ``[nodes]`` each."""
+    return state._replace(
+        loss_sum=state.loss_sum + jnp.sum(sums), loss_count=state.loss_count + jnp.sum(counts)
+    )
+
+
+def fit_delay(phases: Phases, state: PhaseState, exchange_seconds, step_seconds) -> PhaseState:
+    """Sets S from what the nodes measured, ``[nodes]`` each, where ``delay="auto"``."""
+    if phases.delay != "auto" or phases.by_loss is not None:
+        return state
+    slowest = jnp.max(exchange_seconds)
+    fastest = jnp.min(step_seconds)
+    known = (slowest > 0) & (fastest > 0)
+    steps = jnp.ceil(jnp.minimum(slowest / jnp.where(known, fastest, 1.0), 1e6)).astype(jnp.int32)
+    fitted = jnp.clip(steps, 1, state.sync_every)
+    return state._replace(delay=jnp.where(known, fitted, state.delay))
+
+
+def end_step(phases: Phases, state: PhaseState, step) -> PhaseState:
+    """Looks at the loss where update `step` ends a window."""
+    rule = phases.by_loss
+    if rule is None:
+        return state
+    mean = state.loss_sum / jnp.maximum(state.loss_count, 1.0)
+    look = ((step + 1) % rule.window_steps == 0) & (state.loss_count > 0)
+    best = state.best_loss
+    better = look & (jnp.isinf(best) | (mean < best - rule.threshold * jnp.abs(best)))
+    cycling = (step >= phases.warmup_steps) & (step < phases.total_steps - phases.cooldown_steps)
+    bad = jnp.where(look & cycling, jnp.where(better, 0, state.bad_windows + 1), state.bad_windows)
+    plateau = look & cycling & (bad >= rule.patience)
+    lower = (
+        jnp.maximum(state.sync_every // rule.reduction, 1),
+        jnp.maximum(state.delay - 1, 1),
+        jnp.maximum(state.local_every // rule.reduction, 1),
+    )
+    every, delay, local = (
+        jnp.where(state.sync_every <= 1, jnp.int32(top), low)
+        for top, low in zip(rule.largest, lower, strict=True)
+    )
+    return state._replace(
+        sync_every=jnp.where(plateau, every, state.sync_every),
+        delay=jnp.where(plateau, jnp.minimum(delay, every), state.delay),
+        local_every=jnp.where(plateau, local, state.local_every),
+        best_loss=jnp.where(better, mean, best),
+        bad_windows=jnp.where(plateau, 0, bad),
+        loss_sum=jnp.where(look, 0.0, state.loss_sum),
+        loss_count=jnp.where(look, 0.0, state.loss_count),
+    )
+
+
+def select(condition, yes: Any, no: Any) -> Any:
+    """`jnp.where` over trees."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def _check_type(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} counts steps and must be an int, got {value!r}.")
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    _check_type(name, value)
+    if value < least:  # pyright: ignore[reportOperatorIssue]
+        raise ValueError(f"{name} must be at least {least}, got {value}.")

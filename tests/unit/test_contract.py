@@ -1,0 +1,651 @@
+"""The contract of a gradient transformation, as optax holds its own optimizers to it.
+
+One table: every transformation of jdaso joins, alone (one node), on virtual nodes, and inside a
+local axis. After optax/contrib/_common_test.py, and what users build around an optimizer besides.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jdaso
+
+PHASES = jdaso.Phases(total_steps=24, warmup_steps=4, cooldown_steps=6, sync_every=4, delay=2)
+SYNCHRONOUS, DASO = jdaso.synchronous, functools.partial(jdaso.daso, phases=PHASES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One row of the table: a transformation and where it runs."""
+
+    name: str
+    make: Callable  # (inner, session) -> transformation
+    nodes: int  # 1: one real node; more: virtual ones
+    axis: str | None = None  # a local axis of two devices
+
+    @contextlib.contextmanager
+    def opened(self, inner):
+        """The transformation, and `each(f)`: f on every node, all given the same."""
+        virtual = dict(engine="simulated", num_nodes=self.nodes) if self.nodes > 1 else {}
+        with jdaso.Session(**virtual) as session:
+            yield self.make(inner, session), functools.partial(self.each, session)
+
+    def each(self, session, f):
+        if self.nodes > 1:
+            names = dict(axis_name=session.node_axis, axis_size=self.nodes)
+        elif self.axis:
+            names = dict(axis_name=self.axis, axis_size=2)
+        else:
+            return f
+        return lambda *args: jax.tree.map(lambda x: x[0], jax.vmap(lambda: f(*args), **names)())
+
+
+def _daso(**settings):
+    return lambda inner, session: DASO(inner, session=session, **settings)
+
+
+def _synchronous(**settings):
+    return lambda inner, session: SYNCHRONOUS(inner, session=session, **settings)
+
+
+def _nesterov():
+    return jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))
+
+
+SETTINGS = {
+    "daso": _daso(),
+    "daso-corrected": _daso(merge="corrected"),
+    "daso-outer": _daso(merge=_nesterov()),
+    "daso-int8": _daso(wire="int8"),
+    "daso-bfloat16-corrected": _daso(wire="bfloat16", merge="corrected"),
+    "daso-parameters": _daso(blocking="parameters"),
+    "synchronous": _synchronous(),
+    "synchronous-bfloat16": _synchronous(wire="bfloat16"),
+    "synchronous-parameters": _synchronous(blocking="parameters"),
+}
+CASES = [
+    Case(f"{name}-P{nodes}", make, nodes) for name, make in SETTINGS.items() for nodes in (1, 3)
+]
+CASES += [
+    Case("local_mean", lambda inner, _: optax.chain(jdaso.local_mean("local"), inner), 1, "local"),
+    Case("daso-local-axis", _daso(local_axis="local"), 1, "local"),
+    Case("synchronous-local-axis", _synchronous(local_axis="local"), 1, "local"),
+]
+ALONE = [case for case in CASES if case.nodes == 1]
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+some_cases = pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.name in ("daso-P1", "daso-P3", "synchronous-P3", "local_mean")],
+    ids=lambda case: case.name,
+)
+
+EPS = float(np.finfo(np.float32).eps)
+
+
+def parabola(dtype=jnp.float32):
+    start, end = jnp.array([-1.0, 10.0, 1.0], dtype), jnp.array([1.0, -1.0, 1.0], dtype)
+    return start, end, lambda x: jnp.sum(jnp.abs(x - end) ** 2)
+
+
+def tree_problem():
+    """Parameters of several shapes and a loss with gradients of all of them."""
+    params = {
+        "empty": jnp.zeros((0, 3)),
+        "matrix": jnp.linspace(-1, 1, 6).reshape(2, 3),
+        "nested": [jnp.float32(0.5), (jnp.arange(4.0),)],
+    }
+
+    def loss(p):
+        square = sum(jnp.sum((x - 0.3) ** 2) for x in jax.tree.leaves(p))
+        return square + jnp.sum(p["matrix"]) * p["nested"][0]
+
+    return params, loss
+
+
+def trained(tx, params, loss, steps, each=lambda f: f, **extra):
+    """All parameters on the way, one scan."""
+
+    def step(carry, _):
+        params, state = carry
+        value, grads = jax.value_and_grad(loss, allow_int=True)(params)
+        grads = jax.tree.map(
+            lambda g, p: jnp.zeros_like(p) if g.dtype == jax.dtypes.float0 else g, grads, params
+        )
+        updates, state = tx.update(grads, state, params, value=value, **extra)
+        params = optax.apply_updates(params, updates)
+        return (params, state), params
+
+    run = lambda p: jax.lax.scan(step, (p, tx.init(p)), length=steps)[1]  # noqa: E731
+    return jax.jit(each(run))(params)
+
+
+def bare(inner):
+    return optax.with_extra_args_support(inner)
+
+
+def assert_close(actual, desired, steps=1):
+    """Within float32 rounding: all nodes do the same, so that merges only round."""
+    assert jax.tree.structure(actual) == jax.tree.structure(desired)
+    for got, want in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
+        assert got.dtype == want.dtype and got.shape == want.shape
+        largest = np.max(np.abs(want), initial=0)
+        np.testing.assert_allclose(got, want, rtol=0, atol=16 * steps * EPS * largest)
+
+
+def assert_same_bits(actual, desired):
+    assert jax.tree.structure(actual) == jax.tree.structure(desired)
+    for got, want in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
+        assert got.dtype == want.dtype and got.shape == want.shape
+        np.testing.assert_array_equal(got, want)
+
+
+class Compilations(logging.Handler):
+    """Counts what JAX compiles."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def emit(self, record):
+        self.count += "Finished XLA compilation" in record.getMessage()
+
+    def __enter__(self):
+        self.stack = contextlib.ExitStack()
+        self.stack.enter_context(jax.log_compiles())
+        logger = logging.getLogger("jax")
+        logger.addHandler(self)
+        self.stack.callback(logger.removeHandler, self)
+        return self
+
+    def __exit__(self, *args):
+        self.stack.close()
+
+
+# What optax asks of its own.
+
+
+@every_case
+def test_accepts_extra_args_and_compiles_once(case):
+    start, _, loss = parabola()
+    with case.opened(optax.sgd(0.01)) as (tx, each):
+
+        @jax.jit
+        @each
+        def step(params, state):
+            value, grads = jax.value_and_grad(loss)(params)
+            updates, state = tx.update(grads, state, params, value=value, nobody_expects=1)
+            return optax.apply_updates(params, updates), state
+
+        params, state = start, jax.jit(each(tx.init))(start)
+        params, state = step(params, state)
+        with Compilations() as compilations:
+            for _ in range(PHASES.total_steps + 2):  # through all phases, and past their end
+                params, state = step(params, state)
+    assert compilations.count == 0
+    assert step._cache_size() == 1
+
+
+def test_extra_args_reach_the_inner_optimizer():
+    """`value` and everything else, at every update of every phase."""
+    seen = []
+
+    def update(updates, state, params=None, **extra):
+        seen.append(sorted(extra))
+        return jax.tree.map(lambda g: -extra["scale"] * g, updates), state
+
+    inner = optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
+    for case in CASES:
+        if case.name == "local_mean":
+            continue
+        seen.clear()
+        start, _, loss = parabola()
+        with case.opened(inner) as (tx, each):
+            params = trained(tx, start, loss, 24, each, scale=0.125)
+        assert seen and all(names == ["scale", "value"] for names in seen), case.name
+        assert_close(params, trained(bare(optax.sgd(0.125)), start, loss, 24), steps=24)
+
+
+@every_case
+def test_converges(case):
+    start, end, loss = parabola()
+    with case.opened(optax.sgd(0.1)) as (tx, each):
+        params = trained(tx, start, loss, 100, each)
+    np.testing.assert_allclose(params[-1], end, rtol=3e-2, atol=3e-2)
+
+
+@every_case
+def test_does_what_the_inner_optimizer_does(case):
+    """With the same gradients everywhere: bitwise with one node, to rounding with several."""
+    params, loss = tree_problem()
+    inner = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
+    expected = trained(bare(inner), params, loss, 28)
+    with case.opened(inner) as (tx, each):
+        actual = trained(tx, params, loss, 28, each)
+    if case.nodes == 1 and case.axis is None:
+        assert_same_bits(actual, expected)
+    elif case.nodes > 1 and ("int8" in case.name or "bfloat16" in case.name):
+        # A narrow wire owes at most one rounding of what the optimizer moves in B + S steps.
+        for got, want in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=6 * 1e-2)
+    else:
+        assert_close(actual, expected, steps=28)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        optax.sgd(0.1, momentum=0.9),
+        optax.sgd(optax.cosine_decay_schedule(0.1, 24), momentum=0.9, nesterov=True),
+        optax.adamw(1e-2),
+        optax.lion(1e-2),
+        optax.rmsprop(1e-2, momentum=0.9),
+        optax.adafactor(1e-2),
+        optax.lookahead(optax.sgd(0.1), 4, 0.5) if False else optax.lamb(1e-2),
+    ],
+    ids=["momentum", "schedule", "adamw", "lion", "rmsprop", "adafactor", "lamb"],
+)
+def test_one_node_is_bitwise_the_inner_optimizer(inner):
+    params, loss = tree_problem()
+    expected = trained(bare(inner), params, loss, 28)
+    for case in ALONE:
+        if case.axis is None:
+            with case.opened(inner) as (tx, each):
+                assert_same_bits(trained(tx, params, loss, 28, each), expected)
+
+
+@every_case
+def test_params_like_state_can_be_mapped(case):
+    """`optax.tree.map_params`, by which users shard and offload optimizer states."""
+    params, _ = tree_problem()
+    with case.opened(optax.adamw(1e-2)) as (tx, each):
+        state = jax.jit(each(tx.init))(params)
+        if case.nodes > 1 or case.axis:
+            assert_same_bits(each(lambda s: optax.tree.map_params(tx, lambda v: v, s))(state), state)
+            return
+        assert_same_bits(optax.tree.map_params(tx, lambda v: v, state), state)
+
+
+@every_case
+def test_can_be_wrapped_in_inject_hyperparams(case):
+    params, loss = tree_problem()
+    with case.opened(optax.sgd(0.05)) as (tx, each):
+        expected = trained(tx, params, loss, 24, each)
+
+    def make(learning_rate, session):
+        return case.make(optax.sgd(learning_rate), session)
+
+    virtual = dict(engine="simulated", num_nodes=case.nodes) if case.nodes > 1 else {}
+    with jdaso.Session(**virtual) as session:
+        build = functools.partial(make, session=session)
+        tx = optax.inject_hyperparams(build)(learning_rate=0.05)
+        actual = trained(tx, params, loss, 24, functools.partial(case.each, session))
+    assert_close(actual, expected, steps=24)
+
+
+@every_case
+def test_can_hold_inject_hyperparams(case):
+    """The learning rate in the inner state: averaged with the moments, and the same after."""
+    params, loss = tree_problem()
+    expected = trained(bare(optax.sgd(0.05)), params, loss, 24)
+    with case.opened(optax.inject_hyperparams(optax.sgd)(learning_rate=0.05)) as (tx, each):
+        actual = trained(tx, params, loss, 24, each)
+    if "int8" in case.name or "bfloat16" in case.name:
+        return  # finished; the numbers are the wire's
+    assert_close(actual, expected, steps=24)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_preserves_dtype(case, dtype):
+    params = jnp.array([1.0, 2.0], dtype)
+    with case.opened(optax.sgd(0.1, momentum=0.9)) as (tx, each):
+        value, grads = jax.value_and_grad(lambda x: jnp.sum(x**2))(params)
+        state = jax.jit(each(tx.init))(params)
+        updates, _ = jax.jit(each(lambda g, s, p: tx.update(g, s, p, value=value)))(
+            grads, state, params
+        )
+    assert updates.dtype == params.dtype
+
+
+@every_case
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_gradient_accumulation(case, dtype):
+    """`optax.MultiSteps`: one update of ours for every four of the caller's."""
+    params = jnp.array([1.0, 2.0], dtype)
+    with case.opened(optax.sgd(0.1)) as (tx, each):
+        steps = optax.MultiSteps(tx, every_k_schedule=4)
+
+        def run(params):
+            state, seen = steps.init(params), []
+            for _ in range(8):
+                updates, state = steps.update(2 * params, state, params)
+                params = optax.apply_updates(params, updates)
+                seen.append(params)
+            return jnp.stack(seen), state.gradient_step
+
+        seen, done = jax.jit(each(run))(params)
+    assert int(done) == 2 and seen.dtype == dtype
+    np.testing.assert_array_equal(seen[:3], jnp.stack([params] * 3))
+    np.testing.assert_array_equal(seen[3:7], jnp.stack([seen[3]] * 4))
+    unit = EPS if dtype == "float32" else 2.0**-8
+    np.testing.assert_allclose(seen[3].astype("float32"), [0.8, 1.6], rtol=4 * unit)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_state_is_stable(case, dtype):
+    """Shapes, dtypes and weak types, through `cond` and with a loss of another dtype."""
+    with jax.enable_x64(dtype == "float64"), case.opened(optax.adam(0.1)) as (tx, each):
+        start, _, loss = parabola(dtype)
+
+        @jax.jit
+        @each
+        def step(params, state):
+            value, grads = jax.value_and_grad(loss)(params)
+            value = value.astype(jnp.float16 if dtype != "float16" else jnp.bfloat16)
+            updates, state = jax.lax.cond(
+                state_is_new(state),
+                lambda: tx.update(grads, state, params, value=value),
+                lambda: (jnp.zeros_like(params), state),
+            )
+            return optax.apply_updates(params, updates), state
+
+        params, state = start, jax.jit(each(tx.init))(start)
+        for _ in range(3):
+            params, new = step(params, state)
+            assert params.dtype == dtype
+            assert [x.aval for x in jax.tree.leaves(new)] == [x.aval for x in jax.tree.leaves(state)]
+            assert jax.tree.structure(new) == jax.tree.structure(state)
+            state = new
+
+
+def state_is_new(state):
+    """True, in a way that the compiler cannot know; the same on all nodes."""
+    return jnp.array([x.size for x in jax.tree.leaves(state)]).sum() > 0
+
+
+@every_case
+def test_accepts_a_learning_rate_schedule(case):
+    start, _, loss = parabola()
+    with case.opened(optax.adam(1e-3)) as (tx, each):
+        fixed = trained(tx, start, loss, 10, each)
+    with case.opened(optax.adam(optax.constant_schedule(1e-3))) as (tx, each):
+        scheduled = trained(tx, start, loss, 10, each)
+    np.testing.assert_allclose(scheduled, fixed, rtol=1e-6)
+
+
+# What users build around it.
+
+
+@every_case
+def test_in_a_chain(case):
+    params, loss = tree_problem()
+    with case.opened(optax.sgd(0.05)) as (tx, each):
+        chained = optax.chain(optax.clip(0.5), tx, optax.scale(0.5))
+        actual = trained(chained, params, loss, 6, each)
+    if "int8" in case.name or "bfloat16" in case.name:
+        return
+    expected = trained(
+        bare(optax.chain(optax.clip(0.5), optax.sgd(0.05), optax.scale(0.5))), params, loss, 6
+    )
+    if "parameters" not in case.name and case.nodes == 1:
+        assert_close(actual, expected, steps=6)
+
+
+@every_case
+def test_frozen_leaves(case):
+    """`optax.masked` inside and around, and `multi_transform`: frozen leaves keep their bits."""
+    params, loss = tree_problem()
+    labels = {"empty": "train", "matrix": "freeze", "nested": ["train", ("train",)]}
+    train = jax.tree.map(lambda label: label == "train", labels)
+    freeze = jax.tree.map(lambda label: label == "freeze", labels)
+    groups = {"train": optax.adam(0.05), "freeze": optax.set_to_zero()}
+    expected = trained(bare(optax.multi_transform(groups, labels)), params, loss, 24)
+    assert_same_bits(expected["matrix"][-1], params["matrix"])
+
+    inside = [
+        optax.multi_transform(groups, labels),
+        optax.chain(optax.masked(optax.adam(0.05), train), optax.masked(optax.set_to_zero(), freeze)),
+    ]
+    for inner in inside:
+        with case.opened(inner) as (tx, each):
+            check_frozen(case, trained(tx, params, loss, 24, each), expected, params)
+    with case.opened(optax.adam(0.05)) as (tx, each):
+        around = optax.chain(
+            optax.masked(tx, train), optax.masked(optax.set_to_zero(), freeze)
+        )
+        check_frozen(case, trained(around, params, loss, 24, each), expected, params)
+    with case.opened(optax.adam(0.05)) as (tx, each):
+        around = optax.multi_transform({**groups, "train": tx}, labels)
+        check_frozen(case, trained(around, params, loss, 24, each), expected, params)
+
+
+def check_frozen(case, actual, expected, params):
+    frozen = np.broadcast_to(params["matrix"], actual["matrix"].shape)
+    if case.nodes == 1:
+        np.testing.assert_array_equal(actual["matrix"], frozen)
+    else:  # a mean of P equal values may round, at each of about ten exchanges
+        np.testing.assert_allclose(actual["matrix"], frozen, rtol=0, atol=32 * EPS)
+    if "int8" not in case.name and "bfloat16" not in case.name:
+        assert_close(actual, expected, steps=24)
+
+
+@every_case
+def test_mixed_dtypes(case):
+    """float32, bfloat16 and complex leaves are trained; integers, booleans and empty ones stay."""
+    params = {
+        "single": jnp.arange(3.0) + 1,
+        "half": jnp.arange(4.0).astype("bfloat16"),
+        "complex": jnp.array([1 + 2j, -3 + 0.5j], "complex64"),
+        "int": jnp.array([2**30 + 1, -7]),
+        "bool": jnp.array([True, False]),
+        "empty": jnp.zeros((0,), "bfloat16"),
+    }
+
+    def loss(p):
+        return sum(
+            jnp.sum(jnp.abs(p[name]).astype("float32") ** 2) for name in ("single", "half", "complex")
+        )
+
+    # Integers are trained by nobody: their gradients are float0, which `trained` makes zeros.
+    def zero_steps(updates, state, params=None):
+        del params
+        return jax.tree.map(
+            lambda g: g if jnp.issubdtype(g.dtype, jnp.inexact) else jnp.zeros_like(g), updates
+        ), state
+
+    keep = optax.GradientTransformation(lambda p: optax.EmptyState(), zero_steps)
+    floats = jax.tree.map(lambda p: jnp.issubdtype(p.dtype, jnp.inexact), params)
+    inner = optax.chain(optax.masked(optax.sgd(0.05, momentum=0.5), floats), keep)
+
+    def descend(updates, state, params=None):  # a complex gradient points along its conjugate
+        del params
+        return jax.tree.map(lambda g: g.conj() if jnp.iscomplexobj(g) else g, updates), state
+
+    inner = optax.chain(optax.GradientTransformation(lambda p: optax.EmptyState(), descend), inner)
+    expected = trained(bare(inner), params, loss, 24)
+    with case.opened(inner) as (tx, each):
+        actual = trained(tx, params, loss, 24, each)
+    for name in ("int", "bool", "empty"):
+        assert actual[name].dtype == params[name].dtype
+        assert_same_bits(actual[name][-1], params[name])
+    for name in ("single", "half", "complex"):
+        assert actual[name].dtype == params[name].dtype
+        if "int8" in case.name or "wire" in case.name:
+            continue
+        unit = 2.0**-8 if name == "half" or "bfloat16" in case.name else EPS
+        largest = np.max(np.abs(np.asarray(expected[name], "complex64")))
+        np.testing.assert_allclose(
+            np.asarray(actual[name], "complex64"),
+            np.asarray(expected[name], "complex64"),
+            rtol=0,
+            atol=24 * 8 * unit * largest,
+        )
+    assert np.abs(np.asarray(actual["complex"][-1])).max() < 3, "the complex leaf was not trained"
+
+
+@every_case
+@pytest.mark.parametrize(
+    "params", [{}, (), None, {"a": jnp.zeros((0,))}, {"a": jnp.zeros((3, 0)), "b": ()}], ids=str
+)
+def test_empty_trees_and_leaves(case, params):
+    with case.opened(optax.adam(0.1)) as (tx, each):
+        if params is None:
+            params = [None, None]
+
+        def run(params):
+            state = tx.init(params)
+            for _ in range(8):
+                updates, state = tx.update(params, state, params)
+                params = optax.apply_updates(params, updates)
+            return params
+
+        assert_same_bits(jax.jit(each(run))(params), params)
+
+
+@every_case
+def test_under_scan_cond_and_donation(case):
+    """A compiled epoch inside a `cond`, its arguments donated, gives what a loop of steps gives."""
+    start, _, loss = parabola()
+    with case.opened(optax.sgd(0.05, momentum=0.9)) as (tx, each):
+        expected = trained(tx, start, loss, 24, each)
+
+        def step(params, state):
+            updates, state = tx.update(jax.grad(loss)(params), state, params, value=loss(params))
+            return optax.apply_updates(params, updates), state
+
+        def epoch(params, state, train):
+            scan = lambda c: jax.lax.scan(lambda c, _: (step(*c), None), c, length=6)[0]  # noqa: E731
+            return jax.lax.cond(train, scan, lambda c: c, (params, state))
+
+        epochs = jax.jit(each(epoch), donate_argnums=(0, 1))
+        params, state = jnp.array(start), jax.jit(each(tx.init))(start)
+        for k in range(8):
+            params, state = epochs(params, state, k % 2 == 0)
+    assert_close(params, expected[-1], steps=24)
+
+
+@every_case
+def test_state_survives_a_round_trip_through_numpy(case):
+    """What a checkpoint does to it, at every step."""
+    start, _, loss = parabola()
+    with case.opened(optax.adam(0.05)) as (tx, each):
+        expected = trained(tx, start, loss, 24, each)
+
+        @jax.jit
+        @each
+        def step(params, state):
+            updates, state = tx.update(jax.grad(loss)(params), state, params, value=loss(params))
+            return optax.apply_updates(params, updates), state
+
+        params, state = start, jax.jit(each(tx.init))(start)
+        for _ in range(24):
+            params, state = jax.tree.map(np.asarray, step(params, state))
+    assert_close(params, expected[-1], steps=24)
+
+
+@pytest.mark.parametrize("make", SETTINGS.values(), ids=SETTINGS)
+def test_params_are_needed(make):
+    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+        tx = make(optax.sgd(0.1), session)
+
+        def run(x):
+            return tx.update(x, tx.init(x))
+
+        with pytest.raises(ValueError, match=r"params=None.*tx\.update\(grads, state, params\)"):
+            jax.vmap(run, axis_name=session.node_axis)(jnp.ones((2, 3)))
+
+
+@pytest.mark.parametrize("make", [_daso(local_axis="local"), _synchronous(local_axis="local")])
+def test_an_axis_that_is_not_bound(make):
+    with jdaso.Session() as session:
+        tx = make(optax.sgd(0.1), session)
+        x = jnp.ones(3)
+        with pytest.raises(ValueError, match="local_axis='local' is not bound"):
+            tx.update(x, tx.init(x), x)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (dict(wire="int4"), "wire must be one of .*'int4'"),
+        (dict(merge="mean"), "merge must be .*'mean'"),
+        (dict(blocking="weights"), "blocking must be .*'weights'"),
+        (dict(on_nonfinite="ignore"), "on_nonfinite must be .*'ignore'"),
+    ],
+    ids=str,
+)
+def test_bad_settings_of_daso(bad, message):
+    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+        with pytest.raises(ValueError, match=message):
+            DASO(optax.sgd(0.1), session=session, **bad)
+
+
+# Flax.
+
+
+@pytest.fixture(scope="module")
+def linen():
+    return pytest.importorskip("flax.linen")
+
+
+@some_cases
+def test_train_state(case, linen):
+    """`flax.training.train_state.TrainState` with a linen model."""
+    from flax.training.train_state import TrainState
+
+    model = linen.Dense(3)
+    x = jnp.linspace(-1, 1, 8).reshape(2, 4)
+    params = model.init(jax.random.key(0), x)
+
+    def run(tx):
+        state = TrainState.create(apply_fn=model.apply, params=params, tx=bare(tx))
+
+        def step(state, _):
+            loss = lambda p: jnp.mean((state.apply_fn(p, x) - 1) ** 2)  # noqa: E731
+            return state.apply_gradients(grads=jax.grad(loss)(state.params)), None
+
+        return jax.lax.scan(step, state, length=24)[0].params
+
+    expected = jax.jit(run, static_argnums=0)(optax.adamw(1e-2))
+    with case.opened(optax.adamw(1e-2)) as (tx, each):
+        actual = jax.jit(each(lambda: run(tx)))()
+    assert_close(actual, expected, steps=24)
+
+
+@some_cases
+def test_nnx_optimizer(case):
+    """`flax.nnx.Optimizer`, the loss handed through as `value=`."""
+    nnx = pytest.importorskip("flax.nnx")
+    x = jnp.linspace(-1, 1, 8).reshape(2, 4)
+
+    def run(tx):
+        model = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, bare(tx), wrt=nnx.Param)
+        for _ in range(10):
+            loss, grads = nnx.value_and_grad(lambda m: jnp.mean((m(x) - 1) ** 2))(model)
+            optimizer.update(model, grads, value=loss)
+        return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+    expected = jax.jit(lambda: run(optax.adamw(1e-2)))()
+    with case.opened(optax.adamw(1e-2)) as (tx, each):
+        actual = jax.jit(each(lambda: run(tx)))()
+    assert_close(actual, expected, steps=10)
+
+
+def test_the_axis_of_local_mean_averages():
+    """Not only with equal gradients: two devices, one mean."""
+    tx = jdaso.local_mean("local")
+    grads = {"a": jnp.array([[1.0, 2.0], [3.0, 6.0]]), "int": jnp.array([[1], [2]])}
+    step = jax.vmap(lambda g: tx.update(g, tx.init(g))[0], axis_name="local")
+    out = step(grads)
+    np.testing.assert_array_equal(out["a"], [[2.0, 4.0], [2.0, 4.0]])
+    np.testing.assert_array_equal(out["int"], grads["int"])

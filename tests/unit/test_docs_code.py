@@ -1,0 +1,88 @@
+"""The Python in README.md and docs/ runs, the shell in them parses, the picture is up to date.
+
+Every page is one program: its ``python`` blocks in order, in one namespace, on one node without a
+launcher. Everything around the blocks becomes empty lines, so a traceback names the page's line.
+Fragments that are not meant to run are ``diff``, ``console`` or ``text`` blocks.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^(?P<mark>`{3,})(?P<language>[\w{}-]*)[^`]*$")
+
+
+def code_of(text, languages):
+    """Returns `text` with all lines blanked that are not in a block of one of `languages`."""
+    lines, mark, keep = [], None, False
+    for line in text.splitlines():
+        fence = FENCE.match(line)
+        if mark is None and fence:
+            mark, keep = fence["mark"], fence["language"] in languages
+            lines.append("")
+        elif mark is not None and line.strip() == mark:
+            mark, keep = None, False
+            lines.append("")
+        else:
+            lines.append(line if keep else "")
+    assert mark is None, "a code block is not closed"
+    return "\n".join(lines) + "\n"
+
+
+def test_extraction_keeps_line_numbers():
+    page = "prose\n```python\nx = 1\n```\n```diff\n-x\n```\n```python\nassert x == 1\n```\n"
+    expected = ["", "", "x = 1", "", "", "", "", "", "assert x == 1", ""]
+    assert code_of(page, {"python"}).splitlines() == expected
+
+
+def pages_with(languages):
+    found = [page for page in PAGES if code_of(page.read_text(), languages).strip()]
+    return [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in found]
+
+
+@pytest.mark.parametrize("page", pages_with({"python"}))
+def test_python_blocks_run(page, tmp_path):
+    program = tmp_path / page.with_suffix(".py").name
+    program.write_text(code_of(page.read_text(), {"python"}))
+    env = dict(
+        os.environ,
+        PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        JAX_PLATFORMS="cpu",
+        XLA_FLAGS="--xla_force_host_platform_device_count=2",
+    )
+    run = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, env=env, text=True, timeout=300,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert run.returncode == 0, f"the Python of {page.name} failed:\n{run.stdout}"
+
+
+@pytest.mark.parametrize("page", pages_with({"bash"}))
+def test_shell_blocks_parse(page):
+    program = code_of(page.read_text(), {"bash"})
+    run = subprocess.run(["bash", "-n"], input=program, text=True, capture_output=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_sbatch_file_parses_and_settings_come_first():
+    path = ROOT / "examples" / "slurm.sbatch"
+    run = subprocess.run(["bash", "-n", path], text=True, capture_output=True)
+    assert run.returncode == 0, run.stderr
+    lines = path.read_text().splitlines()
+    settings = [n for n, line in enumerate(lines) if line.startswith("#SBATCH ")]
+    first_command = next(n for n, line in enumerate(lines) if line and not line.startswith("#"))
+    assert settings and max(settings) < first_command, "Slurm ignores #SBATCH after a command"
+
+
+def test_timeline_picture_is_up_to_date():
+    drawing = subprocess.run(
+        [sys.executable, ROOT / "docs" / "timeline.py", "--print"],
+        text=True, capture_output=True, check=True,
+    )  # fmt: skip
+    assert drawing.stdout == (ROOT / "docs" / "_static" / "timeline.svg").read_text()

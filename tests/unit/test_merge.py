@@ -1,0 +1,135 @@
+"""Laws of the merge rules."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jdaso
+from jdaso import _merge
+
+EPS = np.finfo(np.float32).eps
+RULES = ("paper", "corrected", jdaso.outer(optax.sgd(1.0)), jdaso.outer(optax.sgd(0.7, 0.9, True)))
+NAMES = ("paper", "corrected", "outer(sgd)", "outer(nesterov)")
+
+node_counts = st.integers(1, 9)
+ages = st.integers(1, 12)
+values = st.floats(-100, 100, width=32, allow_subnormal=False)
+vectors = st.lists(values, min_size=9, max_size=9).map(lambda v: np.array(v, np.float32))
+
+
+def merge(rule, x, snapshots, *, anchor, age, node=0):
+    """What node `node` gets from `snapshots`, one vector a node."""
+    rule = _merge.merge_of(rule)
+    outer = rule.outer.init((jnp.asarray(anchor),)) if rule.outer else ()
+    total = jnp.asarray(sum(snapshots[1:], start=snapshots[0]))
+    merged = rule(
+        (jnp.asarray(x),),
+        (jnp.asarray(snapshots[node]),),
+        (total,),
+        (jnp.asarray(anchor),),
+        outer,
+        nodes=len(snapshots),
+        age=jnp.int32(age),
+    )
+    return np.asarray(merged.params[0]), np.asarray(merged.anchor[0])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+@settings(max_examples=50, deadline=None)
+@given(value=vectors, nodes=node_counts, age=ages)
+def test_a_value_common_to_all_is_kept(rule, value, nodes, age):
+    """All nodes have it, had it when they sent, and it was the common point before."""
+    merged, anchor = merge(rule, value, [value] * nodes, anchor=value, age=age)
+    # The sum over P nodes is rounded P - 1 times, the formula three times more.
+    bound = (nodes + 3) * EPS * np.abs(value)
+    assert np.all(np.abs(merged - value) <= bound)
+    assert np.all(np.abs(anchor - value) <= 2 * bound)  # Nesterov moves by up to 1.33 of a slope
+
+
+@settings(max_examples=50, deadline=None)
+@given(x=vectors, other=vectors, nodes=st.integers(2, 9), age=ages)
+def test_paper_weighs_by_age(x, other, nodes, age):
+    """``(2a x + sum) / (2a + P)``: the fresh parameters weigh 2a, each stale copy 1."""
+    merged, _ = merge("paper", x, [other] * nodes, anchor=x, age=age)
+    wide, copies = x.astype(np.float64), other.astype(np.float64)
+    expected = (2 * age * wide + nodes * copies) / (2 * age + nodes)
+    largest = np.maximum(np.abs(x), np.abs(other))
+    assert np.all(np.abs(merged - expected) <= (nodes + 4) * EPS * largest)
+
+
+def test_paper_at_64_nodes_keeps_three_percent():
+    merged, _ = merge(
+        "paper", np.ones(1, np.float32), [np.zeros(1, np.float32)] * 64, anchor=np.zeros(1), age=1
+    )
+    np.testing.assert_allclose(merged, 2 / 66, rtol=2 * EPS)
+
+
+@settings(max_examples=50, deadline=None)
+@given(sent=st.lists(vectors, min_size=2, max_size=5), progress=vectors, age=ages)
+def test_corrected_keeps_all_local_progress(sent, progress, age):
+    """Whoever moved by d since the snapshot ends at mean + d, at any age."""
+    for node in range(len(sent)):
+        x = sent[node] + progress
+        merged, _ = merge("corrected", x, sent, anchor=x, age=age, node=node)
+        wide = np.array(sent, np.float64)
+        expected = wide.mean(0) + (x.astype(np.float64) - wide[node])
+        largest = np.max(np.abs(wide), 0) + np.abs(x)
+        assert np.all(np.abs(merged - expected) <= (len(sent) + 4) * EPS * largest)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    sent=st.lists(vectors, min_size=2, max_size=5),
+    progress=st.lists(vectors, min_size=5, max_size=5),
+    age=ages,
+)
+def test_corrected_keeps_the_mean_over_nodes(sent, progress, age):
+    """A merge moves nobody's average: mean of the merged = mean of the parameters before."""
+    xs = [s + d for s, d in zip(sent, progress, strict=False)]
+    merged = [merge("corrected", x, sent, anchor=x, age=age, node=p)[0] for p, x in enumerate(xs)]
+    largest = np.max(np.abs(sent), 0) + np.max(np.abs(xs), 0)
+    error = np.mean(merged, 0, dtype=np.float64) - np.mean(xs, 0, dtype=np.float64)
+    assert np.all(np.abs(error) <= (len(sent) + 4) * EPS * largest)
+
+
+@settings(max_examples=50, deadline=None)
+@given(x=vectors, sent=st.lists(vectors, min_size=2, max_size=5), anchor=vectors, age=ages)
+def test_outer_sgd_of_rate_one_is_corrected(x, sent, anchor, age):
+    corrected, mean = merge("corrected", x, sent, anchor=anchor, age=age)
+    outer, moved = merge(jdaso.outer(optax.sgd(1.0)), x, sent, anchor=anchor, age=age)
+    largest = np.abs(x) + np.abs(anchor) + np.max(np.abs(sent), 0)
+    assert np.all(np.abs(outer - corrected) <= 8 * EPS * largest)
+    assert np.all(np.abs(moved - mean) <= 8 * EPS * largest)
+
+
+def test_outer_moves_the_anchor_against_the_slope():
+    """Slope = anchor - mean; Nesterov's first step is -rate * (1 + momentum) * slope."""
+    anchor, sent = np.full(1, 2.0, np.float32), [np.zeros(1, np.float32), np.ones(1, np.float32)]
+    x = np.full(1, 5.0, np.float32)
+    merged, moved = merge(RULES[3], x, sent, anchor=anchor, age=3, node=1)
+    np.testing.assert_allclose(moved, 2.0 - 0.7 * 1.9 * (2.0 - 0.5), atol=4 * EPS * 2.0)
+    np.testing.assert_allclose(merged, x + moved - 1.0, rtol=4 * EPS)
+
+
+def test_merges_compute_in_float32_and_compile():
+    for rule in RULES:
+        rule = _merge.merge_of(rule)
+        leaf = jax.ShapeDtypeStruct((3,), jnp.float32)
+        outer = jax.eval_shape(rule.outer.init, (leaf,)) if rule.outer else ()
+        merged = jax.eval_shape(
+            lambda x, s, t, c, o, a, rule=rule: rule(x, s, t, c, o, nodes=3, age=a),
+            *[(leaf,)] * 4,
+            outer,
+            jax.ShapeDtypeStruct((), jnp.int32),
+        )
+        assert {x.dtype for x in (*merged.params, *merged.anchor)} == {jnp.dtype("float32")}
+
+
+def test_unknown_merge():
+    with pytest.raises(ValueError, match=r'"paper", "corrected" or jdaso.outer.*, got \'mean\''):
+        with jdaso.Session(engine="simulated", num_nodes=2) as session:
+            jdaso.daso(optax.sgd(1.0), phases=jdaso.Phases(9), session=session, merge="mean")

@@ -1,0 +1,146 @@
+"""Unpacking undoes packing, whatever the sizes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jdaso import _packing
+from jdaso._packing import BLOCK, Layout, layout_of
+
+DTYPES = ("float32", "bfloat16", "float16", "complex64", "int32", "bool", "uint8")
+
+
+def round_trip(layout, leaves):
+    return _packing.unpack(layout, _packing.pack(layout, leaves))
+
+
+def numbered(sizes, dtypes=None):
+    """A list of arrays, all numbers different where the dtype can tell them apart."""
+    dtypes = dtypes or ["float32"] * len(sizes)
+    ends = np.cumsum([0, *(int(np.prod(size)) for size in sizes)])
+    return [
+        (jnp.arange(begin + 1, end + 1) % 200).astype(dtype).reshape(size)
+        for begin, end, size, dtype in zip(ends[:-1], ends[1:], sizes, dtypes, strict=True)
+    ]
+
+
+shapes = st.lists(
+    st.one_of(
+        st.just(()),
+        st.tuples(st.integers(0, 900)),
+        st.tuples(st.integers(1, 30), st.integers(0, 30)),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes=shapes, nodes=st.integers(1, 5), chunk_bytes=st.integers(1, 8000))
+def test_unpack_undoes_pack(shapes, nodes, chunk_bytes):
+    tree = numbered(shapes)
+    layout = layout_of(tree, nodes, chunk_bytes)
+    leaves = _packing.to_leaves(tree)
+    chunks = _packing.pack(layout, leaves)
+    assert [chunk.shape for chunk in chunks] == [(nodes, width) for width in layout.widths]
+    assert all(width % BLOCK == 0 and width > 0 for width in layout.widths)
+    back = _packing.from_leaves(tree, _packing.unpack(layout, chunks))
+    jax.tree.map(np.testing.assert_array_equal, back, tree)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    entries=st.lists(st.tuples(st.integers(0, 400), st.sampled_from(DTYPES)), max_size=7),
+    nodes=st.integers(1, 4),
+)
+def test_every_dtype_comes_back(entries, nodes):
+    """Floats and complex numbers travel, everything else is left alone; dtypes and bits stay."""
+    tree = numbered([(size,) for size, _ in entries], [dtype for _, dtype in entries])
+    layout = layout_of(tree, nodes, 2048)
+    assert layout.size == sum(
+        size * (2 if dtype == "complex64" else 1)
+        for size, dtype in entries
+        if "float" in dtype or "complex" in dtype
+    )
+    back = _packing.from_leaves(tree, round_trip(layout, _packing.to_leaves(tree)))
+    for new, old in zip(back, tree, strict=True):
+        assert new.dtype == old.dtype
+        np.testing.assert_array_equal(new, old)
+
+
+def test_values_that_are_left_alone_are_the_same_objects():
+    tree = {"float": jnp.ones(3), "int": jnp.arange(3), "key": jax.random.key(0)}
+    leaves = _packing.to_leaves(tree)
+    assert len(leaves) == 1
+    back = _packing.from_leaves(tree, leaves)
+    assert back["int"] is tree["int"] and back["key"] is tree["key"]
+
+
+def test_three_leaves_of_three_in_chunks_of_four(monkeypatch):
+    """A packer that closes a chunk when the next leaf does not fit loses one of these."""
+    monkeypatch.setattr(_packing, "BLOCK", 1)
+    tree = numbered([(3,), (3,), (3,)])
+    layout = Layout(_packing.describe(tree), nodes=1, chunk_size=4)
+    assert layout.widths == (4, 4, 1)
+    for new, old in zip(round_trip(layout, tuple(tree)), tree, strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_a_leaf_larger_than_several_chunks(nodes):
+    tree = numbered([(5,), (10_000,), (7,)])
+    layout = layout_of(tree, nodes, chunk_bytes=4 * 1000)
+    assert len(layout.widths) > 5
+    for new, old in zip(round_trip(layout, tuple(tree)), tree, strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+@pytest.mark.parametrize("tree", [{}, [], None, {"empty": jnp.zeros((0, 3))}, {"int": jnp.arange(4)}])
+def test_nothing_to_exchange(tree):
+    layout = layout_of(tree, 3, 1024)
+    assert layout.size == 0 and len(layout.widths) == 1
+    back = _packing.from_leaves(tree, round_trip(layout, _packing.to_leaves(tree)))
+    jax.tree.map(np.testing.assert_array_equal, back, tree)
+    assert jax.tree.structure(back) == jax.tree.structure(tree)
+
+
+def test_what_does_not_fill_a_row_is_zero():
+    tree = numbered([(300,)])
+    layout = layout_of(tree, 2, 1 << 20)
+    (chunk,) = _packing.pack(layout, tuple(tree))
+    np.testing.assert_array_equal(chunk.reshape(-1)[300:], 0)
+    np.testing.assert_array_equal(chunk.reshape(-1)[:300], tree[0])
+
+
+def test_chunks_hold_about_as_many_bytes_as_asked_for():
+    for nodes in (1, 2, 3, 7):
+        layout = layout_of(numbered([(100_000,)]), nodes, chunk_bytes=64 * 1024)
+        full = {4 * nodes * width for width in layout.widths[:-1]}
+        assert full and all(64 * 1024 - 4 * nodes * BLOCK < size <= 64 * 1024 for size in full)
+
+
+def test_padding_is_less_than_one_block_a_node():
+    for nodes, size in [(1, 1), (3, 256), (3, 257), (4, 10_000), (2, 512)]:
+        layout = layout_of(numbered([(size,)]), nodes, 4096)
+        assert 0 <= nodes * sum(layout.widths) - size < nodes * BLOCK
+
+
+def test_a_layout_tells_trees_apart():
+    """What `init` compares between nodes: path, shape and dtype of every leaf."""
+    one = layout_of({"a": jnp.ones(3)}, 2, 1024)
+    assert one == layout_of({"a": jnp.zeros(3)}, 2, 1024)
+    for other in ({"b": jnp.ones(3)}, {"a": jnp.ones((3, 1))}, {"a": jnp.ones(3, "bfloat16")}):
+        assert one != layout_of(other, 2, 1024)
+    assert one != dataclasses.replace(one, nodes=3)
+
+
+def test_packing_works_on_tracers():
+    tree = numbered([(300,), (5, 7)])
+    layout = layout_of(tree, 2, 1024)
+    back = jax.jit(lambda leaves: round_trip(layout, leaves))(tuple(tree))
+    for new, old in zip(back, tree, strict=True):
+        np.testing.assert_array_equal(new, old)

@@ -1,0 +1,351 @@
+"""The law of the phases: when updates block, when exchanges start and merge, how the loss drives them."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jdaso
+from jdaso import _phases
+from jdaso._phases import PhaseState
+
+PAIRS = [(b, s) for b in range(1, 9) for s in range(1, b + 1)]
+
+
+def events(phases, steps):
+    """(step, what, age) of every merge and start, and the steps with a mean, by `decide` alone."""
+
+    def update(carry, step):
+        state, started, ticket = carry
+        todo = _phases.decide(phases, state, step, started, ticket)
+        ticket = jnp.where(todo.merge, 0, ticket)
+        counted = _phases.count_start(phases, state)
+        state = _phases.select(todo.start, counted, state)
+        age = step - started
+        started = jnp.where(todo.start, step, started)
+        ticket = jnp.where(todo.start, step + 1, ticket)
+        return (state, started, ticket), (todo, age, ticket)
+
+    first = (_phases.init_phases(phases), jnp.int32(0), jnp.int32(0))
+    todo, ages, tickets = jax.lax.scan(update, first, jnp.arange(steps, dtype=jnp.int32))[1]
+    found = []
+    for step in range(steps):
+        if todo.merge[step]:
+            found.append((step, "merge", int(ages[step])))
+        if todo.start[step]:
+            found.append((step, "start", 0))
+    return found, np.asarray(todo.mean), np.asarray(todo.blocking), np.asarray(tickets)
+
+
+def reference_events(total, warmup, cooldown, sync_every, delay, steps):
+    nothing = np.zeros(1, np.float32)
+    return reference.daso(
+        nothing,
+        lambda n, p, x: nothing,
+        nodes=2,
+        inner=reference.Sgd(1.0, 0.0),
+        total=total,
+        warmup=warmup,
+        cooldown=cooldown,
+        sync_every=sync_every,
+        delay=delay,
+        steps=steps,
+    ).events
+
+
+@pytest.mark.parametrize(("sync_every", "delay"), PAIRS)
+def test_starts_and_merges(sync_every, delay):
+    phases = jdaso.Phases(40, 5, 6, sync_every, delay)
+    found, mean, blocking, tickets = events(phases, 44)
+    assert found == reference_events(40, 5, 6, sync_every, delay, 44)
+    np.testing.assert_array_equal(np.flatnonzero(mean), [33, 34, 35])
+    np.testing.assert_array_equal(np.flatnonzero(~blocking), np.arange(5, 34))
+    assert not tickets[33:].any(), "something stays in flight after the last cycling update"
+
+
+def test_the_example_of_the_design():
+    """B = 4, S = 2, first cycling update n: starts at n, n+4, ...; merges in n+2, n+6, ..."""
+    found, *_ = events(jdaso.Phases(13, 2, 0, 4, 2), 13)
+    assert [e for e in found if e[1] == "start"] == [(n, "start", 0) for n in (2, 6, 10)]
+    assert [e for e in found if e[1] == "merge"] == [(n, "merge", 2) for n in (4, 8, 12)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_laws(data):
+    """Whatever the settings: at most one in flight, merged at S or at the end, starts B apart."""
+    warmup, cooldown = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 8))
+    total = max(warmup + cooldown + data.draw(st.integers(0, 30)), 1)
+    every = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
+    delay = tuple(data.draw(st.integers(1, b)) for b in every)
+    phases = jdaso.Phases(total, warmup, cooldown, every, delay)
+    found, mean, blocking, tickets = events(phases, total + 3)
+    assert found == reference_events(total, warmup, cooldown, every, delay, total + 3)
+    for step in range(total + 3):
+        assert blocking[step] == (phases.name(step) != "cycling")
+    kinds = [what for _, what, _ in found]
+    assert kinds == ["start", "merge"] * (len(kinds) // 2), "in flight twice, or never merged"
+    starts = [step for step, what, _ in found if what == "start"]
+    assert np.diff(starts).tolist() == [every[k % len(every)] for k in range(len(starts))][:-1]
+    end = total - cooldown
+    assert all(age >= 1 for _, what, age in found if what == "merge")
+    assert mean.sum() == (min(3, total + 3 - end + 1) if end > warmup else 0)
+    assert not tickets[end - 1 :].any()
+
+
+def test_names_of_steps():
+    phases = jdaso.Phases(total_steps=10, warmup_steps=2, cooldown_steps=3)
+    names = [phases.name(step) for step in range(12)]
+    assert names == ["warm-up"] * 2 + ["cycling"] * 5 + ["cool-down"] * 5
+
+
+def test_periodic_is_the_posters():
+    """S = 4, 2, 1, 4, 2, 1, ..."""
+    phases = jdaso.Phases.periodic(30)
+    found, *_ = events(phases, 30)
+    starts = [step for step, what, _ in found if what == "start"]
+    assert starts == [0, 4, 6, 7, 11, 13, 14, 18, 20, 21, 25, 27, 28]
+    ages = [age for _, what, age in found if what == "merge"]
+    assert ages[:6] == [4, 2, 1, 4, 2, 1]
+
+
+def test_tuples_of_different_lengths_go_round_on_their_own():
+    phases = jdaso.Phases(60, sync_every=(4, 3), delay=(1, 2, 3))
+    assert phases.pairs == ((4, 1), (3, 2), (4, 3), (3, 1), (4, 2), (3, 3))
+    found, *_ = events(phases, 60)
+    assert found == reference_events(60, 0, 0, (4, 3), (1, 2, 3), 60)
+
+
+def drive(phases, losses_of_epochs, steps_per_epoch, per_step=None):
+    """(B, S, l) at the end of each epoch when every step of an epoch brings the same loss."""
+
+    def update(state, at):
+        step, loss = at
+        state = _phases.count_loss(state, jnp.stack([loss, loss]), jnp.ones(2))
+        return _phases.end_step(phases, state, step), state
+
+    losses = jnp.repeat(jnp.asarray(losses_of_epochs, jnp.float32), steps_per_epoch)
+    steps = jnp.arange(losses.size, dtype=jnp.int32)
+    _, seen = jax.lax.scan(update, _phases.init_phases(phases), (steps, losses))
+    last = slice(steps_per_epoch - 1, None, steps_per_epoch)  # in force during the epoch's last step
+    settings = [np.asarray(x)[last] for x in (seen.sync_every, seen.delay, seen.local_every)]
+    return [tuple(int(x) for x in row) for row in zip(*settings, strict=True)]
+
+
+def test_heat_with_a_flat_loss():
+    """(4,1,1) (2,1,1) (1,1,1) (8,2,2) (4,1,1), three epochs each, once the warm-up set the best."""
+    phases = jdaso.Phases.heat(steps_per_epoch=7, total_epochs=40)
+    seen = drive(phases, [1.0] * 40, 7)
+    expected = [(4, 1, 1), (2, 1, 1), (1, 1, 1), (8, 2, 2), (4, 1, 1), (2, 1, 1), (1, 1, 1)]
+    for k, setting in enumerate(expected):
+        assert seen[4 + 3 * k : 7 + 3 * k] == [setting] * 3, f"third {k} of the cycling phase"
+
+
+def test_heat_without_warm_up_takes_one_epoch_to_know_the_best():
+    phases = jdaso.Phases.heat(steps_per_epoch=5, total_epochs=20, warmup_epochs=0)
+    seen = drive(phases, [1.0] * 20, 5)
+    assert seen[:8] == [(4, 1, 1)] * 4 + [(2, 1, 1)] * 3 + [(1, 1, 1)]
+
+
+def test_heat_improvements_reset_the_count_and_not_the_best():
+    phases = jdaso.Phases.heat(steps_per_epoch=4, total_epochs=40, warmup_epochs=1)
+    # Best 1.0; 0.96 is no 5 % better (bad), 0.94 is (and is the new best), then 0.9 is not.
+    losses = [1.0, 0.96, 0.96, 0.94, 0.9, 0.9, 0.9, *[0.9] * 33]
+    seen = drive(phases, losses, 4)
+    assert seen[:7] == [(4, 1, 1)] * 7
+    assert seen[7:10] == [(2, 1, 1)] * 3
+    # A plateau resets the counter, not the best: 0.9 stays bad after it.
+    assert seen[10:13] == [(1, 1, 1)] * 3
+
+
+def test_heat_defaults():
+    phases = jdaso.Phases.heat(steps_per_epoch=10, total_epochs=90)
+    assert (phases.total_steps, phases.warmup_steps, phases.cooldown_steps) == (900, 40, 40)
+    rule = phases.by_loss
+    assert (rule.threshold, rule.patience, rule.reduction) == (0.05, 3, 2)
+    assert rule.first == (4, 1, 1) and rule.largest == (8, 2, 2)
+    big = jdaso.Phases.heat(steps_per_epoch=10, total_epochs=90, max_skips=32)
+    assert big.by_loss.largest == (32, 8, 8)
+
+
+@pytest.mark.parametrize("max_skips", [1, 2, 3])
+def test_heat_honours_max_skips_in_the_first_cycle(max_skips):
+    phases = jdaso.Phases.heat(steps_per_epoch=3, total_epochs=60, max_skips=max_skips)
+    seen = drive(phases, [1.0] * 60, 3)
+    assert max(b for b, _, _ in seen) == max_skips
+    assert all(1 <= s <= b for b, s, _ in seen)
+
+
+def test_plateau_begins_at_the_largest_and_goes_back_to_it():
+    phases = jdaso.Phases.plateau(400, 10, max_sync_every=8, max_delay=3, patience=2)
+    seen = drive(phases, [1.0] * 40, 10)
+    assert seen[:3] == [(8, 3, 1)] * 3  # the first window sets the best
+    assert seen[3:12] == [(4, 2, 1)] * 2 + [(2, 1, 1)] * 2 + [(1, 1, 1)] * 2 + [(8, 3, 1)] * 2 + [
+        (4, 2, 1)
+    ]
+
+
+def test_plateau_never_lowers_while_the_loss_falls():
+    phases = jdaso.Phases.plateau(400, 10, patience=1, threshold=0.05)
+    assert set(drive(phases, [0.9**k for k in range(40)], 10)) == {(8, 2, 1)}
+
+
+def test_negative_losses_have_plateaus_too():
+    """5 % better than -1 is -1.05."""
+    phases = jdaso.Phases.plateau(400, 10, patience=1, threshold=0.05)
+    assert drive(phases, [-1.0, -1.1, -1.2, -1.2], 10) == [(8, 2, 1)] * 4
+    assert drive(phases, [-1.0, -1.0, -1.0, -1.0], 10)[2] == (4, 1, 1)
+
+
+def test_windows_without_a_loss_decide_nothing():
+    """Without `value=` the phases are driven by the step count alone."""
+    phases = jdaso.Phases.plateau(100, 5, patience=1)
+    state = _phases.init_phases(phases)
+    for step in range(50):
+        state = _phases.end_step(phases, state, jnp.int32(step))
+    assert int(state.sync_every) == 8 and math.isinf(float(state.best_loss))
+
+
+def seconds(phases, state, exchange, step):
+    return _phases.fit_delay(phases, state, jnp.asarray(exchange), jnp.asarray(step))
+
+
+def test_auto_delay_is_the_slowest_exchange_over_the_fastest_step():
+    phases = jdaso.Phases(100, sync_every=8, delay="auto")
+    state = _phases.init_phases(phases)
+    assert int(state.delay) == 8, "begins on the safe side: at B"
+    for exchange, step, delay in [
+        ([0.01, 0.03], [0.02, 0.01], 3),
+        ([0.01, 0.011], [0.01, 0.01], 2),
+        ([1e-6, 1e-6], [1.0, 1.0], 1),
+        ([9.0, 0.1], [0.1, 0.1], 8),
+        ([1e30, 1.0], [1e-9, 1.0], 8),
+    ]:
+        assert int(seconds(phases, state, exchange, step).delay) == delay
+    for nothing in ([0.0, 0.0], [0.1, 0.1]), ([0.1, 0.1], [0.0, 0.0]):
+        assert int(seconds(phases, state, *nothing).delay) == 8, "nothing measured, nothing changed"
+
+
+def test_a_fixed_delay_ignores_what_was_measured():
+    phases = jdaso.Phases(100, sync_every=8, delay=2)
+    assert int(seconds(phases, _phases.init_phases(phases), [1.0, 1.0], [0.1, 0.1]).delay) == 2
+
+
+def test_auto_delay_stays_within_a_changing_distance():
+    phases = jdaso.Phases(60, sync_every=(6, 2), delay="auto")
+    found, *_ = events(phases, 60)
+    ages = [age for _, what, age in found if what == "merge"]
+    distances = [6, 2] * len(ages)
+    assert all(1 <= age <= b for age, b in zip(ages, distances, strict=False))
+
+
+def test_the_state_is_arrays_of_stable_types():
+    for phases in (jdaso.Phases(9), jdaso.Phases.heat(steps_per_epoch=3, total_epochs=9)):
+        state = _phases.init_phases(phases)
+        assert isinstance(state, PhaseState)
+        for x in state:
+            assert isinstance(x, jax.Array) and x.shape == ()
+        step = jnp.int32(0)
+        after = jax.eval_shape(
+            lambda s, n, phases=phases: _phases.end_step(phases, _phases.count_start(phases, s), n),
+            state,
+            step,
+        )
+        assert [x.dtype for x in after] == [x.dtype for x in state]
+        assert not any(x.weak_type for x in after)
+
+
+BAD = [
+    (dict(total_steps=0), "total_steps must be at least 1, got 0"),
+    (dict(total_steps=9, warmup_steps=-1), "warmup_steps must be at least 0, got -1"),
+    (dict(total_steps=9, cooldown_steps=-1), "cooldown_steps must be at least 0, got -1"),
+    (dict(total_steps=9, warmup_steps=5, cooldown_steps=5), r"5 \+ 5 > 9.*shorten"),
+    (dict(total_steps=9, sync_every=0), "sync_every must be at least 1, got 0.*synchronous"),
+    (dict(total_steps=9, sync_every=2, delay=3), "delay must be within.*delay=3.*sync_every=2"),
+    (dict(total_steps=9, sync_every=2, delay=0), "delay must be within.*delay=0"),
+    (dict(total_steps=9, sync_every=(4, 1), delay=(4, 2)), r"delay=\(4, 2\).*sync_every=\(4, 1\)"),
+    (dict(total_steps=9, sync_every=()), "sync_every must not be an empty tuple"),
+    (dict(total_steps=9, delay="slow"), "\"auto\", got 'slow'"),
+    (dict(total_steps=9, local_every=0), "local_every must be at least 1, got 0"),
+]
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD, ids=[str(bad) for bad, _ in BAD])
+def test_bad_settings(bad, message):
+    with pytest.raises(ValueError, match=message):
+        jdaso.Phases(**bad)
+
+
+@pytest.mark.parametrize("bad", [2.0, "4", None, True, (2, 1.5)])
+def test_settings_are_whole_numbers(bad):
+    with pytest.raises(TypeError, match="sync_every"):
+        jdaso.Phases(9, sync_every=bad)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (dict(window_steps=0), "window_steps must be at least 1, got 0"),
+        (dict(window_steps=5, patience=0), "patience must be at least 1, got 0"),
+        (dict(window_steps=5, reduction=1), "reduction must be at least 2, got 1"),
+        (dict(window_steps=5, threshold=1.5), "threshold.*1.5"),
+        (dict(window_steps=5, max_sync_every=0), "max_sync_every must be at least 1, got 0"),
+        (dict(window_steps=5, max_sync_every=4, max_delay=5), "delay.*5.*4"),
+    ],
+    ids=str,
+)
+def test_bad_plateaus(bad, message):
+    with pytest.raises(ValueError, match=message):
+        jdaso.Phases.plateau(100, **bad)
+
+
+def test_bad_heat_settings():
+    with pytest.raises(ValueError, match="max_skips must be at least 1, got 0"):
+        jdaso.Phases.heat(steps_per_epoch=5, total_epochs=20, max_skips=0)
+    with pytest.raises(ValueError, match=r"4 \* 5|20 \+ 20 > 35|must not exceed"):
+        jdaso.Phases.heat(steps_per_epoch=5, total_epochs=7)
+
+
+def test_phases_are_values():
+    """Equal settings are equal, so that nodes can compare them, and cannot be changed."""
+    one = jdaso.Phases(9, sync_every=(4, 2), delay=(2, 1))
+    assert one == jdaso.Phases(9, sync_every=(4, 2), delay=(2, 1)) and hash(one) == hash(one)
+    with pytest.raises(AttributeError):
+        one.total_steps = 10
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_the_loss_drives_a_real_run(nodes):
+    """HeAT's sequence through the whole optimizer: the loss travels in the exchanges."""
+    epochs, length = 24, 8
+    phases = jdaso.Phases.heat(
+        steps_per_epoch=length, total_epochs=epochs, warmup_epochs=2, cooldown_epochs=2
+    )
+    with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
+        tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session)
+
+        def run(loss):
+            x = jnp.ones(3)
+
+            def step(carry, _):
+                x, state = carry
+                updates, state = tx.update(x, state, x, value=loss)
+                return (optax.apply_updates(x, updates), state), state.phase
+
+            return jax.lax.scan(step, (x, tx.init(x)), length=epochs * length)[1]
+
+        # Nodes with losses of their own: the mean is 1.
+        losses = jnp.linspace(0.5, 1.5, nodes)
+        seen = jax.jit(jax.vmap(run, axis_name=session.node_axis))(losses)
+    for x in seen:
+        np.testing.assert_array_equal(x, np.broadcast_to(x[:1], x.shape))  # the same on all nodes
+    every = np.asarray(seen.sync_every)[0].reshape(epochs, length)[:, length // 2]
+    expected = [4] * 3 + [2] * 3 + [1] * 3 + [8] * 3 + [4] * 3 + [2] * 3 + [1] * 2
+    assert every[2:22].tolist() == expected
+    np.testing.assert_allclose(seen.best_loss[0, -1], 1.0, rtol=1e-6)
