@@ -23,8 +23,7 @@ def agree_on_init(session: Session, params: PyTree, facts: list[tuple[str, str]]
         return
     leaves = describe(params)
     tree = str(jax.tree.structure(params))
-    facts = [*facts, ("the number of leaves", str(len(leaves)))]
-    facts += [(f"leaf {leaf.path}", str(leaf)) for leaf in leaves]
+    facts = [*facts, *((f"leaf {leaf.path}", str(leaf)) for leaf in leaves)]
     facts.append(("the tree", tree if len(tree) < 2000 else str(hash_text(tree))))
     if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(params)):
         for leaf, x in zip(leaves, jax.tree.leaves(params), strict=True):

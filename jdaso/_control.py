@@ -17,11 +17,14 @@ from ._types import NodeError
 
 log = logging.getLogger("jdaso")
 
-_FAILED, _LEFT = 1, 2
-"""Tags of alarms: a node failed; a node ended its session."""
+_FAILED, _FOLLOWED, _LEFT = 1, 2, 3
+"""Tags of alarms: a node failed; it failed because another did; it ended its session."""
 
 _PART_BYTES = 1 << 26
 """Longest message: MPI counts have 32 bits."""
+
+_GRACE_SECONDS = 5.0
+"""How long a node goes on waiting after another one left: its last messages may be on the way."""
 
 _LOOK_SECONDS = 0.2
 """How often a node looks whether another one sounded the alarm."""
@@ -63,6 +66,8 @@ class Control:
         self.broken: Exception | None = None  # what went wrong here
         self.failed: set[int] = set()
         self.left: set[int] = set()
+        self.closed = False
+        self._blocked: tuple[float, int] | None = None  # since when, and in which step
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._alarms_out: list[tuple[Any, bytes]] = []  # requests and the text they send
@@ -124,14 +129,30 @@ class Control:
 
     def fail(self, text: str) -> None:
         """Tells all others that this node has failed; does not wait for them."""
-        self._sound(_FAILED, text)
+        self._sound(_FAILED if self.failure is None else _FOLLOWED, text)
+
+    def enter(self, step: int) -> float:
+        """The compiled step goes into MPI by itself; from here the look-out watches over it."""
+        self._blocked = (time.perf_counter(), step)
+        return self._blocked[0]
+
+    def leave(self) -> float:
+        """The compiled step came back from MPI; returns how many seconds it was there."""
+        begin, _ = self._blocked or (time.perf_counter(), 0)
+        self._blocked = None
+        return time.perf_counter() - begin
 
     def close(self, failed: bool) -> None:
-        """Tells the others that this node ends its session, and stops looking."""
-        if self.topology.num_nodes == 1 or self._stop.is_set():
+        """Tells the others that this node ends its session.
+
+        After a failure the look-out stays, to hear whether the others have failed too.
+        """
+        if self.topology.num_nodes == 1 or self.closed:
             return
-        if not failed:
-            self._sound(_LEFT, "")
+        self.closed = True
+        if failed:
+            return
+        self._sound(_LEFT, "")
         limit = time.perf_counter() + 2.0
         while self._alarms_out and time.perf_counter() < limit:
             self._alarms_out = [(sent, text) for sent, text in self._alarms_out if not sent.Test()]
@@ -163,12 +184,40 @@ class Control:
                         self.left.add(source)
                         continue
                     self.failed.add(source)
-                    if self.failure is None:
+                    if tag == _FAILED and self.failure is None and not self.closed:
                         self.failure = payload.decode(errors="replace")
                         log.error("%s %s", self.topology.prefix(), self.failure)
+                self._watch_step()
             except MPI.Exception as error:  # MPI is being shut down around us
                 log.debug("jdaso look-out ends: %s", error)
                 return
+
+    def _watch_step(self) -> None:
+        """Ends the job if the compiled step waits in MPI for what cannot come.
+
+        mpi4jax's operations return only when all nodes came. Nothing can be raised in them, so
+        this is the one place where jdaso ends a process from outside.
+        """
+        if self._blocked is None:
+            return
+        begin, step = self._blocked
+        waited = time.perf_counter() - begin
+        if self.failure is not None and waited > _GRACE_SECONDS:
+            why = self.failure
+        elif self.left and waited > _GRACE_SECONDS:
+            why = f"{self.who_left()} while this node waits for a mean of all nodes."
+        elif waited > self.timeout_seconds:
+            why = (
+                f"Waited {self.timeout_seconds:g} s for a mean of all nodes. Look for a node that "
+                "is stuck; raise Session(timeout_seconds=...) if one is only slow."
+            )
+        else:
+            return
+        from mpi4py import MPI
+
+        log.critical("%s %s The job is ended.", self.topology.prefix(step), why)
+        time.sleep(_LOOK_SECONDS * 5)  # the others say what they know
+        MPI.COMM_WORLD.Abort(1)
 
     def _allgather(self, array: np.ndarray, what: str) -> np.ndarray:
         if self.topology.num_nodes == 1:
@@ -193,7 +242,7 @@ class Control:
         return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
     def _wait(self, request: Any, what: str) -> None:
-        grace = time.perf_counter() + 5.0
+        grace = time.perf_counter() + _GRACE_SECONDS
 
         def check() -> None:
             self.check()

@@ -174,10 +174,34 @@ class Exchange:
         """Sum over nodes of float32 leaves; the step waits for it."""
         if self.session.simulated or (self.session.in_step and self.local_axis is None):
             chunks = [self.wire.encode(chunk) for chunk in pack(self.layout, leaves)]
-            inline = _virtual if self.session.simulated else _mpi4jax
-            return self._received(*self._reduce(chunks, head, inline(self.session)))
+            if self.session.simulated:
+                return self._received(*self._reduce(chunks, head, _virtual(self.session)))
+            return self._received(*self._watched(chunks, head, step))
         ticket, flight, _ = self.start(leaves, head, step, step)
         return self.wait(ticket, flight, step)
+
+    def _watched(self, chunks: list[jax.Array], head: jax.Array, step: jax.Array) -> PyTree:
+        """mpi4jax operations, with word to the session before and after: they have no limit."""
+        shape, session = ShapeDtype((), jnp.int32), self.session
+        sent = sum(chunk.nbytes for chunk in chunks) * 2 * (session.num_nodes - 1)
+
+        def enter(step: Any) -> np.ndarray:
+            session.control.enter(int(step))
+            return np.zeros((), np.int32)
+
+        def leave(_: Any) -> np.ndarray:
+            seconds = session.control.leave()
+            session.timeline.add(
+                blocking_means=1,
+                bytes_sent=sent // session.num_nodes,
+                exchange_seconds=seconds,
+                lost_seconds=seconds,
+            )
+            return np.zeros((), np.int32)
+
+        head = head + io_callback(enter, shape, step)
+        rows, lost, heads = self._reduce(chunks, head, _mpi4jax(session))
+        return rows, lost, heads + io_callback(leave, shape, rows[-1][0, 0])
 
     def _reduce(self, chunks: list[jax.Array], head: jax.Array, inline: Any) -> PyTree:
         """All chunks within the compiled step; what `_engine._reduce` does on the host."""

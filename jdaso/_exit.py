@@ -41,6 +41,7 @@ class Closable(Protocol):
 
 
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
+_failed: list[Closable] = []
 _state = {"installed": False, "doomed": False}
 
 
@@ -59,9 +60,18 @@ def watch(session: Closable) -> None:
     _open.add(session)
 
 
-def unwatch(session: Closable) -> None:
-    """The session was closed."""
+def unwatch(session: Closable, *, failed: bool = False, stuck: bool = False) -> None:
+    """The session was closed; after a failure the process must not wait in MPI_Finalize.
+
+    Args:
+        session: the session.
+        failed: something went wrong between the nodes.
+        stuck: one of its threads is still inside MPI, which can then not be left in order.
+    """
     _open.discard(session)
+    _state["doomed"] |= stuck
+    if failed and not session.alone:
+        _failed.append(session)
 
 
 def doom(text: str) -> None:
@@ -91,13 +101,16 @@ def _end() -> None:
             except Exception:
                 log.exception("jdaso could not close a session at exit")
                 _state["doomed"] = True
-    if not _state["doomed"]:
+    sessions = [session for session in [*sessions, *_failed] if not session.alone]
+    if not _state["doomed"] and not _failed:
         return
     sys.stdout.flush()
     sys.stderr.flush()
     limit = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < limit and not all(session.all_failed() for session in sessions):
         time.sleep(0.05)
+    if not _state["doomed"] and all(session.all_failed() for session in sessions):
+        return  # all nodes saw the error, and MPI can be left as usual
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Abort(1)

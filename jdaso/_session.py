@@ -88,7 +88,9 @@ class Session:
         exchange_steps: int = 1,
         faults: Mapping[tuple[int, int], float] | None = None,
     ):
-        _check_settings(engine, num_nodes, timeout_seconds, faults)
+        invalid = _check_settings(engine, num_nodes, timeout_seconds, faults)
+        if engine == "simulated" and invalid is not None:
+            raise invalid
         reserve_cpu_threads()
         self.engine = engine
         self.exchange_steps, self.faults = exchange_steps, dict(faults or {})
@@ -106,9 +108,9 @@ class Session:
             self.topology = find_topology(comm)
             self.num_nodes = self.topology.num_nodes
         self.node = self.topology.node
-        self.control = Control(self.topology, timeout_seconds)
+        self.control = Control(self.topology, timeout_seconds if timeout_seconds > 0 else 60.0)
         _exit.watch(self)
-        self._agree_on_start(share_gpus)
+        self._agree_on_start(invalid, share_gpus)
         self.devices = jax.local_devices()
         self.mesh = jax.make_mesh(
             (len(self.devices),),
@@ -220,7 +222,7 @@ class Session:
 
     def fail(self, text: str) -> None:
         """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""
-        if not self.alone and not self.closed and self.control.failure is None:
+        if not self.alone and not self.closed:
             self.control.fail(f"node {self.node} on host {self.topology.host} failed: {text}")
 
     @property
@@ -245,10 +247,7 @@ class Session:
         ended = all([channel.close(limit) for channel in self._channels.values()])
         self.closed = True
         self.control.close(failed)
-        if ended:
-            _exit.unwatch(self)
-        else:
-            _exit.doom("an exchange could not be completed")
+        _exit.unwatch(self, failed=failed, stuck=not ended)
 
     def __enter__(self) -> Session:
         return self
@@ -264,27 +263,27 @@ class Session:
         except Exception:
             traceback.print_exc()
 
-    def _agree_on_start(self, share_gpus: bool) -> None:
+    def _agree_on_start(self, invalid: Exception | None, share_gpus: bool) -> None:
         from . import __version__
 
-        status = "starts"
-        try:
-            claim_gpus(self.topology, share=share_gpus)
-            check_engine(self.engine, self.num_nodes)
-        except (ImportError, NodeError) as error:
-            status = str(error)
-            raised: Exception | None = error
-        else:
-            raised = None
+        raised = invalid
+        if raised is None:
+            try:
+                claim_gpus(self.topology, share=share_gpus)
+                check_engine(self.engine, self.num_nodes)
+            except (ImportError, NodeError) as error:
+                raised = error
+        status = "starts" if raised is None else str(raised)
         versions = [("the jdaso version", __version__), ("the JAX version", jax.__version__)]
         facts = [*versions, ("the engine", self.engine), (f"engine {self.engine}", status)]
         try:
             self.control.agree("start a session", facts)
             if raised is not None:
                 raise raised
-        except Exception:
+        except Exception as error:
+            self.control.fail(_exit.summary(error))
             self.control.close(failed=True)
-            _exit.unwatch(self)
+            _exit.unwatch(self, failed=True)
             raise
 
     def _check_threads(self) -> None:
@@ -315,17 +314,21 @@ def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Cal
     return call
 
 
-def _check_settings(engine: str, num_nodes: int | None, timeout_seconds: float, faults: Any) -> None:
+def _check_settings(
+    engine: str, num_nodes: int | None, timeout_seconds: float, faults: Any
+) -> ValueError | None:
+    """What is wrong with the settings. Not raised here: the other nodes have to hear of it."""
     if engine not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}.")
+        return ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}.")
     if engine == "simulated" and (num_nodes is None or num_nodes < 1):
-        raise ValueError(
+        return ValueError(
             f'engine="simulated" needs num_nodes, at least 1 virtual node, got {num_nodes}.'
         )
     if engine != "simulated" and (num_nodes is not None or faults):
-        raise ValueError(
+        return ValueError(
             f'num_nodes and faults are for engine="simulated"; with engine={engine!r} the number '
             "of nodes is the number of MPI ranks (mpiexec -n N)."
         )
     if timeout_seconds <= 0:
-        raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}.")
+        return ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}.")
+    return None

@@ -165,6 +165,8 @@ class Channel:
         for job in self.in_flight():
             if not job.done.wait(limit_seconds):
                 return False
+            if job.error is not None:
+                continue
             log.warning(
                 "%s The exchange started at step %d was completed but never merged. Call "
                 "jdaso.finalize(params, opt_state, session) wherever a run stops.",
