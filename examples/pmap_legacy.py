@@ -35,7 +35,7 @@ class Network(nn.Module):
 
 
 def replicate(tree, num_devices):
-    return jax.tree.map(lambda leaf: jnp.stack([leaf] * num_devices), tree)
+    return jax.tree.map(lambda leaf: np.stack([leaf] * num_devices), tree)
 
 
 def first_of(tree):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 
 import jax
 from jax._src import xla_bridge  # no public name tells whether a backend was started
+from jaxlib import xla_client
 
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _PATIENCE = (
@@ -47,6 +49,18 @@ def reserve_cpu_threads() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     missing = [f"{name}=3600" for name in _PATIENCE if name not in flags]
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
+
+
+@functools.cache
+def private_cpu_device() -> jax.Device:
+    """A CPU device of a client of its own, whose programs run in the thread that calls them.
+
+    A program that waits in MPI must not share a client with the training. JAX lets some 32 steps
+    of a device wait their turn, and where the first of them stands in a callback that waits for
+    MPI, the program that would bring it the answer would be the 33rd. It would also take a thread
+    from the pools described above.
+    """
+    return xla_client.make_cpu_client(asynchronous=False, num_devices=1).local_devices()[0]
 
 
 def cpu_threads_reserved(devices: int) -> bool:

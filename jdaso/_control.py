@@ -157,8 +157,13 @@ class Control:
         while self._alarms_out and time.perf_counter() < limit:
             self._alarms_out = [(sent, text) for sent, text in self._alarms_out if not sent.Test()]
             time.sleep(1e-3)
-        self._stop.set()
-        self._lookout.join(timeout=2.0)
+        self.stop()
+
+    def stop(self) -> None:
+        """Stops looking out."""
+        if self.topology.num_nodes > 1:
+            self._stop.set()
+            self._lookout.join(timeout=2.0)
 
     def _sound(self, tag: int, text: str) -> None:
         if self.topology.num_nodes == 1:

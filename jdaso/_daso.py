@@ -168,19 +168,20 @@ def daso(
         facts = [(f"the setting {key}", str(value)) for key, value in settings]
         agree_on_init(session, params, [("the optimizer", "daso"), *facts])
         leaves = to_leaves(params) if nodes > 1 else ()
-        zeros = tuple(jnp.zeros_like(leaf) for leaf in leaves)
-        zero = jnp.zeros((), jnp.int32)
+        # Each field its own buffer: steps that donate their state must not meet one twice.
+        zeros = lambda: tuple(jnp.zeros_like(leaf) for leaf in leaves)  # noqa: E731
+        zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
         return DasoState(
-            step=zero,
-            ticket=zero,
-            started=zero,
-            drift=zero,
+            step=zero(),
+            ticket=zero(),
+            started=zero(),
+            drift=zero(),
             phase=init_phases(phases),
             loss=jnp.zeros(2, jnp.float32),
             inner=inner.init(params),
-            anchor=zeros if keeps_anchor else (),
-            snapshot=zeros if rule.needs_snapshot else (),
-            error=zeros if fmt.narrow else (),
+            anchor=zeros() if keeps_anchor else (),
+            snapshot=zeros() if rule.needs_snapshot else (),
+            error=zeros() if fmt.narrow else (),
             outer=rule.outer.init(leaves) if rule.outer is not None else (),
             flight=exchange_of(params, wire).empty_flight() if nodes > 1 else (),
         )

@@ -39,6 +39,10 @@ class Closable(Protocol):
         """Whether all other nodes have failed too."""
         ...
 
+    def stop_listening(self) -> None:
+        """Makes no more MPI calls."""
+        ...
+
 
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
 _failed: list[Closable] = []
@@ -110,7 +114,9 @@ def _end() -> None:
     while time.monotonic() < limit and not all(session.all_failed() for session in sessions):
         time.sleep(0.05)
     if not _state["doomed"] and all(session.all_failed() for session in sessions):
-        return  # all nodes saw the error, and MPI can be left as usual
+        for session in sessions:  # all nodes saw the error, and MPI can be left as usual
+            session.stop_listening()
+        return
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Abort(1)

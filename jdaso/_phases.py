@@ -271,10 +271,17 @@ def init_phases(phases: Phases) -> PhaseState:
     (sync_every, delay), local_every = phases.pairs[0], phases.local_every
     if phases.by_loss is not None:
         local_every = phases.by_loss.first[2]
-    whole, zero = (lambda n: jnp.asarray(n, jnp.int32)), jnp.zeros((), jnp.float32)
-    best = jnp.full((), jnp.inf, jnp.float32)
+    whole = lambda n: jnp.asarray(n, jnp.int32)  # noqa: E731
+    real = lambda x: jnp.asarray(x, jnp.float32)  # noqa: E731
     return PhaseState(
-        whole(sync_every), whole(delay), whole(local_every), whole(0), best, whole(0), zero, zero
+        sync_every=whole(sync_every),
+        delay=whole(delay),
+        local_every=whole(local_every),
+        exchanges=whole(0),
+        best_loss=real(jnp.inf),
+        bad_windows=whole(0),
+        loss_sum=real(0),
+        loss_count=real(0),
     )
 
 

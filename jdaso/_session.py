@@ -234,6 +234,10 @@ class Session:
         """Whether all other nodes have failed too."""
         return len(self.control.failed) >= self.topology.num_nodes - 1
 
+    def stop_listening(self) -> None:
+        """Makes no more MPI calls; the process is about to end MPI."""
+        self.control.stop()
+
     def close(self) -> None:
         """Completes what is on the wire and gives everything back; may be called twice."""
         self._close(failed=False)

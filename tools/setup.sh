@@ -120,10 +120,14 @@ cuda_folder() { # without a GPU and CUDA's headers: a folder that has none, whic
     echo /proc
 }
 build_mpi4jax() { # CUDA_FOLDER
-    # From /, where uv does not find the build settings of pyproject.toml: they are for `uv sync`.
+    # In /, uv does not find pyproject.toml, whose build settings are for `uv sync`.
+    # LDFLAGS: Debian's Python puts -L/usr/lib/... before mpicc's own, and a system MPI may be there.
     # No cached wheel: it may be that of the other MPI. No isolation: built for the JAX installed.
-    (cd / && MPI4JAX_BUILD_MPICC=$bin/mpicc CUDA_PATH=$1 install --no-cache --no-binary mpi4jax \
-        --no-build-isolation --no-deps --force-reinstall mpi4jax) >>"$log" 2>&1 && mpi4jax_works
+    (
+        cd /
+        export MPI4JAX_BUILD_MPICC=$bin/mpicc LDFLAGS="-L$venv/lib ${LDFLAGS:-}" CUDA_PATH=$1
+        install --no-cache --no-binary mpi4jax --no-build-isolation --no-deps --force-reinstall mpi4jax
+    ) >>"$log" 2>&1 && mpi4jax_works
 }
 
 mpi4py_works || die "mpiexec could not run two ranks: see $log"

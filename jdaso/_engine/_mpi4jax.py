@@ -1,4 +1,4 @@
-"""Engine ``mpi4jax``: jitted mpi4jax programs on the host's CPU device.
+"""Engine ``mpi4jax``: jitted mpi4jax programs on a CPU device of the host.
 
 mpi4jax has no non-blocking operations (its issues 206 and 269). The channel's thread runs these
 programs, and MPI's blocking call blocks only that thread.
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._types import NodeError
+from .._compat import private_cpu_device
 
 
 def import_mpi4jax() -> ModuleType:
@@ -41,20 +41,14 @@ def import_mpi4jax() -> ModuleType:
 
 
 class Mpi4jaxTransport:
-    """Runs mpi4jax's all-to-all and all-gather on the CPU device.
+    """Runs mpi4jax's all-to-all and all-gather on a CPU device that nothing else uses.
 
     On failure: MPI errors end the job on all nodes at once; mpi4jax cannot return them.
     """
 
     def __init__(self, comm: Any):
         mpi4jax = import_mpi4jax()
-        try:
-            self._cpu = jax.local_devices(backend="cpu")[0]
-        except RuntimeError as error:
-            raise NodeError(
-                "The mpi4jax engine runs MPI on JAX's CPU device, but this process has none. "
-                'Leave the CPU in JAX_PLATFORMS ("cuda,cpu"), or use Session(engine="mpi4py").'
-            ) from error
+        self._cpu = private_cpu_device()
         self._all_to_all = jax.jit(lambda rows: mpi4jax.alltoall(rows, comm=comm))
         self._all_gather = jax.jit(lambda row: mpi4jax.allgather(row, comm=comm))
 
