@@ -10,7 +10,9 @@ sys.path.insert(0, str(ROOT))
 project = "jdaso"
 author = "the jdaso authors"
 copyright = author
-_version = re.search(r'^__version__\s*=\s*"([^"]+)"', (ROOT / "jdaso/__init__.py").read_text(), re.M)
+_version = re.search(
+    r'^__version__\s*=\s*"([^"]+)"', (ROOT / "jdaso/__init__.py").read_text(), re.M
+)
 release = _version.group(1) if _version else ""
 
 extensions = [

@@ -121,13 +121,14 @@ def draw():
         )
         label = "start" if kind == "start" else f"merge, age {age}"
         both = any(m[2] != kind and m[0] == p and m[1] == time for m in marks)
-        text(x(time), lane - 6 if p == 0 else lane + HEIGHT + 16, label, "middle", LINK, 11) if not (
-            both
-        ) else None
+        text(
+            x(time), lane - 6 if p == 0 else lane + HEIGHT + 16, label, "middle", LINK, 11
+        ) if not (both) else None
     out.insert(
         3,
         f'<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
-        f'markerHeight="7" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="{LINK}"/></marker></defs>',
+        f'markerHeight="7" orient="auto"><path d="M0 0 L8 4 L0 8 z" '
+        f'fill="{LINK}"/></marker></defs>',
     )
 
     legend = [

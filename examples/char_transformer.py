@@ -12,15 +12,15 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jdaso
 import numpy as np
 import optax
 from flax import linen as nn
 
+import jdaso
+
 BATCH, LENGTH = 16, 64  # texts a node and step, characters a text
 WIDTH, LAYERS, HEADS = 96, 2, 4
 LEARNING_RATE = 3e-3
-SYNC_EVERY, DELAY = 10, 2
 JARGON = Path("/usr/share/dictd/jargon.dict.dz")
 
 
@@ -64,18 +64,10 @@ def main(session, arguments):
     rate = optax.warmup_cosine_decay_schedule(0.0, LEARNING_RATE, max(1, steps // 10), steps)
     inner = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.01))
     phases = jdaso.Phases(
-        steps,
-        warmup_steps=steps // 5,
-        cooldown_steps=steps // 10,
-        sync_every=SYNC_EVERY,
-        delay=DELAY,
+        steps, warmup_steps=steps // 5, cooldown_steps=steps // 10, sync_every=10, delay=2
     )
-    tx = jdaso.daso(
-        inner,
-        phases=phases,
-        session=session,
-        merge=jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True)),
-    )
+    outer = jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))
+    tx = jdaso.daso(inner, phases=phases, session=session, merge=outer)
     model = Transformer()
     params = model.init(jax.random.key(0), jnp.zeros((1, LENGTH), jnp.int32))
     params = jdaso.broadcast(params, session)
@@ -117,6 +109,6 @@ def main(session, arguments):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--text")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=200)
     with jdaso.Session() as session:
         main(session, parser.parse_args())

@@ -11,12 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jdaso
 import numpy as np
 import optax
 from flax import linen as nn
 from flax.training.train_state import TrainState
 from jax.sharding import PartitionSpec as P
+
+import jdaso
 from jdaso.data import batches, fashion_mnist
 
 EPOCHS = 2

@@ -1,16 +1,17 @@
 """Flax nnx: `jdaso.daso` inside `nnx.Optimizer`, one device a node.
 
-    mpiexec -n 2 python examples/nnx_optimizer.py
+mpiexec -n 2 python examples/nnx_optimizer.py
 """
 
 import zlib
 
 import jax
 import jax.numpy as jnp
-import jdaso
 import numpy as np
 import optax
 from flax import nnx
+
+import jdaso
 from jdaso.data import batches, fashion_mnist
 
 EPOCHS = 3

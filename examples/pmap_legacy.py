@@ -13,11 +13,12 @@ import zlib
 
 import jax
 import jax.numpy as jnp
-import jdaso
 import numpy as np
 import optax
 from flax import linen as nn
 from flax.training.train_state import TrainState
+
+import jdaso
 from jdaso.data import batches, fashion_mnist
 
 EPOCHS = 3

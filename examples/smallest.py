@@ -1,15 +1,16 @@
 """The smallest loop: bare JAX, one device a node.
 
-    mpiexec -n 2 python examples/smallest.py
+mpiexec -n 2 python examples/smallest.py
 """
 
 import zlib
 
 import jax
 import jax.numpy as jnp
-import jdaso
 import numpy as np
 import optax
+
+import jdaso
 
 STEPS, BATCH = 300, 64
 
@@ -35,12 +36,15 @@ with jdaso.Session() as session:
         return optax.apply_updates(params, updates), opt_state, loss
 
     random = np.random.default_rng(session.node)  # each node sees other examples
-    for n in range(STEPS):
+    losses = []
+    for _ in range(STEPS):
         x = random.uniform(-2, 2, (BATCH, 2)).astype(np.float32)
         y = np.sin(x[:, :1]) * np.cos(x[:, 1:])
         params, opt_state, loss = step(params, opt_state, x, y)
-        first = loss if n == 0 else first
+        losses.append(loss)
 
     params = jdaso.finalize(params, opt_state, session)
     checksum = zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params)))
-    print(f"node {session.node}: loss {first:.4f} -> {loss:.4f}, parameters {checksum:08x}")
+    print(
+        f"node {session.node}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, parameters {checksum:08x}"
+    )

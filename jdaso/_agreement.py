@@ -24,16 +24,16 @@ def agree_on_init(session: Session, params: PyTree, facts: list[tuple[str, str]]
     leaves = describe(params)
     tree = str(jax.tree.structure(params))
     facts = [*facts, *((f"leaf {leaf.path}", str(leaf)) for leaf in leaves)]
-    facts.append(("the tree", tree if len(tree) < 2000 else str(hash_text(tree))))
+    facts.append(("the tree", tree if len(tree) < 2000 else str(hash_name(tree))))
     if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(params)):
         for leaf, x in zip(leaves, jax.tree.leaves(params), strict=True):
             facts.append((f"bits of leaf {leaf.path}", hash_bits(x)))
     session.agree("initialise an optimizer", facts)
 
 
-def hash_text(text: str) -> int:
-    """A number for a text, the same in every process."""
-    return zlib.crc32(text.encode())
+def hash_name(text: str) -> int:
+    """A positive int32 for a text, the same in every process."""
+    return zlib.crc32(text.encode()) & 0x7FFFFFFF
 
 
 def hash_bits(x: Any) -> str:

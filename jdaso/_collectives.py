@@ -132,9 +132,10 @@ def _complete(params: PyTree, state: DasoState, session: Session) -> PyTree:
     """Merges what one optimizer has in flight into the leaves that are its own."""
     paths, tree = jax.tree_util.tree_flatten_with_path(params)
     flat = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
-    for leaves, complete in session.completions.items():
+    optimizer = int(np.max(np.asarray(state.optimizer)))
+    for (leaves, name), complete in session.completions.items():
         mine = [leaf.path for leaf in leaves if leaf.exchanged]
-        if not all(path in flat for path in mine):
+        if name != optimizer or not all(path in flat for path in mine):
             continue
         before = [flat[path] for path in mine]
         if session.simulated:

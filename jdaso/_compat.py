@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from typing import Any
 
 import jax
 from jax._src import xla_bridge  # no public name tells whether a backend was started
@@ -66,3 +67,10 @@ def private_cpu_device() -> jax.Device:
 def cpu_threads_reserved(devices: int) -> bool:
     """Whether a process with so many CPU devices can block in a callback without hanging."""
     return devices == 1 or "NPROC" in os.environ
+
+
+def varies(x: Any, axis: str) -> bool:
+    """Whether JAX keeps count (``check_vma=True``) and knows x to differ along a mapped axis."""
+    kind = jax.typeof(x)
+    counted = getattr(kind, "mat", None)
+    return axis in (counted.varying if counted is not None else getattr(kind, "vma", ()))

@@ -11,7 +11,7 @@ import optax
 from jax.experimental import io_callback
 from jaxtyping import Array, Float, Int
 
-from ._agreement import agree_on_init
+from ._agreement import agree_on_init, hash_name
 from ._blocking import (
     blocking_header,
     check_blocking,
@@ -30,7 +30,7 @@ from ._exchange import (
     loss_words,
     time_words,
 )
-from ._local import mean_locally, require_axis
+from ._local import mean_gradients_locally, mean_locally, require_axis
 from ._merge import Merge, merge_of
 from ._packing import from_leaves, to_leaves
 from ._phases import (
@@ -53,6 +53,7 @@ from ._wire import header, wire_of
 class DasoState(NamedTuple):
     """State of `daso`: all of it, but for the numbers on the wire, which the session holds."""
 
+    optimizer: Int[Array, ""]  # stands for the optimizer's name; the same on all nodes
     step: Int[Array, ""]  # completed updates; the same on all nodes
     ticket: Int[Array, ""]  # the exchange in flight, 0 for none; the same on all nodes
     started: Int[Array, ""]  # step of the last start; the same on all nodes
@@ -172,6 +173,7 @@ def daso(
         zeros = lambda: tuple(jnp.zeros_like(leaf) for leaf in leaves)  # noqa: E731
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
         return DasoState(
+            optimizer=jnp.asarray(hash_name(name), jnp.int32),
             step=zero(),
             ticket=zero(),
             started=zero(),
@@ -199,7 +201,8 @@ def daso(
         if local_axis is not None:
             require_axis(local_axis)
         if nodes == 1:
-            updates, value = mean_locally((updates, value), local_axis)
+            updates = mean_gradients_locally(updates, local_axis)
+            value = mean_locally(value, local_axis)
             given = {} if value is None else {"value": value}
             updates, inner_state = inner.update(updates, state.inner, params, **given, **extra)
             return updates, state._replace(step=state.step + 1, inner=inner_state)
@@ -219,7 +222,7 @@ def daso(
                 together, lambda: mean_locally(updates, local_axis), lambda: updates
             )
         else:
-            updates = mean_locally(updates, local_axis)
+            updates = mean_gradients_locally(updates, local_axis)
 
         for_inner = value
         if blocking == "gradients":
@@ -375,7 +378,7 @@ def daso(
             leaves, state = _apply(received, leaves, state, state.step - 1 - state.started)
             return jax.tree.map(jnp.add, leaves, state.error) if fmt.narrow else leaves
 
-        session.completions[exchange.layout.leaves] = complete
+        session.completions[exchange.layout.leaves, hash_name(name)] = complete
 
     return optax.GradientTransformationExtraArgs(init, update)
 

@@ -115,7 +115,13 @@ class Exchange:
         return rows, lost, jnp.zeros((self.layout.nodes, HEADER), jnp.int32)
 
     def start(
-        self, leaves: Leaves, head: jax.Array, step: jax.Array, turn: jax.Array
+        self,
+        leaves: Leaves,
+        head: jax.Array,
+        step: jax.Array,
+        turn: jax.Array,
+        *,
+        blocking: bool = False,
     ) -> tuple[jax.Array, PyTree, Leaves]:
         """Starts the exchange of float32 leaves.
 
@@ -124,6 +130,7 @@ class Exchange:
             head: its header.
             step: completed updates.
             turn: which local device sends first; the chunks go round from there.
+            blocking: whether the step will wait for it at once (for the statistics).
 
         Returns:
             The ticket (step + 1), what is in flight, and what was sent as the wire rounded it.
@@ -133,7 +140,7 @@ class Exchange:
         ticket = step + 1
         if self.session.simulated:
             return ticket, self._reduce(chunks, head, _virtual(self.session)), sent
-        call = guarded(partial(_start, self.channel), self.session, np.int32(0))
+        call = guarded(partial(_start, self.channel, blocking), self.session, np.int32(0))
         tokens = [
             self._from_one(
                 turn + k,
@@ -177,7 +184,7 @@ class Exchange:
             if self.session.simulated:
                 return self._received(*self._reduce(chunks, head, _virtual(self.session)))
             return self._received(*self._watched(chunks, head, step))
-        ticket, flight, _ = self.start(leaves, head, step, step)
+        ticket, flight, _ = self.start(leaves, head, step, step, blocking=True)
         return self.wait(ticket, flight, step)
 
     def _watched(self, chunks: list[jax.Array], head: jax.Array, step: jax.Array) -> PyTree:
@@ -194,8 +201,7 @@ class Exchange:
             session.timeline.add(
                 blocking_means=1,
                 bytes_sent=sent // session.num_nodes,
-                exchange_seconds=seconds,
-                lost_seconds=seconds,
+                blocking_seconds=seconds,
             )
             return np.zeros((), np.int32)
 
@@ -269,9 +275,9 @@ class Exchange:
         return jax.tree.map(partial(_spread, self.local_axis), jax.lax.cond(mine, call, none))
 
 
-def _start(channel: Channel, ticket: Any, k: Any, rows: Any, head: Any) -> np.ndarray:
+def _start(channel: Channel, blocking: bool, ticket: Any, k: Any, rows: Any, head: Any) -> np.ndarray:
     rows, head = np.asarray(rows), np.asarray(head)
-    return np.asarray(channel.start_chunk(int(ticket), int(k), rows, head), np.int32)
+    return np.asarray(channel.start_chunk(int(ticket), int(k), rows, head, blocking), np.int32)
 
 
 def _spread(axis: str, x: jax.Array) -> jax.Array:

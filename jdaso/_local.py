@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ._compat import varies
 from ._packing import is_float
 from ._types import PyTree
 
@@ -22,9 +23,33 @@ def local_mean(axis_name: str) -> optax.GradientTransformation:
 
     def update(updates: PyTree, state: optax.EmptyState, params: PyTree | None = None):
         del params
-        return mean_locally(updates, axis_name), state
+        return mean_gradients_locally(updates, axis_name), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def mean_gradients_locally(grads: PyTree, axis: str | None) -> PyTree:
+    """Gradients averaged over the node's devices.
+
+    Under ``shard_map(..., check_vma=True)`` JAX itself sums the gradients of replicated parameters
+    over the axis. A mean of equal sums is that sum, L times too large, and nothing tells it from
+    a mean that the user took: so it is refused.
+
+    Raises:
+        ValueError: JAX knows the gradients to be equal on all devices already.
+    """
+    if axis is not None:
+        require_axis(axis)
+        tracked = varies(jax.lax.axis_index(axis), axis)
+        floats = [x for x in jax.tree.leaves(grads) if is_float(jnp.result_type(x))]
+        if tracked and any(not varies(x, axis) for x in floats):
+            raise ValueError(
+                f"The gradients are already the same on all devices of axis {axis!r}: under "
+                "jax.shard_map with check_vma=True, JAX sums (not averages) the gradients of "
+                "replicated parameters. Pass check_vma=False to jax.shard_map; or, if you "
+                f"averaged the loss yourself, jax.lax.pcast(grads, {axis!r}, to='varying')."
+            )
+    return mean_locally(grads, axis)
 
 
 def mean_locally(tree: PyTree, axis: str | None) -> PyTree:

@@ -318,9 +318,14 @@ def count_start(phases: Phases, state: PhaseState) -> PhaseState:
 
 
 def count_loss(state: PhaseState, sums, counts) -> PhaseState:
-    """Adds what an exchange brought: sums of losses and their numbers, ``[nodes]`` each."""
+    """Adds what an exchange brought: sums of losses and their numbers, ``[nodes]`` each.
+
+    A node whose loss is not finite is left out: it would hide the others' for the whole window.
+    """
+    finite = jnp.isfinite(sums)
     return state._replace(
-        loss_sum=state.loss_sum + jnp.sum(sums), loss_count=state.loss_count + jnp.sum(counts)
+        loss_sum=state.loss_sum + jnp.sum(jnp.where(finite, sums, 0.0)),
+        loss_count=state.loss_count + jnp.sum(jnp.where(finite, counts, 0.0)),
     )
 
 

@@ -21,7 +21,7 @@ from ._blocking import (
     same_on_virtual_nodes,
 )
 from ._exchange import CHUNK_BYTES, Exchange
-from ._local import mean_locally
+from ._local import mean_gradients_locally, mean_locally
 from ._packing import from_leaves, to_leaves
 from ._session import Session
 from ._types import Leaves, PyTree
@@ -102,7 +102,8 @@ def synchronous(
     ) -> tuple[PyTree, SynchronousState]:
         params = require_params(params, "synchronous")
         session.require_usable()
-        updates, value = mean_locally((updates, value), local_axis)
+        updates = mean_gradients_locally(updates, local_axis)
+        value = mean_locally(value, local_axis)
         step = same_on_virtual_nodes(session, state.step)
         error = state.error
         exchange = Exchange.of(

@@ -21,12 +21,12 @@ class Stats(NamedTuple):
     """Running totals of one node since its session began.
 
     Attributes:
-        exchanges: exchanges between nodes that were completed.
-        blocking_means: means for which the step waited, as far as the host saw them (a mean that
-            the compiled step does by itself is not seen).
-        bytes_sent: bytes that this node handed to the network.
+        exchanges: exchanges between nodes that were completed while steps went on.
+        blocking_means: means for which a step waited.
+        bytes_sent: bytes that this node handed to the network, for both.
         exchange_seconds: sum over exchanges of the time from the start to the result.
         lost_seconds: the time of it in which the step stood still: copying out, waiting.
+        blocking_seconds: time in blocking means.
     """
 
     exchanges: int = 0
@@ -34,6 +34,7 @@ class Stats(NamedTuple):
     bytes_sent: int = 0
     exchange_seconds: float = 0.0
     lost_seconds: float = 0.0
+    blocking_seconds: float = 0.0
 
     @property
     def hidden_share(self) -> float:

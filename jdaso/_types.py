@@ -28,6 +28,8 @@ class NodeError(RuntimeError):
     ``jax.errors.JaxRuntimeError`` with the same text.
     """
 
+    __module__ = "jdaso"
+
 
 class Transport(Protocol):
     """Moves one chunk between the nodes; called by the one thread of a channel."""

@@ -136,7 +136,7 @@ if ! mpi4jax_works; then
     python_headers || say "Python.h is missing: install the package python3-dev"
     if ! build_mpi4jax "$(cuda_folder)" && ! build_mpi4jax /proc; then
         cp "$log" "$venv/mpi4jax.log"
-        "$bin/python" -m pip uninstall --quiet --yes mpi4jax
+        "$bin/python" -m pip uninstall -qq --yes mpi4jax
         say "mpi4jax could not be compiled (see $venv/mpi4jax.log):" \
             "jdaso will use its mpi4py engine, which needs no compiler"
     fi

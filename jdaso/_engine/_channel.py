@@ -35,8 +35,8 @@ log = logging.getLogger("jdaso")
 class Job:
     """One exchange on its way."""
 
-    def __init__(self, ticket: int, chunks: int):
-        self.ticket = ticket
+    def __init__(self, ticket: int, chunks: int, blocking: bool):
+        self.ticket, self.blocking = ticket, blocking
         self.step = ticket - 1
         self.begin_seconds = time.perf_counter()
         self.ready = [threading.Event() for _ in range(chunks)]
@@ -87,7 +87,9 @@ class Channel:
         """Host memory that the channel holds between exchanges."""
         return sum(buffer.nbytes for buffer in [*self._send, *self._results])
 
-    def start_chunk(self, ticket: int, k: int, rows: np.ndarray, head: np.ndarray) -> int:
+    def start_chunk(
+        self, ticket: int, k: int, rows: np.ndarray, head: np.ndarray, blocking: bool
+    ) -> int:
         """Takes chunk k of exchange `ticket`; returns the ticket, 0 where it was refused."""
         begin = time.perf_counter()
         with self._lock:
@@ -95,13 +97,14 @@ class Channel:
             if job is None or job.fetched == len(self._send):
                 self._drain(self._control.timeout_seconds)
                 self._jobs.clear()
-                job = self._jobs[ticket] = Job(ticket, len(self._send))
+                job = self._jobs[ticket] = Job(ticket, len(self._send), blocking)
                 self._measure_step(job)
                 self._queue.put(job)
             elif job.ready[k].is_set():
                 job.error = self._control.error(
-                    "Two optimizers of equal shapes share this session, and both have an exchange "
-                    "in flight. Give one of them another name: jdaso.daso(..., name='second').",
+                    "Two exchanges of equal shapes are in flight at once. Give the second optimizer "
+                    "a name of its own, jdaso.daso(..., name='second'), and put what jdaso.mean "
+                    "averages in one step into one tree.",
                     job.step,
                 )
                 return ticket
@@ -114,7 +117,7 @@ class Channel:
             send = send[:, : -self.wire.header_width]
         np.copyto(send, rows)
         job.ready[k].set()
-        self._timeline.add(lost_seconds=self._timeline.record("start", job.step, begin))
+        self._lose("start", job, begin)
         return ticket
 
     def wait(self, ticket: int) -> np.ndarray:
@@ -128,7 +131,7 @@ class Channel:
         if job is None:
             return self._refuse(heads, ticket)
         error = job.error or self._await(job)
-        self._timeline.add(lost_seconds=self._timeline.record("wait", job.step, begin))
+        self._lose("wait", job, begin)
         if error is not None:
             job.error = error
             heads[:, STATUS] = 1
@@ -144,7 +147,8 @@ class Channel:
         if job is None or result is None:
             width = self.layout.widths[k] if self.wire.narrow else 0
             return self._results[k], np.zeros(width, np.float32)
-        job.fetched += 1
+        with self._lock:  # several devices fetch at once
+            job.fetched += 1
         return result
 
     def in_flight(self) -> list[Job]:
@@ -183,8 +187,12 @@ class Channel:
                         raise self._control.error(f"Chunk {k} was never handed over.", job.step)
                     self._reduce_chunk(job, k)
                 job.seconds = self._timeline.record("exchange", job.step, job.begin_seconds)
-                self._exchange_seconds = job.seconds
-                self._timeline.add(exchanges=1, exchange_seconds=job.seconds)
+                if not job.blocking:
+                    self._exchange_seconds = job.seconds
+                if job.blocking:
+                    self._timeline.add(blocking_means=1, blocking_seconds=job.seconds)
+                else:
+                    self._timeline.add(exchanges=1, exchange_seconds=job.seconds)
             except Exception as error:
                 log.debug("exchange of step %d failed", job.step, exc_info=True)
                 text = str(error)
@@ -221,6 +229,11 @@ class Channel:
                     job.step,
                 )
         return job.error
+
+    def _lose(self, name: str, job: Job, begin_seconds: float) -> None:
+        seconds = self._timeline.record(name, job.step, begin_seconds)
+        if not job.blocking:
+            self._timeline.add(lost_seconds=seconds)
 
     def _refuse(self, heads: np.ndarray, ticket: int) -> np.ndarray:
         self._control.broken = self._control.error(

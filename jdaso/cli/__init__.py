@@ -24,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for verb, summary in VERBS.items():
-        subparser = verbs.add_parser(verb, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        subparser = verbs.add_parser(
+            verb, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
         if argv[:1] == [verb]:
             module = importlib.import_module(f"jdaso.cli.{verb}")
             module.add_arguments(subparser)

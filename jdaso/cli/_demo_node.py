@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import jdaso  # before the first use of a device: it may have to set up the CPU's thread pool
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +20,7 @@ from flax import linen as nn
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import jdaso  # before the first use of a device: it may have to set up the CPU's thread pool
 from jdaso.data import ImageData, batches
 
 MARK = "@jdaso-demo "

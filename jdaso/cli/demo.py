@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``demo``."""
     number = parser.add_argument
     number("--data", metavar="DIR", help="folder with the four IDX files of Fashion-MNIST")
-    number("--epochs", type=int, default=8, help="passes over the training images (default 8)")
+    number("--epochs", type=int, default=5, help="passes over the training images (default 5)")
     number("--nodes", type=int, default=2, help="MPI ranks to start (default 2)")
     number("--devices", type=int, default=2, help="CPU devices of each node (default 2)")
     number("--batch", type=int, default=64, help="images per device and step (default 64)")
@@ -42,7 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the demo; 0 if both methods trained and all nodes ended equal."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        return _fail(f"The demo needs {', '.join(missing)}. Install them: pip install jdaso[demo]")
+        return _fail(
+            f"The demo needs {', '.join(missing)}. Install them: pip install 'jdaso[train]'"
+        )
     for name in ("epochs", "nodes", "devices", "batch", "sync_every", "delay"):
         if getattr(arguments, name) < 1:
             option = name.replace("_", "-")

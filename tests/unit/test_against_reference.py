@@ -73,32 +73,43 @@ def test_every_distance_and_delay(nodes, merge, optimizer):
             training.assert_matches(params, momenta, trace)
 
 
-@pytest.mark.parametrize("merge", MERGES)
-@pytest.mark.parametrize(("sync_every", "delay"), [(1, 1), (3, 2), (4, 1), (8, 8)])
+@pytest.mark.parametrize(
+    ("sync_every", "delay", "merge"), [(1, 1, "paper"), (3, 2, "corrected"), (8, 8, "outer")]
+)
 def test_fixed_settings(sync_every, delay, merge):
     training.assert_matches(*both(3, "sgd", merge, sync_every, delay))
 
 
-@pytest.mark.parametrize("nodes", [2, 3])
-def test_settings_from_a_tuple(nodes):
+def test_settings_from_a_tuple():
     """All 36 pairs in one run, one exchange each; every merge at the age that was set."""
     distances, delays = zip(*PAIRS, strict=True)
     cycling = sum(distances) + 1  # the last exchange is merged by the last cycling update
-    params, momenta, trace = both(nodes, "sgd", "paper", distances, delays, cycling)
+    params, momenta, trace = both(3, "sgd", "paper", distances, delays, cycling)
     assert [age for _, what, age in trace.events if what == "merge"] == list(delays)
     training.assert_matches(params, momenta, trace)
 
 
-@pytest.mark.parametrize("merge", MERGES)
-@pytest.mark.parametrize("nodes", [2, 3, 4])
+@pytest.mark.parametrize(("nodes", "merge"), zip([2, 3, 4], MERGES, strict=True))
 def test_averaging_parameters_in_blocking_phases(nodes, merge):
     run = both(nodes, "adamw", merge, 4, 3, blocking="parameters")
     training.assert_matches(*run)
 
 
-@pytest.mark.parametrize("wire", ["bfloat16", "float16", "int8"])
-@pytest.mark.parametrize("merge", MERGES)
-@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("nodes", "merge", "wire"),
+    [
+        (2, "paper", "bfloat16"),
+        (3, "paper", "int8"),
+        (4, "paper", "float16"),
+        (2, "corrected", "float16"),
+        (3, "corrected", "bfloat16"),
+        (4, "corrected", "int8"),
+        (2, "outer", "int8"),
+        (3, "outer", "float16"),
+        (4, "outer", "bfloat16"),
+        (1, "paper", "int8"),
+    ],
+)
 def test_narrow_wires(nodes, merge, wire):
     """Differences, error feedback, the second rounding by the node that adds: bit for bit ours.
 
@@ -108,7 +119,7 @@ def test_narrow_wires(nodes, merge, wire):
     training.assert_matches(*run)
 
 
-@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("merge", ["paper", "outer"])
 @pytest.mark.parametrize(
     "phases",
     [
@@ -134,9 +145,15 @@ def test_phases_of_every_length(phases, merge):
     training.assert_matches(params, momenta, trace)
 
 
-@pytest.mark.parametrize("wire", ["float32", "int8"])
-@pytest.mark.parametrize("merge", MERGES)
-def test_finalize_wherever_the_run_stops(merge, wire):
+@pytest.mark.parametrize(
+    ("merge", "wire", "stops"),
+    [
+        ("paper", "float32", (1, 2, 3, 4, 5, 6)),
+        ("corrected", "int8", (3, 5)),
+        ("outer", "float32", (3,)),
+    ],
+)
+def test_finalize_wherever_the_run_stops(merge, wire, stops):
     """What is in flight is merged at its true age, then the exact mean; every node the same bits.
 
     Starts in updates 1 and 5, merges in 4: after 2, 3, 4 and 6 updates something is in flight, of
@@ -146,7 +163,7 @@ def test_finalize_wherever_the_run_stops(merge, wire):
     phases = jdaso.Phases(100, 1, 0, 4, 3)
     with jdaso.Session(engine="simulated", num_nodes=3) as session:
         tx = daso(session, "sgd", merge, phases, wire=wire)
-        for stop in (1, 2, 3, 4, 5, 6) if wire == "float32" else (3,):
+        for stop in stops:
             problem = reference.Quadratic(stop, 3)
             trace = expected(problem, "sgd", merge, steps=stop, wire=wire, **lengths)
             _, _, (params, state) = training.train(session, tx, problem)
@@ -158,18 +175,20 @@ def test_finalize_wherever_the_run_stops(merge, wire):
 
 
 @pytest.mark.parametrize("optimizer", training.OPTIMIZERS)
-@pytest.mark.parametrize("merge", MERGES)
-@pytest.mark.parametrize("nodes", [2, 3, 4])
+@pytest.mark.parametrize(("nodes", "merge"), [(2, "paper"), (3, "outer")])
 def test_nodes_are_bitwise_equal_while_blocking(nodes, merge, optimizer):
-    """All warm-up; from the third cool-down update on; and they differ in between."""
-    params, momenta, _ = both(nodes, optimizer, merge, 4, 2)
+    """All warm-up; from the third cool-down update on; and they differ in between.
+
+    So many parameters that some cross zero in the cool-down: there ``p + (t - p)`` rounds anew.
+    """
+    params, momenta, _ = both(nodes, optimizer, merge, 4, 2, size=20_000)
     params = np.asarray(params)
-    same = np.all(params == params[:, :1], axis=(1, 2))
-    assert same[:WARMUP].all() and same[-COOLDOWN + 2 :].all()
-    assert not same[WARMUP : -COOLDOWN - 1].any()
+    differing = [int(np.any(step != step[:1], axis=0).sum()) for step in params]
+    assert not any(differing[:WARMUP]), differing
+    assert all(differing[WARMUP : -COOLDOWN - 1]), differing
+    assert not any(differing[-COOLDOWN + 2 :]), differing
     for value in momenta.values():
         value = np.asarray(value)
         np.testing.assert_array_equal(value[:WARMUP], np.roll(value[:WARMUP], 1, axis=1))
         end = value[-COOLDOWN + 2 :]
         np.testing.assert_array_equal(end, np.roll(end, 1, axis=1))
-

@@ -86,3 +86,14 @@ def test_timeline_picture_is_up_to_date():
         text=True, capture_output=True, check=True,
     )  # fmt: skip
     assert drawing.stdout == (ROOT / "docs" / "_static" / "timeline.svg").read_text()
+
+
+def test_the_tests_that_guard_against_defects_exist():
+    page = (ROOT / "docs" / "heat_defects.md").read_text()
+    rows = re.findall(r"^\| (\d+) \|.*\| ([^|]*) \|$", page, re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, 19))
+    for number, guard in rows:
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", guard):
+            assert f"def {name}(" in (ROOT / path).read_text(), (
+                f"defect {number}: no {path}::{name}"
+            )

@@ -1,0 +1,117 @@
+"""A small run in which node 1 does something wrong: ``python faulty.py CASE ENGINE [MODE]``.
+
+Prints ``NODE SECONDS ERROR TEXT`` on every node that met an error, ``NODE end`` on one that did not.
+"""
+
+import logging
+import os
+import signal
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec as P
+
+import jdaso
+
+CASE, ENGINE = sys.argv[1], sys.argv[2]
+STEPS, FAULT_STEP = 20, 6
+TIMEOUT_SECONDS = 6.0
+
+
+def act(session, step):
+    """What node 1 does before this step."""
+    if step == (1 if CASE.endswith("_warmup") else FAULT_STEP):
+        what = CASE.removesuffix("_warmup")
+        if what == "raise":
+            raise KeyError("boom")
+        if what == "exit":
+            sys.exit(3)
+        if what == "leave":
+            sys.exit(0)
+        if what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "stuck":
+            time.sleep(30)
+        if what == "closed":
+            session.close()
+
+
+def parameters(odd):
+    params = {"b": jnp.zeros(3), "w": jnp.arange(5.0)}
+    if odd and CASE == "shape":
+        params["b"] = jnp.zeros(4)
+    if odd and CASE == "dtype":
+        params["b"] = jnp.zeros(3, jnp.bfloat16)
+    if odd and CASE == "tree":
+        params["c"] = jnp.zeros(3)
+    if odd and CASE in ("bits", "bits_traced", "bits_traced_cycling"):
+        params["b"] = jnp.ones(3)
+    return params
+
+
+def run(rank):
+    odd = rank == 1
+    engine = ENGINE
+    if odd and CASE == "engine":
+        engine = "mpi4py" if ENGINE != "mpi4py" else "instant"
+    if odd and CASE == "unknown_engine":
+        engine = "carrier pigeon"
+    if odd and CASE == "version":
+        jdaso.__version__ = "0.0.1"
+    with jdaso.Session(engine=engine, timeout_seconds=TIMEOUT_SECONDS) as session:
+        if odd and CASE == "phases_invalid":
+            jdaso.Phases(STEPS, sync_every=2, delay=3)
+        warmup = 0 if CASE == "bits_traced_cycling" else 3
+        phases = jdaso.Phases(STEPS, warmup, 4, 4, delay=1 if odd and CASE == "phases" else 2)
+        axis = "local" if len(session.devices) > 1 else None
+        if CASE == "axis":
+            axis = "nowhere"
+        tx = jdaso.daso(
+            optax.adam(1e-2),
+            phases=phases,
+            session=session,
+            local_axis=axis,
+            wire="bfloat16" if odd and CASE == "wire" else "float32",
+            on_nonfinite="skip" if CASE == "nan_skip" else "raise",
+        )
+        params = parameters(odd)
+        state = (jax.jit(tx.init) if "traced" in CASE else tx.init)(params)
+
+        def step(params, state, noise):
+            grads = jax.tree.map(lambda x: jnp.ones_like(x) + noise.sum(), params)
+            given = None if odd and CASE == "params_none" else params
+            updates, state = tx.update(grads, state, given, value=jnp.float32(1))
+            return optax.apply_updates(params, updates), state
+
+        if axis == "local":
+            specs = (P(), P(), P("local"))
+            step = jax.shard_map(step, mesh=session.mesh, in_specs=specs, out_specs=(P(), P()))
+        step = jax.jit(step)
+        for n in range(STEPS):
+            if odd:
+                act(session, n)
+            bad = odd and CASE.startswith("nan") and n == FAULT_STEP
+            bad_value = jnp.inf if CASE == "nan_inf" else jnp.nan
+            noise = jnp.full(len(session.devices), bad_value if bad else 0.0)
+            params, state = jax.block_until_ready(step(params, state, noise))
+            if odd and CASE == "fewer" and n == FAULT_STEP:
+                break
+        jdaso.finalize(params, state, session)
+        print(session.node, "end", flush=True)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="log: %(message)s")
+    logging.getLogger("jax").setLevel(logging.CRITICAL)
+    names = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
+    rank = int(next(os.environ[name] for name in names if name in os.environ))
+    begin = time.monotonic()
+    try:
+        run(rank)
+    except Exception as error:
+        text = next((x for x in str(error).splitlines()[::-1] if "[node" in x), str(error))
+        print(f"{rank} {time.monotonic() - begin:.1f} {type(error).__name__} {text}", flush=True)
+        raise SystemExit(1) from error

@@ -1,0 +1,97 @@
+"""What one node does wrong is a clear error on every node, in time, and nobody hangs."""
+
+import re
+from pathlib import Path
+
+import pytest
+from _launcher import mpirun
+
+SCRIPT = str(Path(__file__).with_name("faulty.py"))
+LIMIT_SECONDS = 10.0
+
+
+def launch(case, engine="mpi4jax", nodes=2, devices=1, mpi="mpich"):
+    return mpirun(nodes, [SCRIPT, case, engine], mpi=mpi, devices=devices, timeout=60)
+
+
+def errors(done):
+    """``{node: (seconds, text)}`` of the nodes that printed an error."""
+    found = re.findall(r"^.*?(\d) (\d+\.\d) (\w+ .*)$", done.stdout, re.MULTILINE)
+    return {int(node): (float(seconds), text) for node, seconds, text in found}
+
+
+AGREED = {
+    "shape": r"leaf \['b'\]: node 1 has float32\[4\], the others float32\[3\]",
+    "dtype": r"leaf \['b'\]: node 1 has bfloat16\[3\]",
+    "tree": r"leaf \['c'\]|the tree",
+    "bits": r"bits of leaf \['b'\]: node 1 .*jdaso.broadcast",
+    "bits_traced": r"Parameters differ at the first update: nodes \[1\].*jdaso.broadcast",
+    "bits_traced_cycling": r"Parameters differ at the first update: nodes \[1\]",
+    "engine": r"the engine: node 1 has mpi4py, the others mpi4jax",
+    "unknown_engine": r"carrier pigeon",
+    "phases": r"the setting phases: node 1 has .*delay=1",
+    "phases_invalid": r"delay must be within 1..sync_every, got delay=3",
+    "wire": r"the setting wire: node 1 has bfloat16",
+    "version": r"the jdaso version: node 1 has 0.0.1",
+    "params_none": r"needs the parameters, got params=None",
+    "axis": r"local_axis='nowhere' is not bound here",
+    "nan": r"not finite .*node 1, leaf \['b'\]",
+    "nan_inf": r"not finite .*node 1, leaf \['b'\]",
+}
+
+
+@pytest.mark.parametrize("case", AGREED)
+def test_every_node_says_what_is_wrong(case):
+    done = launch(case)
+    assert done.returncode != 0
+    told = errors(done)
+    assert set(told) == {0, 1}, done.stdout
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS
+        assert re.search(AGREED[case], text), text
+
+
+@pytest.mark.parametrize("case", ["nan", "raise", "bits_traced"])
+def test_with_two_local_devices(case):
+    """An exception on one device must not leave the other in a collective."""
+    told = errors(launch(case, "mpi4py", devices=2))
+    assert set(told) == {0, 1}
+
+
+@pytest.mark.parametrize("case", ["nan", "shape", "raise"])
+def test_under_open_mpi_and_three_nodes(case):
+    done = launch(case, nodes=3, mpi="openmpi")
+    assert done.returncode != 0
+    assert set(errors(done)) == {0, 1, 2}, done.stdout
+
+
+def test_skip_leaves_the_exchange_out_on_all_nodes():
+    done = launch("nan_skip")
+    assert done.returncode == 0
+    assert done.stdout.count("end") == 2
+
+
+@pytest.mark.parametrize("engine", ["mpi4jax", "mpi4py"])
+@pytest.mark.parametrize("case", ["raise", "raise_warmup", "exit", "leave", "leave_warmup"])
+def test_a_node_that_ends_early_takes_the_job_with_it(case, engine):
+    """Also where the others stand in a compiled step's own MPI call, which cannot return."""
+    done = launch(case, engine)
+    assert done.returncode != 0
+    assert re.search(r"node 0 of 2.*node 1 (on host|ended)", done.stdout), done.stdout
+
+
+def test_a_killed_node_ends_the_job():
+    assert launch("kill").returncode != 0
+
+
+@pytest.mark.parametrize("case", ["stuck", "stuck_warmup", "fewer"])
+def test_every_wait_has_a_limit(case):
+    done = launch(case)
+    assert done.returncode != 0
+    assert re.search(r"node 0 of 2.*(within 6 s|Waited 6 s)", done.stdout), done.stdout
+
+
+def test_a_closed_session_is_an_error():
+    done = launch("closed", "mpi4py")
+    assert done.returncode != 0
+    assert re.search(r"\[node 1 of 2.*session was closed", done.stdout), done.stdout
