@@ -9,7 +9,7 @@ run: `--image-size 32 --batch 4 --steps 14` takes about a minute on two CPU core
 import argparse
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import jax
@@ -68,12 +68,12 @@ def main(session, arguments, pool):
     batch, size = arguments.batch * len(session.devices), arguments.image_size
     examples = find_images(arguments.data, if_none=2 * batch * session.num_nodes)
     share = partial(batches, len(examples), batch, node=session.node, num_nodes=session.num_nodes)
+    share = lru_cache(1)(share)
     length = len(share(epoch=0))
     phases = jdaso.Phases.heat(steps_per_epoch=length, total_epochs=EPOCHS, max_skips=MAX_SKIPS)
-    inner = optax.inject_hyperparams(
-        lambda rate: optax.chain(optax.add_decayed_weights(1e-4), optax.sgd(rate, momentum=0.9))
-    )(0.0)
+    inner = optax.inject_hyperparams(optax.sgd)(0.0, momentum=0.9)
     tx = jdaso.daso(inner, phases=phases, session=session, local_axis="local")
+    tx = optax.chain(optax.add_decayed_weights(1e-4), tx)
     model = ResNet50(1 + max(label for _, label in examples))
     init = jax.jit(partial(model.init, train=False))
     variables = jdaso.broadcast(init(jax.random.key(0), jnp.zeros((1, size, size, 3))), session)
@@ -107,8 +107,8 @@ def main(session, arguments, pool):
             if session.node == 0:
                 print(f"epoch {epoch - 1}: loss {mean_loss:.4f}", flush=True)
         rate = peak * float(slow_down.scale) * min(1, (epoch + 1) / RATE_WARMUP_EPOCHS)
-        settings = state[2].inner.hyperparams
-        settings["rate"] = jnp.full_like(settings["rate"], rate)
+        settings = state[2][1].inner.hyperparams
+        settings["learning_rate"] = jnp.full_like(settings["learning_rate"], rate)
         chosen = share(epoch=epoch)[k]
         images = pool.map(lambda i, n=n: read_image(examples[i], size, [n, i]), chosen)
         labels = np.array([examples[i][1] for i in chosen])
@@ -119,14 +119,14 @@ def main(session, arguments, pool):
     variables = {"params": params, "batch_stats": jdaso.mean(state[1], session)}
     checksum = zlib.crc32(b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(variables)))
     print(
-        f"node {session.node}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, parameters {checksum:08x}"
+        f"node {session.node}: loss {losses[0]:.3f} -> {losses[-1]:.3f}, parameters {checksum:08x}"
     )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--data")
-    for name, default in (("--image-size", 224), ("--batch", 256), ("--steps", 10**9)):
+    for name, default in {"--image-size": 224, "--batch": 256, "--steps": 10**9}.items():
         parser.add_argument(name, type=int, default=default)
     with jdaso.Session() as session, ThreadPoolExecutor() as pool:
         main(session, parser.parse_args(), pool)

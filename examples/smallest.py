@@ -35,8 +35,7 @@ with jdaso.Session() as session:
         updates, opt_state = tx.update(grads, opt_state, params, value=loss)
         return optax.apply_updates(params, updates), opt_state, loss
 
-    random = np.random.default_rng(session.node)  # each node sees other examples
-    losses = []
+    losses, random = [], np.random.default_rng(session.node)  # each node sees other examples
     for _ in range(STEPS):
         x = random.uniform(-2, 2, (BATCH, 2)).astype(np.float32)
         y = np.sin(x[:, :1]) * np.cos(x[:, 1:])
@@ -46,5 +45,5 @@ with jdaso.Session() as session:
     params = jdaso.finalize(params, opt_state, session)
     checksum = zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params)))
     print(
-        f"node {session.node}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, parameters {checksum:08x}"
+        f"node {session.node}: loss {losses[0]:.3f} -> {losses[-1]:.3f}, parameters {checksum:08x}"
     )

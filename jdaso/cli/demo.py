@@ -49,6 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) < 1:
             option = name.replace("_", "-")
             return _fail(f"--{option} must be at least 1, got {getattr(arguments, name)}.")
+    if arguments.delay > arguments.sync_every:
+        return _fail(
+            f"--delay must be at most --sync-every, got {arguments.delay} and "
+            f"{arguments.sync_every}."
+        )
     try:
         return _demo(arguments)
     except KeyboardInterrupt:

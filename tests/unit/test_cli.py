@@ -1,0 +1,166 @@
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from jdaso.cli import VERBS, _launch, main
+from jdaso.cli._launch import LaunchError, find_mpiexec, mpi_command, run_ranks
+
+
+def python(code, **settings):
+    run_ranks([sys.executable, "-c", code], os.environ, **({"timeout_seconds": 30} | settings))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_a_module_with_two_functions_and_has_help(verb, capsys):
+    module = importlib.import_module(f"jdaso.cli.{verb}")
+    assert callable(module.add_arguments) and callable(module.run)
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, "--help"])
+    assert stopped.value.code == 0
+    assert VERBS[verb].split()[0] in capsys.readouterr().out.lower()
+
+
+def test_unknown_verb_lists_the_known_ones(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["fly"])
+    assert stopped.value.code == 2
+    assert "fly" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--epochs", "--nodes", "--devices", "--delay"])
+def test_demo_refuses_zero(option, capsys):
+    assert main(["demo", option, "0"]) == 1
+    assert f"{option} must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_demo_refuses_a_delay_above_sync_every(capsys):
+    assert main(["demo", "--delay", "5"]) == 1
+    assert "--delay must be at most --sync-every" in capsys.readouterr().err
+
+
+def test_demo_names_a_missing_folder(capsys, tmp_path):
+    assert main(["demo", "--data", str(tmp_path)]) == 1
+    assert f"{tmp_path} has no file train-images" in capsys.readouterr().err
+
+
+def test_lines_come_as_they_are_printed():
+    lines = []
+    python("for n in range(3): print('line', n, flush=True)", on_line=lines.append)
+    assert lines == ["line 0", "line 1", "line 2"]
+
+
+def test_a_failure_shows_the_end_of_what_was_said():
+    with pytest.raises(LaunchError, match=r"status 3(.|\n)*no more numbers"):
+        python("import sys; print('no more numbers', file=sys.stderr); sys.exit(3)")
+
+
+def test_a_timeout_ends_the_ranks_and_what_they_started(tmp_path):
+    code = f"""
+import subprocess, sys, time, pathlib
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(child.pid))
+time.sleep(60)
+"""
+    begin = time.monotonic()
+    with pytest.raises(LaunchError, match="did not finish within 2 s"):
+        python(code, timeout_seconds=2)
+    assert time.monotonic() - begin < 15
+    assert_ended(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_parent_ends_its_ranks(number):
+    code = f"""
+import os, sys
+from jdaso.cli._launch import run_ranks
+child = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+run_ranks([{sys.executable!r}, "-c", child], os.environ, timeout_seconds=60)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as parent:
+        try:
+            assert parent.stdout is not None
+            child = int(parent.stdout.readline())
+            parent.send_signal(number)
+            assert parent.wait(timeout=20) != 0
+        finally:
+            parent.kill()
+    assert_ended(child)
+
+
+def test_no_mpiexec_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(_launch.shutil, "which", lambda name, path=None: None)
+    with pytest.raises(LaunchError, match="Install an MPI"):
+        find_mpiexec()
+
+
+@pytest.mark.parametrize("version", ["mpiexec (Open MPI) 5.0.10", "HYDRA build details:"])
+def test_open_mpi_gets_its_options(version, tmp_path, monkeypatch):
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
+    mpiexec.chmod(0o755)
+    monkeypatch.setattr(_launch, "find_mpiexec", lambda: str(mpiexec))
+    monkeypatch.setattr(_launch.os, "geteuid", lambda: 0)
+    command, environment = mpi_command(3, ["prog"], {"A": "b"})
+    assert command[:3] == [str(mpiexec), "-n", "3"] and command[-1] == "prog"
+    assert environment["A"] == "b"
+    assert ("--oversubscribe" in command) == ("Open MPI" in version)
+    assert ("OMPI_ALLOW_RUN_AS_ROOT" in environment) == ("Open MPI" in version)
+
+
+def test_display_without_a_terminal_prints_plain_lines():
+    rich = pytest.importorskip("rich.console")
+    import io
+
+    from jdaso.cli._demo_display import DemoDisplay, result_table
+
+    report = {
+        "method": "daso",
+        "step": 3,
+        "total_steps": 10,
+        "phase": "cycling",
+        "sync_every": 4,
+        "delay": 2,
+        "loss": 0.5,
+        "images_per_second": 1234.5,
+        "hidden_share": 0.75,
+    }
+    for terminal in (False, True):
+        out = io.StringIO()
+        console = rich.Console(file=out, width=120, force_terminal=terminal)
+        with DemoDisplay(console) as display:
+            display.note("hello")
+            display.show(report)
+        for word in ("hello", "3", "cycling", "4", "2", "0.500", "75%"):
+            assert word in out.getvalue()
+    result = {
+        "method": "daso",
+        "test_accuracy": 0.9,
+        "seconds": 1.0,
+        "images_per_second": 5.0,
+        "bytes_per_step": 1e6,
+        "hidden_share": 0.5,
+        "nodes_equal": False,
+    }
+    console.print(result_table([result, result | {"method": "synchronous"}]))
+    assert "90.00%" in out.getvalue() and "1,000,000" in out.getvalue() and "NO" in out.getvalue()
+    assert json.dumps(result)
+
+
+def assert_ended(pid):
+    for _ in range(50):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        with open(f"/proc/{pid}/stat") as stat:  # ended, not yet collected by its new parent
+            if stat.read().rsplit(")", 1)[1].split()[0] == "Z":
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"process {pid} is still running")
