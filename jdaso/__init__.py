@@ -6,16 +6,16 @@ from ._collectives import broadcast as broadcast
 from ._collectives import finalize as finalize
 from ._collectives import mean as mean
 from ._compat import reserve_cpu_threads as _reserve_cpu_threads
-from ._daso import daso as daso
 from ._daso import DasoState as DasoState
+from ._daso import daso as daso
 from ._local import local_mean as local_mean
 from ._merge import outer as outer
 from ._phases import Phases as Phases
 from ._phases import PhaseState as PhaseState
 from ._phases import Plateau as Plateau
 from ._session import Session as Session
-from ._synchronous import synchronous as synchronous
 from ._synchronous import SynchronousState as SynchronousState
+from ._synchronous import synchronous as synchronous
 from ._timeline import Stats as Stats
 from ._types import NodeError as NodeError
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from ._packing import describe
 from ._session import Session
@@ -25,7 +26,7 @@ def agree_on_init(session: Session, params: PyTree, facts: list[tuple[str, str]]
     tree = str(jax.tree.structure(params))
     facts = [*facts, *((f"leaf {leaf.path}", str(leaf)) for leaf in leaves)]
     facts.append(("the tree", tree if len(tree) < 2000 else str(hash_name(tree))))
-    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(params)):
+    if not any(isinstance(x, Tracer) for x in jax.tree.leaves(params)):
         for leaf, x in zip(leaves, jax.tree.leaves(params), strict=True):
             facts.append((f"bits of leaf {leaf.path}", hash_bits(x)))
     session.agree("initialise an optimizer", facts)

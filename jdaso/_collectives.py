@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from ._agreement import agree_on_init
 from ._blocking import exact_mean
 from ._daso import DasoState
 from ._exchange import Exchange
@@ -159,7 +159,7 @@ def _mean(tree: PyTree, session: Session, local_axis: str | None) -> PyTree:
 
 
 def _traced(tree: PyTree) -> bool:
-    return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree))
+    return any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
 
 
 def _agree_on_shapes(session: Session, what: str, tree: PyTree) -> None:
@@ -171,5 +171,5 @@ def _broadcast_leaf(x: Any, session: Session) -> Any:
     key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
     values = session.control.broadcast(np.asarray(jax.random.key_data(x) if key else x))
     if key:
-        return jax.random.wrap_key_data(values, impl=jax.random.key_impl(x))
+        return jax.random.wrap_key_data(jnp.asarray(values), impl=jax.random.key_impl(x))
     return jax.device_put(values, x.sharding) if isinstance(x, jax.Array) else values

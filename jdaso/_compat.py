@@ -21,7 +21,7 @@ _PATIENCE = (
 def cpu_device_count() -> int:
     """How many CPU devices this process asks JAX for (1 unless it says otherwise)."""
     found = _DEVICE_COUNT.findall(os.environ.get("XLA_FLAGS", ""))
-    configured = jax.config.jax_num_cpu_devices
+    configured = getattr(jax.config, "jax_num_cpu_devices", -1)
     return max(int(found[-1]) if found else 1, configured if configured > 0 else 1)
 
 
@@ -53,7 +53,7 @@ def reserve_cpu_threads() -> None:
 
 
 @functools.cache
-def private_cpu_device() -> jax.Device:
+def private_cpu_device() -> Any:
     """A CPU device of a client of its own, whose programs run in the thread that calls them.
 
     A program that waits in MPI must not share a client with the training. JAX lets some 32 steps

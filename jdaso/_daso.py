@@ -32,7 +32,7 @@ from ._exchange import (
 )
 from ._local import mean_gradients_locally, mean_locally, require_axis
 from ._merge import Merge, merge_of
-from ._packing import from_leaves, to_leaves
+from ._packing import dress, from_leaves, strip, to_leaves
 from ._phases import (
     Actions,
     Phases,
@@ -59,11 +59,11 @@ class DasoState(NamedTuple):
     started: Int[Array, ""]  # step of the last start; the same on all nodes
     drift: Int[Array, ""]  # steps since the node's devices were last equal; the same on all nodes
     phase: PhaseState  # the same on all nodes
-    loss: Float[Array, "2"]  # sum and number of losses since the last start; differs
+    loss: Float[Array, 2]  # sum and number of losses since the last start; differs
     inner: optax.OptState  # differs between nodes while cycling
-    anchor: Leaves  # float32 point common to all nodes; () where the rule and wire need none
-    snapshot: Leaves  # what this node sent last; () where the rule needs none; differs
-    error: Leaves  # what a narrow wire has yet to deliver; () for float32; differs
+    anchor: PyTree  # float32 point common to all nodes; () where the rule and wire need none
+    snapshot: PyTree  # what this node sent last; () where the rule needs none; differs
+    error: PyTree  # what a narrow wire has yet to deliver; () for float32; differs
     outer: PyTree  # state of the outer optimizer; the same on all nodes
     flight: PyTree  # the exchange in flight between virtual nodes; () on real ones
 
@@ -170,7 +170,7 @@ def daso(
         agree_on_init(session, params, [("the optimizer", "daso"), *facts])
         leaves = to_leaves(params) if nodes > 1 else ()
         # Each field its own buffer: steps that donate their state must not meet one twice.
-        zeros = lambda: tuple(jnp.zeros_like(leaf) for leaf in leaves)  # noqa: E731
+        zeros = lambda: dress(params, tuple(map(jnp.zeros_like, leaves)))  # noqa: E731
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
         return DasoState(
             optimizer=jnp.asarray(hash_name(name), jnp.int32),
@@ -184,7 +184,7 @@ def daso(
             anchor=zeros() if keeps_anchor else (),
             snapshot=zeros() if rule.needs_snapshot else (),
             error=zeros() if fmt.narrow else (),
-            outer=rule.outer.init(leaves) if rule.outer is not None else (),
+            outer=rule.outer.init(dress(params, leaves)) if rule.outer is not None else (),
             flight=exchange_of(params, wire).empty_flight() if nodes > 1 else (),
         )
 
@@ -287,9 +287,7 @@ def daso(
         )
         target = difference(leaves, params, updates)
         updates = select(act.merge | averages, target, updates)
-        state = jax.lax.cond(
-            act.start, lambda: _start(params, updates, state, step), lambda: state
-        )
+        state = jax.lax.cond(act.start, lambda: _start(params, updates, state, step), lambda: state)
         return updates, state
 
     def _merge(
@@ -309,13 +307,18 @@ def daso(
         received: Received, leaves: Leaves, state: DasoState, age: jax.Array
     ) -> tuple[Leaves, DasoState]:
         total, error = received.total, state.error
+        frame = state.anchor if keeps_anchor else state.snapshot
+        if keeps_anchor or rule.needs_snapshot:
+            leaves, total = dress(frame, leaves), dress(frame, total)
         if fmt.narrow:
             total = jax.tree.map(lambda c, d: nodes * c + d, state.anchor, total)
             lost = 1 - rule.kept_share(nodes, age)
-            error = jax.tree.map(lambda e, r: lost * (e + r), error, received.residual)
+            residual = dress(frame, received.residual)
+            error = jax.tree.map(lambda e, r: lost * (e + r), error, residual)
         merged = rule(
             leaves, state.snapshot, total, state.anchor, state.outer, nodes=nodes, age=age
         )
+        merged, leaves = merged._replace(params=strip(merged.params)), strip(leaves)
         new = state._replace(
             anchor=merged.anchor if keeps_anchor else (), error=error, outer=merged.outer
         )
@@ -330,7 +333,7 @@ def daso(
     ) -> tuple[Leaves, DasoState]:
         """Exact mean of parameters and of the inner state; pays what the wire still owes."""
         if fmt.narrow:
-            leaves = jax.tree.map(jnp.add, leaves, state.error)
+            leaves = jax.tree.map(jnp.add, leaves, strip(state.error))
             state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
         both = (from_leaves(params, leaves), state.inner)
         head = blocking_header(params, value if blocking == "parameters" else None, step)
@@ -344,10 +347,12 @@ def daso(
             leaves = _inject(session, leaves, step)
         if keeps_anchor:
             first = step == phases.warmup_steps
-            state = state._replace(anchor=select(first, to_leaves(params), state.anchor))
+            start = dress(params, to_leaves(params))
+            state = state._replace(anchor=select(first, start, state.anchor))
         send = leaves
         if fmt.narrow:
-            send = jax.tree.map(lambda s, c, e: s - c + e, leaves, state.anchor, state.error)
+            base, owed = strip(state.anchor), strip(state.error)
+            send = jax.tree.map(lambda s, c, e: s - c + e, leaves, base, owed)
         head = header(
             loss_sum=state.loss[0],
             loss_count=state.loss[1],
@@ -365,8 +370,8 @@ def daso(
             flight=flight,
             phase=count_start(phases, state.phase),
             loss=jnp.zeros_like(state.loss),
-            snapshot=leaves if rule.needs_snapshot else (),
-            error=jax.tree.map(jnp.subtract, send, sent) if fmt.narrow else (),
+            snapshot=dress(params, leaves) if rule.needs_snapshot else (),
+            error=dress(params, jax.tree.map(jnp.subtract, send, sent)) if fmt.narrow else (),
         )
 
     def _register(params: PyTree) -> None:
@@ -376,11 +381,12 @@ def daso(
         def complete(leaves: Leaves, state: DasoState) -> Leaves:
             received = exchange.wait(state.ticket, state.flight, state.phase.exchanges)
             leaves, state = _apply(received, leaves, state, state.step - 1 - state.started)
-            return jax.tree.map(jnp.add, leaves, state.error) if fmt.narrow else leaves
+            return jax.tree.map(jnp.add, leaves, strip(state.error)) if fmt.narrow else leaves
 
         session.completions[exchange.layout.leaves, hash_name(name)] = complete
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    # optax's protocol names its own aliases of Any for states.
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
 
 
 def _warn_past_end(session: Session, phases: Phases, step: jax.Array) -> None:

@@ -111,7 +111,9 @@ class Exchange:
             jnp.zeros((self.layout.nodes, self.wire.encoded_width(w)), self.wire.dtype)
             for w in self.layout.widths
         )
-        lost = tuple(jnp.zeros(w if self.wire.narrow else 0, jnp.float32) for w in self.layout.widths)
+        lost = tuple(
+            jnp.zeros(w if self.wire.narrow else 0, jnp.float32) for w in self.layout.widths
+        )
         return rows, lost, jnp.zeros((self.layout.nodes, HEADER), jnp.int32)
 
     def start(
@@ -235,7 +237,9 @@ class Exchange:
         return Received(total, unpack(self.layout, parts), heads)
 
     def _node(self) -> Any:
-        return jax.lax.axis_index(Session.node_axis) if self.session.simulated else self.session.node
+        return (
+            jax.lax.axis_index(Session.node_axis) if self.session.simulated else self.session.node
+        )
 
     def _report(self, heads: jax.Array) -> jax.Array:
         """Every device of every node raises together if the headers say that something is wrong.
@@ -275,7 +279,9 @@ class Exchange:
         return jax.tree.map(partial(_spread, self.local_axis), jax.lax.cond(mine, call, none))
 
 
-def _start(channel: Channel, blocking: bool, ticket: Any, k: Any, rows: Any, head: Any) -> np.ndarray:
+def _start(
+    channel: Channel, blocking: bool, ticket: Any, k: Any, rows: Any, head: Any
+) -> np.ndarray:
     rows, head = np.asarray(rows), np.asarray(head)
     return np.asarray(channel.start_chunk(int(ticket), int(k), rows, head, blocking), np.int32)
 

@@ -12,13 +12,14 @@ import logging
 import sys
 import time
 import weakref
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 log = logging.getLogger("jdaso")
 
 _GRACE_SECONDS = 3.0
 
 
+@runtime_checkable
 class Closable(Protocol):
     """What ends with the process."""
 

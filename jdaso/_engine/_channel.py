@@ -102,9 +102,9 @@ class Channel:
                 self._queue.put(job)
             elif job.ready[k].is_set():
                 job.error = self._control.error(
-                    "Two exchanges of equal shapes are in flight at once. Give the second optimizer "
-                    "a name of its own, jdaso.daso(..., name='second'), and put what jdaso.mean "
-                    "averages in one step into one tree.",
+                    "Two exchanges of equal shapes are in flight at once. Give the second "
+                    "optimizer a name of its own, jdaso.daso(..., name='second'), and put what "
+                    "jdaso.mean averages in one step into one tree.",
                     job.step,
                 )
                 return ticket

@@ -31,8 +31,12 @@ def import_mpi4jax() -> ModuleType:
             what = "mpi4jax is not installed"
             cure = 'pip install --no-cache-dir --no-binary mpi4jax "jdaso[mpi4jax]"'
         else:
-            what = f"mpi4jax cannot be loaded with {library}; it was built for another MPI ({error})"
-            cure = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary mpi4jax mpi4jax"
+            what = (
+                f"mpi4jax cannot be loaded with {library}; it was built for another MPI ({error})"
+            )
+            cure = (
+                "pip install --force-reinstall --no-deps --no-cache-dir --no-binary mpi4jax mpi4jax"
+            )
         raise ImportError(
             f"{what}. Build it against the MPI in use, with that MPI's mpicc first on PATH: "
             f'{cure}; or use Session(engine="mpi4py"), which needs no compiler.'

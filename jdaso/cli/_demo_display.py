@@ -4,7 +4,14 @@ import time
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 NAMES = {"daso": "jdaso.daso", "synchronous": "jdaso.synchronous"}
@@ -26,7 +33,7 @@ class DemoDisplay:
             TimeRemainingColumn(),
             console=console,
         )
-        self._tasks: dict[str, int] = {}
+        self._tasks: dict[str, TaskID] = {}
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
 
     def __enter__(self) -> "DemoDisplay":

@@ -90,7 +90,7 @@ def train(method: str, data: ImageData, settings: DemoSettings, session: jdaso.S
     def step(params, opt_state, images, labels):  # runs once on each local device
         def loss_of(params):
             logits = network.apply(params, images)
-            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()  # pyright: ignore
 
         loss, grads = jax.value_and_grad(loss_of)(params)
         updates, opt_state = transformation.update(grads, opt_state, params, value=loss)

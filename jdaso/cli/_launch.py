@@ -48,7 +48,8 @@ def mpi_command(
     )
     options, environment = ["-n", str(num_ranks)], dict(environment)
     if any(name in version.stdout for name in ("Open MPI", "OpenRTE", "PRRTE")):
-        options.append("--oversubscribe")  # it counts cores, and refuses more ranks than those
+        # It refuses more ranks than cores, and would hold a rank with all its devices to one core.
+        options += ["--oversubscribe", "--bind-to", "none"]
         if os.geteuid() == 0:
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return [mpiexec, *options, *command], environment
@@ -93,7 +94,7 @@ def run_ranks(
                     "Raise --timeout-seconds, or look for what holds them up:\n" + "\n".join(errors)
                 )
             try:
-                on_line(lines.get(timeout=0.2))
+                on_line(lines.get(timeout=0.2))  # pyright: ignore[reportArgumentType]
             except queue.Empty:
                 on_idle()
             if process.poll() is not None:

@@ -1,6 +1,6 @@
-"""A small run in which node 1 does something wrong: ``python faulty.py CASE ENGINE [MODE]``.
+"""A small run in which node 1 does something wrong: ``python faulty.py CASE ENGINE``.
 
-Prints ``NODE SECONDS ERROR TEXT`` on every node that met an error, ``NODE end`` on one that did not.
+Prints ``NODE SECONDS ERROR TEXT`` on a node that met an error, ``NODE end`` on one that did not.
 """
 
 import logging

@@ -102,9 +102,7 @@ def test_averaging_parameters_in_blocking_phases(session):
     phases = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, 4, 3)
     tx = daso(session, "adamw", "paper", phases, blocking="parameters")
     params, momenta, _ = training.train(session, tx, problem)
-    trace = expected(
-        problem, "adamw", "paper", sync_every=4, delay=3, blocking="parameters"
-    )
+    trace = expected(problem, "adamw", "paper", sync_every=4, delay=3, blocking="parameters")
     training.assert_matches(params, momenta, trace, node=RANK)
     assert same_on_all_nodes((params[-1], params[0]))
 
@@ -173,9 +171,9 @@ def test_synchronous_is_one_process_on_the_joined_batch(session, blocking):
             return (optax.apply_updates(x, updates), state), x
 
         x = jnp.zeros(5)
-        (x, state), history = jax.jit(
-            lambda batches: jax.lax.scan(step, (x, tx.init(x)), batches)
-        )(batches)
+        (x, state), history = jax.jit(lambda batches: jax.lax.scan(step, (x, tx.init(x)), batches))(
+            batches
+        )
         return np.stack([*history[1:], x]), state
 
     inner = optax.sgd(0.05, momentum=0.5)

@@ -52,7 +52,7 @@ def both(nodes, optimizer, merge, sync_every, delay, cycling=13, size=24, **opti
     return params, momenta, trace
 
 
-@pytest.mark.parametrize("optimizer", training.OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", training.NAMES)
 @pytest.mark.parametrize("merge", MERGES)
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
 def test_every_distance_and_delay(nodes, merge, optimizer):
@@ -174,7 +174,7 @@ def test_finalize_wherever_the_run_stops(merge, wire, stops):
             assert not wrong.any(), f"after {stop} updates"
 
 
-@pytest.mark.parametrize("optimizer", training.OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", training.NAMES)
 @pytest.mark.parametrize(("nodes", "merge"), [(2, "paper"), (3, "outer")])
 def test_nodes_are_bitwise_equal_while_blocking(nodes, merge, optimizer):
     """All warm-up; from the third cool-down update on; and they differ in between.

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+
 from jdaso.cli import VERBS, _launch, main
 from jdaso.cli._launch import LaunchError, find_mpiexec, mpi_command, run_ranks
 

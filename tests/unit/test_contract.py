@@ -110,7 +110,11 @@ ALONE = [case for case in CASES if case.nodes == 1]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 some_cases = pytest.mark.parametrize(
     "case",
-    [case for case in CASES if case.name in ("daso-P1", "daso-corrected-P3", "synchronous-P3", "local_mean")],
+    [
+        case
+        for case in CASES
+        if case.name in ("daso-P1", "daso-corrected-P3", "synchronous-P3", "local_mean")
+    ],
     ids=lambda case: case.name,
 )
 
@@ -392,7 +396,9 @@ def test_state_is_stable(case, dtype):
         for _ in range(3):
             params, new = step(params, state)
             assert params.dtype == dtype
-            assert [x.aval for x in jax.tree.leaves(new)] == [x.aval for x in jax.tree.leaves(state)]
+            assert [x.aval for x in jax.tree.leaves(new)] == [
+                x.aval for x in jax.tree.leaves(state)
+            ]
             assert jax.tree.structure(new) == jax.tree.structure(state)
             state = new
 
@@ -440,15 +446,15 @@ def test_frozen_leaves(case):
 
     inside = [
         optax.multi_transform(groups, labels),
-        optax.chain(optax.masked(optax.adam(0.05), train), optax.masked(optax.set_to_zero(), freeze)),
+        optax.chain(
+            optax.masked(optax.adam(0.05), train), optax.masked(optax.set_to_zero(), freeze)
+        ),
     ]
     for inner in inside:
         with case.opened(inner) as (tx, each):
             check_frozen(case, trained(tx, params, loss, 24, each), expected, params)
     with case.opened(optax.adam(0.05)) as (tx, each):
-        around = optax.chain(
-            optax.masked(tx, train), optax.masked(optax.set_to_zero(), freeze)
-        )
+        around = optax.chain(optax.masked(tx, train), optax.masked(optax.set_to_zero(), freeze))
         check_frozen(case, trained(around, params, loss, 24, each), expected, params)
     with case.opened(optax.adam(0.05)) as (tx, each):
         around = optax.multi_transform({**groups, "train": tx}, labels)
@@ -478,7 +484,8 @@ def test_mixed_dtypes(case):
 
     def loss(p):
         return sum(
-            jnp.sum(jnp.abs(p[name]).astype("float32") ** 2) for name in ("single", "half", "complex")
+            jnp.sum(jnp.abs(p[name]).astype("float32") ** 2)
+            for name in ("single", "half", "complex")
         )
 
     # Integers are trained by nobody: their gradients are float0, which `trained` makes zeros.

@@ -4,11 +4,12 @@ import sys
 import threading
 from pathlib import Path
 
-import jdaso.data as data
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+import jdaso.data as data
 from jdaso.data import CHECKSUMS, DEBIAN_FOLDER, batches, fashion_mnist, parse_idx
 
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import jdaso
 from jdaso import _merge
 
+pytestmark = pytest.mark.strict_dtypes
+
 EPS = np.finfo(np.float32).eps
 RULES = ("paper", "corrected", jdaso.outer(optax.sgd(1.0)), jdaso.outer(optax.sgd(0.7, 0.9, True)))
 NAMES = ("paper", "corrected", "outer(sgd)", "outer(nesterov)")
@@ -39,7 +41,7 @@ def merge(rule, x, snapshots, *, anchor, age, node=0):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(value=vectors, nodes=node_counts, age=ages)
 def test_a_value_common_to_all_is_kept(rule, value, nodes, age):
     """All nodes have it, had it when they sent, and it was the common point before."""
@@ -50,7 +52,7 @@ def test_a_value_common_to_all_is_kept(rule, value, nodes, age):
     assert np.all(np.abs(anchor - value) <= 2 * bound)  # Nesterov moves by up to 1.33 of a slope
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(x=vectors, other=vectors, nodes=st.integers(2, 9), age=ages)
 def test_paper_weighs_by_age(x, other, nodes, age):
     """``(2a x + sum) / (2a + P)``: the fresh parameters weigh 2a, each stale copy 1."""
@@ -68,7 +70,7 @@ def test_paper_at_64_nodes_keeps_three_percent():
     np.testing.assert_allclose(merged, 2 / 66, rtol=2 * EPS)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(sent=st.lists(vectors, min_size=2, max_size=5), progress=vectors, age=ages)
 def test_corrected_keeps_all_local_progress(sent, progress, age):
     """Whoever moved by d since the snapshot ends at mean + d, at any age."""
@@ -81,7 +83,7 @@ def test_corrected_keeps_all_local_progress(sent, progress, age):
         assert np.all(np.abs(merged - expected) <= (len(sent) + 4) * EPS * largest)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     sent=st.lists(vectors, min_size=2, max_size=5),
     progress=st.lists(vectors, min_size=5, max_size=5),
@@ -96,7 +98,7 @@ def test_corrected_keeps_the_mean_over_nodes(sent, progress, age):
     assert np.all(np.abs(error) <= (len(sent) + 4) * EPS * largest)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(x=vectors, sent=st.lists(vectors, min_size=2, max_size=5), anchor=vectors, age=ages)
 def test_outer_sgd_of_rate_one_is_corrected(x, sent, anchor, age):
     corrected, mean = merge("corrected", x, sent, anchor=anchor, age=age)

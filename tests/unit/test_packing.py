@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from jdaso import _packing
 from jdaso._packing import BLOCK, Layout, layout_of
 
+pytestmark = pytest.mark.strict_dtypes
+
 DTYPES = ("float32", "bfloat16", "float16", "complex64", "int32", "bool", "uint8")
 
 
@@ -39,7 +41,7 @@ shapes = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(shapes=shapes, nodes=st.integers(1, 5), chunk_bytes=st.integers(1, 8000))
 def test_unpack_undoes_pack(shapes, nodes, chunk_bytes):
     tree = numbered(shapes)
@@ -52,7 +54,7 @@ def test_unpack_undoes_pack(shapes, nodes, chunk_bytes):
     jax.tree.map(np.testing.assert_array_equal, back, tree)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     entries=st.lists(st.tuples(st.integers(0, 400), st.sampled_from(DTYPES)), max_size=7),
     nodes=st.integers(1, 4),
@@ -99,7 +101,9 @@ def test_a_leaf_larger_than_several_chunks(nodes):
         np.testing.assert_array_equal(new, old)
 
 
-@pytest.mark.parametrize("tree", [{}, [], None, {"empty": jnp.zeros((0, 3))}, {"int": jnp.arange(4)}])
+@pytest.mark.parametrize(
+    "tree", [{}, [], None, {"empty": jnp.zeros((0, 3))}, {"int": jnp.arange(4)}]
+)
 def test_nothing_to_exchange(tree):
     layout = layout_of(tree, 3, 1024)
     assert layout.size == 0 and len(layout.widths) == 1

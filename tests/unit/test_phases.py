@@ -1,4 +1,4 @@
-"""The law of the phases: when updates block, when exchanges start and merge, how the loss drives them."""
+"""The law of the phases: when updates block, exchanges start and merge, and what the loss does."""
 
 import math
 
@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import jdaso
 from jdaso import _phases
 from jdaso._phases import PhaseState
+
+pytestmark = pytest.mark.strict_dtypes
 
 PAIRS = [(b, s) for b in range(1, 9) for s in range(1, b + 1)]
 
@@ -76,7 +78,7 @@ def test_the_example_of_the_design():
     assert [e for e in found if e[1] == "merge"] == [(n, "merge", 2) for n in (4, 8, 12)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_laws(data):
     """Whatever the settings: at most one in flight, merged at S or at the end, starts B apart."""
@@ -133,7 +135,9 @@ def drive(phases, losses_of_epochs, steps_per_epoch, per_step=None):
     losses = jnp.repeat(jnp.asarray(losses_of_epochs, jnp.float32), steps_per_epoch)
     steps = jnp.arange(losses.size, dtype=jnp.int32)
     _, seen = jax.lax.scan(update, _phases.init_phases(phases), (steps, losses))
-    last = slice(steps_per_epoch - 1, None, steps_per_epoch)  # in force during the epoch's last step
+    last = slice(
+        steps_per_epoch - 1, None, steps_per_epoch
+    )  # in force during the epoch's last step
     settings = [np.asarray(x)[last] for x in (seen.sync_every, seen.delay, seen.local_every)]
     return [tuple(int(x) for x in row) for row in zip(*settings, strict=True)]
 
@@ -269,7 +273,7 @@ BAD = [
     (dict(total_steps=9, sync_every=0), "sync_every must be at least 1, got 0.*synchronous"),
     (dict(total_steps=9, sync_every=2, delay=3), "delay must be within.*delay=3.*sync_every=2"),
     (dict(total_steps=9, sync_every=2, delay=0), "delay must be within.*delay=0"),
-    (dict(total_steps=9, sync_every=(4, 1), delay=(4, 2)), r"delay=\(4, 2\).*sync_every=\(4, 1\)"),
+    (dict(total_steps=9, sync_every=(4, 1), delay=(4, 2)), "delay=2.*sync_every=1"),
     (dict(total_steps=9, sync_every=()), "sync_every must not be an empty tuple"),
     (dict(total_steps=9, delay="slow"), "\"auto\", got 'slow'"),
     (dict(total_steps=9, local_every=0), "local_every must be at least 1, got 0"),
