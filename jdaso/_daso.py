@@ -168,9 +168,9 @@ def daso(
         settings += [("blocking", blocking), ("on_nonfinite", on_nonfinite)]
         facts = [(f"the setting {key}", str(value)) for key, value in settings]
         agree_on_init(session, params, [("the optimizer", "daso"), *facts])
-        leaves = to_leaves(params) if nodes > 1 else ()
+        leaves, frame = (to_leaves(params), params) if nodes > 1 else ((), ())
         # Each field its own buffer: steps that donate their state must not meet one twice.
-        zeros = lambda: dress(params, tuple(map(jnp.zeros_like, leaves)))  # noqa: E731
+        zeros = lambda: dress(frame, tuple(map(jnp.zeros_like, leaves)))  # noqa: E731
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
         return DasoState(
             optimizer=jnp.asarray(hash_name(name), jnp.int32),
@@ -184,7 +184,7 @@ def daso(
             anchor=zeros() if keeps_anchor else (),
             snapshot=zeros() if rule.needs_snapshot else (),
             error=zeros() if fmt.narrow else (),
-            outer=rule.outer.init(dress(params, leaves)) if rule.outer is not None else (),
+            outer=rule.outer.init(dress(frame, leaves)) if rule.outer is not None else (),
             flight=exchange_of(params, wire).empty_flight() if nodes > 1 else (),
         )
 

@@ -296,9 +296,15 @@ def _spread(axis: str, x: jax.Array) -> jax.Array:
 
 def _virtual(session: Session) -> Any:
     axis = session.node_axis
-    return partial(
-        jax.lax.all_to_all, axis_name=axis, split_axis=0, concat_axis=0, tiled=True
-    ), partial(jax.lax.all_gather, axis_name=axis)
+
+    def each(x: jax.Array) -> jax.Array:
+        """Tells `vmap` to hold one x a node, also where it knows all to be the same."""
+        return jnp.where(jax.lax.axis_index(axis) >= 0, x, x)
+
+    def all_to_all(rows: jax.Array) -> jax.Array:
+        return jax.lax.all_to_all(each(rows), axis, split_axis=0, concat_axis=0, tiled=True)
+
+    return all_to_all, lambda row: jax.lax.all_gather(each(row), axis)
 
 
 def _mpi4jax(session: Session) -> Any:

@@ -244,7 +244,11 @@ class Session:
     def _close(self, failed: bool) -> None:
         if self.closed:
             return
-        jax.effects_barrier()
+        try:
+            jax.effects_barrier()
+        except jax.errors.JaxRuntimeError as error:
+            # A step failed; whoever asks for its result is told. It must not keep us from closing.
+            log.debug("a step had failed before the session was closed: %s", error)
         failed = failed or self.control.broken is not None or self.control.failure is not None
         limit = 1.0 if failed else self.control.timeout_seconds
         ended = all([channel.close(limit) for channel in self._channels.values()])

@@ -60,7 +60,8 @@ class Wire:
         xp = jnp if isinstance(rows, jax.Array) else np
         if self.name == "int8":
             blocks = rows.reshape(*rows.shape[:-1], -1, BLOCK)
-            scale = xp.max(xp.abs(blocks), axis=-1, keepdims=True) / np.float32(127)
+            # A product: XLA would make one of a division by 127, and NumPy would not.
+            scale = xp.max(xp.abs(blocks), axis=-1, keepdims=True) * np.float32(1 / 127)
             safe = xp.where(scale > 0, scale, np.float32(1))
             numbers = xp.round(blocks / safe).astype(np.int8)
             pair = [_bits(numbers, np.uint8), _bits(scale, np.uint8)]

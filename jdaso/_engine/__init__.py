@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._compat import private_cpu_device
 from .._types import Transport
 from .._wire import Wire, sum_rows
 
@@ -70,16 +71,13 @@ def make_reducer(
 
 
 def compiled_for_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of rows (and of static numbers) as one program of the host's CPU device.
+    """`function` of rows (and of static numbers) as one program of the host's own CPU device.
 
     One pass over memory, without Python's lock, where NumPy makes a pass and a temporary for each
     operation: for narrow wires that takes 2 to 12 times as long. (A float32 sum is one operation;
-    it stays NumPy.) Without a CPU device in JAX, `function` itself.
+    it stays NumPy.)
     """
-    try:
-        cpu = jax.local_devices(backend="cpu")[0]
-    except RuntimeError:
-        return function
+    cpu = private_cpu_device()
     program = jax.jit(function, static_argnums=1)
     return lambda rows, width: program(jax.device_put(rows, cpu), width)
 

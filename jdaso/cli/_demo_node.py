@@ -142,7 +142,7 @@ def train(method: str, data: ImageData, settings: DemoSettings, session: jdaso.S
                         delay=0 if phase is None else int(phase.delay),
                         loss=last_loss,
                         images_per_second=done * images_per_step / (now - begin),
-                        hidden_share=session.stats.hidden_share,
+                        hidden_share=hidden_share(session),
                     )
     params = jax.block_until_ready(jdaso.finalize(params, opt_state, session))
     seconds = time.perf_counter() - begin
@@ -157,8 +157,15 @@ def train(method: str, data: ImageData, settings: DemoSettings, session: jdaso.S
         "steps": total_steps,
         "images_per_second": total_steps * images_per_step / seconds,
         "bytes_per_step": (stats.bytes_sent - before.bytes_sent) / total_steps,
-        "hidden_share": stats.hidden_share,
+        "hidden_share": hidden_share(session),
     }
+
+
+def hidden_share(session: jdaso.Session) -> float:
+    """The share of all time between nodes during which this node computed; 0 of a blocking mean."""
+    stats = session.stats
+    total = stats.exchange_seconds + stats.blocking_seconds
+    return max(0.0, stats.exchange_seconds - stats.lost_seconds) / total if total else 0.0
 
 
 def accuracy(network, params, data: ImageData, session) -> float:

@@ -49,8 +49,9 @@ def test_demo_trains_with_both_methods(mpi, engine, tmp_path):
     for result in (daso, synchronous):
         assert result["parameters"] >= 400_000
         assert result["steps"] == 20
-        assert result["nodes_equal"]
+        assert result["nodes_equal"] and 0 <= result["hidden_share"] <= 1
         assert result["test_accuracy"] > 0.4
+    assert synchronous["hidden_share"] == 0
     assert daso["bytes_per_step"] < synchronous["bytes_per_step"]
 
 
