@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -118,9 +119,9 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     steps = [int(np.max(np.asarray(state.step))) for state in states]
     session.agree("finalize", [("the step of the optimizer state", str(steps))])
     for state in states:
-        if int(np.max(np.asarray(state.ticket))) == 0:
-            continue
-        params = _complete(params, state, session)
+        in_flight = int(np.max(np.asarray(state.ticket))) != 0
+        if in_flight or jax.tree.leaves(state.error):
+            params = _complete(params, state, in_flight, session)
     result = mean(params, session)
     if stacked and not session.simulated:
         devices = len(session.devices)
@@ -128,8 +129,8 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     return result
 
 
-def _complete(params: PyTree, state: DasoState, session: Session) -> PyTree:
-    """Merges what one optimizer has in flight into the leaves that are its own."""
+def _complete(params: PyTree, state: DasoState, in_flight: bool, session: Session) -> PyTree:
+    """Merges what one optimizer has in flight, and what its wire owes, into its own leaves."""
     paths, tree = jax.tree_util.tree_flatten_with_path(params)
     flat = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
     optimizer = int(np.max(np.asarray(state.optimizer)))
@@ -138,6 +139,7 @@ def _complete(params: PyTree, state: DasoState, session: Session) -> PyTree:
         if name != optimizer or not all(path in flat for path in mine):
             continue
         before = [flat[path] for path in mine]
+        complete = partial(complete, in_flight=in_flight)
         if session.simulated:
             complete = jax.vmap(complete, axis_name=session.node_axis)
         try:
@@ -172,4 +174,7 @@ def _broadcast_leaf(x: Any, session: Session) -> Any:
     values = session.control.broadcast(np.asarray(jax.random.key_data(x) if key else x))
     if key:
         return jax.random.wrap_key_data(jnp.asarray(values), impl=jax.random.key_impl(x))
-    return jax.device_put(values, x.sharding) if isinstance(x, jax.Array) else values
+    if not isinstance(x, jax.Array):
+        return values
+    # What JAX was free to move, it stays free to move: a step may want it on all local devices.
+    return jax.device_put(values, x.sharding) if x.committed else jnp.asarray(values)

@@ -378,9 +378,10 @@ def daso(
         """Tells `finalize` how to merge what this optimizer has in flight."""
         exchange = exchange_of(params, wire, None)
 
-        def complete(leaves: Leaves, state: DasoState) -> Leaves:
-            received = exchange.wait(state.ticket, state.flight, state.phase.exchanges)
-            leaves, state = _apply(received, leaves, state, state.step - 1 - state.started)
+        def complete(leaves: Leaves, state: DasoState, in_flight: bool) -> Leaves:
+            if in_flight:
+                received = exchange.wait(state.ticket, state.flight, state.phase.exchanges)
+                leaves, state = _apply(received, leaves, state, state.step - 1 - state.started)
             return jax.tree.map(jnp.add, leaves, strip(state.error)) if fmt.narrow else leaves
 
         session.completions[exchange.layout.leaves, hash_name(name)] = complete

@@ -161,7 +161,15 @@ class Session:
             reducer = make_reducer(
                 self.engine, fmt, comm, check=self.control.check, limit_seconds=limit
             )
-            channel = Channel(layout, fmt, reducer, self.control, self.timeline, comm)
+            channel = Channel(
+                layout,
+                fmt,
+                reducer,
+                self.control,
+                self.timeline,
+                comm,
+                sends=self.engine != "instant",
+            )
             self._channels[key] = channel
         return self._channels[key]
 

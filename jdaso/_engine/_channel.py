@@ -63,8 +63,10 @@ class Channel:
         control: Control,
         timeline: Timeline,
         comm: Any,
+        *,
+        sends: bool = True,
     ):
-        self.layout, self.wire, self.comm = layout, wire, comm
+        self.layout, self.wire, self.comm, self._sends = layout, wire, comm, sends
         self._reduce, self._control, self._timeline = reducer, control, timeline
         self._nodes = control.topology.num_nodes
         widths = [wire.encoded_width(width) for width in layout.widths]
@@ -205,6 +207,8 @@ class Channel:
         job.results[k], heads = self._reduce(rows, self._results[k], last)
         if last:
             job.heads = heads
+        if not self._sends:
+            return
         moved = rows.nbytes + self._results[k].nbytes
         self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
 

@@ -101,7 +101,7 @@ def end(process: subprocess.Popen, launch: str) -> None:
 
 
 def members(launch: str, variable: str = TAG) -> Iterator[int]:
-    """The processes of a launch, by its tag. Ranks are in sessions of their own: no group to ask."""
+    """The processes of a launch, by its tag. Ranks have sessions of their own: no group to ask."""
     tag = f"{variable}={launch}".encode()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
