@@ -328,7 +328,9 @@ def checksum(leaves: Leaves) -> jax.Array:
     for k, leaf in enumerate(leaves):
         bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32).reshape(-1)
         place = jax.lax.iota(jnp.uint32, bits.size) * np.uint32(2654435761) + np.uint32(k)
-        total = total * np.uint32(31) + jnp.sum((bits ^ place) * np.uint32(2246822519))
+        total = total * np.uint32(31) + jnp.sum(
+            (bits ^ place) * np.uint32(2246822519), dtype=jnp.uint32
+        )
     return jax.lax.bitcast_convert_type(total, jnp.int32)
 
 
