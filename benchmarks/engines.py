@@ -15,9 +15,10 @@ import gc
 import _report
 import jax
 import jax.numpy as jnp
-import jdaso
 import ml_dtypes
 import numpy as np
+
+import jdaso
 from jdaso._exchange import Exchange
 from jdaso._wire import header
 
