@@ -92,7 +92,7 @@ def machine() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "jax": jax.__version__,
-        "mpi": MPI.Get_library_version().split("\n")[0].split(",")[0].strip().replace("\t", " "),
+        "mpi": " ".join(MPI.Get_library_version().split("\n")[0].split(",")[0].split()),
         "commit": _commit(),
     }
 

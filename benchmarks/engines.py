@@ -5,8 +5,8 @@
 For each size, "alone" is the time from start to result; "lost" is how much longer a computation of
 at least that length takes if the exchange starts before it and is waited for after it. In turn with
 each, the same sum is done by mpi4py's plain blocking Allreduce, of which all time is lost. The last
-row of each group is a bfloat16 sum by a Python MPI operation (MPI.Op.Create). Times are medians, and
-ratios are taken run by run.
+row of each group is a bfloat16 sum by a Python MPI operation (MPI.Op.Create). Times are medians,
+and ratios are taken run by run.
 """
 
 import argparse

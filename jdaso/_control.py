@@ -268,7 +268,7 @@ class Control:
         return f"{plural} {nodes} ended the session"
 
 
-def _first_difference(everyone: list[tuple[str, list[tuple[str, str]]]]) -> str:
+def _first_difference(everyone: Sequence[Any]) -> str:
     """Says in one sentence where the nodes part, against the value that most of them hold."""
     actions = [what for what, _ in everyone]
     usual = max(actions, key=actions.count)

@@ -58,7 +58,7 @@ class Timeline:
         with self._lock:
             return self._stats
 
-    def add(self, **amounts: float) -> None:
+    def add(self, **amounts: int | float) -> None:
         """Adds to the totals named."""
         with self._lock:
             sums = {name: getattr(self._stats, name) + more for name, more in amounts.items()}

@@ -1,0 +1,107 @@
+"""Packing, encoding and summing beside a plain memory copy, and the memory that staging takes.
+
+    python benchmarks/packing.py [--quick]
+
+All in one process, for the tree of a network and two nodes. A ratio of 1 is the time of copying
+the same float32 numbers once (of one chunk for the host's sum, of all rows for the rest). Mark:
+staging at most 3 times the packed size, allocated once.
+"""
+
+import argparse
+from functools import partial
+
+import _report
+import jax
+import jax.numpy as jnp
+import jdaso
+import numpy as np
+from jdaso._engine import compiled_for_host, sum_part
+from jdaso._exchange import CHUNK_BYTES, Exchange
+from jdaso._packing import layout_of, pack, unpack
+from jdaso._wire import WIRES, header
+
+MEGABYTES, QUICK_MEGABYTES = 96, 12
+NODES, LEAVES = 2, 60
+REPEATS, QUICK_REPEATS = 15, 5
+
+
+def beside_copy(function, array, repeats):
+    """Median over runs of the time of `function`, in times of copying `array`."""
+    target = np.zeros_like(array)
+    both = [function, partial(np.copyto, target, array)]
+    for call in both:
+        call()
+    times = _report.interleaved(both, repeats)
+    return _report.median([a / b for a, b in zip(*times, strict=True)])
+
+
+def run(function, *arguments):
+    return lambda: jax.block_until_ready(function(*arguments))
+
+
+def speeds(megabytes, repeats):
+    size = megabytes * 2**18 // LEAVES
+    leaves = tuple(jax.random.normal(jax.random.key(k), (size,)) for k in range(LEAVES))
+    layout = layout_of(leaves, NODES, CHUNK_BYTES)
+    packed = jax.jit(partial(pack, layout))
+    chunks = packed(leaves)
+    numbers = np.concatenate([np.asarray(chunk).reshape(-1) for chunk in chunks])
+    rows = []
+    for name, wire in WIRES.items():
+        encode = jax.jit(lambda x, wire=wire: [wire.encode(c) for c in pack(layout, x)])
+        decode = jax.jit(
+            lambda x, wire=wire: unpack(layout, tuple(wire.decode(chunk) for chunk in x))
+        )
+        encoded = encode(leaves)
+        chunk = np.asarray(encoded[0])
+        sums = partial(sum_part, wire)
+        sums = compiled_for_host(sums) if wire.narrow else sums
+        beside = partial(beside_copy, repeats=repeats)
+        rows.append(
+            {
+                "wire": name,
+                "pack and encode": beside(run(encode, leaves), numbers),
+                "decode and unpack": beside(run(decode, encoded), numbers),
+                "host's sum": beside(run(sums, chunk, chunk.shape[1]), np.asarray(chunks[0])),
+                "bits a number": round(8 * sum(x.nbytes for x in encoded) / numbers.size, 2),
+            }
+        )
+    return rows
+
+
+def staging(megabytes, wire):
+    """Two exchanges on one node's channel; what it holds, and whether that is the same memory."""
+    leaf = jnp.ones(megabytes * 2**18)
+    with jdaso.Session(engine="mpi4py") as session:
+        exchange = Exchange.of([leaf], session, wire=wire)
+        start = jax.jit(lambda x, n: exchange.start((x,), header(step=n), n, n)[0])
+        wait = jax.jit(lambda ticket: exchange.wait(ticket, (), jnp.int32(0)).total)
+        places = []
+        for step in range(2):
+            jax.block_until_ready(wait(start(leaf, jnp.int32(step))))
+            channel = exchange.channel
+            places.append([x.ctypes.data for x in [*channel._send, *channel._results]])
+        transport = channel._reduce.args[0]
+        received = sum(x.nbytes for x in transport._received.values())
+        encoded = sum(x.nbytes for x in channel._send)
+        return session.node, {
+            "staging / packed": round((channel.staging_bytes + received) / encoded, 2),
+            "staging / float32": round((channel.staging_bytes + received) / leaf.nbytes, 2),
+            "allocated once": "yes" if places[0] == places[1] else "no",
+        }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    megabytes, repeats = (QUICK_MEGABYTES, QUICK_REPEATS) if quick else (MEGABYTES, REPEATS)
+    if _report.is_rank():
+        held = [staging(megabytes, wire) for wire in WIRES]
+        if held[0][0] == 0:
+            _report.give([row for _, row in held])
+    else:
+        held = _report.launch(__file__, ["--quick"] * quick, NODES)
+        jax.config.update("jax_platforms", "cpu")
+        rows = [row | more for row, more in zip(speeds(megabytes, repeats), held, strict=True)]
+        _report.report("packing", rows, megabytes=megabytes, nodes=NODES, repeats=repeats)
