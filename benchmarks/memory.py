@@ -14,8 +14,9 @@ from pathlib import Path
 import _report
 import jax
 import jax.numpy as jnp
-import jdaso
 import optax
+
+import jdaso
 
 EXCHANGES, MEGABYTES = 300, 100
 QUICK_EXCHANGES, QUICK_MEGABYTES = 40, 10

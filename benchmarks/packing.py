@@ -13,8 +13,9 @@ from functools import partial
 import _report
 import jax
 import jax.numpy as jnp
-import jdaso
 import numpy as np
+
+import jdaso
 from jdaso._engine import compiled_for_host, sum_part
 from jdaso._exchange import CHUNK_BYTES, Exchange
 from jdaso._packing import layout_of, pack, unpack

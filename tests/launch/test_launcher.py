@@ -26,7 +26,7 @@ def run_suite(folder, mpi, others):
     """Two ranks of pytest, of which rank 1 fails, in a folder with the conftest of tests/mpi."""
     (folder / "conftest.py").write_text((ROOT / "tests/mpi/conftest.py").read_text())
     (folder / "test_suite.py").write_text(SUITE.format(others=others))
-    args = ["-m", "pytest", "-p", "no:cacheprovider", "--rootdir", folder, folder]
+    args = ["-m", "pytest", "--color=no", "-p", "no:cacheprovider", "--rootdir", folder, folder]
     return mpirun(2, args, mpi=mpi, cwd=folder, timeout=60, env={"JDASO_TEST_DEADLINE": "2"})
 
 
@@ -35,7 +35,6 @@ def test_a_failure_on_one_rank_is_everyones(mpi, tmp_path):
     done = run_suite(tmp_path, mpi, others="pass")
     assert done.returncode == 1
     assert "ValueError: only here" in done.stdout
-    assert "1 failed, 2 passed" in done.stdout.splitlines()[-1] or mpi == "openmpi"
     assert done.stdout.count("1 failed, 2 passed") == 1
 
 
