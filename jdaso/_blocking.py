@@ -6,8 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from ._exchange import Exchange, Received, checksum, loss_words
+from ._exchange import Exchange, Received, checksum, fingerprints, loss_words
+from ._local import mean_locally
 from ._packing import from_leaves, pack, to_leaves, travels, unpack
 from ._session import Session
 from ._types import Leaves, PyTree
@@ -37,13 +39,16 @@ def same_on_virtual_nodes(session: Session, tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jax.lax.pmax(x, session.node_axis), tree)
 
 
-def blocking_header(params: PyTree, value: Any, step: jax.Array) -> jax.Array:
-    """Header of a mean that the step waits for; at step 0 with the checksum of the parameters."""
-    leaves = to_leaves(params)
-    first = jax.lax.cond(step == 0, lambda: checksum(leaves), lambda: jnp.int32(0))
+def blocking_header(value: Any, step: jax.Array, sum_of_bits: jax.Array) -> jax.Array:
+    """Header of a mean that the step waits for."""
     given = value is not None
     loss = jnp.asarray(value, jnp.float32) if given else jnp.float32(0)
-    return header(loss_sum=loss, loss_count=jnp.float32(given), step=step, checksum=first)
+    return header(loss_sum=loss, loss_count=jnp.float32(given), step=step, checksum=sum_of_bits)
+
+
+def sum_at_first(params: PyTree, step: jax.Array) -> jax.Array:
+    """Checksum of the parameters at step 0, else 0."""
+    return jax.lax.cond(step == 0, lambda: checksum(to_leaves(params)), lambda: jnp.int32(0))
 
 
 def mean_value(value: Any, heads: jax.Array) -> Any:
@@ -69,13 +74,43 @@ def exact_mean(
     return from_leaves(tree, tuple(total / nodes for total in received.total)), received
 
 
+def land_alike(
+    exchange: Exchange, target: Leaves, params: PyTree, updates: PyTree, step: jax.Array
+) -> Leaves:
+    """`target`, but 0 in the elements that would not become the same on all nodes and devices.
+
+    ``p + (t - p)`` rounds. Where the nodes' p differ in the last bit and t is far from p, they may
+    get different t; it can happen that no update at all takes them to one point but
+    ``p + (-p) = 0``, on the way of an element that changes its sign.
+    """
+    # Whole numbers so small that float32 sums of them, and means of equal ones, are exact.
+    bits = 24 - exchange.layout.nodes.bit_length()
+    landed = to_leaves(optax.apply_updates(params, difference(target, params, updates)))
+    prints = tuple(fingerprints(leaf, bits).astype(jnp.float32) for leaf in landed)
+
+    def mean(leaves: Leaves, step: jax.Array) -> Leaves:
+        received = exchange.total(leaves, header(step=step), step)
+        return tuple(total / exchange.layout.nodes for total in received.total)
+
+    means = mean(prints, step)
+    odd = tuple((x != y).astype(jnp.float32) for x, y in zip(prints, means, strict=True))
+    odd = mean_locally(odd, exchange.local_axis)
+    # Never negative, which XLA does not know: all of the first mean comes before the second.
+    number = sum((jnp.sum(x) for x in odd), jnp.float32(0))
+    odd = mean(odd, jnp.where(number < 0, 0, step))
+    return tuple(jnp.where(x > 0, 0.0, t) for x, t in zip(odd, target, strict=True))
+
+
 def difference(target: Leaves, params: PyTree, updates: PyTree) -> PyTree:
     """Updates that lead from `params` to `target`; leaves that do not travel keep theirs."""
-    steps = tuple(end - start for end, start in zip(target, to_leaves(params), strict=True))
-    leading = from_leaves(params, steps)
+
+    def step(old: Any, start: Any, end: Any) -> Any:
+        wide = jnp.promote_types(jnp.result_type(start), jnp.float32)
+        return (end.astype(wide) - jnp.asarray(start, wide)).astype(jnp.result_type(old))
+
     return jax.tree.map(
-        lambda old, param, new: new.astype(jnp.result_type(old)) if travels(param) else old,
+        lambda old, start, end: step(old, start, end) if travels(start) else old,
         updates,
         params,
-        leading,
+        from_leaves(params, target),
     )

@@ -17,9 +17,11 @@ from ._blocking import (
     check_blocking,
     difference,
     exact_mean,
+    land_alike,
     mean_value,
     require_params,
     same_on_virtual_nodes,
+    sum_at_first,
 )
 from ._exchange import (
     CHUNK_BYTES,
@@ -224,17 +226,17 @@ def daso(
         else:
             updates = mean_gradients_locally(updates, local_axis)
 
-        for_inner = value
+        for_inner, apart = value, jnp.bool_(False)
         if blocking == "gradients":
 
-            def mean_of_gradients() -> tuple[PyTree, Any, PhaseState]:
-                head = blocking_header(params, value, step)
+            def mean_of_gradients() -> tuple[PyTree, Any, PhaseState, jax.Array]:
+                head = blocking_header(value, step, _sum_of_bits(params, state, step))
                 mean, received = exact_mean(exchange_of(updates), updates, head, step)
                 counted = count_loss(phase, *loss_words(received.heads))
-                return mean, mean_value(value, received.heads), counted
+                return mean, mean_value(value, received.heads), counted, received.apart
 
-            updates, for_inner, phase = jax.lax.cond(
-                act.blocking, mean_of_gradients, lambda: (updates, value, phase)
+            updates, for_inner, phase, apart = jax.lax.cond(
+                act.blocking, mean_of_gradients, lambda: (updates, value, phase, apart)
             )
             state = state._replace(phase=phase)
 
@@ -253,10 +255,11 @@ def daso(
             drift = jnp.where(together, 0, drift + 1)
             state = state._replace(inner=inner_state)
 
-        averages = act.mean | (act.blocking & (blocking == "parameters"))
+        apart &= step > 0
+        act = act._replace(mean=act.mean | apart | (act.blocking & (blocking == "parameters")))
         updates, state = jax.lax.cond(
-            averages | act.merge | act.start,
-            lambda: _talk(act, averages, params, updates, state, step, value),
+            act.mean | act.merge | act.start,
+            lambda: _talk(act, apart, params, updates, state, step, value),
             lambda: (updates, state),
         )
         phase = end_step(phases, state.phase, step)
@@ -270,7 +273,7 @@ def daso(
 
     def _talk(
         act: Actions,
-        averages: jax.Array,
+        apart: jax.Array,
         params: PyTree,
         updates: PyTree,
         state: DasoState,
@@ -283,10 +286,12 @@ def daso(
             act.merge, lambda: _merge(leaves, params, state, step), lambda: (leaves, state)
         )
         leaves, state = jax.lax.cond(
-            averages, lambda: _mean(leaves, params, state, step, value), lambda: (leaves, state)
+            act.mean,
+            lambda: _mean(leaves, apart, params, updates, state, step, value),
+            lambda: (leaves, state),
         )
         target = difference(leaves, params, updates)
-        updates = select(act.merge | averages, target, updates)
+        updates = select(act.merge | act.mean, target, updates)
         state = jax.lax.cond(act.start, lambda: _start(params, updates, state, step), lambda: state)
         return updates, state
 
@@ -329,17 +334,52 @@ def daso(
         return leaves, state._replace(ticket=jnp.zeros_like(state.ticket))
 
     def _mean(
-        leaves: Leaves, params: PyTree, state: DasoState, step: jax.Array, value: Any
+        leaves: Leaves,
+        apart: jax.Array,
+        params: PyTree,
+        updates: PyTree,
+        state: DasoState,
+        step: jax.Array,
+        value: Any,
     ) -> tuple[Leaves, DasoState]:
-        """Exact mean of parameters and of the inner state; pays what the wire still owes."""
+        """Exact mean of parameters and of the inner state; pays what the wire still owes.
+
+        From the third cool-down update on, what has not met by then is made to.
+        """
         if fmt.narrow:
             leaves = jax.tree.map(jnp.add, leaves, strip(state.error))
             state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
         both = (from_leaves(params, leaves), state.inner)
-        head = blocking_header(params, value if blocking == "parameters" else None, step)
+        given, bits = None, jnp.int32(0)
+        if blocking == "parameters":
+            given, bits = value, _sum_of_bits(params, state, step)
+        head = blocking_header(given, step, bits)
         (target, inner_state), received = exact_mean(exchange_of(both), both, head, step)
         phase = count_loss(state.phase, *loss_words(received.heads))
-        return to_leaves(target), state._replace(inner=inner_state, phase=phase)
+        leaves = to_leaves(target)
+        third = step >= phases.total_steps - phases.cooldown_steps + 2
+        leaves = jax.lax.cond(
+            third & (apart | received.apart),
+            lambda: land_alike(exchange_of(params), leaves, params, updates, step),
+            lambda: leaves,
+        )
+        return leaves, state._replace(inner=inner_state, phase=phase)
+
+    def _sum_of_bits(params: PyTree, state: DasoState, step: jax.Array) -> jax.Array:
+        """Checksum of what is to be the same on all nodes: at first parameters, at last all.
+
+        Where the devices of the node differ, it is one that no other node has.
+        """
+
+        def of_all() -> jax.Array:
+            total = checksum(to_leaves((params, state.inner)))
+            if local_axis is None:
+                return total
+            least, most = (f(total, local_axis) for f in (jax.lax.pmin, jax.lax.pmax))
+            return jnp.where(least == most, most, most + 1 + exchange_of(params).node)
+
+        cools = (phases.cycling_steps > 0) & (step >= phases.total_steps - phases.cooldown_steps)
+        return jax.lax.cond(cools, of_all, lambda: sum_at_first(params, step))
 
     def _start(params: PyTree, updates: PyTree, state: DasoState, step: jax.Array) -> DasoState:
         leaves = to_leaves(optax.apply_updates(params, updates))

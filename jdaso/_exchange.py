@@ -61,6 +61,11 @@ class Received:
         """Whether the numbers of all nodes are finite."""
         return ~jnp.any(self.heads[:, BAD_LEAF] != 0)
 
+    @property
+    def apart(self) -> jax.Array:
+        """Whether the nodes sent different checksums."""
+        return differ(self.heads[:, CHECKSUM])
+
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
@@ -231,12 +236,14 @@ class Exchange:
         total = unpack(self.layout, tuple(self.wire.decode(row) for row in rows))
         if not self.wire.narrow:
             return Received(total, (), heads)
-        node = self._node()
+        node = self.node
         mine = jnp.arange(self.layout.nodes)[:, None] == node
         parts = tuple(jnp.where(mine, part, jnp.zeros_like(part)) for part in lost)
         return Received(total, unpack(self.layout, parts), heads)
 
-    def _node(self) -> Any:
+    @property
+    def node(self) -> Any:
+        """This node's number; between virtual nodes a traced one."""
         return (
             jax.lax.axis_index(Session.node_axis) if self.session.simulated else self.session.node
         )
@@ -248,8 +255,8 @@ class Exchange:
         """
         wrong = (
             jnp.any(heads[:, STATUS] != 0)
-            | jnp.any(heads[:, STEP] != heads[0, STEP])
-            | jnp.any(heads[:, CHECKSUM] != heads[0, CHECKSUM])
+            | differ(heads[:, STEP])
+            | (jnp.any(heads[:, STEP] == 0) & differ(heads[:, CHECKSUM]))
         )
         if self.raise_nonfinite:
             wrong |= jnp.any(heads[:, BAD_LEAF] != 0)
@@ -320,6 +327,17 @@ def first_bad_leaf(leaves: Leaves) -> jax.Array:
         return jnp.int32(0)
     bad = jnp.stack([~jnp.all(jnp.isfinite(leaf)) for leaf in leaves])
     return jnp.where(jnp.any(bad), jnp.argmax(bad).astype(jnp.int32) + 1, 0)
+
+
+def differ(words: jax.Array) -> jax.Array:
+    """Whether the nodes' words are not all the same."""
+    return jnp.any(words != words[0])
+
+
+def fingerprints(leaf: jax.Array, bits: int) -> jax.Array:
+    """Each element as a whole number below ``2**bits`` that two floats share only by chance."""
+    words = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+    return (words * np.uint32(2654435761)) >> np.uint32(32 - bits)
 
 
 def checksum(leaves: Leaves) -> jax.Array:

@@ -19,6 +19,7 @@ from ._blocking import (
     require_params,
     rounded,
     same_on_virtual_nodes,
+    sum_at_first,
 )
 from ._exchange import CHUNK_BYTES, Exchange
 from ._local import mean_gradients_locally, mean_locally
@@ -116,7 +117,7 @@ def synchronous(
             chunk_bytes=chunk_bytes,
         )
         if session.num_nodes > 1 and blocking == "gradients":
-            head = blocking_header(params, value, step)
+            head = blocking_header(value, step, sum_at_first(params, step))
             sent = to_leaves(updates)
             if exchange.wire.narrow:
                 sent = jax.tree.map(jnp.add, sent, strip(error))
@@ -136,7 +137,7 @@ def synchronous(
             exact = Exchange.of(
                 both, session, local_axis=local_axis, name=name, chunk_bytes=chunk_bytes
             )
-            head = blocking_header(params, value, step)
+            head = blocking_header(value, step, sum_at_first(params, step))
             (target, inner_state), _ = exact_mean(exact, both, head, step)
             updates = difference(to_leaves(target), params, updates)
         return updates, SynchronousState(step + 1, inner_state, error)

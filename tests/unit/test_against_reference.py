@@ -174,11 +174,6 @@ def test_finalize_wherever_the_run_stops(merge, wire, stops):
             assert not wrong.any(), f"after {stop} updates"
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="open: p + (t - p) is exact only for p / 2 <= t <= 2 p, so that elements near zero can "
-    "stay a rounding apart after the two repeated means of the cool-down",
-)
 @pytest.mark.parametrize("optimizer", training.NAMES)
 @pytest.mark.parametrize(("nodes", "merge"), [(2, "paper"), (3, "outer")])
 def test_nodes_are_bitwise_equal_while_blocking(nodes, merge, optimizer):
