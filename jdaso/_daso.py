@@ -95,8 +95,10 @@ def daso(
 
     In warm-up and cool-down the nodes average gradients and wait (exact float32 means, whatever
     the wire). The last cycling update completes what is in flight and ends with an exact mean of
-    parameters and of the inner state; from the third cool-down update on all nodes are bitwise
-    equal. One node is `inner`, exactly.
+    parameters and of the inner state, which the next two updates repeat, because ``p + (t - p)``
+    rounds. From the third cool-down update on all nodes are bitwise equal: the few elements that
+    still differ then, changing their sign by more than their own size time after time, stop at 0
+    for that one update. One node is `inner`, exactly.
 
     Put it last in an ``optax.chain``: it decides what the parameters become.
 

@@ -346,9 +346,10 @@ def checksum(leaves: Leaves) -> jax.Array:
     for k, leaf in enumerate(leaves):
         bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32).reshape(-1)
         place = jax.lax.iota(jnp.uint32, bits.size) * np.uint32(2654435761) + np.uint32(k)
-        total = total * np.uint32(31) + jnp.sum(
-            (bits ^ place) * np.uint32(2246822519), dtype=jnp.uint32
-        )
+        # Mixed, not only multiplied: else +1 here and -1 there would cancel in the sum.
+        mixed = (bits ^ place) * np.uint32(2246822519)
+        mixed = (mixed ^ (mixed >> 15)) * np.uint32(3266489917)
+        total = total * np.uint32(31) + jnp.sum(mixed ^ (mixed >> 13), dtype=jnp.uint32)
     return jax.lax.bitcast_convert_type(total, jnp.int32)
 
 

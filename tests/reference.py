@@ -8,6 +8,8 @@ can put the real thing beside it step by step. The rules are those of docs and d
 * cycling update: inner optimizer, then merge what is due, then start what is due;
 * last cycling update: merge at the true age, exact mean of parameters and of the inner float state;
 * first two cool-down updates: the same exact mean once more;
+* third cool-down update: the elements `stopped`, told by the test, become 0 (rounding decides which
+  few they are: those that the nodes could not reach together, on their way through zero);
 * one node alone exchanges nothing.
 
 Sums run over the nodes in rank order.
@@ -133,6 +135,7 @@ def daso(
     blocking="gradients",
     owners=rows_of_blocks,
     steps=None,
+    stopped=None,
 ):
     """Trains `nodes` nodes from `x0`; ``gradient(step, node, x)`` is node's gradient at x.
 
@@ -140,7 +143,7 @@ def daso(
     length): the delay of exchange k, and the distance from its start to the next. `merge` is
     "paper", "corrected" or "outer" (then `outer` is the outer optimizer). `owners(size, nodes)`
     says which node adds up which element, and so keeps what the second rounding of a narrow wire
-    took. `steps` stops early, or goes on past `total`.
+    took. `steps` stops early, or goes on past `total`. `stopped` is a mask of elements.
     """
     everybody = range(nodes)
     last_cycling = total - cooldown - 1
@@ -199,12 +202,18 @@ def daso(
 
     for n in range(total if steps is None else steps):
         g = [gradient(n, p, x[p]) for p in everybody]
+        before = x
         if n < warmup or n > last_cycling:
             if blocking == "gradients":
                 g = [mean(g) for _ in everybody]
             x, state = apply(inner, g, state, x)
             if blocking == "parameters" or n - last_cycling in (1, 2):
                 x, state = average(x, state)
+            if n == last_cycling + 3 and stopped is not None:
+                for p in everybody:
+                    far = np.abs(x[p]) < np.abs(before[p]) / 2  # where x + (target - x) rounds
+                    assert np.all((far | (x[p] * before[p] < 0))[stopped])
+                x = [np.where(stopped, F(0), x[p]) for p in everybody]
         else:
             if n == warmup:
                 base = x[0]

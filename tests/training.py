@@ -86,6 +86,14 @@ def train(session, tx, problem, shapes=SHAPES):
     return trainer(session, tx, problem, shapes)()
 
 
+def stopped(params, cooldown):
+    """Mask of the elements that all nodes set to 0 in the third cool-down update: few."""
+    third = np.asarray(params)[-cooldown + 2].reshape(-1, np.shape(params)[-1])
+    mask = np.all(third == 0, axis=0)
+    assert np.mean(mask) < 0.01 or np.sum(mask) == 1
+    return mask
+
+
 def assert_matches(params, momenta, trace, *, node=None):
     """Every step of every node (or of this one) within float32 rounding of the reference."""
     bound = reference.tolerance(trace)

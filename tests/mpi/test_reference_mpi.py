@@ -86,7 +86,9 @@ def test_step_by_step(session, merge, optimizer, wire):
         results.append((sync_every, delay, run(begin), run(begin)))
     for sync_every, delay, (params, momenta, last), again in results:
         jax.tree.map(np.testing.assert_array_equal, (params, momenta, last), again)
-        trace = expected(problem, optimizer, merge, sync_every=sync_every, delay=delay, wire=wire)
+        settings = dict(sync_every=sync_every, delay=delay, wire=wire)
+        settings["stopped"] = training.stopped(params, COOLDOWN)
+        trace = expected(problem, optimizer, merge, **settings)
         training.assert_matches(params, momenta, trace, node=RANK)
         equal = [
             same_on_all_nodes((params[n], {name: m[n] for name, m in momenta.items()}))

@@ -43,13 +43,14 @@ def both(nodes, optimizer, merge, sync_every, delay, cycling=13, size=24, **opti
     """Parameters and momenta of the simulated engine, and the reference's trace."""
     total = WARMUP + cycling + COOLDOWN
     problem = reference.Quadratic(total, nodes, size)
-    trace = expected(problem, optimizer, merge, sync_every=sync_every, delay=delay, **options)
     shapes = training.SHAPES if size == 24 else {"all": (size,)}
     phases = jdaso.Phases(total, WARMUP, COOLDOWN, sync_every, delay)
     with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
         tx = daso(session, optimizer, merge, phases, **options)
         params, momenta, _ = training.train(session, tx, problem, shapes)
-    return params, momenta, trace
+    settings = dict(sync_every=sync_every, delay=delay, **options)
+    settings["stopped"] = training.stopped(params, COOLDOWN)
+    return params, momenta, expected(problem, optimizer, merge, **settings)
 
 
 @pytest.mark.parametrize("optimizer", training.NAMES)
@@ -69,7 +70,9 @@ def test_every_distance_and_delay(nodes, merge, optimizer):
         for sync_every, delay in PAIRS:
             phases = jdaso.Phases(total, WARMUP, COOLDOWN, sync_every, delay)
             params, momenta, _ = run(init_phases(phases))
-            trace = expected(problem, optimizer, merge, sync_every=sync_every, delay=delay)
+            settings = dict(sync_every=sync_every, delay=delay)
+            settings["stopped"] = training.stopped(params, COOLDOWN)
+            trace = expected(problem, optimizer, merge, **settings)
             training.assert_matches(params, momenta, trace)
 
 
