@@ -26,6 +26,9 @@ _PART_BYTES = 1 << 26
 _GRACE_SECONDS = 5.0
 """How long a node goes on waiting after another one left: its last messages may be on the way."""
 
+_PARTING_SECONDS = 2.0
+"""How long a node that ends its session waits to hear the same from the others."""
+
 _LOOK_SECONDS = 0.2
 """How often a node looks whether another one sounded the alarm."""
 
@@ -71,6 +74,7 @@ class Control:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._alarms_out: list[tuple[Any, bytes]] = []  # requests and the text they send
+        self._copies: list[Any] = []  # communicators given out by `duplicate`
         if topology.num_nodes > 1:
             self._comm = self._duplicate(topology.comm)
             self._alarm = self._duplicate(topology.comm)
@@ -87,8 +91,9 @@ class Control:
             raise self.error(self.failure)
 
     def duplicate(self) -> Any:
-        """A communicator for one more user. Collective."""
-        return self._duplicate(self._comm)
+        """A communicator for one more user; freed with the session. Collective."""
+        self._copies.append(self._duplicate(self._comm))
+        return self._copies[-1]
 
     def _duplicate(self, comm: Any) -> Any:
         copy, request = comm.Idup()
@@ -143,9 +148,10 @@ class Control:
         return time.perf_counter() - begin
 
     def close(self, failed: bool) -> None:
-        """Tells the others that this node ends its session.
+        """Tells the others that this node ends its session, and hears it from them.
 
-        After a failure the look-out stays, to hear whether the others have failed too.
+        A node that ended first does not wait for the others for long. After a failure the look-out
+        stays, to hear whether the others have failed too.
         """
         if self.topology.num_nodes == 1 or self.closed:
             return
@@ -153,11 +159,16 @@ class Control:
         if failed:
             return
         self._sound(_LEFT, "")
-        limit = time.perf_counter() + 2.0
-        while self._alarms_out and time.perf_counter() < limit:
-            self._alarms_out = [(sent, text) for sent, text in self._alarms_out if not sent.Test()]
-            time.sleep(1e-3)
         self.stop()
+
+        def parted() -> bool:
+            self._take_alarms()
+            self._alarms_out = [(sent, text) for sent, text in self._alarms_out if not sent.Test()]
+            return not self._alarms_out and len(self.left) == self.topology.num_nodes - 1
+
+        if poll(parted, lambda: None, _PARTING_SECONDS):
+            for comm in (*self._copies, self._alarm, self._comm):
+                comm.Free()
 
     def stop(self) -> None:
         """Stops looking out."""
@@ -178,24 +189,29 @@ class Control:
         """The look-out's thread: takes alarms in."""
         from mpi4py import MPI
 
-        status = MPI.Status()
         while not self._stop.wait(_LOOK_SECONDS):
             try:
-                while self._alarm.Iprobe(status=status):
-                    source, tag = status.Get_source(), status.Get_tag()
-                    payload = bytearray(status.Get_count(MPI.BYTE))
-                    self._alarm.Recv([payload, len(payload), MPI.BYTE], source=source, tag=tag)
-                    if tag == _LEFT:
-                        self.left.add(source)
-                        continue
-                    self.failed.add(source)
-                    if tag == _FAILED and self.failure is None and not self.closed:
-                        self.failure = payload.decode(errors="replace")
-                        log.error("%s %s", self.topology.prefix(), self.failure)
+                self._take_alarms()
                 self._watch_step()
             except MPI.Exception as error:  # MPI is being shut down around us
                 log.debug("jdaso look-out ends: %s", error)
                 return
+
+    def _take_alarms(self) -> None:
+        from mpi4py import MPI
+
+        status = MPI.Status()
+        while self._alarm.Iprobe(status=status):
+            source, tag = status.Get_source(), status.Get_tag()
+            payload = bytearray(status.Get_count(MPI.BYTE))
+            self._alarm.Recv([payload, len(payload), MPI.BYTE], source=source, tag=tag)
+            if tag == _LEFT:
+                self.left.add(source)
+                continue
+            self.failed.add(source)
+            if tag == _FAILED and self.failure is None and not self.closed:
+                self.failure = payload.decode(errors="replace")
+                log.error("%s %s", self.topology.prefix(), self.failure)
 
     def _watch_step(self) -> None:
         """Ends the job if the compiled step waits in MPI for what cannot come.

@@ -200,6 +200,8 @@ class Exchange:
         sent = sum(chunk.nbytes for chunk in chunks) * 2 * (session.num_nodes - 1)
 
         def enter(step: Any) -> np.ndarray:
+            if session.closed:  # one device: nobody waits for it in a collective, it may raise
+                raise session.closed_error()
             session.control.enter(int(step))
             return np.zeros((), np.int32)
 

@@ -118,6 +118,9 @@ class Session:
             axis_types=(jax.sharding.AxisType.Auto,),
         )
         self._check_threads()
+        # Nodes may have different devices; all of them average in the same way.
+        able = np.array([self._runs_mpi4jax_in_steps()])
+        self.in_step = bool(self.control.allgather("start a session", able).all())
         self.step_comm = self.control.duplicate() if self.in_step else None
 
     @property
@@ -125,9 +128,8 @@ class Session:
         """Whether the nodes are virtual ones of one device."""
         return self.engine == "simulated"
 
-    @property
-    def in_step(self) -> bool:
-        """Whether blocking means are mpi4jax operations of the compiled step itself.
+    def _runs_mpi4jax_in_steps(self) -> bool:
+        """Whether this node's blocking means can be mpi4jax operations of the compiled step itself.
 
         mpi4jax works in programs of one device only; on a GPU it needs to be built for it.
         """
@@ -183,6 +185,10 @@ class Session:
                 self.topology.prefix(),
                 total_steps,
             )
+
+    def closed_error(self) -> NodeError:
+        """What a compiled step is told that goes on after `close`."""
+        return self.control.error("This session was closed, and a compiled step still uses it.")
 
     def require_usable(self) -> None:
         """Raises if the session was closed, or this is not the thread that made it."""
@@ -261,7 +267,7 @@ class Session:
         limit = 1.0 if failed else self.control.timeout_seconds
         ended = all([channel.close(limit) for channel in self._channels.values()])
         self.closed = True
-        self.control.close(failed)
+        self.control.close(failed or not ended)
         _exit.unwatch(self, failed=failed, stuck=not ended)
 
     def __enter__(self) -> Session:
@@ -322,7 +328,7 @@ def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Cal
     def call(*args: Any) -> Any:
         try:
             if session.closed:
-                raise session.control.error("This session was closed; a step still uses it.")
+                raise session.closed_error()
             return function(*args)
         except Exception as error:
             session.control.broken = session.control.broken or error

@@ -23,7 +23,7 @@ def import_mpi4jax() -> ModuleType:
     """
     try:
         import mpi4jax
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # the latter where the ABI differs
         from mpi4py import MPI
 
         library = MPI.Get_library_version().split("\n")[0].split(",")[0].strip()

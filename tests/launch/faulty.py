@@ -3,6 +3,7 @@
 Prints ``NODE SECONDS ERROR TEXT`` on a node that met an error, ``NODE end`` on one that did not.
 """
 
+import concurrent.futures
 import logging
 import os
 import signal
@@ -37,6 +38,9 @@ def act(session, step):
             time.sleep(30)
         if what == "closed":
             session.close()
+        if what == "thread":
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                pool.submit(jdaso.mean, jnp.ones(2), session).result()
 
 
 def parameters(odd):
@@ -61,6 +65,8 @@ def run(rank):
         engine = "carrier pigeon"
     if odd and CASE == "version":
         jdaso.__version__ = "0.0.1"
+    if odd and CASE == "more_devices":
+        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     with jdaso.Session(engine=engine, timeout_seconds=TIMEOUT_SECONDS) as session:
         if odd and CASE == "phases_invalid":
             jdaso.Phases(STEPS, sync_every=2, delay=3)

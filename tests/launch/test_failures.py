@@ -4,14 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
-from _launcher import mpirun
+from _launcher import ENVIRONMENTS, mpirun
 
 SCRIPT = str(Path(__file__).with_name("faulty.py"))
 LIMIT_SECONDS = 10.0
 
 
-def launch(case, engine="mpi4jax", nodes=2, devices=1, mpi="mpich"):
-    return mpirun(nodes, [SCRIPT, case, engine], mpi=mpi, devices=devices, timeout=60)
+def launch(case, engine="mpi4jax", nodes=2, devices=1, mpi="mpich", **env):
+    return mpirun(nodes, [SCRIPT, case, engine], mpi=mpi, devices=devices, timeout=60, env=env)
 
 
 def errors(done):
@@ -91,7 +91,38 @@ def test_every_wait_has_a_limit(case):
     assert re.search(r"node 0 of 2.*(within 6 s|Waited 6 s)", done.stdout), done.stdout
 
 
-def test_a_closed_session_is_an_error():
-    done = launch("closed", "mpi4py")
+@pytest.mark.parametrize("engine", ["mpi4jax", "mpi4py"])
+def test_a_closed_session_is_an_error(engine):
+    """Also in a step that was compiled before, and on a communicator that was given back."""
+    done = launch("closed", engine)
     assert done.returncode != 0
     assert re.search(r"\[node 1 of 2.*session was closed", done.stdout), done.stdout
+
+
+def test_a_session_belongs_to_one_thread():
+    told = errors(launch("thread"))
+    assert "A session belongs to the thread that made it" in told[1][1]
+    assert "node 1" in told[0][1], "the other node hears of it"
+
+
+def test_mpi_must_allow_calls_from_threads():
+    told = errors(launch("level", MPI4PY_RC_THREAD_LEVEL="serialized"))
+    assert set(told) == {0, 1}
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS and "THREAD_MULTIPLE" in text
+
+
+def test_mpi4jax_built_for_another_mpi(tmp_path):
+    """The real thing: MPICH's ranks get the mpi4jax that was built against Open MPI."""
+    [foreign] = ENVIRONMENTS["openmpi"].glob("lib/python*/site-packages/mpi4jax")
+    (tmp_path / "mpi4jax").symlink_to(foreign)
+    told = errors(launch("foreign", PYTHONPATH=str(tmp_path)))
+    assert set(told) == {0, 1}
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS and "built for another MPI" in text
+
+
+def test_nodes_of_different_numbers_of_devices_work_together():
+    """Node 1 has two devices and cannot run mpi4jax inside a step: then none of them does."""
+    done = launch("more_devices")
+    assert done.returncode == 0 and done.stdout.count("end") == 2, done.stdout
