@@ -265,13 +265,17 @@ class Exchange:
         paths = tuple(leaf.path for leaf in self.layout.exchanged)
 
         def report(words: jax.Array) -> np.ndarray:
-            self.session.report(np.asarray(words), paths)
+            words = np.array(words)
+            if not self.raise_nonfinite:
+                words[:, BAD_LEAF] = 0
+            self.session.report(words, paths)
             return np.zeros((), np.int32)
 
         shape, callback = ShapeDtype((), jnp.int32), io_callback
         if self.session.simulated:
             # The headers are the same on all virtual nodes; said so, vmap leaves cond a cond. It
-            # takes no effects there, so this callback is kept by the use of its result.
+            # takes no effects there, so this callback is kept by the use of its result; and XLA
+            # may call a pure one where the branch is not taken.
             wrong = jax.lax.pmax(wrong.astype(jnp.int32), Session.node_axis) > 0
             heads = jax.lax.pmax(heads, Session.node_axis)
             callback = partial(jax.pure_callback, vmap_method="sequential")

@@ -205,7 +205,7 @@ class Session:
             )
 
     def report(self, heads: np.ndarray, leaves: tuple[str, ...]) -> None:
-        """Raises what the headers of an exchange say; the same on every node and device."""
+        """Raises what the headers of an exchange say, if anything; the same everywhere."""
         step = int(heads[self.node % len(heads), STEP])
         if heads[:, STATUS].any():
             raise self.control.broken or self.control.error("An exchange failed.", step)
@@ -227,11 +227,12 @@ class Session:
             )
         sums = heads[:, CHECKSUM].tolist()
         odd = [node for node, value in enumerate(sums) if value != sums[0]]
-        raise self.control.error(
-            f"Parameters differ at the first update: nodes {odd} from node 0. Give all nodes the "
-            "same with params = jdaso.broadcast(params, session) before tx.init.",
-            step,
-        )
+        if step == 0 and odd:
+            raise self.control.error(
+                f"Parameters differ at the first update: nodes {odd} from node 0. Give all nodes "
+                "the same with params = jdaso.broadcast(params, session) before tx.init.",
+                step,
+            )
 
     def fail(self, text: str) -> None:
         """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""
