@@ -264,8 +264,8 @@ class Exchange:
             wrong |= jnp.any(heads[:, BAD_LEAF] != 0)
         paths = tuple(leaf.path for leaf in self.layout.exchanged)
 
-        def report(words: jax.Array) -> np.ndarray:
-            words = np.array(words)
+        def report(heads: jax.Array) -> np.ndarray:
+            words = np.array(heads)
             if not self.raise_nonfinite:
                 words[:, BAD_LEAF] = 0
             self.session.report(words, paths)
