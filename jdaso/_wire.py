@@ -24,6 +24,7 @@ first leaf that is not finite (0: none); completed updates; checksum of the para
 measured seconds of the last exchange and of a step; 1 where the host met an error."""
 
 _FLOAT16_MAX = 65504.0
+_INT8_LEAST_SCALE = 2.0**-120
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Wire:
 
         bfloat16 and float16 round to the nearest, ties to even (float16 saturates). int8 rounds
         ``v / scale`` in blocks of 256, ``scale = max|v| / 127``; the scales follow the numbers.
+        Blocks below 1e-34 become zeros: XLA flushes subnormal numbers, NumPy does not.
         """
         if self.name == "float32":
             return rows
@@ -62,6 +64,7 @@ class Wire:
             blocks = rows.reshape(*rows.shape[:-1], -1, BLOCK)
             # A product: XLA would make one of a division by 127, and NumPy would not.
             scale = xp.max(xp.abs(blocks), axis=-1, keepdims=True) * np.float32(1 / 127)
+            scale = xp.where(scale < np.float32(_INT8_LEAST_SCALE), np.float32(0), scale)
             safe = xp.where(scale > 0, scale, np.float32(1))
             numbers = xp.round(blocks / safe).astype(np.int8)
             pair = [_bits(numbers, np.uint8), _bits(scale, np.uint8)]
