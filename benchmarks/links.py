@@ -36,8 +36,6 @@ def ip(*words):
 @contextlib.contextmanager
 def hosts(gigabits):
     """Network namespaces on a bridge, every link at the rate; gives the folder of the launcher."""
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
-        raise SystemExit("links.py makes network namespaces: run it as root, with iproute2.")
     with contextlib.ExitStack() as stack:
         ip("link", "add", BRIDGE, "type", "bridge")
         stack.callback(ip, "link", "delete", BRIDGE)
@@ -105,6 +103,9 @@ def main():
         node, row = measure(megabytes, options.engine, repeats)
         if node == 0:
             _report.give(row)
+        return
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
+        print("links.py makes network namespaces: run it as root, with iproute2 installed.")
         return
     os.environ |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}  # nothing by shared memory
     rows = []
