@@ -10,7 +10,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if os.environ.get("JDASO_TYPECHECK") == "1":
     from jaxtyping import install_import_hook
 
-    install_import_hook("jdaso", "beartype.beartype")
+    # PEP 484: an int will do where a float is asked for (timeout_seconds=30).
+    checker = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+    install_import_hook("jdaso", checker)
 
 import jax
 

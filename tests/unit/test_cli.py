@@ -61,16 +61,17 @@ def test_a_failure_shows_the_end_of_what_was_said():
 
 
 def test_a_timeout_ends_the_ranks_and_what_they_started(tmp_path):
+    """They would run for minutes; the limit leaves a busy machine time to start them."""
     code = f"""
 import subprocess, sys, time, pathlib
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(200)"])
 pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(child.pid))
-time.sleep(60)
+time.sleep(200)
 """
     begin = time.monotonic()
-    with pytest.raises(LaunchError, match="did not finish within 2 s"):
-        python(code, timeout_seconds=2)
-    assert time.monotonic() - begin < 15
+    with pytest.raises(LaunchError, match="did not finish within 5 s"):
+        python(code, timeout_seconds=5)
+    assert time.monotonic() - begin < 100
     assert_ended(int((tmp_path / "pid").read_text()))
 
 
@@ -155,13 +156,12 @@ def test_display_without_a_terminal_prints_plain_lines():
 
 
 def assert_ended(pid):
-    for _ in range(50):
+    for _ in range(200):
         try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rsplit(")", 1)[1].split()[0] == "Z":
+                    return  # ended, not yet collected by its new parent
+        except (FileNotFoundError, ProcessLookupError):
             return
-        with open(f"/proc/{pid}/stat") as stat:  # ended, not yet collected by its new parent
-            if stat.read().rsplit(")", 1)[1].split()[0] == "Z":
-                return
         time.sleep(0.1)
     raise AssertionError(f"process {pid} is still running")
