@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from ._exchange import Exchange, Received, checksum, fingerprints, loss_words
+from ._exchange import Exchange, Received, checksum, fingerprints, first_bad_leaf, loss_words
 from ._local import mean_locally
-from ._packing import from_leaves, pack, to_leaves, travels, unpack
+from ._packing import from_halves, from_leaves, pack, to_halves, to_leaves, travels, unpack
 from ._session import Session
 from ._types import Leaves, PyTree
-from ._wire import header
+from ._wire import BAD_LEAF, header, with_bad_leaf
 
 
 def require_params(params: PyTree | None, name: str) -> PyTree:
@@ -74,6 +75,43 @@ def exact_mean(
     return from_leaves(tree, tuple(total / nodes for total in received.total)), received
 
 
+class Everything(NamedTuple):
+    """What is to be the same on all nodes; the fields' names are in errors."""
+
+    params: PyTree
+    inner: PyTree = ()
+    whole: Leaves = ()
+
+
+def exact_mean_of_finite(
+    exchange_of: Callable[[PyTree], Exchange],
+    params: PyTree,
+    inner: PyTree,
+    head: jax.Array,
+    step: jax.Array,
+) -> tuple[PyTree, PyTree, Received]:
+    """Exact mean of parameters and inner state over the nodes whose numbers are finite.
+
+    Integers, booleans and keys of the inner state become node 0's. Where other numbers than finite
+    ones are an error, all nodes raise it.
+    """
+    exchange = exchange_of(Everything(params, inner, to_halves(inner)))
+    leaves, whole = to_leaves((params, inner)), to_halves(inner)
+    bad = first_bad_leaf(leaves)
+    sent = tuple(jnp.where(bad == 0, leaf, jnp.zeros_like(leaf)) for leaf in leaves)
+    sent += tuple(jnp.where(exchange.node == 0, half, jnp.zeros_like(half)) for half in whole)
+    received = exchange.total(sent, with_bad_leaf(head, bad), step)
+    finite = jnp.sum(received.heads[:, BAD_LEAF] == 0)
+    number = jnp.maximum(finite, 1).astype(jnp.float32)
+    totals = received.total[: len(leaves)]
+    means = tuple(
+        jnp.where(finite > 0, total / number, leaf)
+        for total, leaf in zip(totals, leaves, strict=True)
+    )
+    params, inner = from_leaves((params, inner), means)
+    return params, from_halves(inner, received.total[len(leaves) :]), received
+
+
 def land_alike(
     exchange: Exchange, target: Leaves, params: PyTree, updates: PyTree, step: jax.Array
 ) -> Leaves:
@@ -83,21 +121,24 @@ def land_alike(
     get different t; it can happen that no update at all takes them to one point but
     ``p + (-p) = 0``, on the way of an element that changes its sign.
     """
-    # Whole numbers so small that float32 sums of them, and means of equal ones, are exact.
+    # Whole numbers so small that float32 sums of them are exact.
     bits = 24 - exchange.layout.nodes.bit_length()
     landed = to_leaves(optax.apply_updates(params, difference(target, params, updates)))
     prints = tuple(fingerprints(leaf, bits).astype(jnp.float32) for leaf in landed)
 
-    def mean(leaves: Leaves, step: jax.Array) -> Leaves:
-        received = exchange.total(leaves, header(step=step), step)
-        return tuple(total / exchange.layout.nodes for total in received.total)
+    def total(leaves: Leaves, step: jax.Array) -> Leaves:
+        return exchange.total(leaves, header(step=step), step).total
 
-    means = mean(prints, step)
-    odd = tuple((x != y).astype(jnp.float32) for x, y in zip(prints, means, strict=True))
+    sums = total(prints, step)
+    # XLA makes a product of a division by a constant, so that a mean of equals would be inexact.
+    odd = tuple(
+        (exchange.layout.nodes * x != y).astype(jnp.float32)
+        for x, y in zip(prints, sums, strict=True)
+    )
     odd = mean_locally(odd, exchange.local_axis)
-    # Never negative, which XLA does not know: all of the first mean comes before the second.
+    # Never negative, which XLA does not know: all of the first sum comes before the second.
     number = sum((jnp.sum(x) for x in odd), jnp.float32(0))
-    odd = mean(odd, jnp.where(number < 0, 0, step))
+    odd = total(odd, jnp.where(number < 0, 0, step))
     return tuple(jnp.where(x > 0, 0.0, t) for x, t in zip(odd, target, strict=True))
 
 

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ._blocking import exact_mean
+from ._blocking import exact_mean, exact_mean_of_finite
 from ._daso import DasoState
 from ._exchange import Exchange
 from ._local import mean_locally
-from ._packing import describe, from_leaves, to_leaves
+from ._packing import Leaf, describe, from_leaves, is_float, to_leaves
 from ._session import Session
 from ._types import PyTree
 from ._wire import header
@@ -112,52 +112,111 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         return params
     is_daso = lambda x: isinstance(x, DasoState)  # noqa: E731
     states = [x for x in jax.tree.leaves(opt_state, is_leaf=is_daso) if is_daso(x)]
-    stacked = any(np.ndim(state.step) == 1 for state in states)
-    if stacked and not session.simulated:
-        params = jax.tree.map(lambda x: x[0], params)
+    stacked = any(np.ndim(state.step) == 1 for state in states) and not session.simulated
+    if stacked:
+        params = jax.tree.map(_mean_of_devices, params)
         states = jax.tree.map(lambda x: x[0], states)
+    elif any(int(np.max(np.asarray(state.drift))) > 0 for state in states):
+        params = _mean_of_shards(params, session)
     steps = [int(np.max(np.asarray(state.step))) for state in states]
     session.agree("finalize", [("the step of the optimizer state", str(steps))])
+    skips = False
     for state in states:
         in_flight = int(np.max(np.asarray(state.ticket))) != 0
+        mine = [x for (number, _), x in session.completions.items() if number == _number(state)]
+        skips |= any(completion.skips for completion in mine)
         if in_flight or jax.tree.leaves(state.error):
             params = _complete(params, state, in_flight, session)
-    result = mean(params, session)
-    if stacked and not session.simulated:
+    mean_of = partial(_mean_of_finite, session=session, skips=skips)
+    if session.simulated:
+        mean_of = jax.vmap(mean_of, axis_name=session.node_axis)
+    else:
+        _agree_on_shapes(session, "average a tree", params)
+    result = jax.block_until_ready(jax.jit(mean_of)(params))
+    if stacked:
         devices = len(session.devices)
         result = jax.tree.map(lambda x: jnp.broadcast_to(x, (devices, *jnp.shape(x))), result)
     return result
 
 
+def _number(state: DasoState) -> int:
+    return int(np.max(np.asarray(state.optimizer)))
+
+
+def _mean_of_devices(x: Any) -> Any:
+    """Mean over the first axis, of a node's devices, which may have parted (`local_every`)."""
+    if not is_float(jnp.result_type(x)):
+        return x[0]
+    wide = jnp.promote_types(jnp.result_type(x), jnp.float32)
+    apart = jnp.any(x != x[:1])
+    return jnp.where(apart, jnp.mean(x.astype(wide), axis=0).astype(x.dtype), x[0])
+
+
+def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
+    """The same for arrays that are declared replicated, of which each device holds its own."""
+    leaves = [x for x in jax.tree.leaves(params) if isinstance(x, jax.Array)]
+    devices = len(session.devices)
+    if any(len(x.addressable_shards) != devices for x in leaves) or devices == 1:
+        raise session.control.error(
+            f"The {devices} devices of this node have parted (local_every > 1), and finalize was "
+            "given the parameters of one. Pass parameters and state of all devices, stacked along "
+            "their first axis."
+        )
+
+    def mean_of(x: jax.Array) -> jax.Array:
+        return _mean_of_devices(jnp.stack([np.asarray(s.data) for s in x.addressable_shards]))
+
+    return jax.tree.map(mean_of, params)
+
+
 def _complete(params: PyTree, state: DasoState, in_flight: bool, session: Session) -> PyTree:
     """Merges what one optimizer has in flight, and what its wire owes, into its own leaves."""
-    paths, tree = jax.tree_util.tree_flatten_with_path(params)
-    flat = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
-    optimizer = int(np.max(np.asarray(state.optimizer)))
-    for (leaves, name), complete in session.completions.items():
-        mine = [leaf.path for leaf in leaves if leaf.exchanged]
-        if name != optimizer or not all(path in flat for path in mine):
+    flat, tree = jax.tree.flatten(params)
+    here = describe(params)
+    for (number, leaves), completion in session.completions.items():
+        mine = [leaf for leaf in leaves if leaf.exchanged]
+        places = _places(mine, here, simulated=session.simulated)
+        if number != _number(state) or places is None:
             continue
-        before = [flat[path] for path in mine]
-        complete = partial(complete, in_flight=in_flight)
+        before = [flat[k] for k in places]
+        complete = partial(completion.complete, in_flight=in_flight)
         if session.simulated:
             complete = jax.vmap(complete, axis_name=session.node_axis)
-        try:
-            after = jax.jit(complete)(to_leaves(before), state)
-        except TypeError:
-            continue
-        flat |= dict(zip(mine, from_leaves(before, after), strict=True))
-        return jax.tree.unflatten(tree, flat.values())
+        after = from_leaves(before, jax.jit(complete)(to_leaves(before), state))
+        for k, leaf in zip(places, after, strict=True):
+            flat[k] = leaf
+        return jax.tree.unflatten(tree, flat)
     raise session.control.error(
         "The optimizer state has an exchange in flight, but no optimizer of this session has "
         "parameters like the ones given. Pass the parameters that were given to tx.update."
     )
 
 
+def _places(mine: list[Leaf], here: tuple[Leaf, ...], *, simulated: bool) -> list[int] | None:
+    """Where an optimizer's leaves are among all: by path, else (other containers) by order."""
+    skip = 1 if simulated else 0  # an axis of nodes
+    of_path = {leaf.path: k for k, leaf in enumerate(here)}
+    by_path = [of_path.get(leaf.path, -1) for leaf in mine]
+    by_order = [k for k, leaf in enumerate(here) if leaf.exchanged]
+    for places in (by_path, by_order):
+        found = [(here[k].shape[skip:], here[k].dtype) for k in places if k >= 0]
+        if found == [(leaf.shape, leaf.dtype) for leaf in mine]:
+            return places
+    return None
+
+
 def _mean(tree: PyTree, session: Session, local_axis: str | None) -> PyTree:
     exchange = Exchange.of(tree, session, local_axis=local_axis, name="mean")
     step = jnp.zeros((), jnp.int32)
     return exact_mean(exchange, tree, header(step=step), step)[0]
+
+
+def _mean_of_finite(params: PyTree, session: Session, skips: bool) -> PyTree:
+    def exchange_of(tree: PyTree) -> Exchange:
+        return Exchange.of(tree, session, name="finalize", raise_nonfinite=not skips)
+
+    step = jnp.zeros((), jnp.int32)
+    return exact_mean_of_finite(exchange_of, params, (), header(step=step), step)[0]
 
 
 def _traced(tree: PyTree) -> bool:

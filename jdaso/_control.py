@@ -7,12 +7,12 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ._topology import Topology
+from ._topology import Topology, poll
 from ._types import NodeError
 
 log = logging.getLogger("jdaso")
@@ -34,21 +34,6 @@ _LOOK_SECONDS = 0.2
 
 Facts = Sequence[tuple[str, str]]
 """What must be the same on all nodes: names and values, both readable."""
-
-
-def poll(done: Callable[[], bool], check: Callable[[], None], limit_seconds: float) -> bool:
-    """Asks `done` until it says yes, ever less often; False when the limit has passed.
-
-    `check` is called on the way and may raise.
-    """
-    begin, pause = time.perf_counter(), 1e-5
-    while not done():
-        if time.perf_counter() - begin > limit_seconds:
-            return False
-        check()
-        time.sleep(pause)
-        pause = min(pause * 2, 2e-3)
-    return True
 
 
 class Control:

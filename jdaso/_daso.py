@@ -11,12 +11,13 @@ import optax
 from jax.experimental import io_callback
 from jaxtyping import Array, Float, Int
 
-from ._agreement import agree_on_init, hash_name
+from ._agreement import agree_on_init
 from ._blocking import (
     blocking_header,
     check_blocking,
     difference,
     exact_mean,
+    exact_mean_of_finite,
     land_alike,
     mean_value,
     require_params,
@@ -34,7 +35,7 @@ from ._exchange import (
 )
 from ._local import mean_gradients_locally, mean_locally, require_axis
 from ._merge import Merge, merge_of
-from ._packing import dress, from_leaves, strip, to_leaves
+from ._packing import dress, from_leaves, strip, to_halves, to_leaves
 from ._phases import (
     Actions,
     Phases,
@@ -47,7 +48,7 @@ from ._phases import (
     init_phases,
     select,
 )
-from ._session import Session
+from ._session import Completion, Session
 from ._types import Leaves, PyTree, ShapeDtype
 from ._wire import header, wire_of
 
@@ -55,7 +56,7 @@ from ._wire import header, wire_of
 class DasoState(NamedTuple):
     """State of `daso`: all of it, but for the numbers on the wire, which the session holds."""
 
-    optimizer: Int[Array, ""]  # stands for the optimizer's name; the same on all nodes
+    optimizer: Int[Array, ""]  # the session's number for it; the same on all nodes
     step: Int[Array, ""]  # completed updates; the same on all nodes
     ticket: Int[Array, ""]  # the exchange in flight, 0 for none; the same on all nodes
     started: Int[Array, ""]  # step of the last start; the same on all nodes
@@ -115,9 +116,10 @@ def daso(
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam).
         on_nonfinite: what happens when any node's snapshot holds NaN or infinity: all nodes
-            ``"raise"``, or all nodes ``"skip"`` that merge.
+            ``"raise"``, or all nodes ``"skip"`` that merge. In an exact mean ``"skip"`` leaves that
+            node out, and gives it the others' mean.
         chunk_bytes: float32 bytes that travel at once.
-        name: tells optimizers of equal shapes that share a session apart.
+        name: tells optimizers of equal shapes that are used in one step apart.
 
     Returns:
         A transformation whose ``update`` needs ``params`` and takes the local loss as ``value=``
@@ -151,7 +153,7 @@ def daso(
             "local_axis: call update inside shard_map or pmap and name its axis."
         )
     inner = optax.with_extra_args_support(inner)
-    nodes = session.num_nodes
+    nodes, number = session.num_nodes, session.number_optimizer()
     keeps_anchor = rule.needs_anchor or fmt.narrow
     drifts = phases.max_local_every > 1 and local_axis is not None
 
@@ -162,6 +164,7 @@ def daso(
             wire=wire,
             local_axis=axis,
             name=name,
+            owner=number,
             chunk_bytes=chunk_bytes,
             raise_nonfinite=on_nonfinite == "raise",
         )
@@ -170,14 +173,15 @@ def daso(
         session.require_usable()
         settings = [("phases", phases), ("wire", wire), ("merge", rule.name)]
         settings += [("blocking", blocking), ("on_nonfinite", on_nonfinite)]
+        settings += [("chunk_bytes", chunk_bytes), ("name", name)]
         facts = [(f"the setting {key}", str(value)) for key, value in settings]
-        agree_on_init(session, params, [("the optimizer", "daso"), *facts])
+        agree_on_init(session, params, [("the optimizer", f"daso, number {number}"), *facts])
         leaves, frame = (to_leaves(params), params) if nodes > 1 else ((), ())
         # Each field its own buffer: steps that donate their state must not meet one twice.
         zeros = lambda: dress(frame, tuple(map(jnp.zeros_like, leaves)))  # noqa: E731
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
         return DasoState(
-            optimizer=jnp.asarray(hash_name(name), jnp.int32),
+            optimizer=jnp.asarray(number, jnp.int32),
             step=zero(),
             ticket=zero(),
             started=zero(),
@@ -265,6 +269,7 @@ def daso(
             lambda: (updates, state),
         )
         phase = end_step(phases, state.phase, step)
+        state = state._replace(optimizer=jnp.full_like(state.optimizer, number))
         return updates, state._replace(step=step + 1, drift=drift, phase=phase)
 
     def _meet(params: PyTree, updates: PyTree, inner_state: PyTree) -> tuple[PyTree, PyTree]:
@@ -351,12 +356,13 @@ def daso(
         if fmt.narrow:
             leaves = jax.tree.map(jnp.add, leaves, strip(state.error))
             state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
-        both = (from_leaves(params, leaves), state.inner)
         given, bits = None, jnp.int32(0)
         if blocking == "parameters":
             given, bits = value, _sum_of_bits(params, state, step)
         head = blocking_header(given, step, bits)
-        (target, inner_state), received = exact_mean(exchange_of(both), both, head, step)
+        target, inner_state, received = exact_mean_of_finite(
+            exchange_of, from_leaves(params, leaves), state.inner, head, step
+        )
         phase = count_loss(state.phase, *loss_words(received.heads))
         leaves = to_leaves(target)
         third = step >= phases.total_steps - phases.cooldown_steps + 2
@@ -374,7 +380,7 @@ def daso(
         """
 
         def of_all() -> jax.Array:
-            total = checksum(to_leaves((params, state.inner)))
+            total = checksum((*to_leaves((params, state.inner)), *to_halves(state.inner)))
             if local_axis is None:
                 return total
             least, most = (f(total, local_axis) for f in (jax.lax.pmin, jax.lax.pmax))
@@ -426,7 +432,8 @@ def daso(
                 leaves, state = _apply(received, leaves, state, state.step - 1 - state.started)
             return jax.tree.map(jnp.add, leaves, strip(state.error)) if fmt.narrow else leaves
 
-        session.completions[exchange.layout.leaves, hash_name(name)] = complete
+        done = Completion(exchange.layout.leaves, complete, on_nonfinite == "skip")
+        session.completions[number, done.leaves] = done
 
     # optax's protocol names its own aliases of Any for states.
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore

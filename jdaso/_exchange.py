@@ -77,6 +77,7 @@ class Exchange:
         wire: the format.
         local_axis: axis of the local devices that the caller is inside of, or None.
         name: tells optimizers of equal shapes apart.
+        owner: the optimizer; 0 for none, whose exchanges must not be started again.
         raise_nonfinite: whether numbers that are not finite are an error.
     """
 
@@ -85,6 +86,7 @@ class Exchange:
     wire: Wire
     local_axis: str | None = None
     name: str = ""
+    owner: int = 0
     raise_nonfinite: bool = True
 
     @classmethod
@@ -96,12 +98,13 @@ class Exchange:
         wire: str = "float32",
         local_axis: str | None = None,
         name: str = "",
+        owner: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
         raise_nonfinite: bool = True,
     ) -> Exchange:
         """The exchange for trees like `tree`."""
         layout = layout_of(tree, session.num_nodes, chunk_bytes)
-        return cls(session, layout, wire_of(wire), local_axis, name, raise_nonfinite)
+        return cls(session, layout, wire_of(wire), local_axis, name, owner, raise_nonfinite)
 
     @cached_property
     def channel(self) -> Channel:
@@ -147,7 +150,8 @@ class Exchange:
         ticket = step + 1
         if self.session.simulated:
             return ticket, self._reduce(chunks, head, _virtual(self.session)), sent
-        call = guarded(partial(_start, self.channel, blocking), self.session, np.int32(0))
+        start = partial(_start, self.channel, owner=self.owner, blocking=blocking)
+        call = guarded(start, self.session, np.int32(0))
         tokens = [
             self._from_one(
                 turn + k,
@@ -292,11 +296,9 @@ class Exchange:
         return jax.tree.map(partial(_spread, self.local_axis), jax.lax.cond(mine, call, none))
 
 
-def _start(
-    channel: Channel, blocking: bool, ticket: Any, k: Any, rows: Any, head: Any
-) -> np.ndarray:
+def _start(channel: Channel, ticket: Any, k: Any, rows: Any, head: Any, **about: Any) -> np.ndarray:
     rows, head = np.asarray(rows), np.asarray(head)
-    return np.asarray(channel.start_chunk(int(ticket), int(k), rows, head, blocking), np.int32)
+    return np.asarray(channel.start_chunk(int(ticket), int(k), rows, head, **about), np.int32)
 
 
 def _spread(axis: str, x: jax.Array) -> jax.Array:

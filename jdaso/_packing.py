@@ -108,6 +108,34 @@ def from_leaves(tree: PyTree, leaves: Leaves) -> PyTree:
     return jax.tree.map(lambda old: _from_reals(next(new), old) if travels(old) else old, tree)
 
 
+def to_halves(tree: PyTree) -> Leaves:
+    """The leaves that are not averaged (integers, booleans, keys), as float32 numbers of 16 bits.
+
+    These can be summed exactly where all nodes but one hold zeros.
+    """
+    halves = []
+    for leaf in jax.tree.leaves(tree):
+        if is_float(jnp.result_type(leaf)) or np.size(leaf) == 0:
+            continue
+        words = _to_words(leaf)
+        pair = [words & np.uint32(0xFFFF), words >> np.uint32(16)]
+        halves.append(jnp.stack(pair, axis=-1).astype(jnp.float32))
+    return tuple(halves)
+
+
+def from_halves(tree: PyTree, halves: Leaves) -> PyTree:
+    """`tree` with the leaves replaced that `to_halves` took."""
+    new = iter(halves)
+
+    def restore(old):
+        if is_float(jnp.result_type(old)) or np.size(old) == 0:
+            return old
+        low, high = jnp.moveaxis(next(new).astype(jnp.uint32), -1, 0)
+        return _from_words(low | (high << np.uint32(16)), old)
+
+    return jax.tree.map(restore, tree)
+
+
 def dress(tree: PyTree, leaves: Leaves) -> PyTree:
     """Float32 leaves in the structure of a tree, so that optax can map a state with its parameters.
 
@@ -162,6 +190,27 @@ def unpack(layout: Layout, chunks: Chunks) -> Leaves:
 def travels(x) -> bool:
     """Whether a leaf of a tree is exchanged: a float or complex array with elements."""
     return is_float(jnp.result_type(x)) and np.size(x) > 0
+
+
+def _is_key(x) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+
+
+def _to_words(x) -> jax.Array:
+    """The bits of an array that holds no floats; 64-bit numbers get a last axis of two words."""
+    x = jnp.asarray(jax.random.key_data(x) if _is_key(x) else x)
+    if x.dtype.itemsize < 4:
+        x = x.astype(jnp.int32)
+    return jax.lax.bitcast_convert_type(x, jnp.uint32)
+
+
+def _from_words(words: jax.Array, old) -> jax.Array:
+    if _is_key(old):
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(old))
+    dtype = jnp.result_type(old)
+    if dtype.itemsize < 4:
+        return jax.lax.bitcast_convert_type(words, jnp.int32).astype(dtype)
+    return jax.lax.bitcast_convert_type(words, dtype)
 
 
 def _to_reals(x) -> jax.Array:

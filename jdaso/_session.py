@@ -7,7 +7,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,13 +17,27 @@ from ._compat import cpu_threads_reserved, reserve_cpu_threads
 from ._control import Control, Facts
 from ._engine import ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
-from ._packing import Layout
+from ._packing import Layout, Leaf
 from ._timeline import Stats, Timeline
 from ._topology import Topology, claim_gpus, find_topology
-from ._types import NodeError
+from ._types import Leaves, NodeError
 from ._wire import BAD_LEAF, CHECKSUM, STATUS, STEP, wire_of
 
 log = logging.getLogger("jdaso")
+
+
+class Completion(NamedTuple):
+    """How a run of one optimizer is completed.
+
+    Attributes:
+        leaves: the leaves that its exchanges take.
+        complete: merges what is in flight, and adds what a wire owes, into float32 leaves.
+        skips: whether numbers that are not finite are left out, and not an error.
+    """
+
+    leaves: tuple[Leaf, ...]
+    complete: Callable[..., Leaves]
+    skips: bool
 
 
 class Session:
@@ -96,7 +110,8 @@ class Session:
         self.closed = False
         self._owner = threading.get_ident()
         self._channels: dict[Any, Channel] = {}
-        self.completions: dict[Any, Callable[..., Any]] = {}  # layout -> what finalize calls
+        self.optimizers = 0  # how many were made
+        self.completions: dict[Any, Completion] = {}  # what `finalize` does for an optimizer
         self.programs: dict[Any, Callable[..., Any]] = {}  # compiled means
         self._warned = False
         self.timeline = Timeline()
@@ -104,7 +119,8 @@ class Session:
             self.topology = Topology(0, 1, socket.gethostname())
             self.num_nodes = num_nodes or 1
         else:
-            self.topology = find_topology(comm)
+            limit = timeout_seconds if timeout_seconds > 0 else 60.0
+            self.topology = find_topology(comm, limit)
             self.num_nodes = self.topology.num_nodes
         self.node = self.topology.node
         self.control = Control(self.topology, timeout_seconds if timeout_seconds > 0 else 60.0)
@@ -156,7 +172,8 @@ class Session:
         self.require_usable()
         key = (layout, wire, name)
         if key not in self._channels:
-            self.control.agree("open a channel", [("optimizer", f"{name} on {wire}")])
+            facts = [("optimizer", f"{name} on {wire}"), ("chunks", str(layout.widths))]
+            self.control.agree("open a channel", facts)
             comm = self.control.duplicate()
             fmt = wire_of(wire)
             limit = self.control.timeout_seconds
@@ -174,6 +191,11 @@ class Session:
             )
             self._channels[key] = channel
         return self._channels[key]
+
+    def number_optimizer(self) -> int:
+        """A number for one more optimizer; nodes that make them in the same order give the same."""
+        self.optimizers += 1
+        return self.optimizers
 
     def warn_past_end(self, total_steps: int) -> None:
         """Says once that the run has passed its end."""

@@ -85,10 +85,13 @@ def synchronous(
             'wire="float32".'
         )
     inner = optax.with_extra_args_support(inner)
+    number = session.number_optimizer()
 
     def init(params: PyTree) -> SynchronousState:
         session.require_usable()
-        agree_on_init(session, params, [("the optimizer", f"synchronous, {wire}, {blocking}")])
+        what = f"synchronous, number {number}, {wire}, {blocking}, {name}"
+        facts = [("the optimizer", what), ("the setting chunk_bytes", str(chunk_bytes))]
+        agree_on_init(session, params, facts)
         narrow = wire_of(wire).narrow and session.num_nodes > 1
         zeros = tuple(jnp.zeros_like(x) for x in to_leaves(params)) if narrow else ()
         error = dress(params, zeros) if narrow else ()
@@ -114,6 +117,7 @@ def synchronous(
             wire=wire,
             local_axis=local_axis,
             name=name,
+            owner=number,
             chunk_bytes=chunk_bytes,
         )
         if session.num_nodes > 1 and blocking == "gradients":
@@ -135,7 +139,12 @@ def synchronous(
         if session.num_nodes > 1 and blocking == "parameters":
             both = (optax.apply_updates(params, updates), inner_state)  # pyright: ignore
             exact = Exchange.of(
-                both, session, local_axis=local_axis, name=name, chunk_bytes=chunk_bytes
+                both,
+                session,
+                local_axis=local_axis,
+                name=name,
+                owner=number,
+                chunk_bytes=chunk_bytes,
             )
             head = blocking_header(value, step, sum_at_first(params, step))
             (target, inner_state), _ = exact_mean(exact, both, head, step)

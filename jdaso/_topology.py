@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 import shutil
 import socket
 import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ._types import NodeError
 
@@ -28,6 +34,7 @@ class Topology:
         host: name of its machine.
         local_rank: its number among the nodes on this machine.
         local_size: how many nodes share this machine.
+        gpus_of_host: what the launcher chose for each of these nodes, None where it did not.
         comm: the users' communicator (mpi4py), None without MPI. Never used for messages; each
             user of MPI gets a duplicate of its own.
     """
@@ -37,6 +44,7 @@ class Topology:
     host: str
     local_rank: int = 0
     local_size: int = 1
+    gpus_of_host: tuple[str | None, ...] = (None,)
     comm: Any = None
 
     def prefix(self, step: int | None = None) -> str:
@@ -45,15 +53,16 @@ class Topology:
         return f"[node {self.node} of {self.num_nodes}, host {self.host}{at}]"
 
 
-def find_topology(comm: Any = None) -> Topology:
+def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
     """Asks MPI who we are; one node where there is no MPI library or no launcher.
 
     Args:
         comm: an mpi4py communicator; COMM_WORLD where None.
+        timeout_seconds: how long to wait for the other nodes.
 
     Raises:
-        NodeError: the launcher is of another MPI than the library, or MPI was started without
-            ``MPI_THREAD_MULTIPLE``.
+        NodeError: the launcher is of another MPI than the library; or, on all nodes, MPI was
+            started without ``MPI_THREAD_MULTIPLE`` on some of them.
     """
     host = socket.gethostname()
     launched = max((int(os.environ.get(name) or 1) for name in _LAUNCHED), default=1)
@@ -78,19 +87,71 @@ def find_topology(comm: Any = None) -> Topology:
     if comm.Get_size() == 1:
         log.info("jdaso runs on one node: it was started without a launcher (mpiexec -n N ...).")
         return Topology(comm.Get_rank(), 1, host, comm=comm)
-    if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+    about = {
+        "machine": _machine(),
+        "threads": MPI.Query_thread() == MPI.THREAD_MULTIPLE,
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
+    node, nodes = comm.Get_rank(), comm.Get_size()
+    everyone = _everyones(about, comm, timeout_seconds)
+    poor = [str(p) for p, other in enumerate(everyone) if not other["threads"]]
+    if poor:
         raise NodeError(
-            f"[node {comm.Get_rank()} of {comm.Get_size()}, host {host}] jdaso talks to MPI from a "
-            "thread of its own and needs MPI_THREAD_MULTIPLE, but MPI was started with thread level"
-            f" {MPI.Query_thread()}. Do not lower mpi4py.rc.thread_level (or MPI4PY_RC_THREAD_LEVEL"
-            "), or use an MPI library built with thread support."
+            f"[node {node} of {nodes}, host {host}] jdaso talks to MPI from a thread of its own "
+            f"and needs MPI_THREAD_MULTIPLE, which nodes "
+            f"{', '.join(poor)} do not have. Do not lower "
+            "mpi4py.rc.thread_level (or MPI4PY_RC_THREAD_LEVEL), or use an MPI library built with "
+            "thread support."
         )
-    shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    here = [p for p in range(nodes) if everyone[p]["machine"] == about["machine"]]
+    gpus = tuple(everyone[p]["gpus"] for p in here)
+    return Topology(node, nodes, host, here.index(node), len(here), gpus, comm)
+
+
+def _machine() -> str:
+    """The same for ranks on one machine, also in containers of different host names."""
     try:
-        here = shared.Get_rank(), shared.Get_size()
-    finally:
-        shared.Free()
-    return Topology(comm.Get_rank(), comm.Get_size(), host, *here, comm)
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[dict[str, Any]]:
+    """What all nodes say; only non-blocking calls, so that a node that is missing is no hang."""
+    from mpi4py import MPI
+
+    def wait(request: Any) -> None:
+        if not poll(request.Test, lambda: None, timeout_seconds):
+            raise NodeError(
+                f"[node {comm.Get_rank()} of {comm.Get_size()}] Waited {timeout_seconds:g} s to "
+                "start a session, and not all nodes came."
+            )
+
+    own, request = comm.Idup()
+    wait(request)
+    text = json.dumps(about).encode()
+    sizes = np.zeros(comm.Get_size(), np.int64)
+    wait(own.Iallgather(np.array([len(text)], np.int64), sizes))
+    padded, rows = np.zeros(sizes.max(), np.uint8), np.zeros((len(sizes), sizes.max()), np.uint8)
+    padded[: len(text)] = np.frombuffer(text, np.uint8)
+    wait(own.Iallgather([padded, MPI.BYTE], [rows, MPI.BYTE]))
+    own.Free()
+    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def poll(done: Callable[[], bool], check: Callable[[], None], limit_seconds: float) -> bool:
+    """Asks `done` until it says yes, ever less often; False when the limit has passed.
+
+    `check` is called on the way and may raise.
+    """
+    begin, pause = time.perf_counter(), 1e-5
+    while not done():
+        if time.perf_counter() - begin > limit_seconds:
+            return False
+        check()
+        time.sleep(pause)
+        pause = min(pause * 2, 2e-3)
+    return True
 
 
 def visible_gpus() -> list[str]:
@@ -148,7 +209,7 @@ def claim_gpus(topology: Topology, *, share: bool) -> None:
     gpus = visible_gpus()
     if not gpus:
         return
-    if _assigned_by_launcher(gpus, topology):
+    if _assigned_by_launcher(topology):
         return
     if backend_started():
         raise NodeError(
@@ -165,16 +226,9 @@ def claim_gpus(topology: Topology, *, share: bool) -> None:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
-def _assigned_by_launcher(gpus: list[str], topology: Topology) -> bool:
+def _assigned_by_launcher(topology: Topology) -> bool:
     """Whether the ranks of this host already see different GPUs (srun --gpus-per-task, say)."""
-    from mpi4py import MPI
-
-    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+    if None in topology.gpus_of_host:
         return False
-    shared = topology.comm.Split_type(MPI.COMM_TYPE_SHARED)
-    try:
-        everyone = shared.allgather(tuple(gpus))
-    finally:
-        shared.Free()
-    taken = [gpu for chosen in everyone for gpu in chosen]
+    taken = [gpu.strip() for chosen in topology.gpus_of_host for gpu in (chosen or "").split(",")]
     return len(taken) == len(set(taken))

@@ -118,6 +118,11 @@ def header(**words: Any) -> jax.Array:
     return jnp.stack(row)
 
 
+def with_bad_leaf(head: jax.Array, number: jax.Array) -> jax.Array:
+    """A header with that word set."""
+    return head.at[BAD_LEAF].set(number)
+
+
 def attach(wire: Wire, rows: jax.Array, head: jax.Array) -> jax.Array:
     """Encoded rows ``[nodes, w]`` with the header's bits at the end of each."""
     bits = _bits(head, wire.dtype).reshape(-1)

@@ -10,6 +10,11 @@ all nodes meet in the same calls:
 Callbacks never raise. Where a node drives several devices, one of them is in the callback and the
 others wait for it in a collective; an exception would leave them there. An error is kept, the
 header's status word tells all devices, and then all of them raise it together (`Session.report`).
+
+A step may be computed and thrown away: `optax.MultiSteps` calls an update k times and keeps the
+last, and some compile by a first call. So an exchange may be started again under its ticket, which
+replaces it once it has ended (all nodes do the same), and a merged one may be fetched again until
+the next but one starts.
 """
 
 from __future__ import annotations
@@ -35,8 +40,9 @@ log = logging.getLogger("jdaso")
 class Job:
     """One exchange on its way."""
 
-    def __init__(self, ticket: int, chunks: int, blocking: bool):
-        self.ticket, self.blocking = ticket, blocking
+    def __init__(self, ticket: int, owner: int, blocking: bool, results: list[np.ndarray]):
+        self.ticket, self.owner, self.blocking = ticket, owner, blocking
+        self.buffers, chunks = results, len(results)
         self.step = ticket - 1
         self.begin_seconds = time.perf_counter()
         self.ready = [threading.Event() for _ in range(chunks)]
@@ -47,12 +53,17 @@ class Job:
         self.fetched = 0
         self.seconds = 0.0
 
+    @property
+    def merged(self) -> bool:
+        """Whether all of it was fetched, at least once."""
+        return self.fetched >= len(self.ready)
+
 
 class Channel:
     """Exchanges of one layout on one wire.
 
     Staging: the rows to send and the rows of the result, each once the packed size, allocated here
-    and used for every exchange.
+    and used for every exchange. Where steps are thrown away there is a second place for results.
     """
 
     def __init__(
@@ -74,7 +85,8 @@ class Channel:
         self._send = [np.zeros((self._nodes, width), wire.dtype) for width in widths]
         # The header gathers beside the rows: the last result has the width of what was encoded.
         widths[-1] -= wire.header_width
-        self._results = [np.zeros((self._nodes, width), wire.dtype) for width in widths]
+        self._results = [[np.zeros((self._nodes, width), wire.dtype) for width in widths]]
+        self._repeats = False  # whether an exchange was ever started again
         self._jobs: dict[int, Job] = {}
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -87,29 +99,46 @@ class Channel:
     @property
     def staging_bytes(self) -> int:
         """Host memory that the channel holds between exchanges."""
-        return sum(buffer.nbytes for buffer in [*self._send, *self._results])
+        return sum(buffer.nbytes for place in (self._send, *self._results) for buffer in place)
 
     def start_chunk(
-        self, ticket: int, k: int, rows: np.ndarray, head: np.ndarray, blocking: bool
+        self,
+        ticket: int,
+        k: int,
+        rows: np.ndarray,
+        head: np.ndarray,
+        *,
+        owner: int = 0,
+        blocking: bool = False,
     ) -> int:
-        """Takes chunk k of exchange `ticket`; returns the ticket, 0 where it was refused."""
+        """Takes chunk k of exchange `ticket`; returns the ticket, 0 where it was refused.
+
+        Args:
+            ticket: the exchange.
+            k: the chunk.
+            rows: encoded ``[nodes, w]``.
+            head: this node's header.
+            owner: the optimizer, which may start its exchange again; 0 for one that may not.
+            blocking: whether a step will wait for it at once.
+        """
         begin = time.perf_counter()
         with self._lock:
             job = self._jobs.get(ticket)
-            if job is None or job.fetched == len(self._send):
-                self._drain(self._control.timeout_seconds)
-                self._jobs.clear()
-                job = self._jobs[ticket] = Job(ticket, len(self._send), blocking)
-                self._measure_step(job)
-                self._queue.put(job)
-            elif job.ready[k].is_set():
-                job.error = self._control.error(
-                    "Two exchanges of equal shapes are in flight at once. Give the second "
-                    "optimizer a name of its own, jdaso.daso(..., name='second'), and put what "
-                    "jdaso.mean averages in one step into one tree.",
-                    job.step,
-                )
-                return ticket
+            if job is not None and not job.merged and job.ready[k].is_set():
+                if not owner or owner != job.owner:
+                    job.error = self._control.error(
+                        "Two exchanges of equal shapes are in flight at once. Give the second "
+                        "optimizer a name of its own, jdaso.daso(..., name='second'), and put what "
+                        "jdaso.mean averages in one step into one tree.",
+                        job.step,
+                    )
+                    return ticket
+                self._repeats = True
+                if self._await(job) is not None:
+                    return ticket
+                job.fetched = len(job.ready)
+            if job is None or job.merged:
+                job = self._begin(ticket, owner, blocking)
         send = self._send[k]
         if k == len(self._send) - 1:
             words = np.array(head, np.int32)
@@ -148,14 +177,14 @@ class Channel:
         result = job.results[k] if job is not None else None
         if job is None or result is None:
             width = self.layout.widths[k] if self.wire.narrow else 0
-            return self._results[k], np.zeros(width, np.float32)
+            return self._results[0][k], np.zeros(width, np.float32)
         with self._lock:  # several devices fetch at once
             job.fetched += 1
         return result
 
     def in_flight(self) -> list[Job]:
         """Exchanges that were started and not merged."""
-        return [job for job in self._jobs.values() if job.fetched < len(self._send)]
+        return [job for job in self._jobs.values() if not job.merged]
 
     def close(self, limit_seconds: float) -> bool:
         """Completes what is on the wire and ends the thread; False where it did not end."""
@@ -165,6 +194,20 @@ class Channel:
         self._queue.put(None)
         self._thread.join(timeout=limit_seconds)
         return not self._thread.is_alive()
+
+    def _begin(self, ticket: int, owner: int, blocking: bool) -> Job:
+        self._drain(self._control.timeout_seconds)
+        self._jobs.pop(ticket, None)
+        last = list(self._jobs.values())[-1:] if self._repeats else []
+        self._jobs = {job.ticket: job for job in last}
+        free = [place for place in self._results if all(place is not job.buffers for job in last)]
+        if not free:
+            free = [[np.zeros_like(buffer) for buffer in self._results[0]]]
+            self._results += free
+        job = self._jobs[ticket] = Job(ticket, owner, blocking, free[0])
+        self._measure_step(job)
+        self._queue.put(job)
+        return job
 
     def _drain(self, limit_seconds: float) -> bool:
         """Completes exchanges that a run left behind, so that all nodes stay in step."""
@@ -204,12 +247,12 @@ class Channel:
 
     def _reduce_chunk(self, job: Job, k: int) -> None:
         rows, last = self._send[k], k == len(self._send) - 1
-        job.results[k], heads = self._reduce(rows, self._results[k], last)
+        job.results[k], heads = self._reduce(rows, job.buffers[k], last)
         if last:
             job.heads = heads
         if not self._sends:
             return
-        moved = rows.nbytes + self._results[k].nbytes
+        moved = rows.nbytes + job.buffers[k].nbytes
         self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
 
     def _await(self, job: Job) -> NodeError | None:
@@ -241,8 +284,10 @@ class Channel:
 
     def _refuse(self, heads: np.ndarray, ticket: int) -> np.ndarray:
         self._control.broken = self._control.error(
-            f"No exchange with ticket {ticket} is known here. The optimizer state comes from "
-            "another session or process; begin with tx.init, or set state.ticket to 0.",
+            f"No exchange with ticket {ticket} is known here: the optimizer state comes from "
+            "another session or process, or from before the last exchange. Save states that have "
+            "nothing in flight (ticket 0); to go on without what was, set state.ticket to 0 on "
+            "all nodes.",
             ticket - 1,
         )
         heads[:, STATUS] = 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._control import poll
+from .._topology import poll
 from .._types import NodeError
 
 
