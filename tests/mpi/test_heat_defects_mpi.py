@@ -60,9 +60,8 @@ def test_defect_12_one_nodes_nan_raises_on_every_node(engine, bad):
             message = str(error)
         seconds = time.monotonic() - begin
     found = COMM.allgather(message)
-    assert all("['w']" in text for text in found), found
-    assert all(f"{SIZE - 1}" in text for text in found), found
-    assert seconds < 60
+    assert all(f"node {SIZE - 1}, leaf ['w']" in text for text in found), found
+    assert seconds < 10
 
 
 @several
@@ -88,15 +87,22 @@ def test_defect_12_one_nodes_nan_is_skipped_by_every_node(engine):
 
 @several
 @engines
-def test_defect_13_a_session_closes_over_what_is_in_flight(engine):
-    """`break` and leave: nothing hangs, and the next session works."""
+@pytest.mark.parametrize("finalized", [True, False])
+def test_defect_13_a_session_closes_over_what_is_in_flight(engine, finalized, caplog):
+    """`break` and leave: it is completed on every node, and told where nobody merges it."""
     with jdaso.Session(engine=engine) as session:
-        tx = jdaso.daso(optax.sgd(1.0), phases=jdaso.Phases(50, 0, 0, 4, 3), session=session)
+        phases = jdaso.Phases(50, 0, 0, 4, 3)
+        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session, merge="corrected")
         step, params = stepper(tx), jnp.zeros(3)
         state = tx.init(params)
         for _ in range(2):
-            params, state = step(params, state, jnp.ones(3))
+            params, state = step(params, state, jnp.full(3, RANK, jnp.float32))
         assert int(state.ticket) != 0
+        if finalized:
+            params = jdaso.finalize(params, state, session)
+            np.testing.assert_allclose(params, -(SIZE - 1), rtol=1e-6)
+    assert session.stats.exchanges == 1, "counted when it is completed"
+    assert ("was completed but never merged" in caplog.text) == (not finalized)
     with jdaso.Session(engine=engine) as session:
         assert float(jdaso.mean(1.0, session)) == 1.0
 
@@ -117,27 +123,35 @@ def test_defect_13_unequal_numbers_of_steps_are_an_error_on_every_node():
 @several
 @engines
 def test_defect_15_an_exchange_goes_on_while_the_node_does_something_else(engine):
-    """Between start and wait the host sleeps; MPI alone would make no progress meanwhile.
+    """While the host sleeps nothing calls MPI, which by itself would make no progress.
 
-    The first exchange opens connections and is not counted. What is left to wait for afterwards
-    is a small part of the exchange (the thread that moves it needs no help).
+    So what is left to wait for afterwards is next to nothing of what the same numbers take while
+    blocking. The first exchange of a kind opens connections and is not counted.
     """
-    size = 2**20
+    size, warmup, repeats = 2**23, 3, 3
     with jdaso.Session(engine=engine) as session:
-        tx = jdaso.daso(optax.sgd(1.0), phases=jdaso.Phases(50, 0, 0, 2, 1), session=session)
+        phases = jdaso.Phases(50, warmup, 0, 2, 1)
+        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session)
         step, params, gradient = stepper(tx), jnp.zeros(size), jnp.zeros(size)
         state = tx.init(params)
-        waits = []
-        for n in range(8):
-            before = session.stats.lost_seconds
+
+        def seconds(kind):
+            """One update, and the seconds of this kind that it took on the slowest node."""
+            nonlocal params, state
+            before = getattr(session.stats, kind)
             params, state = step(params, state, gradient)
             jax.block_until_ready(params)
-            waits.append(session.stats.lost_seconds - before)
-            if n % 2 == 0:  # in flight
-                time.sleep(0.5)
-        taken = session.stats.exchange_seconds
-    waited = COMM.allgather(min(waits[3::2]))
-    assert max(waited) < 0.2, (waited, taken)
+            return COMM.allreduce(getattr(session.stats, kind) - before, op=MPI.MAX)
+
+        means = [seconds("blocking_seconds") for _ in range(warmup)][1:]
+        starts, waits = [], []
+        for _ in range(repeats):
+            starts.append(seconds("lost_seconds"))
+            time.sleep(0.1 + 3 * max(means))
+            waits.append(seconds("lost_seconds"))
+    told = f"starts {starts}, waits {waits}, while blocking {means}"
+    assert min(waits[1:]) < 0.1 * min(means), told
+    assert min(starts[1:]) < 0.5 * min(means), told  # the copy of what is sent
 
 
 @several

@@ -251,11 +251,10 @@ def test_defect_12_numbers_that_are_not_finite_raise(bad):
     gradients[2, 3, 1] = bad
     with virtual(3) as session:
         tx = jdaso.daso(optax.sgd(0.1), phases=jdaso.Phases(20, 2, 2), session=session)
-        with pytest.raises(Exception, match=r"(?s)node.*\['w'\]|\['w'\].*node") as caught:
+        errors = (jdaso.NodeError, jax.errors.JaxRuntimeError)
+        with pytest.raises(errors, match=r"not finite .*: node 2, leaf \['w'\]\."):
             out = run(tx, session, {"w": jnp.zeros((3, 2))}, {"w": gradients})
             jax.block_until_ready(out)
-    assert isinstance(caught.value, (jdaso.NodeError, jax.errors.JaxRuntimeError))
-    assert "2" in str(caught.value)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -344,6 +343,39 @@ def test_defect_17_a_loss_scale_skip_happens_on_all_nodes():
     np.testing.assert_array_equal(history, np.broadcast_to(history[:1], history.shape))
     np.testing.assert_allclose(history[0, -1], -0.5, rtol=8 * EPS)
     np.testing.assert_array_equal(state.inner.total_notfinite, [1, 1, 1])
+
+
+def test_defect_17_a_skip_of_one_node_while_cycling_does_not_part_the_nodes():
+    """It skips alone, and counts otherwise than the others; in the cool-down all are one again.
+
+    Adam's count sets its bias correction: were it left apart, equal moments would give the nodes
+    different updates for ever.
+    """
+    nodes, steps, cooldown = 2, 24, 6
+    gradients = np.random.default_rng(0).normal(size=(nodes, steps, 50)).astype(np.float32)
+    gradients[1, 8, 0] = np.nan
+    inner = optax.apply_if_finite(optax.adam(0.01), max_consecutive_errors=5)
+    with virtual(nodes) as session:
+        tx = jdaso.daso(inner, phases=jdaso.Phases(steps, 3, cooldown, 4, 2), session=session)
+
+        def one(gradients):
+            def step(carry, gradient):
+                params, state = carry
+                updates, state = tx.update(gradient, state, params)
+                params = optax.apply_updates(params, updates)
+                return (params, state), (params, state.inner)
+
+            params = jnp.full(50, 0.3)
+            return jax.lax.scan(step, (params, tx.init(params)), gradients)[1]
+
+        history = jax.jit(jax.vmap(one, axis_name=session.node_axis))(gradients)
+    counts = history[1].inner_state[0].count
+    np.testing.assert_array_equal(counts[:, 8:10], [[9, 10], [8, 9]])
+    assert np.isfinite(history[0]).all()
+    third = steps - cooldown + 2
+    for path, leaf in jax.tree_util.tree_leaves_with_path(history):
+        at_end = np.asarray(leaf)[:, third:]
+        np.testing.assert_array_equal(at_end[0], at_end[1], err_msg=jax.tree_util.keystr(path))
 
 
 @pytest.mark.parametrize("exchange_steps", [1, 3, 20])
