@@ -195,3 +195,20 @@ def test_nodes_are_bitwise_equal_while_blocking(nodes, merge, optimizer):
         np.testing.assert_array_equal(value[:WARMUP], np.roll(value[:WARMUP], 1, axis=1))
         end = value[-COOLDOWN + 2 :]
         np.testing.assert_array_equal(end, np.roll(end, 1, axis=1))
+
+
+@pytest.mark.parametrize("nodes", [5, 7, 15])
+def test_few_elements_stop_in_the_third_cool_down_update(nodes):
+    """Only those that would not meet: also for numbers of nodes by which a mean rounds."""
+    total = WARMUP + 10 + COOLDOWN
+    problem = reference.Quadratic(total, nodes, 10_000)
+    phases = jdaso.Phases(total, WARMUP, COOLDOWN, 4, 2)
+    with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
+        tx = daso(session, "adamw", "paper", phases)
+        params, _, _ = training.train(session, tx, problem, {"all": (problem.size,)})
+    second, third = np.asarray(params)[-COOLDOWN + 1 :][:2]
+    apart = np.any(second != second[:1], axis=0)
+    assert 0 < np.mean(apart) < 0.01, "nothing to stop, or too much: change the seed"
+    stopped = float(np.mean(third == 0))
+    assert stopped < 0.01
+    np.testing.assert_array_equal(third, np.broadcast_to(third[:1], third.shape))
