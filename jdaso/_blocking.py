@@ -136,8 +136,10 @@ def land_alike(
         for x, y in zip(prints, sums, strict=True)
     )
     odd = mean_locally(odd, exchange.local_axis)
+    # No step leads away from NaN: where a node holds it, the others go to the target.
+    odd = tuple(jnp.where(jnp.isfinite(x), y, x - x) for x, y in zip(landed, odd, strict=True))
     # Never negative, which XLA does not know: all of the first sum comes before the second.
-    number = sum((jnp.sum(x) for x in odd), jnp.float32(0))
+    number = sum((jnp.sum(x) for x in odd), jnp.float32(0))  # or NaN, which is not < 0
     odd = total(odd, jnp.where(number < 0, 0, step))
     return tuple(jnp.where(x > 0, 0.0, t) for x, t in zip(odd, target, strict=True))
 

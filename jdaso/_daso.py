@@ -116,8 +116,9 @@ def daso(
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam).
         on_nonfinite: what happens when any node's snapshot holds NaN or infinity: all nodes
-            ``"raise"``, or all nodes ``"skip"`` that merge. In an exact mean ``"skip"`` leaves that
-            node out, and gives it the others' mean.
+            ``"raise"``, or all nodes ``"skip"`` that merge. From an exact mean ``"skip"`` leaves
+            out that node; its own numbers stay (optax adds, and nothing leads away from NaN)
+            until `finalize` gives it the others' mean.
         chunk_bytes: float32 bytes that travel at once.
         name: tells optimizers of equal shapes that are used in one step apart.
 
