@@ -2,11 +2,11 @@
 
 __version__ = "0.1.0"
 
+from ._averaging import DasoState as DasoState
 from ._collectives import broadcast as broadcast
 from ._collectives import finalize as finalize
 from ._collectives import mean as mean
 from ._compat import reserve_cpu_threads as _reserve_cpu_threads
-from ._daso import DasoState as DasoState
 from ._daso import daso as daso
 from ._local import local_mean as local_mean
 from ._merge import outer as outer

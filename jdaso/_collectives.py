@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ._averaging import DasoState
 from ._blocking import exact_mean, exact_mean_of_finite
-from ._daso import DasoState
 from ._exchange import Exchange
 from ._local import mean_locally
 from ._packing import Leaf, describe, from_leaves, is_float, to_leaves

@@ -11,7 +11,7 @@ LAYERS = [
     ["_phases", "_packing", "_wire", "_merge"],
     ["_exit", "_topology", "_control", "_engine", "_session"],
     ["_agreement", "_local", "_exchange", "_blocking"],
-    ["_synchronous", "_daso", "_collectives"],
+    ["_averaging", "_synchronous", "_daso", "_collectives"],
     ["checkpoint", "metrics", "data", "flax", "plots", "pipeline", "fabric", "array"],
     ["cli", "__main__"],
 ]
@@ -47,5 +47,5 @@ def test_every_module_has_a_layer():
 
 
 def test_the_reader_sees_imports():
-    assert {"_exchange", "_session", "_packing"} <= set(imports(PACKAGE / "_daso.py"))
-    assert {"_control", "_types"} <= set(imports(PACKAGE / "_engine" / "_mpi4py.py"))
+    assert {"_averaging", "_session", "_packing"} <= set(imports(PACKAGE / "_daso.py"))
+    assert {"_topology", "_types"} <= set(imports(PACKAGE / "_engine" / "_mpi4py.py"))

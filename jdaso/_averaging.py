@@ -1,0 +1,290 @@
+"""Parameters averaged between nodes: exchanges started and merged late, and exact means."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from ._blocking import blocking_header, exact_mean_of_finite, land_alike, sum_at_first
+from ._exchange import (
+    Exchange,
+    Received,
+    checksum,
+    first_bad_leaf,
+    loss_words,
+    time_words,
+)
+from ._merge import Merge
+from ._packing import dress, from_leaves, strip, to_halves, to_leaves
+from ._phases import Phases, PhaseState, count_loss, count_start, fit_delay, init_phases, select
+from ._session import Completion, Session
+from ._types import Leaves, PyTree
+from ._wire import Wire, header
+
+
+class DasoState(NamedTuple):
+    """State of `daso`: all of it, but for the numbers on the wire, which the session holds."""
+
+    optimizer: Int[Array, ""]  # the session's number for it; the same on all nodes
+    step: Int[Array, ""]  # completed updates; the same on all nodes
+    ticket: Int[Array, ""]  # the exchange in flight, 0 for none; the same on all nodes
+    started: Int[Array, ""]  # step of the last start; the same on all nodes
+    drift: Int[Array, ""]  # steps since the node's devices were last equal; the same on all nodes
+    phase: PhaseState  # the same on all nodes
+    loss: Float[Array, 2]  # sum and number of losses since the last start; differs
+    inner: optax.OptState  # differs between nodes while cycling
+    anchor: PyTree  # float32 point common to all nodes; () where the rule and wire need none
+    snapshot: PyTree  # what this node sent last; () where the rule needs none; differs
+    error: PyTree  # what a narrow wire has yet to deliver; () for float32; differs
+    outer: PyTree  # state of the outer optimizer; the same on all nodes
+    flight: PyTree  # the exchange in flight between virtual nodes; () on real ones
+
+
+@dataclasses.dataclass(frozen=True)
+class Averaging:
+    """What one `daso` does between nodes, by its settings; what changes is in `DasoState`.
+
+    Attributes:
+        session: the nodes.
+        number: the session's number for the optimizer.
+        phases: when the nodes talk.
+        rule: how a late result is merged.
+        wire: the format of exchanges; exact means are float32.
+        local_axis: axis of the local devices that the caller is inside of, or None.
+        blocking: what is averaged while waiting, ``"gradients"`` or ``"parameters"``.
+        on_nonfinite: ``"raise"`` or ``"skip"``.
+        chunk_bytes: float32 bytes that travel at once.
+        name: tells optimizers of equal shapes that are used in one step apart.
+    """
+
+    session: Session
+    number: int
+    phases: Phases
+    rule: Merge
+    wire: Wire
+    local_axis: str | None
+    blocking: str
+    on_nonfinite: str
+    chunk_bytes: int
+    name: str
+
+    @property
+    def nodes(self) -> int:
+        """P."""
+        return self.session.num_nodes
+
+    @property
+    def keeps_anchor(self) -> bool:
+        """Whether a point common to all nodes is kept between exchanges."""
+        return self.rule.needs_anchor or self.wire.narrow
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What must be the same on all nodes, by name."""
+        settings = {
+            "phases": self.phases,
+            "wire": self.wire.name,
+            "merge": self.rule.name,
+            "blocking": self.blocking,
+            "on_nonfinite": self.on_nonfinite,
+            "chunk_bytes": self.chunk_bytes,
+            "name": self.name,
+        }
+        facts = [(f"the setting {key}", str(value)) for key, value in settings.items()]
+        return [("the optimizer", f"daso, number {self.number}"), *facts]
+
+    def exchange_of(self, tree: PyTree, wire: str = "float32") -> Exchange:
+        """Exchanges of trees like `tree`."""
+        return Exchange.of(
+            tree,
+            self.session,
+            wire=wire,
+            local_axis=self.local_axis,
+            name=self.name,
+            owner=self.number,
+            chunk_bytes=self.chunk_bytes,
+            raise_nonfinite=self.on_nonfinite == "raise",
+        )
+
+    def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
+        """The state before the first update."""
+        leaves, frame = (to_leaves(params), params) if self.nodes > 1 else ((), ())
+        # Each field its own buffer: steps that donate their state must not meet one twice.
+        zeros = lambda: dress(frame, tuple(map(jnp.zeros_like, leaves)))  # noqa: E731
+        zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
+        rule, narrow = self.rule, self.wire.narrow
+        exchange = self.exchange_of(params, self.wire.name)
+        return DasoState(
+            optimizer=jnp.asarray(self.number, jnp.int32),
+            step=zero(),
+            ticket=zero(),
+            started=zero(),
+            drift=zero(),
+            phase=init_phases(self.phases),
+            loss=jnp.zeros(2, jnp.float32),
+            inner=inner,
+            anchor=zeros() if self.keeps_anchor else (),
+            snapshot=zeros() if rule.needs_snapshot else (),
+            error=zeros() if narrow else (),
+            outer=rule.outer.init(dress(frame, leaves)) if rule.outer is not None else (),
+            flight=exchange.empty_flight() if self.nodes > 1 else (),
+        )
+
+    def merge(
+        self, leaves: Leaves, params: PyTree, state: DasoState, step: jax.Array
+    ) -> tuple[Leaves, DasoState]:
+        """Waits for what is in flight and merges it at its true age."""
+        received = self.exchange_of(params, self.wire.name).wait(
+            state.ticket, state.flight, state.phase.exchanges
+        )
+        merged, state = self._apply(received, leaves, state, step - state.started)
+        phase = count_loss(state.phase, *loss_words(received.heads))
+        if self.session.simulated:
+            times = jnp.float32(self.session.exchange_steps), jnp.float32(1)
+        else:
+            times = time_words(received.heads)
+        phase = fit_delay(self.phases, phase, *times)
+        return merged, state._replace(phase=phase)
+
+    def _apply(
+        self, received: Received, leaves: Leaves, state: DasoState, age: jax.Array
+    ) -> tuple[Leaves, DasoState]:
+        """The merge rule on what was received; keeps what the wire took for the next exchange."""
+        total, error = received.total, state.error
+        frame = state.anchor if self.keeps_anchor else state.snapshot
+        if self.keeps_anchor or self.rule.needs_snapshot:
+            leaves, total = dress(frame, leaves), dress(frame, total)
+        if self.wire.narrow:
+            total = jax.tree.map(lambda c, d: self.nodes * c + d, state.anchor, total)
+            lost = 1 - self.rule.kept_share(self.nodes, age)
+            residual = dress(frame, received.residual)
+            error = jax.tree.map(lambda e, r: lost * (e + r), error, residual)
+        merged = self.rule(
+            leaves, state.snapshot, total, state.anchor, state.outer, nodes=self.nodes, age=age
+        )
+        merged, leaves = merged._replace(params=strip(merged.params)), strip(leaves)
+        new = state._replace(
+            anchor=merged.anchor if self.keeps_anchor else (), error=error, outer=merged.outer
+        )
+        kept = state._replace(error=jax.tree.map(jnp.zeros_like, error))
+        if self.on_nonfinite == "raise":
+            return merged.params, new._replace(ticket=jnp.zeros_like(state.ticket))
+        leaves, state = select(received.finite, (merged.params, new), (leaves, kept))
+        return leaves, state._replace(ticket=jnp.zeros_like(state.ticket))
+
+    def mean(
+        self,
+        leaves: Leaves,
+        apart: jax.Array,
+        params: PyTree,
+        updates: PyTree,
+        state: DasoState,
+        step: jax.Array,
+        value: Any,
+    ) -> tuple[Leaves, DasoState]:
+        """Exact mean of parameters and of the inner state; pays what the wire still owes.
+
+        From the third cool-down update on, what has not met by then is made to.
+        """
+        if self.wire.narrow:
+            leaves = jax.tree.map(jnp.add, leaves, strip(state.error))
+            state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
+        given, bits = None, jnp.int32(0)
+        if self.blocking == "parameters":
+            given, bits = value, self.sum_of_bits(params, state, step)
+        head = blocking_header(given, step, bits)
+        target, inner_state, received = exact_mean_of_finite(
+            self.exchange_of, from_leaves(params, leaves), state.inner, head, step
+        )
+        phase = count_loss(state.phase, *loss_words(received.heads))
+        leaves = to_leaves(target)
+        third = step >= self.phases.total_steps - self.phases.cooldown_steps + 2
+        leaves = jax.lax.cond(
+            third & (apart | received.apart),
+            lambda: land_alike(self.exchange_of(params), leaves, params, updates, step),
+            lambda: leaves,
+        )
+        return leaves, state._replace(inner=inner_state, phase=phase)
+
+    def sum_of_bits(self, params: PyTree, state: DasoState, step: jax.Array) -> jax.Array:
+        """Checksum of what is to be the same on all nodes: at first parameters, at last all.
+
+        Where the devices of the node differ, it is one that no other node has.
+        """
+
+        def of_all() -> jax.Array:
+            total = checksum((*to_leaves((params, state.inner)), *to_halves(state.inner)))
+            if self.local_axis is None:
+                return total
+            least, most = (f(total, self.local_axis) for f in (jax.lax.pmin, jax.lax.pmax))
+            return jnp.where(least == most, most, most + 1 + self.exchange_of(params).node)
+
+        cools = (self.phases.cycling_steps > 0) & (
+            step >= self.phases.total_steps - self.phases.cooldown_steps
+        )
+        return jax.lax.cond(cools, of_all, lambda: sum_at_first(params, step))
+
+    def start(
+        self, params: PyTree, updates: PyTree, state: DasoState, step: jax.Array
+    ) -> DasoState:
+        """Starts an exchange of the parameters as `updates` will make them."""
+        leaves = to_leaves(optax.apply_updates(params, updates))
+        if self.session.faults:
+            leaves = _inject(self.session, leaves, step)
+        if self.keeps_anchor:
+            first = step == self.phases.warmup_steps
+            start = dress(params, to_leaves(params))
+            state = state._replace(anchor=select(first, start, state.anchor))
+        send = leaves
+        if self.wire.narrow:
+            base, owed = strip(state.anchor), strip(state.error)
+            send = jax.tree.map(lambda s, c, e: s - c + e, leaves, base, owed)
+        head = header(
+            loss_sum=state.loss[0],
+            loss_count=state.loss[1],
+            bad_leaf=first_bad_leaf(leaves),
+            step=step,
+            checksum=jax.lax.cond(
+                step == 0, lambda: checksum(to_leaves(params)), lambda: jnp.int32(0)
+            ),
+        )
+        exchange = self.exchange_of(params, self.wire.name)
+        ticket, flight, sent = exchange.start(send, head, step, state.phase.exchanges)
+        return state._replace(
+            ticket=ticket,
+            started=step,
+            flight=flight,
+            phase=count_start(self.phases, state.phase),
+            loss=jnp.zeros_like(state.loss),
+            snapshot=dress(params, leaves) if self.rule.needs_snapshot else (),
+            error=dress(params, jax.tree.map(jnp.subtract, send, sent)) if self.wire.narrow else (),
+        )
+
+    def register(self, params: PyTree) -> None:
+        """Tells `finalize` how to merge what this optimizer has in flight."""
+        outside = dataclasses.replace(self, local_axis=None)
+        exchange = outside.exchange_of(params, self.wire.name)
+
+        def complete(leaves: Leaves, state: DasoState, in_flight: bool) -> Leaves:
+            if in_flight:
+                received = exchange.wait(state.ticket, state.flight, state.phase.exchanges)
+                leaves, state = self._apply(received, leaves, state, state.step - 1 - state.started)
+            return jax.tree.map(jnp.add, leaves, strip(state.error)) if self.wire.narrow else leaves
+
+        done = Completion(exchange.layout.leaves, complete, self.on_nonfinite == "skip")
+        self.session.completions[self.number, done.leaves] = done
+
+
+def _inject(session: Session, leaves: Leaves, step: jax.Array) -> Leaves:
+    """Puts the simulated faults of this step into the first number of the first leaf."""
+    node = jax.lax.axis_index(session.node_axis)
+    first = leaves[0].reshape(-1)
+    for (at_node, at_step), fault in session.faults.items():
+        hit = (node == at_node) & (step == at_step)
+        first = first.at[0].set(jnp.where(hit, jnp.float32(fault), first[0]))
+    return (first.reshape(leaves[0].shape), *leaves[1:])
