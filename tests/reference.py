@@ -211,8 +211,9 @@ def daso(
                 x, state = average(x, state)
             if n == last_cycling + 3 and stopped is not None:
                 for p in everybody:
-                    far = np.abs(x[p]) < np.abs(before[p]) / 2  # where x + (target - x) rounds
-                    assert np.all((far | (x[p] * before[p] < 0))[stopped])
+                    # Between half and double of x, x + (target - x) is the target (Sterbenz).
+                    low, high = np.sort([before[p] / 2, before[p] * 2], axis=0)
+                    assert not np.any(((low <= x[p]) & (x[p] <= high))[stopped])
                 x = [np.where(stopped, F(0), x[p]) for p in everybody]
         else:
             if n == warmup:
