@@ -31,17 +31,6 @@ inputs() {
     { echo "$venv" "$mpi" "$@"; cat pyproject.toml jdaso/_latest_jax_version.txt tools/*; } | cksum
 }
 
-if [[ -e $bin/python ]] && ! usable "$bin/python"; then
-    say "the Python of $venv is gone: making it anew"
-    rm -rf "$venv"
-elif [[ -e $bin/python && ${PYTHON:-} && $(identity "$bin/python") != $(identity "$PYTHON") ]]; then
-    say "$venv has another Python than $PYTHON: making it anew"
-    rm -rf "$venv"
-fi
-[[ $(cat "$stamp" 2>/dev/null) != "$(inputs "$@")" ]] || exit 0
-
-# --- Python and pip -------------------------------------------------------------------------------
-
 find_python() {
     local name candidate
     for name in ${PYTHON:-python3.14 python3.13 python3.12 python3.11 python3}; do
@@ -55,6 +44,22 @@ find_python() {
     return 1
 }
 
+no_python="no working ${PYTHON:-Python 3.11 or newer} found on PATH: install one, or name it with PYTHON=..."
+# -L: where the Python is gone the link to it stays, and -e is false.
+if [[ -L $bin/python || -e $bin/python ]] && ! usable "$bin/python"; then
+    say "the Python of $venv is gone: making it anew"
+    rm -rf "$venv"
+elif [[ -e $bin/python && ${PYTHON:-} ]]; then
+    python=$(find_python) || die "$no_python"
+    if [[ $(identity "$bin/python") != "$(identity "$python")" ]]; then
+        say "$venv has another Python than $PYTHON: making it anew"
+        rm -rf "$venv"
+    fi
+fi
+[[ $(cat "$stamp" 2>/dev/null) != "$(inputs "$@")" ]] || exit 0
+
+# --- Python and pip -------------------------------------------------------------------------------
+
 add_pip() { # where Debian's python3-venv is missing
     "$python" -m venv --without-pip "$venv"
     tools/debian.sh "$venv/debian" python3-pip-whl || return 1
@@ -64,8 +69,7 @@ add_pip() { # where Debian's python3-venv is missing
 }
 
 if [[ ! -x $bin/pip ]]; then
-    python=$(find_python) ||
-        die "no working ${PYTHON:-Python 3.11 or newer} found on PATH: install one, or name it with PYTHON=..."
+    python=$(find_python) || die "$no_python"
     say "making ${venv##*/} with $python"
     rm -rf "$venv"
     "$python" -m venv "$venv" >/dev/null 2>&1 || { rm -rf "$venv" && add_pip; } ||
