@@ -22,6 +22,8 @@ BATCH, LENGTH = 16, 64  # texts a node and step, characters a text
 WIDTH, LAYERS, HEADS = 96, 2, 4
 LEARNING_RATE = 3e-3
 JARGON = Path("/usr/share/dictd/jargon.dict.dz")
+if not JARGON.is_file():  # where `make setup` unpacks it if it may not install it
+    JARGON = Path(__file__).parents[1] / f".venv/debian{JARGON}"
 
 
 class Transformer(nn.Module):
