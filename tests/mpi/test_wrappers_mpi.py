@@ -1,0 +1,165 @@
+"""optax's wrappers around and inside of `daso`, between real nodes, update by update."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import reference
+import training
+from jax.flatten_util import ravel_pytree
+from mpi4py import MPI
+
+import jdaso
+
+RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+TOTAL, WARMUP, COOLDOWN, SYNC_EVERY, DELAY = 18, 3, 4, 4, 3
+RULE, INNER = training.OPTIMIZERS["sgd"]
+PROBLEM = reference.Quadratic(TOTAL, SIZE)
+PULLS = PROBLEM.pull[:, RANK]
+unravel = training.unravel_of(training.SHAPES)
+
+
+@pytest.fixture(params=["mpi4jax", "mpi4py"])
+def session(request):
+    with jdaso.Session(engine=request.param, timeout_seconds=30) as session:
+        yield session
+
+
+def daso(session, inner, **options):
+    phases = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, SYNC_EVERY, DELAY)
+    return jdaso.daso(inner, phases=phases, session=session, merge="corrected", **options)
+
+
+def start(tx):
+    params = unravel(jnp.asarray(PROBLEM.x0))
+    return params, tx.init(params)
+
+
+def gradients(params, pull):
+    return unravel(jnp.asarray(PROBLEM.curvature) * ravel_pytree(params)[0] - pull)
+
+
+def compiled(tx):
+    @jax.jit
+    def step(params, state, pull):
+        updates, state = tx.update(gradients(params, pull), state, params)
+        return optax.apply_updates(params, updates), state
+
+    return step
+
+
+class History:
+    """Parameters and momenta after each update."""
+
+    def __init__(self):
+        self.params, self.momenta = [], []
+
+    def add(self, params, inner):
+        self.params.append(np.asarray(ravel_pytree(params)[0]))
+        self.momenta.append({k: np.asarray(v) for k, v in training.floats(inner).items()})
+
+    def assert_matches_the_reference(self):
+        params = np.stack(self.params)
+        trace = reference.daso(
+            PROBLEM.x0,
+            PROBLEM.gradient(),
+            nodes=SIZE,
+            inner=RULE,
+            total=TOTAL,
+            warmup=WARMUP,
+            cooldown=COOLDOWN,
+            sync_every=SYNC_EVERY,
+            delay=DELAY,
+            merge="corrected",
+            stopped=training.stopped(params, COOLDOWN),
+        )
+        momenta = {name: np.stack([m[name] for m in self.momenta]) for name in self.momenta[0]}
+        training.assert_matches(params, momenta, trace, node=RANK)
+
+
+def test_multi_steps(session):
+    """Two gradients an update: `daso` on their mean, through all phases, and no other exchange."""
+    tx = optax.MultiSteps(daso(session, INNER()), every_k_schedule=2)
+    step, history = compiled(tx), History()
+    params, state = start(tx)
+    apart = np.random.default_rng(9).normal(size=PULLS.shape).astype(np.float32)
+    for pull, more in zip(PULLS, apart, strict=True):
+        before = params
+        params, state = step(params, state, pull + more)
+        jax.tree.map(np.testing.assert_array_equal, params, before)
+        params, state = step(params, state, pull - more)
+        history.add(params, state.inner_opt_state.inner)
+    history.assert_matches_the_reference()
+    assert int(state.inner_opt_state.step) == TOTAL
+    if SIZE > 1:  # starts in updates 3, 7 and 11
+        assert session.stats.exchanges == 3
+
+
+def test_multi_steps_that_end_with_an_exchange_in_flight(session):
+    """`finalize` finds it inside of their state; "corrected" loses nobody's gradient."""
+    tx = optax.MultiSteps(daso(session, optax.sgd(1.0)), every_k_schedule=2)
+    updates = WARMUP + 2
+    params, state = {"x": jnp.zeros(3)}, tx.init({"x": jnp.zeros(3)})
+
+    @jax.jit
+    def step(params, state, gradient):
+        changes, state = tx.update({"x": jnp.full(3, gradient)}, state, params)
+        return optax.apply_updates(params, changes), state
+
+    for n in range(2 * updates):
+        params, state = step(params, state, jnp.float32(2 * RANK + n % 2))
+    assert (int(state.inner_opt_state.ticket) != 0) == (SIZE > 1)
+    final = jdaso.finalize(params, state, session)
+    np.testing.assert_allclose(final["x"], -updates * (SIZE - 1 + 0.5), rtol=1e-5)
+
+
+def test_inside_of_cond(session):
+    """Updates that all nodes leave out are as if they had not been called."""
+    tx = daso(session, INNER())
+    step, history = compiled(tx), History()
+
+    @jax.jit
+    def maybe(wanted, *args):
+        return jax.lax.cond(wanted, step, lambda params, state, _: (params, state), *args)
+
+    params, state = start(tx)
+    for n, pull in enumerate(PULLS):
+        if n % 3 == 1:
+            params, state = maybe(False, params, state, pull)
+        params, state = maybe(True, params, state, pull)
+        history.add(params, state.inner)
+    history.assert_matches_the_reference()
+
+
+def test_hyperparameters_in_the_inner_state(session):
+    """They are averaged with it, and stay what they are."""
+    inner = optax.inject_hyperparams(optax.sgd)(learning_rate=RULE.rate, momentum=RULE.momentum)
+    tx = daso(session, inner)
+    step, history = compiled(tx), History()
+    params, state = start(tx)
+    for pull in PULLS:
+        params, state = step(params, state, pull)
+        history.add(params, state.inner.inner_state)
+        rates = state.inner.hyperparams
+        np.testing.assert_allclose(rates["learning_rate"], RULE.rate, rtol=1e-6)
+        np.testing.assert_allclose(rates["momentum"], RULE.momentum, rtol=1e-6)
+    history.assert_matches_the_reference()
+
+
+def test_a_masked_inner_optimizer(session):
+    """Frozen leaves stay, and the others train as if those were not there."""
+    train = {name: name != "bias" for name in training.SHAPES}
+    freeze = {name: not wanted for name, wanted in train.items()}
+    inner = optax.chain(optax.masked(INNER(), train), optax.masked(optax.set_to_zero(), freeze))
+    masked, plain = daso(session, inner, name="masked"), daso(session, INNER())
+    (params, state), (whole, whole_state) = start(masked), start(plain)
+    step, whole_step = compiled(masked), compiled(plain)
+    begin, bound = params["bias"], TOTAL * 8 * np.finfo(np.float32).eps
+    for pull in PULLS:
+        params, state = step(params, state, pull)
+        whole, whole_state = whole_step(whole, whole_state, pull)
+        for name, wanted in train.items():
+            if wanted:
+                np.testing.assert_array_equal(params[name], whole[name])
+        np.testing.assert_allclose(params["bias"], begin, rtol=bound)
