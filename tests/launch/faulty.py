@@ -1,9 +1,10 @@
-"""A small run in which node 1 does something wrong: ``python faulty.py CASE ENGINE``.
+"""A small run in which node 1 (or both) does something wrong: ``python faulty.py CASE ENGINE``.
 
 Prints ``NODE SECONDS ERROR TEXT`` on a node that met an error, ``NODE end`` on one that did not.
 """
 
 import concurrent.futures
+import contextlib
 import logging
 import os
 import signal
@@ -67,7 +68,10 @@ def run(rank):
         jdaso.__version__ = "0.0.1"
     if odd and CASE == "more_devices":
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-    with jdaso.Session(engine=engine, timeout_seconds=TIMEOUT_SECONDS) as session:
+    if odd and CASE == "level_on_one":
+        os.environ["MPI4PY_RC_THREAD_LEVEL"] = "serialized"  # mpi4py is imported by the session
+    session = jdaso.Session(engine=engine, timeout_seconds=TIMEOUT_SECONDS)
+    with contextlib.nullcontext() if CASE == "unclosed" else session:
         if odd and CASE == "phases_invalid":
             jdaso.Phases(STEPS, sync_every=2, delay=3)
         warmup = 0 if CASE == "bits_traced_cycling" else 3
@@ -105,6 +109,9 @@ def run(rank):
             params, state = jax.block_until_ready(step(params, state, noise))
             if odd and CASE == "fewer" and n == FAULT_STEP:
                 break
+            if CASE == "unclosed" and n > FAULT_STEP and int(state.ticket) != 0:
+                print(session.node, "end", flush=True)
+                return
         jdaso.finalize(params, state, session)
         print(session.node, "end", flush=True)
 

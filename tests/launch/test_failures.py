@@ -112,6 +112,24 @@ def test_mpi_must_allow_calls_from_threads():
         assert seconds < LIMIT_SECONDS and "THREAD_MULTIPLE" in text
 
 
+def test_one_nodes_thread_level_is_told_to_all():
+    told = errors(launch("level_on_one"))
+    assert set(told) == {0, 1}
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS
+        assert re.search(r"node 1 (of|on) .*THREAD_MULTIPLE", text), text
+
+
+@pytest.mark.parametrize("engine", ["mpi4jax", "mpi4py"])
+def test_what_is_in_flight_when_the_program_ends_is_completed(engine):
+    """A session that nobody closes, left with an exchange in flight: said, and no failure."""
+    done = launch("unclosed", engine)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("end") == 2, done.stdout
+    for node in (0, 1):
+        assert re.search(rf"log: \[node {node} of 2.*never merged", done.stdout), done.stdout
+
+
 def test_mpi4jax_built_for_another_mpi(tmp_path):
     """The real thing: MPICH's ranks get the mpi4jax that was built against Open MPI."""
     [foreign] = ENVIRONMENTS["openmpi"].glob("lib/python*/site-packages/mpi4jax")
