@@ -1,5 +1,6 @@
 """Defects of HeAT's DASO that only show between real nodes; see tests/unit/test_heat_defects.py."""
 
+import re
 import time
 
 import jax
@@ -83,6 +84,48 @@ def test_defect_12_one_nodes_nan_is_skipped_by_every_node(engine):
         exchanges = int(state.phase.exchanges)
     assert COMM.allgather(finite) == [True] * (SIZE - 1) + [False]
     assert len(set(COMM.allgather(exchanges))) == 1
+
+
+@several
+@engines
+@pytest.mark.parametrize("steps", [15, 20])
+@pytest.mark.parametrize("on_nonfinite", ["raise", "skip"])
+def test_defect_12_one_node_turns_bad_after_its_last_snapshot(engine, steps, on_nonfinite):
+    """In the mean that ends cycling (update 15), or in `finalize` if the run stops before it.
+
+    The last snapshot is taken in update 12 and merged in 13.
+    """
+    begin, message, final = time.monotonic(), "", np.zeros(2)
+    try:
+        with jdaso.Session(engine=engine) as session:
+            tx = jdaso.daso(
+                optax.sgd(1.0),
+                phases=jdaso.Phases(20, 2, 4, 5, 1),
+                session=session,
+                merge="corrected",
+                on_nonfinite=on_nonfinite,
+            )
+            step, params = stepper(tx), {"w": jnp.zeros(2)}
+            state = tx.init(params)
+            for n in range(steps):
+                gradient = np.full(2, RANK + 1 if n == 14 else 0, np.float32)
+                if n == 14 and RANK == SIZE - 1:
+                    gradient[0] = np.nan
+                params, state = step(params, state, {"w": gradient})
+                jax.block_until_ready(params)
+            final = jdaso.finalize(params, state, session)["w"]
+    except (jdaso.NodeError, jax.errors.JaxRuntimeError) as error:
+        message = str(error)
+    seconds = time.monotonic() - begin
+    found = COMM.allgather(message)
+    if on_nonfinite == "raise":
+        where = rf"not finite .*: node {SIZE - 1}, leaf .*\['w'\]"
+        assert all(re.search(where, text) for text in found), found
+        assert seconds < 10
+    else:
+        assert not any(found), found
+        mean_of_the_others = -sum(range(1, SIZE)) / (SIZE - 1)
+        np.testing.assert_allclose(final, mean_of_the_others, rtol=1e-6)
 
 
 @several

@@ -271,6 +271,61 @@ def test_defect_12_numbers_that_are_not_finite_are_skipped_by_all(bad):
     np.testing.assert_allclose(history[0, -1], -0.05 * 14, rtol=0.2)
 
 
+def turns_bad_after_its_last_snapshot(nodes, steps, bad):
+    """Gradients of the last updates before the mean that ends cycling; node 1's are not finite.
+
+    With `LATE` the last snapshot is taken in update 12 and merged in 13; the mean comes in 15.
+    """
+    gradients = np.zeros((nodes, steps, 2), np.float32)
+    gradients[:, 14] = np.array([1, 5, 3], np.float32)[:, None]
+    gradients[1, 14, 0] = bad
+    return {"w": jnp.asarray(gradients)}
+
+
+LATE = jdaso.Phases(20, 2, 4, 5, 1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("steps", [15, 20])
+def test_defect_12_numbers_that_turn_bad_after_the_last_snapshot_raise(steps, bad):
+    """In the mean that ends cycling, and in `finalize` if the run stops before: no node goes on."""
+    with virtual(3) as session:
+        tx = jdaso.daso(optax.sgd(1.0, momentum=0.5), phases=LATE, session=session)
+        gradients = turns_bad_after_its_last_snapshot(3, steps, bad)
+        errors = (jdaso.NodeError, jax.errors.JaxRuntimeError)
+        with pytest.raises(errors, match=r"not finite .*: node 1, leaf .*\['w'\]"):
+            _, last = run(tx, session, {"w": jnp.zeros((3, 2))}, gradients)
+            jax.block_until_ready(last)
+            assert steps == 15, "the mean let them pass"
+            jdaso.finalize(*last, session)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_defect_12_numbers_that_turn_bad_after_the_last_snapshot_are_left_out(wire, bad):
+    """With "skip" the others' mean is everybody's: parameters, momentum, what `finalize` gives."""
+    start = {"w": jnp.zeros((3, 2))}
+    with virtual(3) as session:
+        tx = jdaso.daso(
+            optax.sgd(1.0, momentum=0.5),
+            phases=LATE,
+            session=session,
+            merge="corrected",
+            wire=wire,
+            on_nonfinite="skip",
+        )
+        gradients = turns_bad_after_its_last_snapshot(3, 20, bad)["w"]
+        _, (params, state) = run(tx, session, start, {"w": gradients[:, :15]})
+        final = jdaso.finalize(params, state, session)
+        np.testing.assert_array_equal(final["w"], np.full((3, 2), -2.0))
+        _, (params, state) = run(tx, session, start, {"w": gradients[:, :16]})
+        np.testing.assert_array_equal(params["w"], np.full((3, 2), -3.0))
+        np.testing.assert_array_equal(state.inner[0].trace["w"], np.full((3, 2), 1.0))
+        history, _ = run(tx, session, start, {"w": gradients})
+        assert np.isfinite(history["w"][:, 15:]).all()
+        np.testing.assert_array_equal(history["w"][0, 18:], history["w"][1, 18:])
+
+
 @pytest.mark.parametrize("stop", [3, 4, 5, 9])
 def test_defect_13_an_early_break(stop):
     """`finalize` takes in what is in flight, wherever the loop was left."""
