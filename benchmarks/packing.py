@@ -81,7 +81,7 @@ def staging(megabytes, wire):
         for step in range(2):
             jax.block_until_ready(wait(start(leaf, jnp.int32(step))))
             channel = exchange.channel
-            places.append([x.ctypes.data for x in [*channel._send, *channel._results]])
+            places.append([x.ctypes.data for x in [*channel._send, *channel._results[0]]])
         transport = channel._reduce.args[0]
         received = sum(x.nbytes for x in transport._received.values())
         encoded = sum(x.nbytes for x in channel._send)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.experimental import io_callback
 
 from ._agreement import agree_on_init
 from ._averaging import Averaging, DasoState
@@ -21,6 +20,7 @@ from ._blocking import (
     require_params,
     same_on_virtual_nodes,
 )
+from ._compat import host_call
 from ._exchange import (
     CHUNK_BYTES,
     loss_words,
@@ -168,7 +168,7 @@ def daso(
         )
         state = state._replace(ticket=ticket, started=started, phase=phase)
         act = decide(phases, phase, step, started, ticket)
-        _warn_past_end(session, phases, step)
+        warned = _warn_past_end(session, phases, step)
 
         value = mean_locally(value, local_axis)
         together = act.blocking | act.start | act.mean | (drift + 1 >= phase.local_every)
@@ -217,7 +217,7 @@ def daso(
         )
         phase = end_step(phases, state.phase, step)
         state = state._replace(optimizer=jnp.full_like(state.optimizer, between.number))
-        return updates, state._replace(step=step + 1, drift=drift, phase=phase)
+        return updates, state._replace(step=step + 1 + warned, drift=drift, phase=phase)
 
     def _meet(params: PyTree, updates: PyTree, inner_state: PyTree) -> tuple[PyTree, PyTree]:
         """The devices of the node have parted: average their parameters and inner states."""
@@ -255,13 +255,16 @@ def daso(
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
 
 
-def _warn_past_end(session: Session, phases: Phases, step: jax.Array) -> None:
+def _warn_past_end(session: Session, phases: Phases, step: jax.Array) -> jax.Array:
+    """0; says once that the run has passed its end."""
+
     def warn(step: Any) -> np.int32:
         session.warn_past_end(int(step))
         return np.int32(0)
 
     def call() -> jax.Array:
-        return io_callback(warn, ShapeDtype((), jnp.int32), step)
+        return host_call(warn, ShapeDtype((), jnp.int32), step)
 
-    if not session.simulated:
-        jax.lax.cond(step == phases.total_steps, call, lambda: jnp.int32(0))
+    if session.simulated:
+        return jnp.int32(0)
+    return jax.lax.cond(step == phases.total_steps, call, lambda: jnp.int32(0))

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
 
+from ._compat import host_call
 from ._engine._channel import Channel
 from ._packing import Layout, layout_of, pack, unpack
 from ._session import Session, guarded
@@ -155,7 +155,7 @@ class Exchange:
         tokens = [
             self._from_one(
                 turn + k,
-                partial(io_callback, call, ShapeDtype((), jnp.int32), ticket, k, chunk, head),
+                partial(host_call, call, ShapeDtype((), jnp.int32), ticket, k, chunk, head),
                 ShapeDtype((), jnp.int32),
             )
             for k, chunk in enumerate(chunks)
@@ -172,7 +172,8 @@ class Exchange:
         refused[:, STATUS] = 1
         wait = guarded(lambda t: channel.wait(int(t)), self.session, refused)
         shape = ShapeDtype((nodes, HEADER), jnp.int32)
-        heads = self._from_one(turn, partial(io_callback, wait, shape, ticket), shape)
+        heads = self._from_one(turn, partial(host_call, wait, shape, ticket), shape)
+        heads = self._report(heads)
         rows, lost = [], []
         for k, width in enumerate(self.layout.widths):
             shapes = (
@@ -182,11 +183,11 @@ class Exchange:
             nothing = tuple(np.zeros(shape.shape, shape.dtype) for shape in shapes)
             # The headers are an argument so that XLA cannot fetch before it has waited.
             fetch = guarded(lambda t, _, k=k: channel.fetch(int(t), k), self.session, nothing)
-            call = partial(io_callback, fetch, shapes, ticket, heads[0, 0])
+            call = partial(host_call, fetch, shapes, ticket, heads[0, 0])
             row, rest = self._from_one(turn + k, call, shapes)
             rows.append(row)
             lost.append(rest)
-        return self._received(tuple(rows), tuple(lost), heads)
+        return self._received(tuple(rows), tuple(lost), heads, reported=True)
 
     def total(self, leaves: Leaves, head: jax.Array, step: jax.Array) -> Received:
         """Sum over nodes of float32 leaves; the step waits for it."""
@@ -218,9 +219,9 @@ class Exchange:
             )
             return np.zeros((), np.int32)
 
-        head = head + io_callback(enter, shape, step)
+        head = head + host_call(enter, shape, step)
         rows, lost, heads = self._reduce(chunks, head, _mpi4jax(session))
-        return rows, lost, heads + io_callback(leave, shape, rows[-1][0, 0])
+        return _after(host_call(leave, shape, rows[-1][0, 0]), rows), lost, heads
 
     def _reduce(self, chunks: list[jax.Array], head: jax.Array, inline: Any) -> PyTree:
         """All chunks within the compiled step; what `_engine._reduce` does on the host."""
@@ -237,8 +238,13 @@ class Exchange:
             rows.append(all_gather(encoded))
         return tuple(rows), tuple(lost), heads
 
-    def _received(self, rows: Chunks, lost: Chunks, heads: jax.Array) -> Received:
-        heads = self._report(heads)
+    def _received(
+        self, rows: Chunks, lost: Chunks, heads: jax.Array, *, reported: bool = False
+    ) -> Received:
+        if not reported:
+            checked = self._report(heads)
+            rows = _after(jnp.max(checked - heads), rows)
+            heads = checked
         total = unpack(self.layout, tuple(self.wire.decode(row) for row in rows))
         if not self.wire.narrow:
             return Received(total, (), heads)
@@ -275,7 +281,7 @@ class Exchange:
             self.session.report(words, paths)
             return np.zeros((), np.int32)
 
-        shape, callback = ShapeDtype((), jnp.int32), io_callback
+        shape, callback = ShapeDtype((), jnp.int32), host_call
         if self.session.simulated:
             # The headers are the same on all virtual nodes; said so, vmap leaves cond a cond. It
             # takes no effects there, so this callback is kept by the use of its result; and XLA
@@ -299,6 +305,13 @@ class Exchange:
 def _start(channel: Channel, ticket: Any, k: Any, rows: Any, head: Any, **about: Any) -> np.ndarray:
     rows, head = np.asarray(rows), np.asarray(head)
     return np.asarray(channel.start_chunk(int(ticket), int(k), rows, head, **about), np.int32)
+
+
+def _after(zero: jax.Array, rows: Chunks) -> Chunks:
+    """Rows that nobody can have before that 0: what gave it is kept where the rows are used."""
+    last = rows[-1]
+    first = jnp.where(zero == 0, last[0, 0], jnp.zeros((), last.dtype))
+    return (*rows[:-1], last.at[0, 0].set(first))
 
 
 def _spread(axis: str, x: jax.Array) -> jax.Array:

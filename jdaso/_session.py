@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from . import _exit
-from ._compat import cpu_threads_reserved, reserve_cpu_threads
+from ._compat import STEP_ERRORS, cpu_threads_reserved, reserve_cpu_threads, wait_for_steps
 from ._control import Control, Facts
 from ._engine import ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
@@ -282,8 +282,8 @@ class Session:
         if self.closed:
             return
         try:
-            jax.effects_barrier()
-        except jax.errors.JaxRuntimeError as error:
+            wait_for_steps(self.devices)
+        except STEP_ERRORS as error:
             # A step failed; whoever asks for its result is told. It must not keep us from closing.
             log.debug("a step had failed before the session was closed: %s", error)
         failed = failed or self.control.broken is not None or self.control.failure is not None

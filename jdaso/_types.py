@@ -24,7 +24,8 @@ class NodeError(RuntimeError):
 
     The text begins with the node that speaks, ``[node 3 of 8, host n02, step 120]``, then says
     what is wrong, what was given, and what to do. Raised inside a compiled step it surfaces as
-    ``jax.errors.JaxRuntimeError`` with the same text.
+    ``jax.errors.JaxRuntimeError`` (where JAX's fast dispatch meets it, as ``ValueError``) with the
+    same text.
     """
 
     __module__ = "jdaso"
