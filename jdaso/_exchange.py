@@ -151,7 +151,8 @@ class Exchange:
         if self.session.simulated:
             return ticket, self._reduce(chunks, head, _virtual(self.session)), sent
         start = partial(_start, self.channel, owner=self.owner, blocking=blocking)
-        call = guarded(start, self.session, np.int32(0))
+        # A start that is refused keeps its ticket, so that the wait for it says why.
+        call = guarded(start, self.session, lambda ticket, *_: np.asarray(ticket))
         tokens = [
             self._from_one(
                 turn + k,

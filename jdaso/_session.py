@@ -346,7 +346,10 @@ class Session:
 
 
 def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Callable[..., Any]:
-    """A callback that never raises: keeps the error for `Session.report`, returns `refused`."""
+    """A callback that never raises: keeps the error for `Session.report`, returns `refused`.
+
+    That is a value, or a function of the arguments.
+    """
 
     def call(*args: Any) -> Any:
         try:
@@ -355,7 +358,7 @@ def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Cal
             return function(*args)
         except Exception as error:
             session.control.broken = session.control.broken or error
-            return refused
+            return refused(*args) if callable(refused) else refused
 
     return call
 

@@ -111,7 +111,7 @@ class Channel:
         owner: int = 0,
         blocking: bool = False,
     ) -> int:
-        """Takes chunk k of exchange `ticket`; returns the ticket, 0 where it was refused.
+        """Takes chunk k of exchange `ticket`; returns the ticket.
 
         Args:
             ticket: the exchange.
@@ -283,7 +283,7 @@ class Channel:
             self._timeline.add(lost_seconds=seconds)
 
     def _refuse(self, heads: np.ndarray, ticket: int) -> np.ndarray:
-        self._control.broken = self._control.error(
+        self._control.broken = self._control.broken or self._control.error(
             f"No exchange with ticket {ticket} is known here: the optimizer state comes from "
             "another session or process, or from before the last exchange. Save states that have "
             "nothing in flight (ticket 0); to go on without what was, set state.ticket to 0 on "
