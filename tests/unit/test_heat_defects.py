@@ -271,27 +271,26 @@ def test_defect_12_numbers_that_are_not_finite_are_skipped_by_all(bad):
     np.testing.assert_allclose(history[0, -1], -0.05 * 14, rtol=0.2)
 
 
-def turns_bad_after_its_last_snapshot(nodes, steps, bad):
-    """Gradients of the last updates before the mean that ends cycling; node 1's are not finite.
+def turns_bad_after_its_last_snapshot(steps, bad, at=14):
+    """Gradients of three nodes, zeros but for update `at`, where node 1's are not finite.
 
     With `LATE` the last snapshot is taken in update 12 and merged in 13; the mean comes in 15.
     """
-    gradients = np.zeros((nodes, steps, 2), np.float32)
-    gradients[:, 14] = np.array([1, 5, 3], np.float32)[:, None]
-    gradients[1, 14, 0] = bad
+    gradients = np.zeros((3, steps, 2), np.float32)
+    gradients[:, at:][:, :1] = np.array([1, 5, 3], np.float32)[:, None, None]
+    gradients[1, at:][:1, 0] = bad
     return {"w": jnp.asarray(gradients)}
 
 
 LATE = jdaso.Phases(20, 2, 4, 5, 1)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("steps", [15, 20])
+@pytest.mark.parametrize(("steps", "bad"), [(15, np.nan), (20, np.inf), (20, np.nan)])
 def test_defect_12_numbers_that_turn_bad_after_the_last_snapshot_raise(steps, bad):
     """In the mean that ends cycling, and in `finalize` if the run stops before: no node goes on."""
     with virtual(3) as session:
         tx = jdaso.daso(optax.sgd(1.0, momentum=0.5), phases=LATE, session=session)
-        gradients = turns_bad_after_its_last_snapshot(3, steps, bad)
+        gradients = turns_bad_after_its_last_snapshot(steps, bad)
         errors = (jdaso.NodeError, jax.errors.JaxRuntimeError, ValueError)
         with pytest.raises(errors, match=r"not finite .*: node 1, leaf .*\['w'\]"):
             _, last = run(tx, session, {"w": jnp.zeros((3, 2))}, gradients)
@@ -300,30 +299,50 @@ def test_defect_12_numbers_that_turn_bad_after_the_last_snapshot_raise(steps, ba
             jdaso.finalize(*last, session)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("wire", ["float32", "int8"])
-def test_defect_12_numbers_that_turn_bad_after_the_last_snapshot_are_left_out(wire, bad):
-    """With "skip" the others' mean is everybody's: parameters, momentum, what `finalize` gives."""
+def skipping(session, wire="float32"):
+    inner, options = optax.sgd(1.0, momentum=0.5), dict(merge="corrected", on_nonfinite="skip")
+    return jdaso.daso(inner, phases=LATE, session=session, wire=wire, **options)
+
+
+@pytest.mark.parametrize(("wire", "bad"), [("float32", np.nan), ("int8", np.inf)])
+def test_defect_12_numbers_that_turn_bad_in_the_last_mean_are_left_out(wire, bad):
+    """With "skip" the others' mean is everybody's: parameters and momentum."""
     start = {"w": jnp.zeros((3, 2))}
     with virtual(3) as session:
-        tx = jdaso.daso(
-            optax.sgd(1.0, momentum=0.5),
-            phases=LATE,
-            session=session,
-            merge="corrected",
-            wire=wire,
-            on_nonfinite="skip",
-        )
-        gradients = turns_bad_after_its_last_snapshot(3, 20, bad)["w"]
-        _, (params, state) = run(tx, session, start, {"w": gradients[:, :15]})
-        final = jdaso.finalize(params, state, session)
-        np.testing.assert_array_equal(final["w"], np.full((3, 2), -2.0))
-        _, (params, state) = run(tx, session, start, {"w": gradients[:, :16]})
-        np.testing.assert_array_equal(params["w"], np.full((3, 2), -3.0))
+        gradients = turns_bad_after_its_last_snapshot(20, bad, at=15)["w"]
+        history, (_, state) = run(skipping(session, wire), session, start, {"w": gradients})
+        _, (_, after) = run(skipping(session, wire), session, start, {"w": gradients[:, :16]})
+    np.testing.assert_array_equal(history["w"][:, 15], np.full((3, 2), -2.0))
+    np.testing.assert_array_equal(after.inner[0].trace["w"], np.full((3, 2), 2.0))
+    np.testing.assert_array_equal(history["w"], np.roll(history["w"], 1, axis=0))
+    assert np.isfinite(history["w"]).all() and np.isfinite(state.inner[0].trace["w"]).all()
+
+
+@pytest.mark.parametrize(("wire", "bad"), [("float32", np.nan), ("int8", np.inf)])
+def test_defect_12_a_node_whose_parameters_are_bad_gets_the_others_from_finalize(wire, bad):
+    """optax adds, and nothing leads away from NaN: until then only its momentum is theirs."""
+    start = {"w": jnp.zeros((3, 2))}
+    with virtual(3) as session:
+        gradients = turns_bad_after_its_last_snapshot(20, bad)["w"]
+        for steps, expected in ((15, -2.0), (16, -3.0)):
+            part = {"w": gradients[:, :steps]}
+            _, (params, state) = run(skipping(session, wire), session, start, part)
+            final = jdaso.finalize(params, state, session)["w"]
+            np.testing.assert_array_equal(final, np.full((3, 2), expected))
+        np.testing.assert_array_equal(params["w"][::2], np.full((2, 2), -3.0))
         np.testing.assert_array_equal(state.inner[0].trace["w"], np.full((3, 2), 1.0))
-        history, _ = run(tx, session, start, {"w": gradients})
-        assert np.isfinite(history["w"][:, 15:]).all()
-        np.testing.assert_array_equal(history["w"][0, 18:], history["w"][1, 18:])
+
+
+def test_defect_12_a_node_whose_parameters_are_bad_leaves_the_others_alone():
+    """Bad parameters make bad gradients, and the cool-down averages gradients."""
+    with virtual(3) as session:
+        tx = optax.chain(optax.add_decayed_weights(0.1), skipping(session))
+        gradients = turns_bad_after_its_last_snapshot(20, np.nan)
+        history, (params, state) = run(tx, session, {"w": jnp.ones((3, 2))}, gradients)
+        assert np.isfinite(history["w"][::2]).all()
+        final = jdaso.finalize(params, state, session)["w"]
+    assert np.isfinite(final).all()
+    np.testing.assert_array_equal(final, np.roll(final, 1, axis=0))
 
 
 @pytest.mark.parametrize("stop", [3, 4, 5, 9])
