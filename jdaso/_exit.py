@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 
 log = logging.getLogger("jdaso")
 
-_GRACE_SECONDS = 3.0
+_GRACE_SECONDS = 6.0
 
 
 @runtime_checkable
