@@ -5,6 +5,7 @@ Prints ``NODE SECONDS ERROR TEXT`` on a node that met an error, ``NODE end`` on 
 
 import concurrent.futures
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -71,7 +72,7 @@ def run(rank):
     if odd and CASE == "level_on_one":
         os.environ["MPI4PY_RC_THREAD_LEVEL"] = "serialized"  # mpi4py is imported by the session
     session = jdaso.Session(engine=engine, timeout_seconds=TIMEOUT_SECONDS)
-    with contextlib.nullcontext() if CASE == "unclosed" else session:
+    with contextlib.nullcontext() if CASE in ("unclosed", "forgotten") else session:
         if odd and CASE == "phases_invalid":
             jdaso.Phases(STEPS, sync_every=2, delay=3)
         warmup = 0 if CASE == "bits_traced_cycling" else 3
@@ -109,7 +110,8 @@ def run(rank):
             params, state = jax.block_until_ready(step(params, state, noise))
             if odd and CASE == "fewer" and n == FAULT_STEP:
                 break
-            if CASE == "unclosed" and n > FAULT_STEP and int(state.ticket) != 0:
+            unclosed = CASE in ("unclosed", "forgotten")
+            if unclosed and n > FAULT_STEP and int(state.ticket) != 0:
                 print(session.node, "end", flush=True)
                 return
         jdaso.finalize(params, state, session)
@@ -124,6 +126,9 @@ if __name__ == "__main__":
     begin = time.monotonic()
     try:
         run(rank)
+        if CASE == "forgotten":  # nothing of the program's holds the session any more
+            jax.clear_caches()
+            gc.collect()
     except Exception as error:
         text = next((x for x in str(error).splitlines()[::-1] if "[node" in x), str(error))
         print(f"{rank} {time.monotonic() - begin:.1f} {type(error).__name__} {text}", flush=True)

@@ -120,10 +120,12 @@ def test_one_nodes_thread_level_is_told_to_all():
         assert re.search(r"THREAD_MULTIPLE.* nodes? 1 ", text), text
 
 
-@pytest.mark.parametrize("engine", ["mpi4jax", "mpi4py"])
-def test_what_is_in_flight_when_the_program_ends_is_completed(engine):
+@pytest.mark.parametrize(
+    ("case", "engine"), [("unclosed", "mpi4jax"), ("unclosed", "mpi4py"), ("forgotten", "mpi4py")]
+)
+def test_what_is_in_flight_when_the_program_ends_is_completed(case, engine):
     """A session that nobody closes, left with an exchange in flight: said, and no failure."""
-    done = launch("unclosed", engine)
+    done = launch(case, engine)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("end") == 2, done.stdout
     for node in (0, 1):
