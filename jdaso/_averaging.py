@@ -10,7 +10,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from ._blocking import blocking_header, exact_mean_of_finite, land_alike, sum_at_first
+from ._blocking import (
+    blocking_header,
+    exact_mean,
+    exact_mean_of_finite,
+    land_alike,
+    sum_at_first,
+)
 from ._exchange import (
     Exchange,
     Received,
@@ -210,6 +216,15 @@ class Averaging:
             lambda: leaves,
         )
         return leaves, state._replace(inner=inner_state, phase=phase)
+
+    def mean_of_gradients(
+        self, grads: PyTree, head: jax.Array, step: jax.Array
+    ) -> tuple[PyTree, Received]:
+        """Exact mean; with ``on_nonfinite="skip"`` over the nodes whose gradients are finite."""
+        if self.on_nonfinite == "raise":
+            return exact_mean(self.exchange_of(grads), grads, head, step)
+        mean, _, received = exact_mean_of_finite(self.exchange_of, grads, (), head, step)
+        return mean, received
 
     def sum_of_bits(self, params: PyTree, state: DasoState, step: jax.Array) -> jax.Array:
         """Checksum of what is to be the same on all nodes: at first parameters, at last all.

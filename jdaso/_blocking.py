@@ -57,7 +57,8 @@ def mean_value(value: Any, heads: jax.Array) -> Any:
     if value is None:
         return None
     sums, counts = loss_words(heads)
-    return (jnp.sum(sums) / jnp.sum(counts)).astype(jnp.result_type(value))
+    mean = jnp.sum(sums) / jnp.maximum(jnp.sum(counts), 1.0)
+    return mean.astype(jnp.result_type(value))
 
 
 def rounded(exchange: Exchange, leaves: Leaves) -> Leaves:

@@ -15,7 +15,6 @@ from ._blocking import (
     blocking_header,
     check_blocking,
     difference,
-    exact_mean,
     mean_value,
     require_params,
     same_on_virtual_nodes,
@@ -184,7 +183,7 @@ def daso(
 
             def mean_of_gradients() -> tuple[PyTree, Any, PhaseState, jax.Array]:
                 head = blocking_header(value, step, between.sum_of_bits(params, state, step))
-                mean, received = exact_mean(between.exchange_of(updates), updates, head, step)
+                mean, received = between.mean_of_gradients(updates, head, step)
                 counted = count_loss(phase, *loss_words(received.heads))
                 return mean, mean_value(value, received.heads), counted, received.apart
 

@@ -376,9 +376,9 @@ def checksum(leaves: Leaves) -> jax.Array:
 
 
 def loss_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sums of the nodes' losses and their numbers, ``[nodes]`` each."""
-    words = floats(heads)
-    return words[:, 0], words[:, 1]
+    """Sums of the nodes' losses and their numbers, ``[nodes]`` each; 0 of nodes left out."""
+    words, finite = floats(heads), heads[:, BAD_LEAF] == 0
+    return jnp.where(finite, words[:, 0], 0.0), jnp.where(finite, words[:, 1], 0.0)
 
 
 def time_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -11,7 +11,6 @@ import atexit
 import logging
 import sys
 import time
-import weakref
 from typing import Protocol, runtime_checkable
 
 log = logging.getLogger("jdaso")
@@ -45,7 +44,7 @@ class Closable(Protocol):
         ...
 
 
-_open: weakref.WeakSet[Closable] = weakref.WeakSet()
+_open: set[Closable] = set()  # holds sessions that the program dropped: they have to be closed
 _failed: list[Closable] = []
 _state = {"installed": False, "doomed": False}
 

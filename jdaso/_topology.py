@@ -94,12 +94,12 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
     }
     node, nodes = comm.Get_rank(), comm.Get_size()
     everyone = _everyones(about, comm, timeout_seconds)
-    poor = [str(p) for p, other in enumerate(everyone) if not other["threads"]]
+    poor = [p for p, other in enumerate(everyone) if not other["threads"]]
     if poor:
         raise NodeError(
-            f"[node {node} of {nodes}, host {host}] jdaso talks to MPI from a thread of its own "
-            f"and needs MPI_THREAD_MULTIPLE, which nodes "
-            f"{', '.join(poor)} do not have. Do not lower "
+            f"[node {node} of {nodes}, host {host}] jdaso talks to MPI from a thread of its own and"
+            f" needs MPI_THREAD_MULTIPLE, but {'node' if len(poor) == 1 else 'nodes'} "
+            f"{', '.join(map(str, poor))} started MPI without it. Do not lower "
             "mpi4py.rc.thread_level (or MPI4PY_RC_THREAD_LEVEL), or use an MPI library built with "
             "thread support."
         )
