@@ -96,7 +96,8 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     """Ends a run wherever it stops: merges what is in flight, then takes the exact mean.
 
     Args:
-        params: this node's parameters.
+        params: this node's parameters; inside ``pmap`` or ``shard_map`` over its devices with a
+            first axis of devices, as they are held there.
         opt_state: the optimizer state that goes with them, of a `daso` anywhere inside it or of
             any other optimizer. Discard it afterwards.
         session: the nodes.
@@ -105,18 +106,21 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         Parameters, bitwise the same on all nodes.
 
     Raises:
-        NodeError: on all nodes, if they stopped at different steps, or a node does not come.
+        NodeError: on all nodes, if they stopped at different steps, a node does not come, or one
+            holds numbers that are not finite (with ``on_nonfinite="skip"`` it is left out, and
+            gets the mean of the others).
     """
     session.require_usable()
     if session.num_nodes == 1:
         return params
     is_daso = lambda x: isinstance(x, DasoState)  # noqa: E731
     states = [x for x in jax.tree.leaves(opt_state, is_leaf=is_daso) if is_daso(x)]
+    several = not session.simulated and len(session.devices) > 1
     stacked = any(np.ndim(state.step) == 1 for state in states) and not session.simulated
     if stacked:
         params = jax.tree.map(_mean_of_devices, params)
         states = jax.tree.map(lambda x: x[0], states)
-    elif any(int(np.max(np.asarray(state.drift))) > 0 for state in states):
+    elif several and any(int(np.max(np.asarray(state.drift))) > 0 for state in states):
         params = _mean_of_shards(params, session)
     steps = [int(np.max(np.asarray(state.step))) for state in states]
     session.agree("finalize", [("the step of the optimizer state", str(steps))])
@@ -156,7 +160,7 @@ def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
     """The same for arrays that are declared replicated, of which each device holds its own."""
     leaves = [x for x in jax.tree.leaves(params) if isinstance(x, jax.Array)]
     devices = len(session.devices)
-    if any(len(x.addressable_shards) != devices for x in leaves) or devices == 1:
+    if any(len(x.addressable_shards) != devices for x in leaves):
         raise session.control.error(
             f"The {devices} devices of this node have parted (local_every > 1), and finalize was "
             "given the parameters of one. Pass parameters and state of all devices, stacked along "
