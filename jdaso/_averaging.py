@@ -202,7 +202,8 @@ class Averaging:
             state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
         given, bits = None, jnp.int32(0)
         if self.blocking == "parameters":
-            given, bits = value, self.sum_of_bits(params, state, step)
+            # Of parameters alone: moments of local gradients differ, and the mean sets them.
+            given, bits = value, self.sum_of_bits(params, state._replace(inner=()), step)
         head = blocking_header(given, step, bits)
         target, inner_state, received = exact_mean_of_finite(
             self.exchange_of, from_leaves(params, leaves), state.inner, head, step

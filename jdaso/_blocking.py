@@ -99,6 +99,8 @@ def exact_mean_of_finite(
     exchange = exchange_of(Everything(params, inner, to_halves(inner)))
     leaves, whole = to_leaves((params, inner)), to_halves(inner)
     bad = first_bad_leaf(leaves)
+    if exchange.local_axis is not None:
+        bad = jax.lax.pmax(bad, exchange.local_axis)
     sent = tuple(jnp.where(bad == 0, leaf, jnp.zeros_like(leaf)) for leaf in leaves)
     sent += tuple(jnp.where(exchange.node == 0, half, jnp.zeros_like(half)) for half in whole)
     received = exchange.total(sent, with_bad_leaf(head, bad), step)

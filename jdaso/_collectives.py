@@ -116,7 +116,9 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     is_daso = lambda x: isinstance(x, DasoState)  # noqa: E731
     states = [x for x in jax.tree.leaves(opt_state, is_leaf=is_daso) if is_daso(x)]
     several = not session.simulated and len(session.devices) > 1
-    stacked = any(np.ndim(state.step) == 1 for state in states) and not session.simulated
+    stacked = (
+        0 if session.simulated else max([np.size(x.step) for x in states if x.step.ndim], default=0)
+    )
     if stacked:
         params = jax.tree.map(_mean_of_devices, params)
         states = jax.tree.map(lambda x: x[0], states)
@@ -138,8 +140,7 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         _agree_on_shapes(session, "average a tree", params)
     result = jax.block_until_ready(jax.jit(mean_of)(params))
     if stacked:
-        devices = len(session.devices)
-        result = jax.tree.map(lambda x: jnp.broadcast_to(x, (devices, *jnp.shape(x))), result)
+        result = jax.tree.map(lambda x: jnp.broadcast_to(x, (stacked, *jnp.shape(x))), result)
     return result
 
 
@@ -158,16 +159,22 @@ def _mean_of_devices(x: Any) -> Any:
 
 def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
     """The same for arrays that are declared replicated, of which each device holds its own."""
-    leaves = [x for x in jax.tree.leaves(params) if isinstance(x, jax.Array)]
     devices = len(session.devices)
-    if any(len(x.addressable_shards) != devices for x in leaves):
+
+    def on_all(x: Any) -> bool:
+        return len(x.addressable_shards) == devices and x.sharding.is_fully_replicated
+
+    leaves = [x for x in jax.tree.leaves(params) if is_float(jnp.result_type(x))]
+    if not all(isinstance(x, jax.Array) and on_all(x) for x in leaves):
         raise session.control.error(
             f"The {devices} devices of this node have parted (local_every > 1), and finalize was "
             "given the parameters of one. Pass parameters and state of all devices, stacked along "
             "their first axis."
         )
 
-    def mean_of(x: jax.Array) -> jax.Array:
+    def mean_of(x: Any) -> Any:
+        if not is_float(jnp.result_type(x)):
+            return x
         return _mean_of_devices(jnp.stack([np.asarray(s.data) for s in x.addressable_shards]))
 
     return jax.tree.map(mean_of, params)
@@ -217,7 +224,7 @@ def _mean(tree: PyTree, session: Session, local_axis: str | None) -> PyTree:
 
 def _mean_of_finite(params: PyTree, session: Session, skips: bool) -> PyTree:
     def exchange_of(tree: PyTree) -> Exchange:
-        return Exchange.of(tree, session, name="finalize", raise_nonfinite=not skips)
+        return Exchange.of(tree, session, name="finalize", owner=-1, raise_nonfinite=not skips)
 
     step = jnp.zeros((), jnp.int32)
     return exact_mean_of_finite(exchange_of, params, (), header(step=step), step)[0]

@@ -140,7 +140,7 @@ class Control:
         """
         if self.topology.num_nodes == 1 or self.closed:
             return
-        self.closed = True
+        self.closed, self._blocked = True, None
         if failed:
             return
         self._sound(_LEFT, "")
@@ -204,12 +204,15 @@ class Control:
         mpi4jax's operations return only when all nodes came. Nothing can be raised in them, so
         this is the one place where jdaso ends a process from outside.
         """
-        if self._blocked is None:
+        blocked = self._blocked  # another thread sets it
+        if blocked is None:
             return
-        begin, step = self._blocked
+        begin, step = blocked
         waited = time.perf_counter() - begin
         if self.failure is not None and waited > _GRACE_SECONDS:
             why = self.failure
+        elif self.failed and waited > _GRACE_SECONDS:
+            why = f"{self.who_failed()} while this node waits for a mean of all nodes."
         elif self.left and waited > _GRACE_SECONDS:
             why = f"{self.who_left()} while this node waits for a mean of all nodes."
         elif waited > self.timeout_seconds:
@@ -252,6 +255,8 @@ class Control:
 
         def check() -> None:
             self.check()
+            if self.failed and time.perf_counter() > grace:
+                raise self.error(f"{self.who_failed()} while this node waits to {what}.")
             if self.left and time.perf_counter() > grace:
                 raise self.error(f"{self.who_left()} while this node waits to {what}.")
 
@@ -264,9 +269,16 @@ class Control:
 
     def who_left(self) -> str:
         """Names the nodes that ended their session."""
-        nodes = ", ".join(map(str, sorted(self.left)))
-        plural = "nodes" if len(self.left) > 1 else "node"
-        return f"{plural} {nodes} ended the session"
+        return f"{_names(self.left)} ended the session"
+
+    def who_failed(self) -> str:
+        """Names the nodes that have failed, be it because of this one."""
+        return f"{_names(self.failed)} failed"
+
+
+def _names(nodes: set[int]) -> str:
+    plural = "nodes" if len(nodes) > 1 else "node"
+    return f"{plural} {', '.join(map(str, sorted(nodes)))}"
 
 
 def _first_difference(everyone: Sequence[Any]) -> str:

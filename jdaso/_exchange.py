@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import io_callback
 
 from ._compat import host_call
 from ._engine._channel import Channel
@@ -63,8 +64,9 @@ class Received:
 
     @property
     def apart(self) -> jax.Array:
-        """Whether the nodes sent different checksums."""
-        return differ(self.heads[:, CHECKSUM])
+        """Whether the nodes sent different checksums, but for those that are left out."""
+        words, finite = self.heads[:, CHECKSUM], self.heads[:, BAD_LEAF] == 0
+        return jnp.any(finite & (words != words[jnp.argmax(finite)]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Exchange:
         wire: the format.
         local_axis: axis of the local devices that the caller is inside of, or None.
         name: tells optimizers of equal shapes apart.
-        owner: the optimizer; 0 for none, whose exchanges must not be started again.
+        owner: the optimizer, whose exchange may be started again while it is in flight; -1 for the
+            host itself, which may too; 0 for a mean in a user's step, which may not.
         raise_nonfinite: whether numbers that are not finite are an error.
     """
 
@@ -110,6 +113,21 @@ class Exchange:
     def channel(self) -> Channel:
         """The host's end; opened by all nodes together, when the step is first traced."""
         return self.session.channel(self.layout, self.wire.name, self.name)
+
+    @property
+    def _call(self) -> Callable[..., Any]:
+        """How the host is called.
+
+        `host_call` where an optimizer's step profits: what it returns is in that step's state. A
+        user may drop what a mean returns, and mpi4jax operations are not dropped with what guards
+        them; there it is JAX's own, which is never dropped.
+        """
+        return io_callback if self.owner <= 0 or self._in_step else host_call
+
+    @property
+    def _in_step(self) -> bool:
+        """Whether means are mpi4jax operations of the step itself."""
+        return self.session.in_step and self.local_axis is None
 
     def empty_flight(self) -> PyTree:
         """What the state carries for an exchange in flight: nothing, but for virtual nodes."""
@@ -156,7 +174,7 @@ class Exchange:
         tokens = [
             self._from_one(
                 turn + k,
-                partial(host_call, call, ShapeDtype((), jnp.int32), ticket, k, chunk, head),
+                partial(self._call, call, ShapeDtype((), jnp.int32), ticket, k, chunk, head),
                 ShapeDtype((), jnp.int32),
             )
             for k, chunk in enumerate(chunks)
@@ -173,7 +191,7 @@ class Exchange:
         refused[:, STATUS] = 1
         wait = guarded(lambda t: channel.wait(int(t)), self.session, refused)
         shape = ShapeDtype((nodes, HEADER), jnp.int32)
-        heads = self._from_one(turn, partial(host_call, wait, shape, ticket), shape)
+        heads = self._from_one(turn, partial(self._call, wait, shape, ticket), shape)
         heads = self._report(heads)
         rows, lost = [], []
         for k, width in enumerate(self.layout.widths):
@@ -184,7 +202,7 @@ class Exchange:
             nothing = tuple(np.zeros(shape.shape, shape.dtype) for shape in shapes)
             # The headers are an argument so that XLA cannot fetch before it has waited.
             fetch = guarded(lambda t, _, k=k: channel.fetch(int(t), k), self.session, nothing)
-            call = partial(host_call, fetch, shapes, ticket, heads[0, 0])
+            call = partial(self._call, fetch, shapes, ticket, heads[0, 0])
             row, rest = self._from_one(turn + k, call, shapes)
             rows.append(row)
             lost.append(rest)
@@ -192,7 +210,7 @@ class Exchange:
 
     def total(self, leaves: Leaves, head: jax.Array, step: jax.Array) -> Received:
         """Sum over nodes of float32 leaves; the step waits for it."""
-        if self.session.simulated or (self.session.in_step and self.local_axis is None):
+        if self.session.simulated or self._in_step:
             chunks = [self.wire.encode(chunk) for chunk in pack(self.layout, leaves)]
             if self.session.simulated:
                 return self._received(*self._reduce(chunks, head, _virtual(self.session)))
@@ -220,9 +238,10 @@ class Exchange:
             )
             return np.zeros((), np.int32)
 
-        head = head + host_call(enter, shape, step)
-        rows, lost, heads = self._reduce(chunks, head, _mpi4jax(session))
-        return _after(host_call(leave, shape, rows[-1][0, 0]), rows), lost, heads
+        entered = self._call(enter, shape, step)
+        first = _after(entered, tuple(chunks[:1]))
+        rows, lost, heads = self._reduce([*first, *chunks[1:]], head + entered, _mpi4jax(session))
+        return _after(self._call(leave, shape, rows[-1][0, 0]), rows), lost, heads
 
     def _reduce(self, chunks: list[jax.Array], head: jax.Array, inline: Any) -> PyTree:
         """All chunks within the compiled step; what `_engine._reduce` does on the host."""
@@ -282,7 +301,7 @@ class Exchange:
             self.session.report(words, paths)
             return np.zeros((), np.int32)
 
-        shape, callback = ShapeDtype((), jnp.int32), host_call
+        shape, callback = ShapeDtype((), jnp.int32), self._call
         if self.session.simulated:
             # The headers are the same on all virtual nodes; said so, vmap leaves cond a cond. It
             # takes no effects there, so this callback is kept by the use of its result; and XLA

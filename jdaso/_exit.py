@@ -44,7 +44,7 @@ class Closable(Protocol):
         ...
 
 
-_open: set[Closable] = set()  # holds sessions that the program dropped: they have to be closed
+_open: dict[Closable, None] = {}  # in the order of all nodes; also sessions that were dropped
 _failed: list[Closable] = []
 _state = {"installed": False, "doomed": False}
 
@@ -61,7 +61,7 @@ def watch(session: Closable) -> None:
 
         sys.excepthook = hook
         atexit.register(_end)
-    _open.add(session)
+    _open[session] = None
 
 
 def unwatch(session: Closable, *, failed: bool = False, stuck: bool = False) -> None:
@@ -72,7 +72,7 @@ def unwatch(session: Closable, *, failed: bool = False, stuck: bool = False) -> 
         failed: something went wrong between the nodes.
         stuck: one of its threads is still inside MPI, which can then not be left in order.
     """
-    _open.discard(session)
+    _open.pop(session, None)
     _state["doomed"] |= stuck
     if failed and not session.alone:
         _failed.append(session)

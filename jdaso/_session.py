@@ -125,6 +125,16 @@ class Session:
         self.node = self.topology.node
         self.control = Control(self.topology, timeout_seconds if timeout_seconds > 0 else 60.0)
         _exit.watch(self)
+        try:
+            self._begin(invalid, share_gpus)
+        except BaseException as error:
+            self.closed = True
+            self.control.fail(_exit.summary(error))
+            self.control.close(failed=True)
+            _exit.unwatch(self, failed=True)
+            raise
+
+    def _begin(self, invalid: Exception | None, share_gpus: bool) -> None:
         self._agree_on_start(invalid, share_gpus)
         self.devices = jax.local_devices()
         self.mesh = jax.make_mesh(
@@ -228,6 +238,7 @@ class Session:
 
     def report(self, heads: np.ndarray, leaves: tuple[str, ...]) -> None:
         """Raises what the headers of an exchange say, if anything; the same everywhere."""
+        self.control.leave()  # an error ends the step before it says so itself
         step = int(heads[self.node % len(heads), STEP])
         if heads[:, STATUS].any():
             raise self.control.broken or self.control.error("An exchange failed.", step)
@@ -282,6 +293,7 @@ class Session:
         if self.closed:
             return
         try:
+            jax.effects_barrier()
             wait_for_steps(self.devices)
         except STEP_ERRORS as error:
             # A step failed; whoever asks for its result is told. It must not keep us from closing.
@@ -322,15 +334,9 @@ class Session:
         status = "starts" if raised is None else str(raised)
         versions = [("the jdaso version", __version__), ("the JAX version", jax.__version__)]
         facts = [*versions, ("the engine", self.engine), (f"engine {self.engine}", status)]
-        try:
-            self.control.agree("start a session", facts)
-            if raised is not None:
-                raise raised
-        except Exception as error:
-            self.control.fail(_exit.summary(error))
-            self.control.close(failed=True)
-            _exit.unwatch(self, failed=True)
-            raise
+        self.control.agree("start a session", facts)
+        if raised is not None:
+            raise raised
 
     def _check_threads(self) -> None:
         devices = len(self.devices)

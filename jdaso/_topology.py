@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import json
 import logging
@@ -109,11 +110,12 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
 
 
 def _machine() -> str:
-    """The same for ranks on one machine, also in containers of different host names."""
+    """The same for ranks on one machine: one kernel and one host name (containers have others)."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return socket.gethostname()
+        kernel = ""
+    return f"{socket.gethostname()} {kernel}"
 
 
 def _everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[dict[str, Any]]:
@@ -122,6 +124,7 @@ def _everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list
 
     def wait(request: Any) -> None:
         if not poll(request.Test, lambda: None, timeout_seconds):
+            atexit.register(MPI.COMM_WORLD.Abort, 1)  # MPI_Finalize would wait for that node
             raise NodeError(
                 f"[node {comm.Get_rank()} of {comm.Get_size()}] Waited {timeout_seconds:g} s to "
                 "start a session, and not all nodes came."

@@ -1,7 +1,7 @@
 """What crosses the network: float32 rows to the bytes of a wire format, and back.
 
 The same formulas for the device (jax.numpy) and for the host (NumPy), so that both give the same
-bits. Narrow formats carry differences with error feedback (see `_daso`), never weights.
+bits. Narrow formats carry differences with error feedback (see `_averaging`), never weights.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 from ._packing import BLOCK
 
 HEADER = 8
-"""32-bit words that one more element of each row carries: `Header`, below."""
+"""32-bit words that follow the numbers of each row; named below."""
 
 LOSS_SUM, LOSS_COUNT, BAD_LEAF, STEP, CHECKSUM, EXCHANGE_SECONDS, STEP_SECONDS, STATUS = range(8)
 """Words of a header. Sums of this node's losses and their number since its last start; 1 + the
-first leaf that is not finite (0: none); completed updates; checksum of the parameters at step 0;
-measured seconds of the last exchange and of a step; 1 where the host met an error."""
+first leaf that is not finite (0: none); completed updates; checksum of the parameters at step 0, of
+parameters and inner state in the cool-down, else 0; measured seconds of the last exchange and of a
+step; 1 where the host met an error."""
 
 _FLOAT16_MAX = 65504.0
 _INT8_LEAST_SCALE = 2.0**-120

@@ -14,7 +14,7 @@ header's status word tells all devices, and then all of them raise it together (
 A step may be computed and thrown away: `optax.MultiSteps` calls an update k times and keeps the
 last, and some compile by a first call. So an exchange may be started again under its ticket, which
 replaces it once it has ended (all nodes do the same), and a merged one may be fetched again until
-the next but one starts.
+the next but one starts (once one was started again: before, there is one place for results).
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Job:
         self.heads: np.ndarray | None = None
         self.error: NodeError | None = None
         self.fetched = 0
+        self.waited = False
         self.seconds = 0.0
 
     @property
@@ -118,11 +119,14 @@ class Channel:
             k: the chunk.
             rows: encoded ``[nodes, w]``.
             head: this node's header.
-            owner: the optimizer, which may start its exchange again; 0 for one that may not.
+            owner: the optimizer, which may start its exchange again while it is in flight; 0 for
+                one that may not.
             blocking: whether a step will wait for it at once.
         """
         begin = time.perf_counter()
         with self._lock:
+            if self.closed:
+                raise self._control.error("This session was closed, and a step still uses it.")
             job = self._jobs.get(ticket)
             if job is not None and not job.merged and job.ready[k].is_set():
                 if not owner or owner != job.owner:
@@ -134,9 +138,10 @@ class Channel:
                     )
                     return ticket
                 self._repeats = True
-                if self._await(job) is not None:
+                job.error = self._await(job)
+                if job.error is not None:
                     return ticket
-                job.fetched = len(job.ready)
+                job.waited, job.fetched = True, len(job.ready)
             if job is None or job.merged:
                 job = self._begin(ticket, owner, blocking)
         send = self._send[k]
@@ -162,6 +167,7 @@ class Channel:
         if job is None:
             return self._refuse(heads, ticket)
         error = job.error or self._await(job)
+        job.waited = True
         self._lose("wait", job, begin)
         if error is not None:
             job.error = error
@@ -183,8 +189,8 @@ class Channel:
         return result
 
     def in_flight(self) -> list[Job]:
-        """Exchanges that were started and not merged."""
-        return [job for job in self._jobs.values() if not job.merged]
+        """Exchanges that were started and never waited for."""
+        return [job for job in self._jobs.values() if not job.waited]
 
     def close(self, limit_seconds: float) -> bool:
         """Completes what is on the wire and ends the thread; False where it did not end."""
@@ -196,7 +202,8 @@ class Channel:
         return not self._thread.is_alive()
 
     def _begin(self, ticket: int, owner: int, blocking: bool) -> Job:
-        self._drain(self._control.timeout_seconds)
+        if not self._drain(self._control.timeout_seconds):
+            raise self._control.error("The exchange before this one has not ended.", ticket - 1)
         self._jobs.pop(ticket, None)
         last = list(self._jobs.values())[-1:] if self._repeats else []
         self._jobs = {job.ticket: job for job in last}
@@ -262,6 +269,8 @@ class Channel:
             waited = time.perf_counter() - begin
             if control.failure is not None:
                 return control.error(control.failure, job.step)
+            if control.failed and waited > 5.0:
+                return control.error(f"{control.who_failed()} while this node waits.", job.step)
             if control.left and waited > 5.0:
                 return control.error(
                     f"{control.who_left()} while this node waits for the exchange started at step "
