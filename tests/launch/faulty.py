@@ -131,5 +131,8 @@ if __name__ == "__main__":
             gc.collect()
     except Exception as error:
         text = next((x for x in str(error).splitlines()[::-1] if "[node" in x), str(error))
-        print(f"{rank} {time.monotonic() - begin:.1f} {type(error).__name__} {text}", flush=True)
+        seconds = time.monotonic() - begin
+        # In one piece: the ranks share a terminal, and print writes the end of a line by itself.
+        sys.stdout.write(f"{rank} {seconds:.1f} {type(error).__name__} {text}\n")
+        sys.stdout.flush()
         raise SystemExit(1) from error
