@@ -46,6 +46,7 @@ def hosts(gigabits):
             stack.callback(ip, "netns", "delete", host)
             outer = f"{BRIDGE}{number}"
             ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", host)
+            stack.callback(ip, "link", "delete", outer)  # a namespace takes its end along late
             ip("link", "set", outer, "master", BRIDGE, "up")
             inside = ["ip", "netns", "exec", host]
             for command in (
