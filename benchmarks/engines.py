@@ -20,7 +20,7 @@ import numpy as np
 
 import jdaso
 from jdaso._exchange import Exchange
-from jdaso._wire import header
+from jdaso._header import header
 
 MEGABYTES, QUICK_MEGABYTES = (1, 10, 100, 400), (1, 10)
 RANKS, QUICK_RANKS = (2, 4), (2,)

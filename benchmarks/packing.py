@@ -18,8 +18,9 @@ import numpy as np
 import jdaso
 from jdaso._engine import compiled_for_host, sum_part
 from jdaso._exchange import CHUNK_BYTES, Exchange
+from jdaso._header import header
 from jdaso._packing import layout_of, pack, unpack
-from jdaso._wire import WIRES, header
+from jdaso._wire import WIRES
 
 MEGABYTES, QUICK_MEGABYTES = 96, 12
 NODES, LEAVES = 2, 60

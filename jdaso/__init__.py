@@ -11,8 +11,8 @@ from ._daso import daso as daso
 from ._local import local_mean as local_mean
 from ._merge import outer as outer
 from ._phases import Phases as Phases
-from ._phases import PhaseState as PhaseState
 from ._phases import Plateau as Plateau
+from ._schedule import PhaseState as PhaseState
 from ._session import Session as Session
 from ._synchronous import SynchronousState as SynchronousState
 from ._synchronous import synchronous as synchronous

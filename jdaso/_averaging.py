@@ -10,27 +10,16 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from ._blocking import (
-    blocking_header,
-    exact_mean,
-    exact_mean_of_finite,
-    land_alike,
-    sum_at_first,
-)
-from ._exchange import (
-    Exchange,
-    Received,
-    checksum,
-    first_bad_leaf,
-    loss_words,
-    time_words,
-)
+from ._blocking import blocking_header, exact_mean, exact_mean_of_finite, land_alike, sum_at_first
+from ._exchange import Exchange, Received
+from ._header import checksum, first_bad_leaf, header, loss_words, time_words
 from ._merge import Merge
 from ._packing import dress, from_leaves, strip, to_halves, to_leaves
-from ._phases import Phases, PhaseState, count_loss, count_start, fit_delay, init_phases, select
+from ._phases import Phases
+from ._schedule import PhaseState, count_loss, count_start, fit_delay, init_phases
 from ._session import Completion, Session
 from ._types import Leaves, PyTree
-from ._wire import Wire, header
+from ._wire import Wire
 
 
 class DasoState(NamedTuple):
@@ -265,9 +254,7 @@ class Averaging:
             loss_count=state.loss[1],
             bad_leaf=first_bad_leaf(leaves),
             step=step,
-            checksum=jax.lax.cond(
-                step == 0, lambda: checksum(to_leaves(params)), lambda: jnp.int32(0)
-            ),
+            checksum=sum_at_first(params, step),
         )
         exchange = self.exchange_of(params, self.wire.name)
         ticket, flight, sent = exchange.start(send, head, step, state.phase.exchanges)
@@ -292,8 +279,13 @@ class Averaging:
                 leaves, state = self._apply(received, leaves, state, state.step - 1 - state.started)
             return jax.tree.map(jnp.add, leaves, strip(state.error)) if self.wire.narrow else leaves
 
-        done = Completion(exchange.layout.leaves, complete, self.on_nonfinite == "skip")
-        self.session.completions[self.number, done.leaves] = done
+        done = Completion(complete, self.on_nonfinite == "skip")
+        self.session.completions[self.number, exchange.layout.leaves] = done
+
+
+def select(condition, yes: Any, no: Any) -> Any:
+    """`jnp.where` over trees."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
 def _inject(session: Session, leaves: Leaves, step: jax.Array) -> Leaves:

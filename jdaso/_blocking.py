@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ._exchange import Exchange, Received, checksum, fingerprints, first_bad_leaf, loss_words
+from ._exchange import Exchange, Received
+from ._header import BAD_LEAF, checksum, fingerprints, first_bad_leaf, header, loss_words
 from ._local import mean_locally
 from ._packing import from_halves, from_leaves, pack, to_halves, to_leaves, travels, unpack
 from ._session import Session
 from ._types import Leaves, PyTree
-from ._wire import BAD_LEAF, header, with_bad_leaf
 
 
 def require_params(params: PyTree | None, name: str) -> PyTree:
@@ -93,17 +93,17 @@ def exact_mean_of_finite(
 ) -> tuple[PyTree, PyTree, Received]:
     """Exact mean of parameters and inner state over the nodes whose numbers are finite.
 
-    Integers, booleans and keys of the inner state become node 0's. Where other numbers than finite
-    ones are an error, all nodes raise it.
+    Integers, booleans and keys of the inner state become node 0's, also where its floats are left
+    out. Where numbers that are not finite are an error, all nodes raise it.
     """
-    exchange = exchange_of(Everything(params, inner, to_halves(inner)))
     leaves, whole = to_leaves((params, inner)), to_halves(inner)
+    exchange = exchange_of(Everything(params, inner, whole))
     bad = first_bad_leaf(leaves)
     if exchange.local_axis is not None:
         bad = jax.lax.pmax(bad, exchange.local_axis)
     sent = tuple(jnp.where(bad == 0, leaf, jnp.zeros_like(leaf)) for leaf in leaves)
     sent += tuple(jnp.where(exchange.node == 0, half, jnp.zeros_like(half)) for half in whole)
-    received = exchange.total(sent, with_bad_leaf(head, bad), step)
+    received = exchange.total(sent, head.at[BAD_LEAF].set(bad), step)
     finite = jnp.sum(received.heads[:, BAD_LEAF] == 0)
     number = jnp.maximum(finite, 1).astype(jnp.float32)
     totals = received.total[: len(leaves)]

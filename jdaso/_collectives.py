@@ -13,11 +13,11 @@ from jax.core import Tracer
 from ._averaging import DasoState
 from ._blocking import exact_mean, exact_mean_of_finite
 from ._exchange import Exchange
+from ._header import header
 from ._local import mean_locally
 from ._packing import Leaf, describe, from_leaves, is_float, to_leaves
 from ._session import Session
 from ._types import PyTree
-from ._wire import header
 
 
 def broadcast(tree: PyTree, session: Session) -> PyTree:

@@ -70,6 +70,10 @@ class Control:
         """An error that begins with this node."""
         return NodeError(f"{self.topology.prefix(step)} {text}")
 
+    def closed_error(self) -> NodeError:
+        """What a compiled step is told that goes on after `Session.close`."""
+        return self.error("This session was closed, and a compiled step still uses it.")
+
     def check(self) -> None:
         """Raises if another node has failed."""
         if self.failure is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from ._agreement import agree_on_init
-from ._averaging import Averaging, DasoState
+from ._averaging import Averaging, DasoState, select
 from ._blocking import (
     blocking_header,
     check_blocking,
@@ -20,22 +20,13 @@ from ._blocking import (
     same_on_virtual_nodes,
 )
 from ._compat import host_call
-from ._exchange import (
-    CHUNK_BYTES,
-    loss_words,
-)
+from ._exchange import CHUNK_BYTES
+from ._header import loss_words
 from ._local import mean_gradients_locally, mean_locally, require_axis
 from ._merge import Merge, merge_of
 from ._packing import to_leaves
-from ._phases import (
-    Actions,
-    Phases,
-    PhaseState,
-    count_loss,
-    decide,
-    end_step,
-    select,
-)
+from ._phases import Phases
+from ._schedule import Actions, PhaseState, count_loss, decide, end_step
 from ._session import Session
 from ._types import PyTree, ShapeDtype
 from ._wire import wire_of

@@ -19,24 +19,11 @@ from jax.experimental import io_callback
 
 from ._compat import host_call
 from ._engine._channel import Channel
+from ._header import BAD_LEAF, CHECKSUM, HEADER, STATUS, STEP, differ
 from ._packing import Layout, layout_of, pack, unpack
 from ._session import Session, guarded
 from ._types import Chunks, Leaves, PyTree, ShapeDtype
-from ._wire import (
-    BAD_LEAF,
-    CHECKSUM,
-    EXCHANGE_SECONDS,
-    HEADER,
-    STATUS,
-    STEP,
-    STEP_SECONDS,
-    Wire,
-    attach,
-    detach,
-    floats,
-    sum_rows,
-    wire_of,
-)
+from ._wire import Wire, attach, detach, sum_rows, wire_of
 
 CHUNK_BYTES = 32 * 2**20
 """Float32 bytes in a chunk: small enough to overlap packing, sending and summing."""
@@ -225,7 +212,7 @@ class Exchange:
 
         def enter(step: Any) -> np.ndarray:
             if session.closed:  # one device: nobody waits for it in a collective, it may raise
-                raise session.closed_error()
+                raise session.control.closed_error()
             session.control.enter(int(step))
             return np.zeros((), np.int32)
 
@@ -360,47 +347,3 @@ def _mpi4jax(session: Session) -> Any:
 
     comm = session.step_comm
     return partial(mpi4jax.alltoall, comm=comm), partial(mpi4jax.allgather, comm=comm)
-
-
-def first_bad_leaf(leaves: Leaves) -> jax.Array:
-    """1 + the number of the first leaf that is not finite; 0 where all are."""
-    if not leaves:
-        return jnp.int32(0)
-    bad = jnp.stack([~jnp.all(jnp.isfinite(leaf)) for leaf in leaves])
-    return jnp.where(jnp.any(bad), jnp.argmax(bad).astype(jnp.int32) + 1, 0)
-
-
-def differ(words: jax.Array) -> jax.Array:
-    """Whether the nodes' words are not all the same."""
-    return jnp.any(words != words[0])
-
-
-def fingerprints(leaf: jax.Array, bits: int) -> jax.Array:
-    """Each element as a whole number below ``2**bits`` that two floats share only by chance."""
-    words = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
-    return (words * np.uint32(2654435761)) >> np.uint32(32 - bits)
-
-
-def checksum(leaves: Leaves) -> jax.Array:
-    """A number that two sets of bits share only by chance."""
-    total = jnp.uint32(0)
-    for k, leaf in enumerate(leaves):
-        bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32).reshape(-1)
-        place = jax.lax.iota(jnp.uint32, bits.size) * np.uint32(2654435761) + np.uint32(k)
-        # Mixed, not only multiplied: else +1 here and -1 there would cancel in the sum.
-        mixed = (bits ^ place) * np.uint32(2246822519)
-        mixed = (mixed ^ (mixed >> 15)) * np.uint32(3266489917)
-        total = total * np.uint32(31) + jnp.sum(mixed ^ (mixed >> 13), dtype=jnp.uint32)
-    return jax.lax.bitcast_convert_type(total, jnp.int32)
-
-
-def loss_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sums of the nodes' losses and their numbers, ``[nodes]`` each; 0 of nodes left out."""
-    words, finite = floats(heads), heads[:, BAD_LEAF] == 0
-    return jnp.where(finite, words[:, 0], 0.0), jnp.where(finite, words[:, 1], 0.0)
-
-
-def time_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Measured seconds of an exchange and of a step, ``[nodes]`` each."""
-    words = floats(heads)
-    return words[:, EXCHANGE_SECONDS], words[:, STEP_SECONDS]

@@ -17,11 +17,12 @@ from ._compat import STEP_ERRORS, cpu_threads_reserved, reserve_cpu_threads, wai
 from ._control import Control, Facts
 from ._engine import ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
+from ._header import STATUS, STEP, complaint
 from ._packing import Layout, Leaf
 from ._timeline import Stats, Timeline
 from ._topology import Topology, claim_gpus, find_topology
 from ._types import Leaves, NodeError
-from ._wire import BAD_LEAF, CHECKSUM, STATUS, STEP, wire_of
+from ._wire import wire_of
 
 log = logging.getLogger("jdaso")
 
@@ -30,12 +31,10 @@ class Completion(NamedTuple):
     """How a run of one optimizer is completed.
 
     Attributes:
-        leaves: the leaves that its exchanges take.
         complete: merges what is in flight, and adds what a wire owes, into float32 leaves.
         skips: whether numbers that are not finite are left out, and not an error.
     """
 
-    leaves: tuple[Leaf, ...]
     complete: Callable[..., Leaves]
     skips: bool
 
@@ -44,7 +43,7 @@ class Session:
     """This node's part in a run over several nodes.
 
     A node is one MPI rank and the JAX devices that it drives. The session owns what MPI needs
-    (duplicates of the communicator, one thread and two staging buffers for each optimizer) and
+    (duplicates of the communicator; a thread and staging buffers for each kind of exchange) and
     gives it back in `close()`; use it as a context manager. All nodes make and close their
     sessions together, and use a session from the thread that made it.
 
@@ -111,19 +110,22 @@ class Session:
         self._owner = threading.get_ident()
         self._channels: dict[Any, Channel] = {}
         self.optimizers = 0  # how many were made
-        self.completions: dict[Any, Completion] = {}  # what `finalize` does for an optimizer
+        # What `finalize` does, by the optimizer's number and the leaves that its exchanges take.
+        self.completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}
         self.programs: dict[Any, Callable[..., Any]] = {}  # compiled means
         self._warned = False
         self.timeline = Timeline()
+        limit = (
+            timeout_seconds if timeout_seconds > 0 else 60.0
+        )  # to tell the others that it is not
         if engine == "simulated":
             self.topology = Topology(0, 1, socket.gethostname())
             self.num_nodes = num_nodes or 1
         else:
-            limit = timeout_seconds if timeout_seconds > 0 else 60.0
             self.topology = find_topology(comm, limit)
             self.num_nodes = self.topology.num_nodes
         self.node = self.topology.node
-        self.control = Control(self.topology, timeout_seconds if timeout_seconds > 0 else 60.0)
+        self.control = Control(self.topology, limit)
         _exit.watch(self)
         try:
             self._begin(invalid, share_gpus)
@@ -218,10 +220,6 @@ class Session:
                 total_steps,
             )
 
-    def closed_error(self) -> NodeError:
-        """What a compiled step is told that goes on after `close`."""
-        return self.control.error("This session was closed, and a compiled step still uses it.")
-
     def require_usable(self) -> None:
         """Raises if the session was closed, or this is not the thread that made it."""
         if self.closed:
@@ -242,30 +240,9 @@ class Session:
         step = int(heads[self.node % len(heads), STEP])
         if heads[:, STATUS].any():
             raise self.control.broken or self.control.error("An exchange failed.", step)
-        steps = heads[:, STEP].tolist()
-        if len(set(steps)) > 1:
-            where = ", ".join(f"node {node} at {at}" for node, at in enumerate(steps))
-            raise self.control.error(
-                f"The nodes have made different numbers of updates ({where}). Skip updates on all "
-                "nodes or on none: put optax.apply_if_finite inside jdaso.daso(...).",
-                step,
-            )
-        bad = [(node, int(leaf)) for node, leaf in enumerate(heads[:, BAD_LEAF]) if leaf]
-        if bad:
-            where = "; ".join(f"node {node}, leaf {leaves[leaf - 1]}" for node, leaf in bad)
-            raise self.control.error(
-                f"Parameters are not finite (NaN or infinite): {where}. Lower the learning rate, "
-                'clip gradients, or leave such exchanges out with on_nonfinite="skip".',
-                step,
-            )
-        sums = heads[:, CHECKSUM].tolist()
-        odd = [node for node, value in enumerate(sums) if value != sums[0]]
-        if step == 0 and odd:
-            raise self.control.error(
-                f"Parameters differ at the first update: nodes {odd} from node 0. Give all nodes "
-                "the same with params = jdaso.broadcast(params, session) before tx.init.",
-                step,
-            )
+        text = complaint(heads, leaves)
+        if text is not None:
+            raise self.control.error(text, step)
 
     def fail(self, text: str) -> None:
         """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""
@@ -360,7 +337,7 @@ def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Cal
     def call(*args: Any) -> Any:
         try:
             if session.closed:
-                raise session.closed_error()
+                raise session.control.closed_error()
             return function(*args)
         except Exception as error:
             session.control.broken = session.control.broken or error

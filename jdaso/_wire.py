@@ -13,16 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._header import HEADER
 from ._packing import BLOCK
-
-HEADER = 8
-"""32-bit words that follow the numbers of each row; named below."""
-
-LOSS_SUM, LOSS_COUNT, BAD_LEAF, STEP, CHECKSUM, EXCHANGE_SECONDS, STEP_SECONDS, STATUS = range(8)
-"""Words of a header. Sums of this node's losses and their number since its last start; 1 + the
-first leaf that is not finite (0: none); completed updates; checksum of the parameters at step 0, of
-parameters and inner state in the cool-down, else 0; measured seconds of the last exchange and of a
-step; 1 where the host met an error."""
 
 _FLOAT16_MAX = 65504.0
 _INT8_LEAST_SCALE = 2.0**-120
@@ -107,23 +99,6 @@ def wire_of(name: str) -> Wire:
     return WIRES[name]
 
 
-def header(**words: Any) -> jax.Array:
-    """A header as int32 ``[HEADER]``; float words by their bits, those not named 0."""
-    places = {"loss_sum": LOSS_SUM, "loss_count": LOSS_COUNT, "bad_leaf": BAD_LEAF, "step": STEP}
-    places |= {"checksum": CHECKSUM}
-    row = [jnp.int32(0)] * HEADER
-    for name, word in words.items():
-        word = jnp.asarray(word)
-        word = word if word.dtype == jnp.int32 else _bits(word.astype(jnp.float32), np.int32)
-        row[places[name]] = word.reshape(())
-    return jnp.stack(row)
-
-
-def with_bad_leaf(head: jax.Array, number: jax.Array) -> jax.Array:
-    """A header with that word set."""
-    return head.at[BAD_LEAF].set(number)
-
-
 def attach(wire: Wire, rows: jax.Array, head: jax.Array) -> jax.Array:
     """Encoded rows ``[nodes, w]`` with the header's bits at the end of each."""
     bits = _bits(head, wire.dtype).reshape(-1)
@@ -135,11 +110,6 @@ def detach(wire: Wire, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     bits = rows[:, -wire.header_width :]
     words = bits.reshape(rows.shape[0], HEADER, -1) if wire.dtype.itemsize < 4 else bits
     return rows[:, : -wire.header_width], _bits(words, np.int32)
-
-
-def floats(words: jax.Array) -> jax.Array:
-    """Header words that are float32 by their bits."""
-    return jax.lax.bitcast_convert_type(words, jnp.float32)
 
 
 def sum_rows(wire: Wire, rows: Any) -> Any:

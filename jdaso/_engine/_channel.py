@@ -28,10 +28,11 @@ from typing import Any
 import numpy as np
 
 from .._control import Control
+from .._header import EXCHANGE_SECONDS, HEADER, STATUS, STEP_SECONDS
 from .._packing import Layout
 from .._timeline import Timeline
 from .._types import NodeError
-from .._wire import EXCHANGE_SECONDS, HEADER, STATUS, STEP_SECONDS, Wire
+from .._wire import Wire
 from . import Reduced, Reducer
 
 log = logging.getLogger("jdaso")
@@ -126,7 +127,7 @@ class Channel:
         begin = time.perf_counter()
         with self._lock:
             if self.closed:
-                raise self._control.error("This session was closed, and a step still uses it.")
+                raise self._control.closed_error()
             job = self._jobs.get(ticket)
             if job is not None and not job.merged and job.ready[k].is_set():
                 if not owner or owner != job.owner:

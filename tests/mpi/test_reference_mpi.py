@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from mpi4py import MPI
 
 import jdaso
-from jdaso._phases import init_phases
+from jdaso._schedule import init_phases
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()

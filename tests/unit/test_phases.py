@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import jdaso
 from jdaso import _phases
-from jdaso._phases import PhaseState
+from jdaso._schedule import PhaseState
 
 pytestmark = pytest.mark.strict_dtypes
 
