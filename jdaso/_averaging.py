@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,15 +11,22 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from ._blocking import blocking_header, exact_mean, exact_mean_of_finite, land_alike, sum_at_first
+from ._blocking import (
+    blocking_header,
+    exact_mean,
+    exact_mean_of_everything,
+    exact_mean_of_finite,
+    land_alike,
+    sum_at_first,
+)
 from ._exchange import Exchange, Received
 from ._header import checksum, first_bad_leaf, header, loss_words, time_words
 from ._merge import Merge
-from ._packing import dress, from_leaves, strip, to_halves, to_leaves
+from ._packing import dress, pack, strip, to_halves, to_leaves, unpack
 from ._phases import Phases
 from ._schedule import PhaseState, count_loss, count_start, fit_delay, init_phases
 from ._session import Completion, Session
-from ._types import Leaves, PyTree
+from ._types import Chunks, Leaves, PyTree, ShapeDtype
 from ._wire import Wire
 
 
@@ -33,9 +41,9 @@ class DasoState(NamedTuple):
     phase: PhaseState  # the same on all nodes
     loss: Float[Array, 2]  # sum and number of losses since the last start; differs
     inner: optax.OptState  # differs between nodes while cycling
-    anchor: PyTree  # float32 point common to all nodes; () where the rule and wire need none
-    snapshot: PyTree  # what this node sent last; () where the rule needs none; differs
-    error: PyTree  # what a narrow wire has yet to deliver; () for float32; differs
+    anchor: Chunks  # packed point common to all nodes; () where the rule and wire need none
+    snapshot: Chunks  # what this node sent last, packed; () where the rule needs none; differs
+    error: Chunks  # what a narrow wire has yet to deliver, packed; () for float32; differs
     outer: PyTree  # state of the outer optimizer; the same on all nodes
     flight: PyTree  # the exchange in flight between virtual nodes; () on real ones
 
@@ -108,12 +116,13 @@ class Averaging:
 
     def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
         """The state before the first update."""
-        leaves, frame = (to_leaves(params), params) if self.nodes > 1 else ((), ())
+        exchange = self.exchange_of(params, self.wire.name)
+        rows = [(self.nodes, width) for width in exchange.layout.widths] if self.nodes > 1 else []
         # Each field its own buffer: steps that donate their state must not meet one twice.
-        zeros = lambda: dress(frame, tuple(map(jnp.zeros_like, leaves)))  # noqa: E731
+        zeros = lambda: tuple(jnp.zeros(shape, jnp.float32) for shape in rows)  # noqa: E731
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
         rule, narrow = self.rule, self.wire.narrow
-        exchange = self.exchange_of(params, self.wire.name)
+        seen = dress(params, to_leaves(params)) if self.nodes > 1 else ()
         return DasoState(
             optimizer=jnp.asarray(self.number, jnp.int32),
             step=zero(),
@@ -126,18 +135,18 @@ class Averaging:
             anchor=zeros() if self.keeps_anchor else (),
             snapshot=zeros() if rule.needs_snapshot else (),
             error=zeros() if narrow else (),
-            outer=rule.outer.init(dress(frame, leaves)) if rule.outer is not None else (),
+            outer=rule.outer.init(seen) if rule.outer is not None else (),
             flight=exchange.empty_flight() if self.nodes > 1 else (),
         )
 
     def merge(
-        self, leaves: Leaves, params: PyTree, state: DasoState, step: jax.Array
-    ) -> tuple[Leaves, DasoState]:
+        self, chunks: Chunks, params: PyTree, state: DasoState, step: jax.Array
+    ) -> tuple[Chunks, DasoState]:
         """Waits for what is in flight and merges it at its true age."""
         received = self.exchange_of(params, self.wire.name).wait(
             state.ticket, state.flight, state.phase.exchanges
         )
-        merged, state = self._apply(received, leaves, state, step - state.started)
+        merged, state = self._apply(received, chunks, params, state, step - state.started)
         phase = count_loss(state.phase, *loss_words(received.heads))
         if self.session.simulated:
             times = jnp.float32(self.session.exchange_steps), jnp.float32(1)
@@ -147,74 +156,88 @@ class Averaging:
         return merged, state._replace(phase=phase)
 
     def _apply(
-        self, received: Received, leaves: Leaves, state: DasoState, age: jax.Array
-    ) -> tuple[Leaves, DasoState]:
+        self,
+        received: Received,
+        chunks: Chunks,
+        params: PyTree,
+        state: DasoState,
+        age: jax.Array,
+    ) -> tuple[Chunks, DasoState]:
         """The merge rule on what was received; keeps what the wire took for the next exchange."""
         total, error = received.total, state.error
-        frame = state.anchor if self.keeps_anchor else state.snapshot
-        if self.keeps_anchor or self.rule.needs_snapshot:
-            leaves, total = dress(frame, leaves), dress(frame, total)
         if self.wire.narrow:
             total = jax.tree.map(lambda c, d: self.nodes * c + d, state.anchor, total)
             lost = 1 - self.rule.kept_share(self.nodes, age)
-            residual = dress(frame, received.residual)
-            error = jax.tree.map(lambda e, r: lost * (e + r), error, residual)
+            error = jax.tree.map(lambda e, r: lost * (e + r), error, received.residual)
         merged = self.rule(
-            leaves, state.snapshot, total, state.anchor, state.outer, nodes=self.nodes, age=age
+            chunks,
+            state.snapshot,
+            total,
+            state.anchor,
+            state.outer,
+            nodes=self.nodes,
+            age=age,
+            outer_update=partial(self._update_outer, params),
         )
-        merged, leaves = merged._replace(params=strip(merged.params)), strip(leaves)
         new = state._replace(
             anchor=merged.anchor if self.keeps_anchor else (), error=error, outer=merged.outer
         )
         kept = state._replace(error=jax.tree.map(jnp.zeros_like, error))
         if self.on_nonfinite == "raise":
             return merged.params, new._replace(ticket=jnp.zeros_like(state.ticket))
-        leaves, state = select(received.finite, (merged.params, new), (leaves, kept))
-        return leaves, state._replace(ticket=jnp.zeros_like(state.ticket))
+        chunks, state = select(received.finite, (merged.params, new), (chunks, kept))
+        return chunks, state._replace(ticket=jnp.zeros_like(state.ticket))
+
+    def _update_outer(
+        self, params: PyTree, slope: Chunks, outer: PyTree, anchor: Chunks
+    ) -> tuple[Chunks, PyTree]:
+        """The outer optimizer's update, on trees like `params`."""
+        assert self.rule.outer is not None
+        layout = self.exchange_of(params).layout
+        slope, anchor = (dress(params, unpack(layout, chunks)) for chunks in (slope, anchor))
+        updates, outer = self.rule.outer.update(slope, outer, anchor)
+        return pack(layout, strip(updates)), outer
 
     def mean(
         self,
-        leaves: Leaves,
+        chunks: Chunks,
         apart: jax.Array,
         params: PyTree,
         updates: PyTree,
         state: DasoState,
         step: jax.Array,
         value: Any,
-    ) -> tuple[Leaves, DasoState]:
+    ) -> tuple[Chunks, DasoState]:
         """Exact mean of parameters and of the inner state; pays what the wire still owes.
 
         From the third cool-down update on, what has not met by then is made to.
         """
         if self.wire.narrow:
-            leaves = jax.tree.map(jnp.add, leaves, strip(state.error))
+            chunks = jax.tree.map(jnp.add, chunks, state.error)
             state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
         given, bits = None, jnp.int32(0)
         if self.blocking == "parameters":
             # Of parameters alone: moments of local gradients differ, and the mean sets them.
             given, bits = value, self.sum_of_bits(params, state._replace(inner=()), step)
         head = blocking_header(given, step, bits)
-        target, inner_state, received = exact_mean_of_finite(
-            self.exchange_of, from_leaves(params, leaves), state.inner, head, step
+        chunks, inner, received = exact_mean_of_everything(
+            self.exchange_of, params, chunks, state.inner, head, step
         )
         phase = count_loss(state.phase, *loss_words(received.heads))
-        leaves = to_leaves(target)
         third = step >= self.phases.total_steps - self.phases.cooldown_steps + 2
-        leaves = jax.lax.cond(
+        chunks = jax.lax.cond(
             third & (apart | received.apart),
-            lambda: land_alike(self.exchange_of(params), leaves, params, updates, step),
-            lambda: leaves,
+            lambda: land_alike(self.exchange_of(params), chunks, params, updates, step),
+            lambda: chunks,
         )
-        return leaves, state._replace(inner=inner_state, phase=phase)
+        return chunks, state._replace(inner=inner, phase=phase)
 
     def mean_of_gradients(
         self, grads: PyTree, head: jax.Array, step: jax.Array
     ) -> tuple[PyTree, Received]:
         """Exact mean; with ``on_nonfinite="skip"`` over the nodes whose gradients are finite."""
-        if self.on_nonfinite == "raise":
-            return exact_mean(self.exchange_of(grads), grads, head, step)
-        mean, _, received = exact_mean_of_finite(self.exchange_of, grads, (), head, step)
-        return mean, received
+        mean = exact_mean if self.on_nonfinite == "raise" else exact_mean_of_finite
+        return mean(self.exchange_of(grads), grads, head, step)
 
     def sum_of_bits(self, params: PyTree, state: DasoState, step: jax.Array) -> jax.Array:
         """Checksum of what is to be the same on all nodes: at first parameters, at last all.
@@ -238,25 +261,24 @@ class Averaging:
         self, params: PyTree, updates: PyTree, state: DasoState, step: jax.Array
     ) -> DasoState:
         """Starts an exchange of the parameters as `updates` will make them."""
-        leaves = to_leaves(optax.apply_updates(params, updates))
+        exchange = self.exchange_of(params, self.wire.name)
+        chunks = exchange.pack(optax.apply_updates(params, updates))
         if self.session.faults:
-            leaves = _inject(self.session, leaves, step)
+            chunks = _inject(self.session, chunks, step)
         if self.keeps_anchor:
             first = step == self.phases.warmup_steps
-            start = dress(params, to_leaves(params))
-            state = state._replace(anchor=select(first, start, state.anchor))
-        send = leaves
+            anchor = jax.lax.cond(first, lambda: exchange.pack(params), lambda: state.anchor)
+            state = state._replace(anchor=anchor)
+        send = chunks
         if self.wire.narrow:
-            base, owed = strip(state.anchor), strip(state.error)
-            send = jax.tree.map(lambda s, c, e: s - c + e, leaves, base, owed)
+            send = jax.tree.map(lambda s, c, e: s - c + e, chunks, state.anchor, state.error)
         head = header(
             loss_sum=state.loss[0],
             loss_count=state.loss[1],
-            bad_leaf=first_bad_leaf(leaves),
+            bad_leaf=first_bad_leaf(exchange.layout, chunks),
             step=step,
             checksum=sum_at_first(params, step),
         )
-        exchange = self.exchange_of(params, self.wire.name)
         ticket, flight, sent = exchange.start(send, head, step, state.phase.exchanges)
         return state._replace(
             ticket=ticket,
@@ -264,20 +286,25 @@ class Averaging:
             flight=flight,
             phase=count_start(self.phases, state.phase),
             loss=jnp.zeros_like(state.loss),
-            snapshot=dress(params, leaves) if self.rule.needs_snapshot else (),
-            error=dress(params, jax.tree.map(jnp.subtract, send, sent)) if self.wire.narrow else (),
+            snapshot=chunks if self.rule.needs_snapshot else (),
+            error=jax.tree.map(jnp.subtract, send, sent) if self.wire.narrow else (),
         )
 
     def register(self, params: PyTree) -> None:
         """Tells `finalize` how to merge what this optimizer has in flight."""
         outside = dataclasses.replace(self, local_axis=None)
         exchange = outside.exchange_of(params, self.wire.name)
+        shapes = jax.tree.map(lambda x: ShapeDtype(jnp.shape(x), jnp.result_type(x)), params)
 
         def complete(leaves: Leaves, state: DasoState, in_flight: bool) -> Leaves:
+            chunks = pack(exchange.layout, leaves)
             if in_flight:
                 received = exchange.wait(state.ticket, state.flight, state.phase.exchanges)
-                leaves, state = self._apply(received, leaves, state, state.step - 1 - state.started)
-            return jax.tree.map(jnp.add, leaves, strip(state.error)) if self.wire.narrow else leaves
+                age = state.step - 1 - state.started
+                chunks, state = outside._apply(received, chunks, shapes, state, age)
+            if self.wire.narrow:
+                chunks = jax.tree.map(jnp.add, chunks, state.error)
+            return unpack(exchange.layout, chunks)
 
         done = Completion(complete, self.on_nonfinite == "skip")
         self.session.completions[self.number, exchange.layout.leaves] = done
@@ -288,11 +315,10 @@ def select(condition, yes: Any, no: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
-def _inject(session: Session, leaves: Leaves, step: jax.Array) -> Leaves:
-    """Puts the simulated faults of this step into the first number of the first leaf."""
-    node = jax.lax.axis_index(session.node_axis)
-    first = leaves[0].reshape(-1)
+def _inject(session: Session, chunks: Chunks, step: jax.Array) -> Chunks:
+    """Puts the simulated faults of this step into the first number."""
+    node, (first, *others) = jax.lax.axis_index(session.node_axis), chunks
     for (at_node, at_step), fault in session.faults.items():
         hit = (node == at_node) & (step == at_step)
-        first = first.at[0].set(jnp.where(hit, jnp.float32(fault), first[0]))
-    return (first.reshape(leaves[0].shape), *leaves[1:])
+        first = first.at[0, 0].set(jnp.where(hit, jnp.float32(fault), first[0, 0]))
+    return (first, *others)

@@ -12,9 +12,19 @@ import optax
 from ._exchange import Exchange, Received
 from ._header import BAD_LEAF, checksum, fingerprints, first_bad_leaf, header, loss_words
 from ._local import mean_locally
-from ._packing import from_halves, from_leaves, pack, to_halves, to_leaves, travels, unpack
+from ._packing import (
+    from_halves,
+    from_leaves,
+    pack,
+    to_halves,
+    to_leaves,
+    travels,
+    unpack,
+    unpadded,
+)
 from ._session import Session
-from ._types import Leaves, PyTree
+from ._types import Chunks, Leaves, PyTree
+from ._wire import Wire
 
 
 def require_params(params: PyTree | None, name: str) -> PyTree:
@@ -61,63 +71,107 @@ def mean_value(value: Any, heads: jax.Array) -> Any:
     return mean.astype(jnp.result_type(value))
 
 
-def rounded(exchange: Exchange, leaves: Leaves) -> Leaves:
-    """Leaves as the wire rounds them."""
-    wire, layout = exchange.wire, exchange.layout
-    return unpack(layout, tuple(wire.decode(wire.encode(c)) for c in pack(layout, leaves)))
+def rounded(wire: Wire, chunks: Chunks) -> Chunks:
+    """Chunks as the wire rounds them."""
+    return tuple(wire.decode(wire.encode(chunk)) for chunk in chunks)
 
 
 def exact_mean(
     exchange: Exchange, tree: PyTree, head: jax.Array, step: jax.Array
 ) -> tuple[PyTree, Received]:
     """Float32 mean over nodes of a tree's float leaves; the others stay as they are."""
-    received = exchange.total(to_leaves(tree), head, step)
-    nodes = exchange.layout.nodes
-    return from_leaves(tree, tuple(total / nodes for total in received.total)), received
+    received = exchange.total(exchange.pack(tree), head, step)
+    means = tuple(total / exchange.layout.nodes for total in received.total)
+    return exchange.unpack(tree, means), received
+
+
+def exact_mean_of_finite(
+    exchange: Exchange, tree: PyTree, head: jax.Array, step: jax.Array
+) -> tuple[PyTree, Received]:
+    """The same over the nodes whose numbers are finite.
+
+    Where numbers that are not are an error, all nodes raise it.
+    """
+    means, received = _mean_of_finite(
+        exchange, exchange.pack(tree), exchange.layout.size, head, step
+    )
+    return exchange.unpack(tree, means), received
 
 
 class Everything(NamedTuple):
     """What is to be the same on all nodes; the fields' names are in errors."""
 
     params: PyTree
-    inner: PyTree = ()
-    whole: Leaves = ()
+    inner: PyTree
+    whole: Leaves
 
 
-def exact_mean_of_finite(
+def exact_mean_of_everything(
     exchange_of: Callable[[PyTree], Exchange],
     params: PyTree,
+    chunks: Chunks,
     inner: PyTree,
     head: jax.Array,
     step: jax.Array,
-) -> tuple[PyTree, PyTree, Received]:
+) -> tuple[Chunks, PyTree, Received]:
     """Exact mean of parameters and inner state over the nodes whose numbers are finite.
 
     Integers, booleans and keys of the inner state become node 0's, also where its floats are left
-    out. Where numbers that are not finite are an error, all nodes raise it.
+    out.
+
+    Args:
+        exchange_of: gives the exchange of a tree.
+        params: a tree like the parameters.
+        chunks: their numbers, packed.
+        inner: the inner state.
+        head: this node's header.
+        step: completed updates.
+
+    Returns:
+        The parameters' mean, packed; the inner state; what the exchange brought.
     """
-    leaves, whole = to_leaves((params, inner)), to_halves(inner)
+    layout, leaves, whole = exchange_of(params).layout, to_leaves(inner), to_halves(inner)
     exchange = exchange_of(Everything(params, inner, whole))
-    bad = first_bad_leaf(leaves)
+    floats = layout.size + sum(leaf.size for leaf in leaves)
+    mine = exchange.node == 0
+    whole = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in whole)
+    packed = pack(exchange.layout, (*unpadded(layout, chunks), *leaves, *whole))
+    means, received = _mean_of_finite(exchange, packed, floats, head, step)
+    chunks = pack(layout, unpadded(exchange.layout, means, layout.size))
+    rest = unpack(exchange.layout, means)[len(layout.exchanged) :]
+    inner = from_halves(from_leaves(inner, rest), rest[len(leaves) :])
+    return chunks, inner, received
+
+
+def _mean_of_finite(
+    exchange: Exchange, chunks: Chunks, floats: int, head: jax.Array, step: jax.Array
+) -> tuple[Chunks, Received]:
+    """Mean of the first `floats` numbers over the nodes where all are finite; sum of the rest."""
+    averaged, left = [], floats
+    for chunk in chunks:
+        place = jax.lax.iota(jnp.int32, chunk.size).reshape(chunk.shape)
+        averaged.append(place < min(max(left, 0), chunk.size))
+        left -= chunk.size
+    bad = first_bad_leaf(exchange.layout, chunks)
     if exchange.local_axis is not None:
         bad = jax.lax.pmax(bad, exchange.local_axis)
-    sent = tuple(jnp.where(bad == 0, leaf, jnp.zeros_like(leaf)) for leaf in leaves)
-    sent += tuple(jnp.where(exchange.node == 0, half, jnp.zeros_like(half)) for half in whole)
+    sent = tuple(
+        jnp.where((bad == 0) | ~here, chunk, jnp.zeros_like(chunk))
+        for chunk, here in zip(chunks, averaged, strict=True)
+    )
     received = exchange.total(sent, head.at[BAD_LEAF].set(bad), step)
     finite = jnp.sum(received.heads[:, BAD_LEAF] == 0)
     number = jnp.maximum(finite, 1).astype(jnp.float32)
-    totals = received.total[: len(leaves)]
     means = tuple(
-        jnp.where(finite > 0, total / number, leaf)
-        for total, leaf in zip(totals, leaves, strict=True)
+        jnp.where(here, jnp.where(finite > 0, total / number, chunk), total)
+        for total, chunk, here in zip(received.total, chunks, averaged, strict=True)
     )
-    params, inner = from_leaves((params, inner), means)
-    return params, from_halves(inner, received.total[len(leaves) :]), received
+    return means, received
 
 
 def land_alike(
-    exchange: Exchange, target: Leaves, params: PyTree, updates: PyTree, step: jax.Array
-) -> Leaves:
+    exchange: Exchange, target: Chunks, params: PyTree, updates: PyTree, step: jax.Array
+) -> Chunks:
     """`target`, but 0 in the elements that would not become the same on all nodes and devices.
 
     ``p + (t - p)`` rounds. Where the nodes' p differ in the last bit and t is far from p, they may
@@ -126,11 +180,12 @@ def land_alike(
     """
     # Whole numbers so small that float32 sums of them are exact.
     bits = 24 - exchange.layout.nodes.bit_length()
-    landed = to_leaves(optax.apply_updates(params, difference(target, params, updates)))
-    prints = tuple(fingerprints(leaf, bits).astype(jnp.float32) for leaf in landed)
+    moved = difference(exchange.unpack(params, target), params, updates)
+    landed = exchange.pack(optax.apply_updates(params, moved))
+    prints = tuple(fingerprints(chunk, bits).astype(jnp.float32) for chunk in landed)
 
-    def total(leaves: Leaves, step: jax.Array) -> Leaves:
-        return exchange.total(leaves, header(step=step), step).total
+    def total(chunks: Chunks, step: jax.Array) -> Chunks:
+        return exchange.total(chunks, header(step=step), step).total
 
     sums = total(prints, step)
     # XLA makes a product of a division by a constant, so that a mean of equals would be inexact.
@@ -147,7 +202,7 @@ def land_alike(
     return tuple(jnp.where(x > 0, 0.0, t) for x, t in zip(odd, target, strict=True))
 
 
-def difference(target: Leaves, params: PyTree, updates: PyTree) -> PyTree:
+def difference(target: PyTree, params: PyTree, updates: PyTree) -> PyTree:
     """Updates that lead from `params` to `target`; leaves that do not travel keep theirs."""
 
     def step(old: Any, start: Any, end: Any) -> Any:
@@ -158,5 +213,5 @@ def difference(target: Leaves, params: PyTree, updates: PyTree) -> PyTree:
         lambda old, start, end: step(old, start, end) if travels(start) else old,
         updates,
         params,
-        from_leaves(params, target),
+        target,
     )

@@ -223,11 +223,9 @@ def _mean(tree: PyTree, session: Session, local_axis: str | None) -> PyTree:
 
 
 def _mean_of_finite(params: PyTree, session: Session, skips: bool) -> PyTree:
-    def exchange_of(tree: PyTree) -> Exchange:
-        return Exchange.of(tree, session, name="finalize", owner=-1, raise_nonfinite=not skips)
-
     step = jnp.zeros((), jnp.int32)
-    return exact_mean_of_finite(exchange_of, params, (), header(step=step), step)[0]
+    exchange = Exchange.of(params, session, name="finalize", owner=-1, raise_nonfinite=not skips)
+    return exact_mean_of_finite(exchange, params, header(step=step), step)[0]
 
 
 def _traced(tree: PyTree) -> bool:

@@ -24,7 +24,6 @@ from ._exchange import CHUNK_BYTES
 from ._header import loss_words
 from ._local import mean_gradients_locally, mean_locally, require_axis
 from ._merge import Merge, merge_of
-from ._packing import to_leaves
 from ._phases import Phases
 from ._schedule import Actions, PhaseState, count_loss, decide, end_step
 from ._session import Session
@@ -212,7 +211,7 @@ def daso(
     def _meet(params: PyTree, updates: PyTree, inner_state: PyTree) -> tuple[PyTree, PyTree]:
         """The devices of the node have parted: average their parameters and inner states."""
         target = mean_locally(optax.apply_updates(params, updates), local_axis)
-        moved = difference(to_leaves(target), params, updates)
+        moved = difference(target, params, updates)
         return moved, mean_locally(inner_state, local_axis)
 
     def _talk(
@@ -225,16 +224,17 @@ def daso(
         value: Any,
     ) -> tuple[PyTree, DasoState]:
         """Merge, then the exact mean, then start: each snapshot holds the latest merge."""
-        leaves = to_leaves(optax.apply_updates(params, updates))
-        leaves, state = jax.lax.cond(
-            act.merge, lambda: between.merge(leaves, params, state, step), lambda: (leaves, state)
+        exchange = between.exchange_of(params)
+        chunks = exchange.pack(optax.apply_updates(params, updates))
+        chunks, state = jax.lax.cond(
+            act.merge, lambda: between.merge(chunks, params, state, step), lambda: (chunks, state)
         )
-        leaves, state = jax.lax.cond(
+        chunks, state = jax.lax.cond(
             act.mean,
-            lambda: between.mean(leaves, apart, params, updates, state, step, value),
-            lambda: (leaves, state),
+            lambda: between.mean(chunks, apart, params, updates, state, step, value),
+            lambda: (chunks, state),
         )
-        target = difference(leaves, params, updates)
+        target = difference(exchange.unpack(params, chunks), params, updates)
         updates = select(act.merge | act.mean, target, updates)
         state = jax.lax.cond(
             act.start, lambda: between.start(params, updates, state, step), lambda: state

@@ -20,9 +20,9 @@ from jax.experimental import io_callback
 from ._compat import host_call
 from ._engine._channel import Channel
 from ._header import BAD_LEAF, CHECKSUM, HEADER, STATUS, STEP, differ
-from ._packing import Layout, layout_of, pack, unpack
+from ._packing import Layout, from_leaves, layout_of, pack, to_leaves, unpack
 from ._session import Session, guarded
-from ._types import Chunks, Leaves, PyTree, ShapeDtype
+from ._types import Chunks, PyTree, ShapeDtype
 from ._wire import Wire, attach, detach, sum_rows, wire_of
 
 CHUNK_BYTES = 32 * 2**20
@@ -34,14 +34,14 @@ class Received:
     """What an exchange brought.
 
     Attributes:
-        total: sum over nodes of what they sent, float32 leaves, the same on all nodes.
-        residual: what the wire took from the part that this node summed, else zeros; empty for
-            the float32 wire.
+        total: sum over nodes of what they sent, packed, the same on all nodes.
+        residual: what the wire took from the part that this node summed, else zeros, packed; empty
+            for the float32 wire.
         heads: headers of all nodes, int32 ``[nodes, HEADER]``.
     """
 
-    total: Leaves
-    residual: Leaves
+    total: Chunks
+    residual: Chunks
     heads: jax.Array
 
     @property
@@ -96,6 +96,14 @@ class Exchange:
         layout = layout_of(tree, session.num_nodes, chunk_bytes)
         return cls(session, layout, wire_of(wire), local_axis, name, owner, raise_nonfinite)
 
+    def pack(self, tree: PyTree) -> Chunks:
+        """The tree's numbers as float32 chunks."""
+        return pack(self.layout, to_leaves(tree))
+
+    def unpack(self, tree: PyTree, chunks: Chunks) -> PyTree:
+        """`tree` with the numbers of the chunks, each leaf in its own dtype."""
+        return from_leaves(tree, unpack(self.layout, chunks))
+
     @cached_property
     def channel(self) -> Channel:
         """The host's end; opened by all nodes together, when the step is first traced."""
@@ -131,17 +139,17 @@ class Exchange:
 
     def start(
         self,
-        leaves: Leaves,
+        chunks: Chunks,
         head: jax.Array,
         step: jax.Array,
         turn: jax.Array,
         *,
         blocking: bool = False,
-    ) -> tuple[jax.Array, PyTree, Leaves]:
-        """Starts the exchange of float32 leaves.
+    ) -> tuple[jax.Array, PyTree, Chunks]:
+        """Starts an exchange.
 
         Args:
-            leaves: what this node sends.
+            chunks: what this node sends, packed.
             head: its header.
             step: completed updates.
             turn: which local device sends first; the chunks go round from there.
@@ -150,11 +158,11 @@ class Exchange:
         Returns:
             The ticket (step + 1), what is in flight, and what was sent as the wire rounded it.
         """
-        chunks = [self.wire.encode(chunk) for chunk in pack(self.layout, leaves)]
-        sent = unpack(self.layout, tuple(self.wire.decode(chunk) for chunk in chunks))
+        encoded = [self.wire.encode(chunk) for chunk in chunks]
+        sent = tuple(self.wire.decode(chunk) for chunk in encoded)
         ticket = step + 1
         if self.session.simulated:
-            return ticket, self._reduce(chunks, head, _virtual(self.session)), sent
+            return ticket, self._reduce(encoded, head, _virtual(self.session)), sent
         start = partial(_start, self.channel, owner=self.owner, blocking=blocking)
         # A start that is refused keeps its ticket, so that the wait for it says why.
         call = guarded(start, self.session, lambda ticket, *_: np.asarray(ticket))
@@ -164,7 +172,7 @@ class Exchange:
                 partial(self._call, call, ShapeDtype((), jnp.int32), ticket, k, chunk, head),
                 ShapeDtype((), jnp.int32),
             )
-            for k, chunk in enumerate(chunks)
+            for k, chunk in enumerate(encoded)
         ]
         # The ticket comes from the callbacks, so that no later wait can be scheduled before them.
         return jnp.stack(tokens).max(), (), sent
@@ -195,14 +203,14 @@ class Exchange:
             lost.append(rest)
         return self._received(tuple(rows), tuple(lost), heads, reported=True)
 
-    def total(self, leaves: Leaves, head: jax.Array, step: jax.Array) -> Received:
-        """Sum over nodes of float32 leaves; the step waits for it."""
+    def total(self, chunks: Chunks, head: jax.Array, step: jax.Array) -> Received:
+        """Sum over nodes; the step waits for it."""
         if self.session.simulated or self._in_step:
-            chunks = [self.wire.encode(chunk) for chunk in pack(self.layout, leaves)]
+            encoded = [self.wire.encode(chunk) for chunk in chunks]
             if self.session.simulated:
-                return self._received(*self._reduce(chunks, head, _virtual(self.session)))
-            return self._received(*self._watched(chunks, head, step))
-        ticket, flight, _ = self.start(leaves, head, step, step, blocking=True)
+                return self._received(*self._reduce(encoded, head, _virtual(self.session)))
+            return self._received(*self._watched(encoded, head, step))
+        ticket, flight, _ = self.start(chunks, head, step, step, blocking=True)
         return self.wait(ticket, flight, step)
 
     def _watched(self, chunks: list[jax.Array], head: jax.Array, step: jax.Array) -> PyTree:
@@ -252,13 +260,13 @@ class Exchange:
             checked = self._report(heads)
             rows = _after(jnp.max(checked - heads), rows)
             heads = checked
-        total = unpack(self.layout, tuple(self.wire.decode(row) for row in rows))
+        total = tuple(self.wire.decode(row) for row in rows)
         if not self.wire.narrow:
             return Received(total, (), heads)
         node = self.node
         mine = jnp.arange(self.layout.nodes)[:, None] == node
         parts = tuple(jnp.where(mine, part, jnp.zeros_like(part)) for part in lost)
-        return Received(total, unpack(self.layout, parts), heads)
+        return Received(total, parts, heads)
 
     @property
     def node(self) -> Any:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._types import Leaves
+from ._packing import Layout
+from ._types import Chunks, Leaves
 
 HEADER = 8
 """32-bit words that follow the numbers of each row; named below."""
@@ -37,12 +38,16 @@ def header(
     return jnp.stack(row)
 
 
-def first_bad_leaf(leaves: Leaves) -> jax.Array:
+def first_bad_leaf(layout: Layout, chunks: Chunks) -> jax.Array:
     """1 + the number of the first leaf that is not finite; 0 where all are."""
-    if not leaves:
-        return jnp.int32(0)
-    bad = jnp.stack([~jnp.all(jnp.isfinite(leaf)) for leaf in leaves])
-    return jnp.where(jnp.any(bad), jnp.argmax(bad).astype(jnp.int32) + 1, 0)
+    ends, begin = np.cumsum([leaf.size for leaf in layout.exchanged]), 0
+    found = jnp.int32(0)
+    for chunk in chunks:
+        good = jnp.isfinite(chunk).reshape(-1)
+        leaf = jnp.sum(jnp.argmin(good) >= np.clip(ends - begin, 0, good.size), dtype=jnp.int32)
+        found = jnp.where((found > 0) | jnp.all(good), found, leaf + 1)
+        begin += good.size
+    return found
 
 
 def differ(words: jax.Array) -> jax.Array:
@@ -50,22 +55,23 @@ def differ(words: jax.Array) -> jax.Array:
     return jnp.any(words != words[0])
 
 
-def fingerprints(leaf: jax.Array, bits: int) -> jax.Array:
+def fingerprints(chunk: jax.Array, bits: int) -> jax.Array:
     """Each element as a whole number below ``2**bits`` that two floats share only by chance."""
-    words = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+    words = jax.lax.bitcast_convert_type(chunk, jnp.uint32)
     return (words * np.uint32(2654435761)) >> np.uint32(32 - bits)
 
 
 def checksum(leaves: Leaves) -> jax.Array:
     """A number that two sets of bits share only by chance."""
-    total = jnp.uint32(0)
-    for k, leaf in enumerate(leaves):
-        bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32).reshape(-1)
-        place = jax.lax.iota(jnp.uint32, bits.size) * np.uint32(2654435761) + np.uint32(k)
-        # Mixed, not only multiplied: else +1 here and -1 there would cancel in the sum.
-        mixed = (bits ^ place) * np.uint32(2246822519)
-        mixed = (mixed ^ (mixed >> 15)) * np.uint32(3266489917)
-        total = total * np.uint32(31) + jnp.sum(mixed ^ (mixed >> 13), dtype=jnp.uint32)
+    if not leaves:
+        return jnp.int32(0)
+    bits = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+    bits = jax.lax.bitcast_convert_type(bits, jnp.uint32)
+    # Mixed, not only multiplied: else +1 here and -1 there would cancel in the sum.
+    mixed = bits ^ (jax.lax.iota(jnp.uint32, bits.size) * np.uint32(2654435761))
+    mixed *= np.uint32(2246822519)
+    mixed = (mixed ^ (mixed >> 15)) * np.uint32(3266489917)
+    total = jnp.sum(mixed ^ (mixed >> 13), dtype=jnp.uint32)
     return jax.lax.bitcast_convert_type(total, jnp.int32)
 
 

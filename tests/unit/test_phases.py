@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jdaso
-from jdaso import _phases
+from jdaso import _schedule
+from jdaso._averaging import select
 from jdaso._schedule import PhaseState
 
 pytestmark = pytest.mark.strict_dtypes
@@ -25,16 +26,16 @@ def events(phases, steps):
 
     def update(carry, step):
         state, started, ticket = carry
-        todo = _phases.decide(phases, state, step, started, ticket)
+        todo = _schedule.decide(phases, state, step, started, ticket)
         ticket = jnp.where(todo.merge, 0, ticket)
-        counted = _phases.count_start(phases, state)
-        state = _phases.select(todo.start, counted, state)
+        counted = _schedule.count_start(phases, state)
+        state = select(todo.start, counted, state)
         age = step - started
         started = jnp.where(todo.start, step, started)
         ticket = jnp.where(todo.start, step + 1, ticket)
         return (state, started, ticket), (todo, age, ticket)
 
-    first = (_phases.init_phases(phases), jnp.int32(0), jnp.int32(0))
+    first = (_schedule.init_phases(phases), jnp.int32(0), jnp.int32(0))
     todo, ages, tickets = jax.lax.scan(update, first, jnp.arange(steps, dtype=jnp.int32))[1]
     found = []
     for step in range(steps):
@@ -129,12 +130,12 @@ def drive(phases, losses_of_epochs, steps_per_epoch, per_step=None):
 
     def update(state, at):
         step, loss = at
-        state = _phases.count_loss(state, jnp.stack([loss, loss]), jnp.ones(2))
-        return _phases.end_step(phases, state, step), state
+        state = _schedule.count_loss(state, jnp.stack([loss, loss]), jnp.ones(2))
+        return _schedule.end_step(phases, state, step), state
 
     losses = jnp.repeat(jnp.asarray(losses_of_epochs, jnp.float32), steps_per_epoch)
     steps = jnp.arange(losses.size, dtype=jnp.int32)
-    _, seen = jax.lax.scan(update, _phases.init_phases(phases), (steps, losses))
+    _, seen = jax.lax.scan(update, _schedule.init_phases(phases), (steps, losses))
     last = slice(
         steps_per_epoch - 1, None, steps_per_epoch
     )  # in force during the epoch's last step
@@ -210,19 +211,19 @@ def test_negative_losses_have_plateaus_too():
 def test_windows_without_a_loss_decide_nothing():
     """Without `value=` the phases are driven by the step count alone."""
     phases = jdaso.Phases.plateau(100, 5, patience=1)
-    state = _phases.init_phases(phases)
+    state = _schedule.init_phases(phases)
     for step in range(50):
-        state = _phases.end_step(phases, state, jnp.int32(step))
+        state = _schedule.end_step(phases, state, jnp.int32(step))
     assert int(state.sync_every) == 8 and math.isinf(float(state.best_loss))
 
 
 def seconds(phases, state, exchange, step):
-    return _phases.fit_delay(phases, state, jnp.asarray(exchange), jnp.asarray(step))
+    return _schedule.fit_delay(phases, state, jnp.asarray(exchange), jnp.asarray(step))
 
 
 def test_auto_delay_is_the_slowest_exchange_over_the_fastest_step():
     phases = jdaso.Phases(100, sync_every=8, delay="auto")
-    state = _phases.init_phases(phases)
+    state = _schedule.init_phases(phases)
     assert int(state.delay) == 8, "begins on the safe side: at B"
     for exchange, step, delay in [
         ([0.01, 0.03], [0.02, 0.01], 3),
@@ -238,7 +239,7 @@ def test_auto_delay_is_the_slowest_exchange_over_the_fastest_step():
 
 def test_a_fixed_delay_ignores_what_was_measured():
     phases = jdaso.Phases(100, sync_every=8, delay=2)
-    assert int(seconds(phases, _phases.init_phases(phases), [1.0, 1.0], [0.1, 0.1]).delay) == 2
+    assert int(seconds(phases, _schedule.init_phases(phases), [1.0, 1.0], [0.1, 0.1]).delay) == 2
 
 
 def test_auto_delay_stays_within_a_changing_distance():
@@ -251,13 +252,15 @@ def test_auto_delay_stays_within_a_changing_distance():
 
 def test_the_state_is_arrays_of_stable_types():
     for phases in (jdaso.Phases(9), jdaso.Phases.heat(steps_per_epoch=3, total_epochs=9)):
-        state = _phases.init_phases(phases)
+        state = _schedule.init_phases(phases)
         assert isinstance(state, PhaseState)
         for x in state:
             assert isinstance(x, jax.Array) and x.shape == ()
         step = jnp.int32(0)
         after = jax.eval_shape(
-            lambda s, n, phases=phases: _phases.end_step(phases, _phases.count_start(phases, s), n),
+            lambda s, n, phases=phases: _schedule.end_step(
+                phases, _schedule.count_start(phases, s), n
+            ),
             state,
             step,
         )

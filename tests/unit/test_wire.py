@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 import jdaso
-from jdaso import _wire
+from jdaso import _header, _wire
 from jdaso._wire import BLOCK, WIRES
 
 pytestmark = pytest.mark.strict_dtypes
@@ -148,14 +148,18 @@ def test_sums_run_over_the_rows_in_order(name, nodes):
 @pytest.mark.parametrize("name", WIRES)
 def test_a_header_rides_along(name):
     wire = WIRES[name]
-    head = _wire.header(loss_sum=jnp.float32(1.5), loss_count=jnp.float32(3), bad_leaf=jnp.int32(7))
+    head = _header.header(
+        step=5, loss_sum=jnp.float32(1.5), loss_count=jnp.float32(3), bad_leaf=jnp.int32(7)
+    )
     rows = wire.encode(jnp.ones((3, BLOCK)))
     body, heads = _wire.detach(wire, _wire.attach(wire, rows, head))
     np.testing.assert_array_equal(body, rows)
-    assert heads.shape == (3, _wire.HEADER) and heads.dtype == jnp.int32
+    assert heads.shape == (3, _header.HEADER) and heads.dtype == jnp.int32
     np.testing.assert_array_equal(heads, np.broadcast_to(head, heads.shape))
-    assert _wire.floats(heads)[1, _wire.LOSS_SUM] == 1.5
-    assert heads[2, _wire.BAD_LEAF] == 7
+    assert heads[2, _header.BAD_LEAF] == 7 and heads[0, _header.STEP] == 5
+    sums, counts = _header.loss_words(heads.at[:, _header.BAD_LEAF].set(0))
+    np.testing.assert_array_equal(sums, [1.5] * 3)
+    np.testing.assert_array_equal(counts, [3] * 3)
 
 
 def test_unknown_wire():
