@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-OUT = Path(__file__).parent.parent / "build" / "benchmarks"
+OUT = Path(os.environ.get("JDASO_BENCHMARK_OUT", "build/benchmarks"))
 RESULT = "JDASO_BENCHMARK_RESULT"
 
 
@@ -62,7 +62,7 @@ def give(value: Any) -> None:
 
 
 def report(name: str, rows: list[dict[str, Any]], **settings: Any) -> None:
-    """Prints rows as a table and writes them to ``build/benchmarks/NAME.json``."""
+    """Prints rows as a table and writes them to ``OUT/NAME.json``."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [columns] + [[_text(row.get(key, "")) for key in columns] for row in rows]
     widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]

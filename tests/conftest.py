@@ -23,6 +23,7 @@ hypothesis.settings.register_profile("jdaso", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("jdaso")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items):
     """What starts ranks goes to one worker of pytest-xdist, one launch after another."""
     for item in items:

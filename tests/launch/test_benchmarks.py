@@ -1,0 +1,36 @@
+"""Every benchmark runs; what it measures is not judged, beside other tests."""
+
+import os
+import subprocess
+import sys
+import uuid
+
+import pytest
+from _launcher import FOREIGN, ROOT, TAG, end
+
+pytestmark = pytest.mark.mpi
+
+# links.py needs root and network namespaces.
+BENCHMARKS = sorted({path.name for path in (ROOT / "benchmarks").glob("[a-z]*.py")} - {"links.py"})
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_it_prints_a_table(name, tmp_path):
+    launch = uuid.uuid4().hex
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    environment |= {"JDASO_BENCHMARK_OUT": str(tmp_path), "OMP_NUM_THREADS": "1", TAG: launch}
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "benchmarks" / name, "--quick"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=200)
+    finally:
+        end(process, launch)
+    assert process.returncode == 0, output
+    stem = name.removesuffix(".py")
+    assert f"\n{stem}: " in output
+    assert (tmp_path / f"{stem}.json").stat().st_size > 100
