@@ -22,7 +22,16 @@ from ._blocking import (
 from ._exchange import Exchange, Received
 from ._header import checksum, first_bad_leaf, header, loss_words, time_words
 from ._merge import Merge
-from ._packing import dress, pack, strip, to_halves, to_leaves, unpack
+from ._packing import (
+    dress,
+    from_vector,
+    pack,
+    strip,
+    to_halves,
+    to_leaves,
+    to_vector,
+    unpack,
+)
 from ._phases import Phases
 from ._schedule import PhaseState, count_loss, count_start, fit_delay, init_phases
 from ._session import Completion, Session
@@ -41,9 +50,10 @@ class DasoState(NamedTuple):
     phase: PhaseState  # the same on all nodes
     loss: Float[Array, 2]  # sum and number of losses since the last start; differs
     inner: optax.OptState  # differs between nodes while cycling
-    anchor: Chunks  # packed point common to all nodes; () where the rule and wire need none
-    snapshot: Chunks  # what this node sent last, packed; () where the rule needs none; differs
-    error: Chunks  # what a narrow wire has yet to deliver, packed; () for float32; differs
+    # All leaves that travel, one after another; () where the rule or the wire need none.
+    anchor: Float[Array, " numbers"] | tuple[()]  # a point common to all nodes
+    snapshot: Float[Array, " numbers"] | tuple[()]  # what this node sent last; differs
+    error: Float[Array, " numbers"] | tuple[()]  # what a narrow wire has yet to deliver; differs
     outer: PyTree  # state of the outer optimizer; the same on all nodes
     flight: PyTree  # the exchange in flight between virtual nodes; () on real ones
 
@@ -117,12 +127,13 @@ class Averaging:
     def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
         """The state before the first update."""
         exchange = self.exchange_of(params, self.wire.name)
-        rows = [(self.nodes, width) for width in exchange.layout.widths] if self.nodes > 1 else []
+        size = exchange.layout.size if self.nodes > 1 else 0
         # Each field its own buffer: steps that donate their state must not meet one twice.
-        zeros = lambda: tuple(jnp.zeros(shape, jnp.float32) for shape in rows)  # noqa: E731
+        zeros = lambda: jnp.zeros(size, jnp.float32)  # noqa: E731
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
-        rule, narrow = self.rule, self.wire.narrow
-        seen = dress(params, to_leaves(params)) if self.nodes > 1 else ()
+        rule, narrow, outer = self.rule, self.wire.narrow, ()
+        if rule.outer is not None:
+            outer = rule.outer.init(dress(params, to_leaves(params)) if self.nodes > 1 else ())
         return DasoState(
             optimizer=jnp.asarray(self.number, jnp.int32),
             step=zero(),
@@ -135,7 +146,7 @@ class Averaging:
             anchor=zeros() if self.keeps_anchor else (),
             snapshot=zeros() if rule.needs_snapshot else (),
             error=zeros() if narrow else (),
-            outer=rule.outer.init(seen) if rule.outer is not None else (),
+            outer=outer,
             flight=exchange.empty_flight() if self.nodes > 1 else (),
         )
 
@@ -164,24 +175,26 @@ class Averaging:
         age: jax.Array,
     ) -> tuple[Chunks, DasoState]:
         """The merge rule on what was received; keeps what the wire took for the next exchange."""
-        total, error = received.total, state.error
+        layout, total, error = self.exchange_of(params).layout, received.total, state.error
+        anchor, snapshot = (from_vector(layout, x) for x in (state.anchor, state.snapshot))
         if self.wire.narrow:
-            total = jax.tree.map(lambda c, d: self.nodes * c + d, state.anchor, total)
+            total = jax.tree.map(lambda c, d: self.nodes * c + d, anchor, total)
             lost = 1 - self.rule.kept_share(self.nodes, age)
-            error = jax.tree.map(lambda e, r: lost * (e + r), error, received.residual)
+            owed = from_vector(layout, state.error)
+            owed = jax.tree.map(lambda e, r: lost * (e + r), owed, received.residual)
+            error = to_vector(layout, owed)
         merged = self.rule(
             chunks,
-            state.snapshot,
+            snapshot,
             total,
-            state.anchor,
+            anchor,
             state.outer,
             nodes=self.nodes,
             age=age,
             outer_update=partial(self._update_outer, params),
         )
-        new = state._replace(
-            anchor=merged.anchor if self.keeps_anchor else (), error=error, outer=merged.outer
-        )
+        anchor = to_vector(layout, merged.anchor) if self.keeps_anchor else ()
+        new = state._replace(anchor=anchor, error=error, outer=merged.outer)
         kept = state._replace(error=jax.tree.map(jnp.zeros_like, error))
         if self.on_nonfinite == "raise":
             return merged.params, new._replace(ticket=jnp.zeros_like(state.ticket))
@@ -213,7 +226,8 @@ class Averaging:
         From the third cool-down update on, what has not met by then is made to.
         """
         if self.wire.narrow:
-            chunks = jax.tree.map(jnp.add, chunks, state.error)
+            owed = from_vector(self.exchange_of(params).layout, state.error)
+            chunks = jax.tree.map(jnp.add, chunks, owed)
             state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
         given, bits = None, jnp.int32(0)
         if self.blocking == "parameters":
@@ -262,20 +276,24 @@ class Averaging:
     ) -> DasoState:
         """Starts an exchange of the parameters as `updates` will make them."""
         exchange = self.exchange_of(params, self.wire.name)
+        layout = exchange.layout
         chunks = exchange.pack(optax.apply_updates(params, updates))
         if self.session.faults:
             chunks = _inject(self.session, chunks, step)
         if self.keeps_anchor:
             first = step == self.phases.warmup_steps
-            anchor = jax.lax.cond(first, lambda: exchange.pack(params), lambda: state.anchor)
+            anchor = jax.lax.cond(
+                first, lambda: to_vector(layout, exchange.pack(params)), lambda: state.anchor
+            )
             state = state._replace(anchor=anchor)
         send = chunks
         if self.wire.narrow:
-            send = jax.tree.map(lambda s, c, e: s - c + e, chunks, state.anchor, state.error)
+            base, owed = (from_vector(layout, x) for x in (state.anchor, state.error))
+            send = jax.tree.map(lambda s, c, e: s - c + e, chunks, base, owed)
         head = header(
             loss_sum=state.loss[0],
             loss_count=state.loss[1],
-            bad_leaf=first_bad_leaf(exchange.layout, chunks),
+            bad_leaf=first_bad_leaf(layout, chunks),
             step=step,
             checksum=sum_at_first(params, step),
         )
@@ -286,8 +304,10 @@ class Averaging:
             flight=flight,
             phase=count_start(self.phases, state.phase),
             loss=jnp.zeros_like(state.loss),
-            snapshot=chunks if self.rule.needs_snapshot else (),
-            error=jax.tree.map(jnp.subtract, send, sent) if self.wire.narrow else (),
+            snapshot=to_vector(layout, chunks) if self.rule.needs_snapshot else (),
+            error=to_vector(layout, jax.tree.map(jnp.subtract, send, sent))
+            if self.wire.narrow
+            else (),
         )
 
     def register(self, params: PyTree) -> None:
@@ -303,7 +323,8 @@ class Averaging:
                 age = state.step - 1 - state.started
                 chunks, state = outside._apply(received, chunks, shapes, state, age)
             if self.wire.narrow:
-                chunks = jax.tree.map(jnp.add, chunks, state.error)
+                owed = from_vector(exchange.layout, state.error)
+                chunks = jax.tree.map(jnp.add, chunks, owed)
             return unpack(exchange.layout, chunks)
 
         done = Completion(complete, self.on_nonfinite == "skip")

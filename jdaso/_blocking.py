@@ -144,10 +144,10 @@ def exact_mean_of_everything(
 
 
 def _mean_of_finite(
-    exchange: Exchange, chunks: Chunks, floats: int, head: jax.Array, step: jax.Array
+    exchange: Exchange, chunks: Chunks, count: int, head: jax.Array, step: jax.Array
 ) -> tuple[Chunks, Received]:
-    """Mean of the first `floats` numbers over the nodes where all are finite; sum of the rest."""
-    averaged, left = [], floats
+    """Mean of the first `count` numbers over the nodes where all are finite; sum of the rest."""
+    averaged, left = [], count
     for chunk in chunks:
         place = jax.lax.iota(jnp.int32, chunk.size).reshape(chunk.shape)
         averaged.append(place < min(max(left, 0), chunk.size))
@@ -162,9 +162,12 @@ def _mean_of_finite(
     received = exchange.total(sent, head.at[BAD_LEAF].set(bad), step)
     finite = jnp.sum(received.heads[:, BAD_LEAF] == 0)
     number = jnp.maximum(finite, 1).astype(jnp.float32)
+    means = received.total
+    if not exchange.raise_nonfinite:  # else what was sent need not be kept
+        means = tuple(jnp.where(finite > 0, *pair) for pair in zip(means, chunks, strict=True))
+    number = jnp.where(finite > 0, number, 1.0)
     means = tuple(
-        jnp.where(here, jnp.where(finite > 0, total / number, chunk), total)
-        for total, chunk, here in zip(received.total, chunks, averaged, strict=True)
+        jnp.where(here, mean / number, mean) for mean, here in zip(means, averaged, strict=True)
     )
     return means, received
 

@@ -223,7 +223,10 @@ def daso(
         step: jax.Array,
         value: Any,
     ) -> tuple[PyTree, DasoState]:
-        """Merge, then the exact mean, then start: each snapshot holds the latest merge."""
+        """Merge, then the exact mean, then start: each snapshot holds the latest merge.
+
+        The start packs anew: not what was merged is sent, but what optax's addition makes of it.
+        """
         exchange = between.exchange_of(params)
         chunks = exchange.pack(optax.apply_updates(params, updates))
         chunks, state = jax.lax.cond(

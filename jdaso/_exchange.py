@@ -8,7 +8,8 @@ mpi4jax operations of a one-device program (blocking means only). *Virtual*: col
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -132,14 +133,22 @@ class Exchange:
         """What the state carries for an exchange in flight: nothing, but for virtual nodes."""
         if not self.session.simulated:
             return ()
-        rows = tuple(
+        rows = [
             jnp.zeros((self.layout.nodes, self.wire.encoded_width(w)), self.wire.dtype)
             for w in self.layout.widths
-        )
-        lost = tuple(
-            jnp.zeros(w if self.wire.narrow else 0, jnp.float32) for w in self.layout.widths
-        )
-        return rows, lost, jnp.zeros((self.layout.nodes, HEADER), jnp.int32)
+        ]
+        lost = [jnp.zeros(w if self.wire.narrow else 0, jnp.float32) for w in self.layout.widths]
+        return _to_flight(rows, lost, jnp.zeros((self.layout.nodes, HEADER), jnp.int32))
+
+    def _from_flight(self, flight: PyTree) -> PyTree:
+        """What `_to_flight` joined."""
+        rows, lost, heads = flight
+        widths = [self.wire.encoded_width(width) for width in self.layout.widths]
+        ends = list(itertools.accumulate(self.layout.nodes * width for width in widths))
+        rows = [x.reshape(self.layout.nodes, -1) for x in jnp.split(rows, ends[:-1])]
+        ends = list(itertools.accumulate(self.layout.widths))
+        lost = jnp.split(lost, ends[:-1]) if self.wire.narrow else [lost for _ in widths]
+        return tuple(rows), tuple(lost), heads
 
     def start(
         self,
@@ -166,7 +175,7 @@ class Exchange:
         sent = tuple(self.wire.decode(chunk) for chunk in encoded)
         ticket = step + 1
         if self.session.simulated:
-            return ticket, self._reduce(encoded, head, _virtual(self.session)), sent
+            return ticket, _to_flight(*self._reduce(encoded, head, _virtual(self.session))), sent
         start = partial(_start, self.channel, owner=self.owner, blocking=blocking)
         # A start that is refused keeps its ticket, so that the wait for it says why.
         call = guarded(start, self.session, lambda ticket, *_: np.asarray(ticket))
@@ -184,7 +193,7 @@ class Exchange:
     def wait(self, ticket: jax.Array, flight: PyTree, turn: jax.Array) -> Received:
         """Waits for an exchange. Raises on every node what the headers say."""
         if self.session.simulated:
-            return self._received(*flight)
+            return self._received(*self._from_flight(flight))
         channel, nodes = self.channel, self.layout.nodes
         refused = np.zeros((self.layout.nodes, HEADER), np.int32)
         refused[:, STATUS] = 1
@@ -324,6 +333,11 @@ class Exchange:
 def _start(channel: Channel, ticket: Any, k: Any, rows: Any, head: Any, **about: Any) -> np.ndarray:
     rows, head = np.asarray(rows), np.asarray(head)
     return np.asarray(channel.start_chunk(int(ticket), int(k), rows, head, **about), np.int32)
+
+
+def _to_flight(rows: Sequence[jax.Array], lost: Sequence[jax.Array], heads: jax.Array) -> PyTree:
+    """An exchange between virtual nodes as three arrays, for states: whatever the chunks."""
+    return jnp.concatenate([x.reshape(-1) for x in rows]), jnp.concatenate(lost), heads
 
 
 def _after(zero: jax.Array, rows: Chunks) -> Chunks:

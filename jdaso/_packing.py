@@ -32,7 +32,8 @@ class Leaf:
     @property
     def exchanged(self) -> bool:
         """Float and complex leaves with elements; integers, booleans and keys stay as they are."""
-        return is_float(self.dtype) and math.prod(self.shape) > 0
+        key = self.dtype.startswith("key<")  # a name that only JAX knows
+        return not key and is_float(self.dtype) and math.prod(self.shape) > 0
 
     @property
     def size(self) -> int:
@@ -139,7 +140,7 @@ def from_halves(tree: PyTree, halves: Leaves) -> PyTree:
 def dress(tree: PyTree, leaves: Leaves) -> PyTree:
     """Float32 leaves in the structure of a tree, so that optax can map a state with its parameters.
 
-    Leaves that do not travel become empty. `tree` is a tree of parameters, or a dressed one.
+    Leaves that do not travel become empty.
     """
     new = iter(leaves)
     none = lambda: jnp.zeros(0, jnp.float32)  # noqa: E731
@@ -198,6 +199,16 @@ def unpadded(layout: Layout, chunks: Chunks, size: int | None = None) -> Leaves:
             vectors.append(chunk.reshape(-1)[:left])
         left -= chunk.size
     return tuple(vectors)
+
+
+def to_vector(layout: Layout, chunks: Chunks) -> jax.Array:
+    """The numbers of chunks, without padding: for states, which outlive a number of nodes."""
+    return jnp.concatenate([jnp.zeros(0, jnp.float32), *unpadded(layout, chunks)])
+
+
+def from_vector(layout: Layout, vector: jax.Array | tuple[()]) -> Chunks:
+    """What `to_vector` took; nothing for a state that holds nothing."""
+    return () if isinstance(vector, tuple) else pack(layout, (vector,))
 
 
 def travels(x) -> bool:

@@ -115,9 +115,8 @@ class Session:
         self.programs: dict[Any, Callable[..., Any]] = {}  # compiled means
         self._warned = False
         self.timeline = Timeline()
-        limit = (
-            timeout_seconds if timeout_seconds > 0 else 60.0
-        )  # to tell the others that it is not
+        # Where it is invalid, the others are still to be told.
+        limit = timeout_seconds if timeout_seconds > 0 else 60.0
         if engine == "simulated":
             self.topology = Topology(0, 1, socket.gethostname())
             self.num_nodes = num_nodes or 1

@@ -1,6 +1,7 @@
 """What holds for every test: the CPU, and with JDASO_TYPECHECK=1 checked shapes."""
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -17,6 +18,9 @@ if os.environ.get("JDASO_TYPECHECK") == "1":
 import jax
 
 import jdaso  # noqa: F401  sets up the CPU's threads, so before the first use of a device
+
+# A shell's background job ignores it, and so would what the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, and so on every rank.
 hypothesis.settings.register_profile("jdaso", derandomize=True, deadline=None)

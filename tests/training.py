@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 import jdaso
 
-SHAPES = {"bias": (4,), "empty": (0,), "weight": (4, 5)}
+SHAPES = {"bias": (), "empty": (0,), "weight": (23, 1)}
 """The 24 parameters of `Quadratic`; a test may bring other shapes."""
 
 OPTIMIZERS = {

@@ -308,6 +308,46 @@ def test_params_like_state_can_be_mapped(case):
         assert_same_bits(each(lambda s: optax.tree.map_params(tx, lambda v: v, s))(state), state)
 
 
+@pytest.mark.parametrize("merge", ["corrected", _nesterov()], ids=["corrected", "outer"])
+def test_params_like_state_of_many_chunks_can_be_mapped(merge):
+    """What is kept between exchanges is one vector, in however many chunks it travels."""
+    params = {"a": jnp.ones((3, 5000)), "b": jnp.ones(7)}
+    with jdaso.Session(engine="simulated", num_nodes=3) as session:
+        settings = dict(session=session, wire="int8", chunk_bytes=4096)
+        tx = DASO(optax.adam(1e-2), merge=merge, **settings)
+        state = tx.init(params)
+        mapped = optax.tree.map_params(tx, lambda x: x + 1, state)
+        np.testing.assert_array_equal(mapped.inner[0].mu["a"], params["a"])
+        for name in ("anchor", "snapshot", "error"):
+            assert getattr(mapped, name).shape == (15_007,)
+            np.testing.assert_array_equal(getattr(mapped, name), getattr(state, name))
+        tx = SYNCHRONOUS(optax.adam(1e-2), **settings)
+        mapped = optax.tree.map_params(tx, lambda x: x + 1, tx.init(params))
+        np.testing.assert_array_equal(mapped.inner[0].nu["b"], params["b"])
+        assert mapped.error.shape == (15_007,)
+
+
+def test_an_inner_state_with_a_random_key():
+    """Each node its own noise while cycling; node 0's key from the exact mean on."""
+    params, loss = tree_problem()
+    inner = optax.chain(optax.add_noise(0.01, 0.5, jax.random.key(3)), optax.sgd(0.05))
+    with jdaso.Session(engine="simulated", num_nodes=3) as session:
+        tx, each = DASO(inner, session=session), Nodes(session.node_axis, 3)
+
+        def run(params):
+            state = tx.init(params)
+            for _ in range(24):
+                grads = jax.grad(loss)(params)
+                updates, state = jax.jit(tx.update)(grads, state, params)
+                params = optax.apply_updates(params, updates)
+            return params, jax.random.key_data(state.inner[0].rng_key)
+
+        params, keys = jax.jit(each(run))(each.spread(params))
+    for leaf in (*jax.tree.leaves(params), keys):
+        np.testing.assert_array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape))
+        assert np.isfinite(leaf).all()
+
+
 @every_case
 def test_can_be_wrapped_in_inject_hyperparams(case):
     params, loss = tree_problem()
