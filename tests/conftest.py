@@ -27,12 +27,14 @@ hypothesis.settings.register_profile("jdaso", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("jdaso")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items):
-    """What starts ranks goes to one worker of pytest-xdist, one launch after another."""
-    for item in items:
-        if item.get_closest_marker("mpi"):
-            item.add_marker(pytest.mark.xdist_group("launches"))
+def pytest_itemcollected(item):
+    """What starts ranks goes to one worker of pytest-xdist, one launch after another.
+
+    Not in pytest_collection_modifyitems: there pytest-xdist has read the marks already.
+    """
+    if item.path.parent.name == "launch":
+        item.add_marker(pytest.mark.mpi)
+        item.add_marker(pytest.mark.xdist_group("launches"))
 
 
 @pytest.fixture(autouse=True)

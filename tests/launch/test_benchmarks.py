@@ -8,8 +8,6 @@ import uuid
 import pytest
 from _launcher import FOREIGN, ROOT, TAG, end
 
-pytestmark = pytest.mark.mpi
-
 # links.py needs root and network namespaces.
 BENCHMARKS = sorted({path.name for path in (ROOT / "benchmarks").glob("[a-z]*.py")} - {"links.py"})
 

@@ -9,8 +9,6 @@ import time
 import pytest
 from _launcher import ENVIRONMENTS, ROOT
 
-pytestmark = pytest.mark.mpi
-
 
 def start(*options, mpi="mpich"):
     bin_folder = ENVIRONMENTS[mpi] / "bin"

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from _launcher import mpirun
 
-pytestmark = pytest.mark.mpi
 SCRIPT = Path(__file__).with_name("devices.py")
 
 

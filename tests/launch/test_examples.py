@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from _launcher import ROOT, mpirun
 
-pytestmark = pytest.mark.mpi
-
 # What it is launched with, its devices per node, and how far the loss must fall at least.
 EXAMPLES = {
     "smallest.py": ([], 1, 0.1),

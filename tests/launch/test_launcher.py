@@ -6,7 +6,6 @@ import time
 import pytest
 from _launcher import ROOT, members, mpirun
 
-pytestmark = pytest.mark.mpi
 BOTH = pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
 
 SUITE = """

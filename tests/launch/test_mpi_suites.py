@@ -10,7 +10,6 @@ from _launcher import ROOT, mpirun
 LIMIT_SECONDS = 900
 
 
-@pytest.mark.mpi
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
 @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
