@@ -31,7 +31,7 @@ demo: setup ## 2 nodes x 2 local devices, about 5 minutes on 2 cores
 test: lint types pytest ## everything
 
 pytest: setup setup-openmpi ## all tests, in one run
-	JDASO_TYPECHECK=1 $(bin)/python -m pytest -n 2 --dist loadgroup
+	JDASO_TYPECHECK=1 $(bin)/python -m pytest -n 2
 
 lint: setup ## ruff: rules and format
 	$(bin)/ruff check

@@ -28,13 +28,23 @@ hypothesis.settings.load_profile("jdaso")
 
 
 def pytest_itemcollected(item):
-    """What starts ranks goes to one worker of pytest-xdist, one launch after another.
-
-    Not in pytest_collection_modifyitems: there pytest-xdist has read the marks already.
-    """
     if item.path.parent.name == "launch":
         item.add_marker(pytest.mark.mpi)
-        item.add_marker(pytest.mark.xdist_group("launches"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """What starts ranks goes to one worker of pytest-xdist, one launch after another.
+
+    Its own groups (`--dist loadgroup`) do nothing with pytest 9.2 (pytest-xdist issue 1386).
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneLaunchAtATime(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return "launches" if "/launch/" in nodeid else nodeid
+
+    return OneLaunchAtATime(config, log)
 
 
 @pytest.fixture(autouse=True)
