@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 
@@ -60,7 +61,7 @@ def run_ranks(
     environment: Mapping[str, str],
     *,
     timeout_seconds: float,
-    on_line: Callable[[str], None] = print,
+    on_line: Callable[[str], None] = partial(print, flush=True),
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs a command made by `mpi_command` to its end, handing on its output line by line.

@@ -80,9 +80,10 @@ def test_an_interrupted_parent_ends_its_ranks(number):
     code = f"""
 import os, sys
 from jdaso.cli._launch import run_ranks
-child = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-run_ranks([{sys.executable!r}, "-c", child], os.environ, timeout_seconds=60)
+child = "import os, time; print(os.getpid(), flush=True); time.sleep(200)"
+run_ranks([{sys.executable!r}, "-c", child], os.environ, timeout_seconds=200)
 """
+    begin = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as parent:
@@ -93,6 +94,7 @@ run_ranks([{sys.executable!r}, "-c", child], os.environ, timeout_seconds=60)
             assert parent.wait(timeout=20) != 0
         finally:
             parent.kill()
+    assert time.monotonic() - begin < 100  # it was the signal
     assert_ended(child)
 
 
