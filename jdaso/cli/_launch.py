@@ -56,12 +56,15 @@ def mpi_command(
     return [mpiexec, *options, *command], environment
 
 
+_print_at_once = partial(print, flush=True)
+
+
 def run_ranks(
     command: Sequence[str],
     environment: Mapping[str, str],
     *,
     timeout_seconds: float,
-    on_line: Callable[[str], None] = partial(print, flush=True),
+    on_line: Callable[[str], None] = _print_at_once,
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs a command made by `mpi_command` to its end, handing on its output line by line.
