@@ -11,6 +11,7 @@ and ratios are taken run by run.
 
 import argparse
 import gc
+import itertools
 
 import _report
 import jax
@@ -166,9 +167,12 @@ def main():
     ranks = options.ranks or (QUICK_RANKS if options.quick else RANKS)
     repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
     if not _report.is_rank():
-        flags = ["--repeats", repeats, "--megabytes", *sizes]
-        flags += ["--engines", *options.engines, "--wires", *options.wires]
-        rows = [row for n in ranks for row in _report.launch(__file__, flags, n)]
+        rows = []
+        for n, size in itertools.product(ranks, sizes):
+            print(f"{n} ranks, {size:g} MB", flush=True)
+            flags = ["--repeats", repeats, "--megabytes", size]
+            flags += ["--engines", *options.engines, "--wires", *options.wires]
+            rows += _report.launch(__file__, flags, n)
         _report.report("engines", rows, repeats=repeats)
         return
     rows = measure_all(sizes, options.engines, options.wires, repeats)

@@ -1,7 +1,8 @@
-"""What depends on the version of JAX, or on how its CPU backend is built."""
+"""What depends on the version of JAX, on how its CPU backend is built, or on the C library."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
@@ -57,6 +58,28 @@ def reserve_cpu_threads() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     missing = [f"{name}=3600" for name in _PATIENCE if name not in flags]
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
+
+
+_MALLOC_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt, in glibc's malloc.h
+LARGEST_KEPT_BYTES = 32 * 2**20
+"""Blocks below this are kept by `keep_freed_memory`; the largest value that glibc takes."""
+
+
+def keep_freed_memory() -> None:
+    """Lets this process keep memory that was freed, for the next step to use.
+
+    XLA's CPU backend and NumPy take their buffers from malloc and free them in every step. glibc
+    soon gives freed memory back to the kernel, which provides it anew one page of 4 KiB at a time.
+    That took more than half of the time of an exchange (benchmarks/engines.py). Up to 2 GiB stay.
+
+    Does nothing where the user has set glibc's malloc, or where the C library is another one.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or any(name in os.environ for name in _MALLOC_SETTINGS):
+        return
+    mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @functools.cache

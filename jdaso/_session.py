@@ -13,7 +13,13 @@ import jax
 import numpy as np
 
 from . import _exit
-from ._compat import STEP_ERRORS, cpu_threads_reserved, reserve_cpu_threads, wait_for_steps
+from ._compat import (
+    STEP_ERRORS,
+    cpu_threads_reserved,
+    keep_freed_memory,
+    reserve_cpu_threads,
+    wait_for_steps,
+)
 from ._control import Control, Facts
 from ._engine import ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
@@ -137,6 +143,8 @@ class Session:
 
     def _begin(self, invalid: Exception | None, share_gpus: bool) -> None:
         self._agree_on_start(invalid, share_gpus)
+        if not self.alone:
+            keep_freed_memory()
         self.devices = jax.local_devices()
         self.mesh = jax.make_mesh(
             (len(self.devices),),

@@ -1,0 +1,55 @@
+"""Freed memory stays with the process; seen by what the kernel has to provide anew."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Each round takes three blocks of 20 MiB and gives them back.
+CODE = """
+import resource
+import numpy as np
+from jdaso._compat import keep_freed_memory
+
+if {keep}:
+    keep_freed_memory()
+
+def a_round():
+    blocks = [np.ones(5 * 2**20, np.float32) for _ in range(3)]
+
+for _ in range(3):
+    a_round()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    a_round()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 5)
+"""
+PAGES = 3 * 20 * 2**20 // os.sysconf("SC_PAGE_SIZE")
+
+
+def faults(keep, **environment):
+    """Pages that the kernel provided in one round."""
+    # Plain pages: NumPy asks for huge ones, of which few are enough.
+    environment = {**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0", **environment}
+    command = [sys.executable, "-c", CODE.format(keep=keep)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.fixture
+def _glibc():
+    if faults(False) < PAGES // 2:
+        pytest.skip("this C library keeps freed memory by itself")
+
+
+@pytest.mark.usefixtures("_glibc")
+def test_freed_memory_is_used_again():
+    assert faults(True) < PAGES // 50
+
+
+@pytest.mark.usefixtures("_glibc")
+@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"])
+def test_the_users_own_setting_stays(name):
+    assert faults(True, **{name: "100000"}) > PAGES // 2
