@@ -60,26 +60,32 @@ def reserve_cpu_threads() -> None:
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
 
 
-_MALLOC_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt, in glibc's malloc.h
-LARGEST_KEPT_BYTES = 32 * 2**20
-"""Blocks below this are kept by `keep_freed_memory`; the largest value that glibc takes."""
+_MALLOC_SETTINGS = (
+    "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "GLIBC_TUNABLES",
+)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of mallopt, in glibc's malloc.h
 
 
 def keep_freed_memory() -> None:
     """Lets this process keep memory that was freed, for the next step to use.
 
     XLA's CPU backend and NumPy take their buffers from malloc and free them in every step. glibc
-    soon gives freed memory back to the kernel, which provides it anew one page of 4 KiB at a time.
-    That took more than half of the time of an exchange (benchmarks/engines.py). Up to 2 GiB stay.
+    soon gives freed memory back to the kernel, which provides it anew one page of 4 KiB at a time:
+    half of the time of an exchange on a narrow wire. Here up to 2 GiB stay, and blocks of less than
+    32 MiB (the largest value that glibc takes). All threads that begin later share one arena:
+    what one thread of XLA's has freed then serves another, and memory does not grow with them.
 
     Does nothing where the user has set glibc's malloc, or where the C library is another one.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or any(name in os.environ for name in _MALLOC_SETTINGS):
         return
-    mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
+    mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
     mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+    mallopt(_M_ARENA_MAX, 1)
 
 
 @functools.cache

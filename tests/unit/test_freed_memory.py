@@ -50,6 +50,15 @@ def test_freed_memory_is_used_again():
 
 
 @pytest.mark.usefixtures("_glibc")
-@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"])
-def test_the_users_own_setting_stays(name):
-    assert faults(True, **{name: "100000"}) > PAGES // 2
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "MALLOC_ARENA_MAX=4",
+        "MALLOC_MMAP_THRESHOLD_=100000",
+        "MALLOC_TRIM_THRESHOLD_=100000",
+        "GLIBC_TUNABLES=glibc.malloc.arena_max=4",
+    ],
+)
+def test_the_users_own_setting_stays(setting):
+    name, value = setting.split("=", 1)
+    assert faults(True, **{name: value}) > PAGES // 2
