@@ -17,8 +17,9 @@ from ._types import NodeError
 
 log = logging.getLogger("jdaso")
 
-_FAILED, _FOLLOWED, _LEFT = 1, 2, 3
-"""Tags of alarms: a node failed; it failed because another did; it ended its session."""
+_FAILED, _FOLLOWED, _LEFT, _ENDED = 1, 2, 3, 4
+"""Tags of alarms: a node failed; it failed because another did; it ended its session; its program
+has ended after a failure, and has nothing more to say."""
 
 _PART_BYTES = 1 << 26
 """Longest message: MPI counts have 32 bits."""
@@ -54,6 +55,7 @@ class Control:
         self.broken: Exception | None = None  # what went wrong here
         self.failed: set[int] = set()
         self.left: set[int] = set()
+        self.ended: set[int] = set()
         self.closed = False
         self._blocked: tuple[float, int] | None = None  # since when, and in which step
         self._lock = threading.Lock()
@@ -124,6 +126,10 @@ class Control:
     def fail(self, text: str) -> None:
         """Tells all others that this node has failed; does not wait for them."""
         self._sound(_FAILED if self.failure is None else _FOLLOWED, text)
+
+    def end(self) -> None:
+        """Tells all others that this node's program has ended after a failure."""
+        self._sound(_ENDED, "")
 
     def enter(self, step: int) -> float:
         """The compiled step goes into MPI by itself; from here the look-out watches over it."""
@@ -196,6 +202,9 @@ class Control:
             self._alarm.Recv([payload, len(payload), MPI.BYTE], source=source, tag=tag)
             if tag == _LEFT:
                 self.left.add(source)
+                continue
+            if tag == _ENDED:
+                self.ended.add(source)
                 continue
             self.failed.add(source)
             if tag == _FAILED and self.failure is None and not self.closed:

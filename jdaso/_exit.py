@@ -39,6 +39,14 @@ class Closable(Protocol):
         """Whether all other nodes have failed too."""
         ...
 
+    def end(self) -> None:
+        """Tells the other nodes that this program has ended after a failure."""
+        ...
+
+    def all_ended(self) -> bool:
+        """Whether all other nodes have said the same."""
+        ...
+
     def stop_listening(self) -> None:
         """Makes no more MPI calls."""
         ...
@@ -74,7 +82,7 @@ def unwatch(session: Closable, *, failed: bool = False, stuck: bool = False) -> 
     """
     _open.pop(session, None)
     _state["doomed"] |= stuck
-    if failed and not session.alone:
+    if (failed or stuck) and not session.alone:
         _failed.append(session)
 
 
@@ -97,21 +105,22 @@ def summary(error: BaseException) -> str:
 
 
 def _end() -> None:
-    sessions = list(_open)
     if not _state["doomed"]:
-        for session in sessions:
+        for session in list(_open):
             try:
                 session.close()
             except Exception:
                 log.exception("jdaso could not close a session at exit")
                 _state["doomed"] = True
-    sessions = [session for session in [*sessions, *_failed] if not session.alone]
+    sessions = [session for session in (*_open, *_failed) if not session.alone]
     if not _state["doomed"] and not _failed:
         return
     sys.stdout.flush()
     sys.stderr.flush()
+    for session in sessions:
+        session.end()
     limit = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < limit and not all(session.all_failed() for session in sessions):
+    while time.monotonic() < limit and not all(_may_end(session) for session in sessions):
         time.sleep(0.05)
     if not _state["doomed"] and all(session.all_failed() for session in sessions):
         for session in sessions:  # all nodes saw the error, and MPI can be left as usual
@@ -120,3 +129,8 @@ def _end() -> None:
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Abort(1)
+
+
+def _may_end(session: Closable) -> bool:
+    """Where this process ends the job, the others have to have said what they know before."""
+    return session.all_ended() if _state["doomed"] else session.all_failed()

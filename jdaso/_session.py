@@ -265,6 +265,14 @@ class Session:
         """Whether all other nodes have failed too."""
         return len(self.control.failed) >= self.topology.num_nodes - 1
 
+    def end(self) -> None:
+        """Tells the other nodes that this one's program has ended after a failure."""
+        self.control.end()
+
+    def all_ended(self) -> bool:
+        """Whether all other nodes have said the same."""
+        return len(self.control.ended) >= self.topology.num_nodes - 1
+
     def stop_listening(self) -> None:
         """Makes no more MPI calls; the process is about to end MPI."""
         self.control.stop()

@@ -28,7 +28,7 @@ def act(session, step):
     """What node 1 does before this step."""
     if step == (1 if CASE.endswith("_warmup") else FAULT_STEP):
         what = CASE.removesuffix("_warmup")
-        if what == "raise":
+        if what in ("raise", "uncaught"):
             raise KeyError("boom")
         if what == "exit":
             sys.exit(3)
@@ -72,7 +72,8 @@ def run(rank):
     if odd and CASE == "level_on_one":
         os.environ["MPI4PY_RC_THREAD_LEVEL"] = "serialized"  # mpi4py is imported by the session
     session = jdaso.Session(engine=engine, timeout_seconds=TIMEOUT_SECONDS)
-    with contextlib.nullcontext() if CASE in ("unclosed", "forgotten") else session:
+    unclosed = CASE in ("unclosed", "forgotten") or (odd and CASE == "uncaught")
+    with contextlib.nullcontext() if unclosed else session:
         if odd and CASE == "phases_invalid":
             jdaso.Phases(STEPS, sync_every=2, delay=3)
         warmup = 0 if CASE == "bits_traced_cycling" else 3
@@ -110,7 +111,6 @@ def run(rank):
             params, state = jax.block_until_ready(step(params, state, noise))
             if odd and CASE == "fewer" and n == FAULT_STEP:
                 break
-            unclosed = CASE in ("unclosed", "forgotten")
             if unclosed and n > FAULT_STEP and int(state.ticket) != 0:
                 print(session.node, "end", flush=True)
                 return
@@ -130,6 +130,10 @@ if __name__ == "__main__":
             jax.clear_caches()
             gc.collect()
     except Exception as error:
+        if CASE == "uncaught":
+            if rank == 1:
+                raise
+            time.sleep(3)  # what the program says of its error comes late
         text = next((x for x in str(error).splitlines()[::-1] if "[node" in x), str(error))
         seconds = time.monotonic() - begin
         # In one piece: the ranks share a terminal, and print writes the end of a line by itself.

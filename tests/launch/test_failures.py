@@ -80,6 +80,14 @@ def test_a_node_that_ends_early_takes_the_job_with_it(case, engine):
     assert re.search(r"node 0 of 2.*node 1 (on host|ended)", done.stdout), done.stdout
 
 
+def test_the_job_ends_when_all_have_said_what_they_know():
+    """Node 1 ends the job by itself, but not while another one is about to print its error."""
+    done = launch("uncaught", nodes=3)
+    assert done.returncode != 0
+    assert set(errors(done)) == {0, 2}, done.stdout
+    assert "KeyError: 'boom'" in done.stdout
+
+
 def test_a_killed_node_ends_the_job():
     assert launch("kill").returncode != 0
 
