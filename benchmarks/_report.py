@@ -11,11 +11,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 OUT = Path(os.environ.get("JDASO_BENCHMARK_OUT", "build/benchmarks"))
 RESULT = "JDASO_BENCHMARK_RESULT"
+LIMIT_SECONDS = 3600.0
+"""Longest launch."""
 
 
 def interleaved(
@@ -47,7 +50,8 @@ def launch(script: str, arguments: Sequence[Any], ranks: int, mpiexec: Sequence[
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **os.environ, RESULT: str(result)}
         environment |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
         command += [sys.executable, script, *map(str, arguments)]
-        subprocess.run(command, env=environment, check=True, stdin=subprocess.DEVNULL)
+        run = partial(subprocess.run, check=True, stdin=subprocess.DEVNULL)
+        run(command, env=environment, timeout=LIMIT_SECONDS)
         return json.loads(result.read_text())
 
 

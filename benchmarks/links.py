@@ -30,7 +30,7 @@ HOSTS, BRIDGE, SUBNET = ("jdaso-a", "jdaso-b"), "jdaso-br", "10.231.77"
 
 
 def ip(*words):
-    subprocess.run(["ip", *words], check=True)
+    subprocess.run(["ip", *words], check=True, timeout=30)
 
 
 @contextlib.contextmanager
@@ -56,7 +56,7 @@ def hosts(gigabits):
                 ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", f"{gigabits}gbit"]
                 + ["burst", "2mb", "latency", "100ms"],
             ):
-                subprocess.run([*inside, *command], check=True)
+                subprocess.run([*inside, *command], check=True, timeout=30)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         launcher = folder / "launcher"
         launcher.write_text(

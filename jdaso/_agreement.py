@@ -15,8 +15,12 @@ from ._session import Session
 from ._types import PyTree
 
 
-def agree_on_init(session: Session, params: PyTree, facts: list[tuple[str, str]]) -> None:
+def agree_on_init(
+    session: Session, params: PyTree, inner_state: PyTree, facts: list[tuple[str, str]]
+) -> None:
     """All nodes begin alike: settings, tree, shapes, dtypes, and the bits of the parameters.
+
+    Another inner optimizer shows in the shapes of its state, though not in its settings.
 
     Where `params` are traced, the bits are left to the first update.
     """
@@ -29,6 +33,8 @@ def agree_on_init(session: Session, params: PyTree, facts: list[tuple[str, str]]
     if not any(isinstance(x, Tracer) for x in jax.tree.leaves(params)):
         for leaf, x in zip(leaves, jax.tree.leaves(params), strict=True):
             facts.append((f"bits of leaf {leaf.path}", hash_bits(x)))
+    state = ", ".join(f"{leaf.path} {leaf}" for leaf in describe(inner_state))
+    facts.append(("the inner optimizer's state", state or "empty"))
     session.agree("initialise an optimizer", facts)
 
 

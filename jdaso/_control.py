@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ._topology import Topology, poll
+from ._topology import Topology, abort_at_exit, poll
 from ._types import NodeError
 
 log = logging.getLogger("jdaso")
@@ -63,8 +63,12 @@ class Control:
         self._alarms_out: list[tuple[Any, bytes]] = []  # requests and the text they send
         self._copies: list[Any] = []  # communicators given out by `duplicate`
         if topology.num_nodes > 1:
-            self._comm = self._duplicate(topology.comm)
-            self._alarm = self._duplicate(topology.comm)
+            try:
+                self._comm = self._duplicate(topology.comm)
+                self._alarm = self._duplicate(topology.comm)
+            except NodeError:
+                abort_at_exit()
+                raise
             self._lookout = threading.Thread(target=self._look, name="jdaso-lookout", daemon=True)
             self._lookout.start()
 

@@ -129,8 +129,9 @@ def daso(
 
     def init(params: PyTree) -> DasoState:
         session.require_usable()
-        agree_on_init(session, params, between.facts)
-        return between.init(params, inner.init(params))
+        inner_state = inner.init(params)
+        agree_on_init(session, params, inner_state, between.facts)
+        return between.init(params, inner_state)
 
     def update(
         updates: PyTree,

@@ -8,6 +8,7 @@ the other nodes first, gives them time to say what they know, and then ends the 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import sys
 import time
@@ -115,10 +116,11 @@ def _end() -> None:
     sessions = [session for session in (*_open, *_failed) if not session.alone]
     if not _state["doomed"] and not _failed:
         return
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for session in sessions:
-        session.end()
+    with contextlib.suppress(Exception):  # a closed stream, or an MPI that was ended
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for session in sessions:
+            session.end()
     limit = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < limit and not all(_may_end(session) for session in sessions):
         time.sleep(0.05)

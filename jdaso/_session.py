@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import socket
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -107,8 +107,6 @@ class Session:
         faults: Mapping[tuple[int, int], float] | None = None,
     ):
         invalid = _check_settings(engine, num_nodes, timeout_seconds, faults)
-        if engine == "simulated" and invalid is not None:
-            raise invalid
         reserve_cpu_threads()
         self.engine = engine
         self.exchange_steps, self.faults = exchange_steps, dict(faults or {})
@@ -123,17 +121,20 @@ class Session:
         self.timeline = Timeline()
         # Where it is invalid, the others are still to be told.
         limit = timeout_seconds if timeout_seconds > 0 else 60.0
-        if engine == "simulated":
-            self.topology = Topology(0, 1, socket.gethostname())
-            self.num_nodes = num_nodes or 1
-        else:
-            self.topology = find_topology(comm, limit)
-            self.num_nodes = self.topology.num_nodes
-        self.node = self.topology.node
+        self.topology = find_topology(comm, limit)
         self.control = Control(self.topology, limit)
         _exit.watch(self)
         try:
-            self._begin(invalid, share_gpus)
+            self._agree_on_start(invalid, share_gpus)
+            if self.alone and comm is None and not self.simulated:
+                _say_alone(has_mpi=self.topology.comm is not None)
+            if self.simulated:  # also where a launcher started many: each has virtual nodes
+                self.control.close(failed=False)
+                self.topology = Topology(0, 1, self.topology.host)
+                self.control = Control(self.topology, limit)
+            self.node = self.topology.node
+            self.num_nodes = num_nodes or self.topology.num_nodes
+            self._begin()
         except BaseException as error:
             self.closed = True
             self.control.fail(_exit.summary(error))
@@ -141,11 +142,10 @@ class Session:
             _exit.unwatch(self, failed=True)
             raise
 
-    def _begin(self, invalid: Exception | None, share_gpus: bool) -> None:
-        self._agree_on_start(invalid, share_gpus)
-        if not self.alone:
-            keep_freed_memory()
+    def _begin(self) -> None:
         self.devices = jax.local_devices()
+        if not self.alone and self.devices[0].platform == "cpu":
+            keep_freed_memory()
         self.mesh = jax.make_mesh(
             (len(self.devices),),
             ("local",),
@@ -278,7 +278,11 @@ class Session:
         self.control.stop()
 
     def close(self) -> None:
-        """Completes what is on the wire and gives everything back; may be called twice."""
+        """Completes what is on the wire and gives everything back; may be called twice.
+
+        Raises:
+            NodeError: what was on the wire could not be completed. The session is closed then too.
+        """
         self._close(failed=False)
 
     def _close(self, failed: bool) -> None:
@@ -293,9 +297,15 @@ class Session:
         failed = failed or self.control.broken is not None or self.control.failure is not None
         limit = 1.0 if failed else self.control.timeout_seconds
         ended = all([channel.close(limit) for channel in self._channels.values()])
+        error = None if failed else self.control.broken
+        if error is not None:
+            self.fail(_exit.summary(error))
+        failed = failed or error is not None
         self.closed = True
         self.control.close(failed or not ended)
         _exit.unwatch(self, failed=failed, stuck=not ended)
+        if error is not None:
+            raise error
 
     def __enter__(self) -> Session:
         return self
@@ -320,7 +330,7 @@ class Session:
         if raised is None:
             try:
                 claim_gpus(self.topology, share=share_gpus)
-                check_engine(self.engine, self.num_nodes)
+                check_engine(self.engine, self.topology.num_nodes)
             except (ImportError, NodeError) as error:
                 raised = error
         status = "starts" if raised is None else str(raised)
@@ -359,6 +369,12 @@ def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Cal
             return refused(*args) if callable(refused) else refused
 
     return call
+
+
+@functools.cache
+def _say_alone(*, has_mpi: bool) -> None:
+    why = "no launcher started it (mpiexec -n N ...)" if has_mpi else "no MPI library was found"
+    log.warning("jdaso runs on one node: %s.", why)
 
 
 def _check_settings(

@@ -92,11 +92,12 @@ def synchronous(
         session.require_usable()
         what = f"synchronous, number {number}, {wire}, {blocking}, {name}"
         facts = [("the optimizer", what), ("the setting chunk_bytes", str(chunk_bytes))]
-        agree_on_init(session, params, facts)
+        inner_state = inner.init(params)
+        agree_on_init(session, params, inner_state, facts)
         narrow = wire_of(wire).narrow and session.num_nodes > 1
         layout = layout_of(params, session.num_nodes, chunk_bytes)
         error = jnp.zeros(layout.size, jnp.float32) if narrow else ()
-        return SynchronousState(jnp.zeros((), jnp.int32), inner.init(params), error)
+        return SynchronousState(jnp.zeros((), jnp.int32), inner_state, error)
 
     def update(
         updates: PyTree,

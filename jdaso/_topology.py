@@ -76,7 +76,6 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
                 f"imported ({error}). Install an MPI library that matches the launcher: "
                 'pip install "jdaso[mpich]", then start with that environment\'s mpiexec.'
             ) from error
-        log.info("jdaso runs on one node: no MPI library was found.")
         return Topology(0, 1, host)
     comm = MPI.COMM_WORLD if comm is None else comm
     if comm is MPI.COMM_WORLD and comm.Get_size() == 1 and launched > 1:
@@ -86,7 +85,6 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
             " Start with the mpiexec of the environment that holds the MPI library."
         )
     if comm.Get_size() == 1:
-        log.info("jdaso runs on one node: it was started without a launcher (mpiexec -n N ...).")
         return Topology(comm.Get_rank(), 1, host, comm=comm)
     about = {
         "machine": _machine(),
@@ -118,13 +116,20 @@ def _machine() -> str:
     return f"{socket.gethostname()} {kernel}"
 
 
+def abort_at_exit() -> None:
+    """Ends the job with this process: MPI_Finalize would wait for a node that never comes."""
+    from mpi4py import MPI
+
+    atexit.register(MPI.COMM_WORLD.Abort, 1)
+
+
 def _everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[dict[str, Any]]:
     """What all nodes say; only non-blocking calls, so that a node that is missing is no hang."""
     from mpi4py import MPI
 
     def wait(request: Any) -> None:
         if not poll(request.Test, lambda: None, timeout_seconds):
-            atexit.register(MPI.COMM_WORLD.Abort, 1)  # MPI_Finalize would wait for that node
+            abort_at_exit()
             raise NodeError(
                 f"[node {comm.Get_rank()} of {comm.Get_size()}] Waited {timeout_seconds:g} s to "
                 "start a session, and not all nodes came."

@@ -142,7 +142,8 @@ if ! mpi4jax_works; then
         cp "$log" "$venv/mpi4jax.log"
         "$bin/python" -m pip uninstall -qq --yes mpi4jax
         say "mpi4jax could not be compiled (see $venv/mpi4jax.log):" \
-            "jdaso will use its mpi4py engine, which needs no compiler"
+            "the demo will use the mpi4py engine, which needs no compiler;" \
+            "in programs of yours write Session(engine='mpi4py')"
     fi
 fi
 

@@ -37,6 +37,9 @@ from . import Reduced, Reducer
 
 log = logging.getLogger("jdaso")
 
+_LEAVE_SECONDS = 2.0
+"""How long a thread may take to come back from MPI after an exchange has failed."""
+
 
 class Job:
     """One exchange on its way."""
@@ -194,17 +197,21 @@ class Channel:
         return [job for job in self._jobs.values() if not job.waited]
 
     def close(self, limit_seconds: float) -> bool:
-        """Completes what is on the wire and ends the thread; False where it did not end."""
+        """Completes what is on the wire and ends the thread; False where it did not end.
+
+        What went wrong with it is kept in `Control.broken`.
+        """
         self.closed = True
-        if not self._drain(limit_seconds):
-            return False
+        error = self._drain(limit_seconds)
+        self._control.broken = self._control.broken or error
         self._queue.put(None)
-        self._thread.join(timeout=limit_seconds)
+        self._thread.join(timeout=limit_seconds if error is None else _LEAVE_SECONDS)
         return not self._thread.is_alive()
 
     def _begin(self, ticket: int, owner: int, blocking: bool) -> Job:
-        if not self._drain(self._control.timeout_seconds):
-            raise self._control.error("The exchange before this one has not ended.", ticket - 1)
+        error = self._drain(self._control.timeout_seconds)
+        if error is not None:
+            raise error
         self._jobs.pop(ticket, None)
         last = list(self._jobs.values())[-1:] if self._repeats else []
         self._jobs = {job.ticket: job for job in last}
@@ -217,20 +224,20 @@ class Channel:
         self._queue.put(job)
         return job
 
-    def _drain(self, limit_seconds: float) -> bool:
+    def _drain(self, limit_seconds: float) -> NodeError | None:
         """Completes exchanges that a run left behind, so that all nodes stay in step."""
         for job in self.in_flight():
-            if not job.done.wait(limit_seconds):
-                return False
-            if job.error is not None:
-                continue
+            error = self._await(job, limit_seconds)
+            job.waited = True
+            if error is not None:
+                return error
             log.warning(
                 "%s The exchange started at step %d was completed but never merged. Call "
                 "jdaso.finalize(params, opt_state, session) wherever a run stops.",
                 self._control.topology.prefix(),
                 job.step,
             )
-        return True
+        return None
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
@@ -263,9 +270,10 @@ class Channel:
         moved = rows.nbytes + job.buffers[k].nbytes
         self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
 
-    def _await(self, job: Job) -> NodeError | None:
+    def _await(self, job: Job, limit_seconds: float | None = None) -> NodeError | None:
         """Waits for the thread, looking out for other nodes meanwhile."""
         control, begin = self._control, time.perf_counter()
+        limit = control.timeout_seconds if limit_seconds is None else limit_seconds
         while not job.done.wait(0.05):
             waited = time.perf_counter() - begin
             if control.failure is not None:
@@ -278,10 +286,10 @@ class Channel:
                     f"{job.step}. All nodes must make the same number of updates.",
                     job.step,
                 )
-            if waited > control.timeout_seconds:
+            if waited > limit:
                 return control.error(
                     f"The exchange started at step {job.step} did not end within "
-                    f"{control.timeout_seconds:g} s. Look for a node that is stuck; raise "
+                    f"{limit:g} s. Look for a node that is stuck; raise "
                     "Session(timeout_seconds=...) if one is only slow.",
                     job.step,
                 )

@@ -13,6 +13,8 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 import jdaso
+from jdaso._exchange import Exchange
+from jdaso._header import header
 from jdaso._packing import layout_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -140,10 +142,31 @@ def finalize_what_has_parted(session):
     assert seen >= 2, "no stop had both"
 
 
+def senders_go_round(session):
+    """Chunk k of an exchange is sent by device ``turn + k``: each sends its own number here."""
+    leaf = jnp.zeros(SIZE)
+    exchange = Exchange.of([leaf], session, local_axis=AXIS, chunk_bytes=CHUNK_BYTES)
+    count = len(exchange.layout.widths)
+    assert count == 8
+
+    def step(n):
+        mine = leaf + jax.lax.axis_index(AXIS)
+        ticket, flight, _ = exchange.start(exchange.pack([mine]), header(step=n), n, n)
+        total = exchange.wait(ticket, flight, n).total
+        return jnp.stack([chunk[0, 0] for chunk in total])
+
+    step = over_devices(session, step)
+    for n in range(4):
+        sent = np.asarray(step(stacked(jnp.int32(n)))) / session.num_nodes
+        np.testing.assert_array_equal(sent, [(n + np.arange(count)) % DEVICES] * DEVICES)
+
+
 with jdaso.Session(engine=ENGINE, timeout_seconds=30) as session:
     assert len(session.devices) == DEVICES
     if CASE == "local_every":
         finalize_what_has_parted(session)
+    elif CASE == "senders":
+        senders_go_round(session)
     elif CASE == "pmap":
         match_the_reference(session, "paper")
     else:

@@ -63,6 +63,8 @@ def run(rank):
     engine = ENGINE
     if odd and CASE == "engine":
         engine = "mpi4py" if ENGINE != "mpi4py" else "instant"
+    if odd and CASE == "engine_simulated":
+        engine = "simulated"
     if odd and CASE == "unknown_engine":
         engine = "carrier pigeon"
     if odd and CASE == "version":
@@ -71,7 +73,8 @@ def run(rank):
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     if odd and CASE == "level_on_one":
         os.environ["MPI4PY_RC_THREAD_LEVEL"] = "serialized"  # mpi4py is imported by the session
-    session = jdaso.Session(engine=engine, timeout_seconds=TIMEOUT_SECONDS)
+    virtual = 2 if engine == "simulated" else None
+    session = jdaso.Session(engine=engine, num_nodes=virtual, timeout_seconds=TIMEOUT_SECONDS)
     unclosed = CASE in ("unclosed", "forgotten") or (odd and CASE == "uncaught")
     with contextlib.nullcontext() if unclosed else session:
         if odd and CASE == "phases_invalid":
@@ -82,7 +85,7 @@ def run(rank):
         if CASE == "axis":
             axis = "nowhere"
         tx = jdaso.daso(
-            optax.adam(1e-2),
+            optax.sgd(1e-2) if odd and CASE == "inner" else optax.adam(1e-2),
             phases=phases,
             session=session,
             local_axis=axis,
@@ -111,6 +114,8 @@ def run(rank):
             params, state = jax.block_until_ready(step(params, state, noise))
             if odd and CASE == "fewer" and n == FAULT_STEP:
                 break
+            if CASE == "one_more" and n == FAULT_STEP + (not odd):
+                return  # node 0 has started an exchange that node 1 knows nothing of
             if unclosed and n > FAULT_STEP and int(state.ticket) != 0:
                 print(session.node, "end", flush=True)
                 return

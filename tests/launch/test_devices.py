@@ -37,3 +37,7 @@ def test_pmap():
 def test_finalize_loses_nothing_that_the_devices_did_apart(engine):
     """`local_every=3`, stopped after each of twelve updates."""
     check("local_every", engine)
+
+
+def test_the_sending_device_goes_round():
+    check("senders", "mpi4py")

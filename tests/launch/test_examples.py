@@ -47,6 +47,9 @@ def test_example(name):
     quick = falls_to is None
     done = mpirun(2, [script, *arguments], devices=devices, quick_compiling=quick, timeout=250)
     check(done, falls_to)
+    if name == "smallest.py":
+        again = mpirun(2, [script, *arguments], devices=devices, timeout=250)
+        assert last_lines(again.stdout) == last_lines(done.stdout), "the same run, other bits"
 
 
 def test_smallest_under_open_mpi():

@@ -28,16 +28,22 @@ AGREED = {
     "bits_traced": r"Parameters differ at the first update: nodes \[1\].*jdaso.broadcast",
     "bits_traced_cycling": r"Parameters differ at the first update: nodes \[1\]",
     "engine": r"the engine: node 1 has mpi4py, the others mpi4jax",
+    "engine_simulated": r"the engine: node 1 has simulated, the others mpi4jax",
     "unknown_engine": r"carrier pigeon",
     "phases": r"the setting phases: node 1 has .*delay=1",
     "phases_invalid": r"delay must be within 1..sync_every, got delay=3",
     "wire": r"the setting wire: node 1 has bfloat16",
     "version": r"the jdaso version: node 1 has 0.0.1",
+    "inner": r"the inner optimizer's state: node 1 has empty, the others \[0\]\.count int32",
     "params_none": r"needs the parameters, got params=None",
     "axis": r"local_axis='nowhere' is not bound here",
     "nan": r"not finite .*node 1, leaf \['b'\]",
     "nan_inf": r"not finite .*node 1, leaf \['b'\]",
 }
+
+
+ANYWHERE = AGREED | {"raise": "boom", "bits_traced": "Parameters differ at the first update"}
+"""What is said of it on each node, however many there are."""
 
 
 @pytest.mark.parametrize("case", AGREED)
@@ -56,13 +62,20 @@ def test_with_two_local_devices(case):
     """An exception on one device must not leave the other in a collective."""
     told = errors(launch(case, "mpi4py", devices=2))
     assert set(told) == {0, 1}
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS
+        assert re.search(ANYWHERE[case], text), text
 
 
 @pytest.mark.parametrize("case", ["nan", "shape", "raise"])
 def test_under_open_mpi_and_three_nodes(case):
     done = launch(case, nodes=3, mpi="openmpi")
     assert done.returncode != 0
-    assert set(errors(done)) == {0, 1, 2}, done.stdout
+    told = errors(done)
+    assert set(told) == {0, 1, 2}, done.stdout
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS
+        assert re.search(ANYWHERE[case], text), text
 
 
 def test_skip_leaves_the_exchange_out_on_all_nodes():
@@ -104,11 +117,26 @@ def test_a_closed_session_is_an_error(engine):
     """Also in a step that was compiled before, and on a communicator that was given back."""
     done = launch("closed", engine)
     assert done.returncode != 0
-    assert re.search(r"\[node 1 of 2.*session was closed", done.stdout), done.stdout
+    told = errors(done)
+    assert set(told) == {0, 1}, done.stdout
+    assert "session was closed" in told[1][1]
+    assert re.search("node 1 .*(ended the session|failed)", told[0][1])
+    assert all(seconds < LIMIT_SECONDS for seconds, _ in told.values())
+
+
+@pytest.mark.parametrize("engine", ["mpi4jax", "mpi4py"])
+def test_an_exchange_that_nobody_waits_for_is_not_swallowed(engine):
+    """Both leave the session without `finalize`, node 0 with an exchange that cannot end."""
+    done = launch("one_more", engine)
+    assert done.returncode != 0
+    [(node, (seconds, text))] = errors(done).items()
+    assert node == 0 and seconds < LIMIT_SECONDS
+    assert "node 1 ended the session while this node waits for the exchange started at" in text
 
 
 def test_a_session_belongs_to_one_thread():
     told = errors(launch("thread"))
+    assert all(seconds < LIMIT_SECONDS for seconds, _ in told.values())
     assert "A session belongs to the thread that made it" in told[1][1]
     assert "node 1" in told[0][1], "the other node hears of it"
 

@@ -244,10 +244,11 @@ def test_defect_18_all_nodes_agree_on_the_delay(engine):
         step, params = stepper(tx), jnp.zeros(1000)
         state = tx.init(params)
         delays = []
-        for _ in range(40):
-            time.sleep(0.002 * (1 + RANK))
+        for _ in range(30):
+            time.sleep(0.04)
             params, state = step(params, state, jnp.zeros(1000))
             delays.append(int(state.phase.delay))
     everywhere = COMM.allgather(delays)
     assert all(other == delays for other in everywhere)
-    assert delays[0] == 5 and 1 <= delays[-1] <= 5
+    # A few kB take milliseconds where a step takes 40: the measured delay is 1, not the first 5.
+    assert delays[0] == 5 and delays[-1] <= 2

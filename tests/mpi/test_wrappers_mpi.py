@@ -95,6 +95,7 @@ def test_multi_steps(session):
         params, state = step(params, state, pull - more)
         history.add(params, state.inner_opt_state.inner)
     history.assert_matches_the_reference()
+    assert step._cache_size() == 1, "compiled again on the way"
     assert int(state.inner_opt_state.step) == TOTAL
     if SIZE > 1:  # starts in updates 3, 7 and 11
         assert session.stats.exchanges == 2 * 3
@@ -149,6 +150,7 @@ def test_hyperparameters_in_the_inner_state(session):
         np.testing.assert_allclose(rates["learning_rate"], RULE.rate, rtol=1e-6)
         np.testing.assert_allclose(rates["momentum"], RULE.momentum, rtol=1e-6)
     history.assert_matches_the_reference()
+    assert step._cache_size() == 1, "compiled again on the way"
 
 
 def test_a_masked_inner_optimizer(session):
@@ -167,3 +169,36 @@ def test_a_masked_inner_optimizer(session):
             if wanted:
                 np.testing.assert_array_equal(params[name], whole[name])
         np.testing.assert_allclose(params["bias"], begin, rtol=bound)
+
+
+def test_mixed_dtypes_and_empty_leaves(session):
+    """Half precision is averaged, whole numbers stay, and float32 trains as if alone."""
+    mixed, plain = daso(session, INNER(), name="mixed"), daso(session, INNER())
+    (whole, whole_state), whole_step = start(plain), compiled(plain)
+    others = {
+        "half": jnp.zeros(5, jnp.bfloat16),
+        "count": jnp.full(3, 7 + RANK, jnp.int32),
+        "empty": jnp.zeros((0, 4)),
+        "none": {},
+    }
+    params = {"x": whole, **others}
+    # The bits of "count" differ between the nodes: `init` would say so, and a traced one does not
+    # look until the first update, which looks at what travels.
+    state = jax.jit(mixed.init)(params)
+
+    @jax.jit
+    def step(params, state, pull):
+        grads = jax.tree.map(jnp.zeros_like, params) | {"x": gradients(params["x"], pull)}
+        grads["half"] += jnp.bfloat16(RANK)
+        updates, state = mixed.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    for pull in PULLS:
+        params, state = step(params, state, pull)
+        whole, whole_state = whole_step(whole, whole_state, pull)
+        jax.tree.map(np.testing.assert_array_equal, params["x"], whole)
+    np.testing.assert_array_equal(params["count"], others["count"])
+    everywhere = MPI.COMM_WORLD.allgather(np.asarray(params["half"], np.float32))
+    np.testing.assert_array_equal(everywhere, [everywhere[0]] * SIZE)
+    assert params["half"].dtype == jnp.bfloat16
+    assert (params["half"] < 0).all() == (SIZE > 1)

@@ -1,10 +1,12 @@
-"""The Python in README.md and docs/ runs, the shell in them parses, the picture is up to date.
+"""The Python in README.md, docs/ and docstrings runs, the shell parses, the picture is up to date.
 
 Every page is one program: its ``python`` blocks in order, in one namespace, on one node without a
 launcher. Everything around the blocks becomes empty lines, so a traceback names the page's line.
 Fragments that are not meant to run are ``diff``, ``console`` or ``text`` blocks.
 """
 
+import doctest
+import importlib
 import os
 import pathlib
 import re
@@ -61,6 +63,16 @@ def test_python_blocks_run(page, tmp_path):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert run.returncode == 0, f"the Python of {page.name} failed:\n{run.stdout}"
+
+
+MODULES = [p for p in sorted((ROOT / "jdaso").rglob("*.py")) if ">>> " in p.read_text()]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_examples_of_docstrings_run(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    done = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert done.attempted and not done.failed
 
 
 @pytest.mark.parametrize("page", pages_with({"bash"}))

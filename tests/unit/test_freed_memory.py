@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from jdaso._compat import _MALLOC_SETTINGS
+
 # Each round takes three blocks of 20 MiB and gives them back.
 CODE = """
 import resource
@@ -31,7 +33,8 @@ PAGES = 3 * 20 * 2**20 // os.sysconf("SC_PAGE_SIZE")
 def faults(keep, **environment):
     """Pages that the kernel provided in one round."""
     # Plain pages: NumPy asks for huge ones, of which few are enough.
-    environment = {**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0", **environment}
+    given = {name: value for name, value in os.environ.items() if name not in _MALLOC_SETTINGS}
+    environment = {**given, "NUMPY_MADVISE_HUGEPAGE": "0", **environment}
     command = [sys.executable, "-c", CODE.format(keep=keep)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

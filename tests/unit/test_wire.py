@@ -174,6 +174,8 @@ def test_unknown_wire():
 def test_a_thousand_small_steps_arrive(nodes, wire, merge):
     """1000 steps of -1e-3 from 1.0. Weights rounded to bfloat16 would stay at 1.0.
 
+    Two more elements take smaller steps, which an int8 block with the first rounds.
+
     "corrected" arrives at 0. "paper" takes stale parameters in, which costs ``P a / (2a + P)``
     steps at each of the 400 merges, with any wire. An update rounds in float32 at 1.0 or below.
     """
@@ -192,8 +194,11 @@ def test_a_thousand_small_steps_arrive(nodes, wire, merge):
 
             return jax.lax.scan(step, (x, tx.init(x)), length=1000)[0][0]
 
-        x = jax.jit(jax.vmap(run, axis_name=session.node_axis))(jnp.ones((nodes, 3)))
-    np.testing.assert_allclose(x, lost * 1e-3, atol=2000 * EPS)
+        sizes = np.array([1, 0.037, 0.0041], np.float32)
+        gradients = jnp.broadcast_to(sizes, (nodes, 3))
+        x = jax.jit(jax.vmap(run, axis_name=session.node_axis))(gradients)
+    expected = 1 - (1000 - lost) * 1e-3 * sizes
+    np.testing.assert_allclose(x, [expected] * nodes, atol=2000 * EPS)
 
 
 @pytest.mark.parametrize("wire", NARROW)

@@ -1,0 +1,30 @@
+"""What a session sets for the process."""
+
+import os
+import resource
+
+import pytest
+from mpi4py import MPI
+
+import jdaso
+from jdaso._compat import _MALLOC_SETTINGS
+
+MEGABYTES, ROUNDS = 20, 5
+
+
+def faults():
+    """Pages that the kernel provided, on average, for three blocks taken and given back."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(ROUNDS):
+        # NumPy would ask for huge pages, of which few are enough.
+        _ = [b"x" * (MEGABYTES * 2**20) for _ in range(3)]
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / ROUNDS
+
+
+@pytest.mark.any_mpi
+@pytest.mark.skipif(any(name in os.environ for name in _MALLOC_SETTINGS), reason="malloc is set")
+def test_nodes_on_cpus_keep_freed_memory():
+    with jdaso.Session(engine="mpi4py"):
+        faults()
+        if MPI.COMM_WORLD.Get_size() > 1:
+            assert faults() < 3 * MEGABYTES * 2**20 / os.sysconf("SC_PAGE_SIZE") / 20

@@ -1,0 +1,82 @@
+"""GPUs of a host among its nodes, without GPUs; and what a single node is told."""
+
+import logging
+
+import jax.numpy as jnp
+import pytest
+
+import jdaso
+from jdaso import NodeError, _compat, _session, _topology
+from jdaso._topology import Topology, claim_gpus, share_out
+
+ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE")
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("gpus", range(1, 9))
+def test_every_gpu_has_one_rank_and_ranks_have_equally_many(gpus, ranks):
+    names = [f"GPU-{n}" for n in range(gpus)]
+    if gpus < ranks:
+        with pytest.raises(ValueError, match=rf"{ranks} nodes share this host but it has {gpus} "):
+            share_out(names, 0, ranks)
+        shared = [share_out(names, rank, ranks, share=True) for rank in range(ranks)]
+        assert all(len(mine) == 1 for mine in shared)
+        assert {name for mine in shared for name in mine} == set(names)
+        return
+    shared = [share_out(names, rank, ranks) for rank in range(ranks)]
+    assert [name for mine in shared for name in mine] == names
+    assert max(map(len, shared)) - min(map(len, shared)) <= 1
+
+
+@pytest.fixture
+def claim(monkeypatch):
+    """`claim_gpus` for rank 1 of 2; what it leaves in the environment."""
+
+    def call(gpus, *, share=False, started=False, chosen=(None, None), ranks=2):
+        monkeypatch.setenv("JAX_PLATFORMS", "")
+        for name in ENVIRONMENT:
+            monkeypatch.setenv(name, "before")
+        monkeypatch.delenv(ENVIRONMENT[1])
+        monkeypatch.setattr(_topology, "visible_gpus", lambda: gpus)
+        monkeypatch.setattr(_compat, "backend_started", lambda: started)
+        claim_gpus(Topology(1, ranks, "there", ranks - 1, ranks, chosen), share=share)
+        return [_topology.os.environ.get(name) for name in ENVIRONMENT]
+
+    return call
+
+
+def test_a_rank_sees_only_its_own_gpus(claim):
+    assert claim(["0", "1", "2", "3"]) == ["2,3", None]
+
+
+def test_ranks_that_share_a_gpu_do_not_take_all_of_its_memory(claim):
+    assert claim(["0"], share=True) == ["0", "false"]
+
+
+def test_what_the_launcher_gave_stays(claim):
+    assert claim(["1"], chosen=("0", "1")) == ["before", None]
+
+
+def test_one_rank_of_a_host_keeps_all_gpus(claim):
+    assert claim(["0", "1"], ranks=1) == ["before", None]
+
+
+def test_too_few_gpus_and_a_jax_that_has_started_are_errors(claim):
+    with pytest.raises(NodeError, match=r"node 1 of 2, host there.*2 nodes share.*share_gpus=True"):
+        claim(["0"])
+    with pytest.raises(NodeError, match=r"JAX has started before.*Make the Session before"):
+        claim(["0", "1"], started=True)
+
+
+def test_a_node_that_is_alone_says_so_once(caplog):
+    _session._say_alone.cache_clear()
+    with caplog.at_level(logging.WARNING, "jdaso"):
+        for _ in range(2):
+            with jdaso.Session(engine="mpi4py") as session:
+                assert float(jdaso.mean(jnp.float32(3), session)) == 3
+        with jdaso.Session(engine="simulated", num_nodes=2):
+            pass
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "jdaso runs on one node: no launcher started it (mpiexec -n N ...)."
+    )
