@@ -58,6 +58,7 @@ def test_freed_memory_is_used_again():
     [
         "MALLOC_ARENA_MAX=4",
         "MALLOC_MMAP_THRESHOLD_=100000",
+        "MALLOC_TOP_PAD_=0",
         "MALLOC_TRIM_THRESHOLD_=100000",
         "GLIBC_TUNABLES=glibc.malloc.arena_max=4",
     ],
