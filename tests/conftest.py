@@ -36,13 +36,15 @@ def pytest_itemcollected(item):
 def pytest_xdist_make_scheduler(config, log):
     """What starts ranks goes to one worker of pytest-xdist, one launch after another.
 
+    But for the benchmarks: nothing in them is judged by the clock, so they fill the other worker.
     Its own groups (`--dist loadgroup`) do nothing with pytest 9.2 (pytest-xdist issue 1386).
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class OneLaunchAtATime(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return "launches" if "/launch/" in nodeid else nodeid
+            alone = "/launch/" in nodeid and "/test_benchmarks.py" not in nodeid
+            return "launches" if alone else nodeid
 
     return OneLaunchAtATime(config, log)
 
