@@ -78,8 +78,8 @@ def keep_freed_memory() -> None:
     gives large ones back to the kernel, which provides them anew one page of 4 KiB at a time: more
     than half of the time of an exchange. Here the heap grows by 256 MiB at a time (which the kernel
     provides where it is used), and of its free end up to 2 GiB stay. Blocks of less than 32 MiB
-    always come from it, larger ones where they fit. All threads that begin later share one heap:
-    what one thread of XLA's has freed then serves another. (With all large blocks from the heap, by
+    always come from it, larger ones where they fit. Threads that begin later open no heaps of their
+    own: what one of XLA's has freed then serves another. (With all large blocks from the heap, by
     M_MMAP_MAX = 0, memory grew by a third in 900 exchanges.)
 
     Does nothing where the user has set glibc's malloc, or where the C library is another one.

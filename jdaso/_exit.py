@@ -116,11 +116,10 @@ def _end() -> None:
     sessions = [session for session in (*_open, *_failed) if not session.alone]
     if not _state["doomed"] and not _failed:
         return
-    with contextlib.suppress(Exception):  # a closed stream, or an MPI that was ended
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for session in sessions:
-            session.end()
+    last_words = [sys.stdout.flush, sys.stderr.flush, *(session.end for session in sessions)]
+    for say in last_words:
+        with contextlib.suppress(Exception):  # a closed stream, or an MPI that was ended
+            say()
     limit = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < limit and not all(_may_end(session) for session in sessions):
         time.sleep(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import socket
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from ._engine._channel import Channel
 from ._header import STATUS, STEP, complaint
 from ._packing import Layout, Leaf
 from ._timeline import Stats, Timeline
-from ._topology import Topology, claim_gpus, find_topology
+from ._topology import Topology, claim_gpus, find_topology, launched_ranks
 from ._types import Leaves, NodeError
 from ._wire import wire_of
 
@@ -51,7 +52,8 @@ class Session:
     A node is one MPI rank and the JAX devices that it drives. The session owns what MPI needs
     (duplicates of the communicator; a thread and staging buffers for each kind of exchange) and
     gives it back in `close()`; use it as a context manager. All nodes make and close their
-    sessions together, and use a session from the thread that made it.
+    sessions together (simulated ones too, where a launcher started several ranks), and use a
+    session from the thread that made it.
 
     Several nodes on one host share out its GPUs here, so make the session before JAX's first use
     of a device. Without an MPI library or a launcher there is one node, and nothing is sent.
@@ -121,7 +123,10 @@ class Session:
         self.timeline = Timeline()
         # Where it is invalid, the others are still to be told.
         limit = timeout_seconds if timeout_seconds > 0 else 60.0
-        self.topology = find_topology(comm, limit)
+        if engine == "simulated" and comm is None and launched_ranks() == 1:
+            self.topology = Topology(0, 1, socket.gethostname())  # MPI need not be there
+        else:
+            self.topology = find_topology(comm, limit)
         self.control = Control(self.topology, limit)
         _exit.watch(self)
         try:
@@ -283,28 +288,35 @@ class Session:
         Raises:
             NodeError: what was on the wire could not be completed. The session is closed then too.
         """
-        self._close(failed=False)
+        self._close(after_error=False)
 
-    def _close(self, failed: bool) -> None:
+    def _close(self, after_error: bool) -> None:
+        """See `close`; after an error of the program's own nothing is raised beside that."""
         if self.closed:
             return
+        failed = after_error
+        known = self.control.broken
         try:
             jax.effects_barrier()
             wait_for_steps(self.devices)
         except STEP_ERRORS as error:
-            # A step failed; whoever asks for its result is told. It must not keep us from closing.
-            log.debug("a step had failed before the session was closed: %s", error)
+            # Whoever asks for the step's result is told. It must not keep us from closing.
+            level = logging.DEBUG if after_error else logging.ERROR
+            log.log(level, "A step failed before the session was closed: %s", error)
         failed = failed or self.control.broken is not None or self.control.failure is not None
         limit = 1.0 if failed else self.control.timeout_seconds
-        ended = all([channel.close(limit) for channel in self._channels.values()])
-        error = None if failed else self.control.broken
+        ended = True
+        for channel in self._channels.values():
+            ended &= channel.close(limit)
+            limit = limit if self.control.broken is None else 1.0
+        error = self.control.broken if self.control.broken is not known else None
         if error is not None:
             self.fail(_exit.summary(error))
         failed = failed or error is not None
         self.closed = True
         self.control.close(failed or not ended)
         _exit.unwatch(self, failed=failed, stuck=not ended)
-        if error is not None:
+        if error is not None and not after_error:
             raise error
 
     def __enter__(self) -> Session:
@@ -319,7 +331,7 @@ class Session:
         assert error is not None
         self.fail(_exit.summary(error))
         try:
-            self._close(failed=True)
+            self._close(after_error=True)
         except Exception:
             traceback.print_exc()
 
@@ -373,7 +385,7 @@ def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Cal
 
 @functools.cache
 def _say_alone(*, has_mpi: bool) -> None:
-    why = "no launcher started it (mpiexec -n N ...)" if has_mpi else "no MPI library was found"
+    why = "mpiexec -n N starts more" if has_mpi else "no MPI library was found"
     log.warning("jdaso runs on one node: %s.", why)
 
 

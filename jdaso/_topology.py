@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import json
 import logging
@@ -10,6 +11,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +56,11 @@ class Topology:
         return f"[node {self.node} of {self.num_nodes}, host {self.host}{at}]"
 
 
+def launched_ranks() -> int:
+    """How many ranks a launcher says it started; 1 where there is none."""
+    return max(int(os.environ.get(name) or 1) for name in _LAUNCHED)
+
+
 def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
     """Asks MPI who we are; one node where there is no MPI library or no launcher.
 
@@ -65,8 +72,7 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
         NodeError: the launcher is of another MPI than the library; or, on all nodes, MPI was
             started without ``MPI_THREAD_MULTIPLE`` on some of them.
     """
-    host = socket.gethostname()
-    launched = max((int(os.environ.get(name) or 1) for name in _LAUNCHED), default=1)
+    host, launched = socket.gethostname(), launched_ranks()
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -120,7 +126,13 @@ def abort_at_exit() -> None:
     """Ends the job with this process: MPI_Finalize would wait for a node that never comes."""
     from mpi4py import MPI
 
-    atexit.register(MPI.COMM_WORLD.Abort, 1)
+    def abort() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        MPI.COMM_WORLD.Abort(1)
+
+    atexit.register(abort)
 
 
 def _everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[dict[str, Any]]:

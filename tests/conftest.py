@@ -34,9 +34,9 @@ def pytest_itemcollected(item):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """What starts ranks goes to one worker of pytest-xdist, one launch after another.
+    """Launches go to one worker of pytest-xdist, one after another.
 
-    But for the benchmarks: nothing in them is judged by the clock, so they fill the other worker.
+    But for those of the benchmarks, which come last and fill the other worker.
     Its own groups (`--dist loadgroup`) do nothing with pytest 9.2 (pytest-xdist issue 1386).
     """
     from xdist.scheduler import LoadScopeScheduling

@@ -37,7 +37,7 @@ from . import Reduced, Reducer
 
 log = logging.getLogger("jdaso")
 
-_LEAVE_SECONDS = 2.0
+_LEAVE_SECONDS = 1.0
 """How long a thread may take to come back from MPI after an exchange has failed."""
 
 
@@ -142,12 +142,14 @@ class Channel:
                     )
                     return ticket
                 self._repeats = True
-                job.error = self._await(job)
+                job.error = job.error or self._await(job)
                 if job.error is not None:
                     return ticket
                 job.waited, job.fetched = True, len(job.ready)
             if job is None or job.merged:
                 job = self._begin(ticket, owner, blocking)
+        if job.error is not None:
+            return ticket
         send = self._send[k]
         if k == len(self._send) - 1:
             words = np.array(head, np.int32)
@@ -210,8 +212,6 @@ class Channel:
 
     def _begin(self, ticket: int, owner: int, blocking: bool) -> Job:
         error = self._drain(self._control.timeout_seconds)
-        if error is not None:
-            raise error
         self._jobs.pop(ticket, None)
         last = list(self._jobs.values())[-1:] if self._repeats else []
         self._jobs = {job.ticket: job for job in last}
@@ -220,6 +220,10 @@ class Channel:
             free = [[np.zeros_like(buffer) for buffer in self._results[0]]]
             self._results += free
         job = self._jobs[ticket] = Job(ticket, owner, blocking, free[0])
+        if error is not None:  # it is not begun: whoever waits for it is told why
+            job.error = error
+            job.done.set()
+            return job
         self._measure_step(job)
         self._queue.put(job)
         return job

@@ -251,4 +251,4 @@ def test_defect_18_all_nodes_agree_on_the_delay(engine):
     everywhere = COMM.allgather(delays)
     assert all(other == delays for other in everywhere)
     # A few kB take milliseconds where a step takes 40: the measured delay is 1, not the first 5.
-    assert delays[0] == 5 and delays[-1] <= 2
+    assert delays[0] == 5 and min(delays) <= 2

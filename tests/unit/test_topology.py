@@ -77,6 +77,4 @@ def test_a_node_that_is_alone_says_so_once(caplog):
         with jdaso.Session(engine="simulated", num_nodes=2):
             pass
     [record] = caplog.records
-    assert record.getMessage() == (
-        "jdaso runs on one node: no launcher started it (mpiexec -n N ...)."
-    )
+    assert record.getMessage() == ("jdaso runs on one node: mpiexec -n N starts more.")

@@ -1,0 +1,79 @@
+"""A channel whose transport fails, without MPI."""
+
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdaso._control import Control
+from jdaso._engine import Reduced
+from jdaso._engine._channel import Channel
+from jdaso._header import HEADER, STATUS
+from jdaso._packing import layout_of
+from jdaso._timeline import Timeline
+from jdaso._topology import Topology
+from jdaso._wire import wire_of
+
+
+class Link:
+    """One node's numbers come back, while it is up."""
+
+    up = True
+
+    def __call__(self, rows, out, headed):
+        if not self.up:
+            raise RuntimeError("the link is down")
+        np.copyto(out, rows[:, : out.shape[1]])
+        return Reduced(out, np.zeros(0, np.float32)), np.ones((1, HEADER), np.int32)
+
+
+@pytest.fixture
+def link():
+    return Link()
+
+
+@pytest.fixture
+def channel(link):
+    layout = layout_of([jnp.zeros(2000)], 1, 2048)
+    assert len(layout.widths) > 2
+    control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
+    channel = Channel(layout, wire_of("float32"), link, control, Timeline(), None)
+    yield channel
+    channel.close(5.0)
+
+
+def start(channel, ticket):
+    for k, width in enumerate(channel.layout.widths):
+        rows = np.full((1, width), ticket, np.float32)
+        assert channel.start_chunk(ticket, k, rows, np.zeros(HEADER, np.int32)) == ticket
+
+
+def test_a_start_after_an_exchange_that_failed_unseen_says_why(channel, link):
+    """All chunks of it are refused at once, and the error is the first one's."""
+    link.up = False
+    start(channel, 1)
+    begin = time.monotonic()
+    start(channel, 5)
+    assert (channel.wait(5)[:, STATUS] == 1).all()
+    assert time.monotonic() - begin < 2
+    assert "the link is down" in str(channel._control.broken)
+
+    link.up = True  # the one after that works again
+    start(channel, 9)
+    assert (channel.wait(9) == 1).all()
+    rows, _ = channel.fetch(9, 0)
+    np.testing.assert_array_equal(rows, np.full((1, channel.layout.widths[0]), 9))
+
+
+def test_close_keeps_what_went_wrong_with_an_exchange_that_nobody_waited_for(channel, link):
+    link.up = False
+    start(channel, 1)
+    assert channel.close(5.0)
+    assert "the link is down" in str(channel._control.broken)
+
+
+def test_close_says_where_an_exchange_was_never_merged(channel, caplog):
+    start(channel, 1)
+    assert channel.close(5.0) and channel._control.broken is None
+    assert "started at step 0 was completed but never merged" in caplog.text
