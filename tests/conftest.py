@@ -27,6 +27,9 @@ hypothesis.settings.register_profile("jdaso", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("jdaso")
 
 
+JUDGED_BY_THE_CLOCK = ("test_devices.py", "test_failures.py", "test_mpi_suites.py")
+
+
 def pytest_itemcollected(item):
     if item.path.parent.name == "launch":
         item.add_marker(pytest.mark.mpi)
@@ -34,17 +37,18 @@ def pytest_itemcollected(item):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Launches go to one worker of pytest-xdist, one after another.
+    """Launches that the clock judges go to one worker of pytest-xdist, one after another.
 
-    But for those of the benchmarks, which come last and fill the other worker.
+    The other worker begins with tests/unit and ends with what else is launched.
+
     Its own groups (`--dist loadgroup`) do nothing with pytest 9.2 (pytest-xdist issue 1386).
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class OneLaunchAtATime(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            alone = "/launch/" in nodeid and "/test_benchmarks.py" not in nodeid
-            return "launches" if alone else nodeid
+            file = nodeid.split("::")[0].rsplit("/", 1)[-1]
+            return "launches" if file in JUDGED_BY_THE_CLOCK else nodeid
 
     return OneLaunchAtATime(config, log)
 
