@@ -45,12 +45,12 @@ def pytest_xdist_make_scheduler(config, log):
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneLaunchAtATime(LoadScopeScheduling):
+    class LaunchesInTurn(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = nodeid.split("::")[0].rsplit("/", 1)[-1]
             return "launches" if file in JUDGED_BY_THE_CLOCK else nodeid
 
-    return OneLaunchAtATime(config, log)
+    return LaunchesInTurn(config, log)
 
 
 @pytest.fixture(autouse=True)
