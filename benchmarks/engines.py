@@ -23,7 +23,7 @@ import jdaso
 from jdaso._exchange import Exchange
 from jdaso._header import header
 
-MEGABYTES, QUICK_MEGABYTES = (1, 10, 100, 400), (1, 10)
+MEGABYTES, QUICK_MEGABYTES = (1, 10, 100, 400), (1,)
 RANKS, QUICK_RANKS = (2, 4), (2,)
 REPEATS, QUICK_REPEATS = 7, 3
 ENGINES = ("mpi4jax", "mpi4py", "instant")

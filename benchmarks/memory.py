@@ -80,7 +80,10 @@ def main():
             _report.give(row)
         return
     rows = []
-    for engine, wire in itertools.product(options.engines, options.wires):  # processes of their own
+    pairs = itertools.product(options.engines, options.wires)
+    if options.quick:
+        pairs = zip(options.engines, options.wires, strict=False)
+    for engine, wire in pairs:  # processes of their own
         flags = ["--quick"] * options.quick + ["--engines", engine, "--wires", wire]
         rows.append(_report.launch(__file__, flags, 2))
     _report.report("memory", rows)
