@@ -41,7 +41,7 @@ shapes = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(shapes=shapes, nodes=st.integers(1, 5), chunk_bytes=st.integers(1, 8000))
 def test_unpack_undoes_pack(shapes, nodes, chunk_bytes):
     tree = numbered(shapes)
@@ -54,7 +54,7 @@ def test_unpack_undoes_pack(shapes, nodes, chunk_bytes):
     jax.tree.map(np.testing.assert_array_equal, back, tree)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     entries=st.lists(st.tuples(st.integers(0, 400), st.sampled_from(DTYPES)), max_size=7),
     nodes=st.integers(1, 4),
