@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ._topology import Topology, abort_at_exit, poll
+from ._exit import end_job
+from ._topology import Topology, poll
 from ._types import NodeError
 
 log = logging.getLogger("jdaso")
@@ -67,10 +68,15 @@ class Control:
                 self._comm = self._duplicate(topology.comm)
                 self._alarm = self._duplicate(topology.comm)
             except NodeError:
-                abort_at_exit()
+                end_job()
                 raise
             self._lookout = threading.Thread(target=self._look, name="jdaso-lookout", daemon=True)
             self._lookout.start()
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other node (process) to tell anything."""
+        return self.topology.num_nodes == 1
 
     def error(self, text: str, step: int | None = None) -> NodeError:
         """An error that begins with this node."""
@@ -102,7 +108,7 @@ class Control:
             what: what the nodes are doing, as a verb.
             facts: what must be equal.
         """
-        if self.topology.num_nodes == 1:
+        if self.alone:
             return
         facts = [(str(name), str(value)) for name, value in facts]
         mine = np.array([_crc(what), _crc(repr(facts))], np.uint32)
@@ -135,6 +141,14 @@ class Control:
         """Tells all others that this node's program has ended after a failure."""
         self._sound(_ENDED, "")
 
+    def all_failed(self) -> bool:
+        """Whether all other nodes have failed too."""
+        return len(self.failed) >= self.topology.num_nodes - 1
+
+    def all_ended(self) -> bool:
+        """Whether all other nodes have said that their program has ended after a failure."""
+        return len(self.ended) >= self.topology.num_nodes - 1
+
     def enter(self, step: int) -> float:
         """The compiled step goes into MPI by itself; from here the look-out watches over it."""
         self._blocked = (time.perf_counter(), step)
@@ -152,7 +166,7 @@ class Control:
         A node that ended first does not wait for the others for long. After a failure the look-out
         stays, to hear whether the others have failed too.
         """
-        if self.topology.num_nodes == 1 or self.closed:
+        if self.alone or self.closed:
             return
         self.closed, self._blocked = True, None
         if failed:
@@ -170,13 +184,13 @@ class Control:
                 comm.Free()
 
     def stop(self) -> None:
-        """Stops looking out."""
-        if self.topology.num_nodes > 1:
+        """Stops looking out: makes no more MPI calls of its own accord."""
+        if not self.alone:
             self._stop.set()
             self._lookout.join(timeout=2.0)
 
     def _sound(self, tag: int, text: str) -> None:
-        if self.topology.num_nodes == 1:
+        if self.alone:
             return
         payload = text.encode()[:8192]
         for node in range(self.topology.num_nodes):
@@ -246,7 +260,7 @@ class Control:
         MPI.COMM_WORLD.Abort(1)
 
     def _allgather(self, array: np.ndarray, what: str) -> np.ndarray:
-        if self.topology.num_nodes == 1:
+        if self.alone:
             return array[None]
         with self._lock:
             out = np.empty((self.topology.num_nodes, *array.shape), array.dtype)

@@ -12,68 +12,28 @@ import contextlib
 import logging
 import sys
 import time
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._control import Control
+    from ._session import Session
 
 log = logging.getLogger("jdaso")
 
 _GRACE_SECONDS = 6.0
 
-
-@runtime_checkable
-class Closable(Protocol):
-    """What ends with the process."""
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is no other node."""
-        ...
-
-    def close(self) -> None:
-        """Completes what is in flight."""
-        ...
-
-    def fail(self, text: str) -> None:
-        """Tells the other nodes."""
-        ...
-
-    def all_failed(self) -> bool:
-        """Whether all other nodes have failed too."""
-        ...
-
-    def end(self) -> None:
-        """Tells the other nodes that this program has ended after a failure."""
-        ...
-
-    def all_ended(self) -> bool:
-        """Whether all other nodes have said the same."""
-        ...
-
-    def stop_listening(self) -> None:
-        """Makes no more MPI calls."""
-        ...
-
-
-_open: dict[Closable, None] = {}  # in the order of all nodes; also sessions that were dropped
-_failed: list[Closable] = []
+_open: dict[Session, None] = {}  # in the order of all nodes; also sessions that were dropped
+_failed: list[Control] = []
 _state = {"installed": False, "doomed": False}
 
 
-def watch(session: Closable) -> None:
+def watch(session: Session) -> None:
     """Closes this session at the latest when the process ends."""
-    if not _state["installed"]:
-        _state["installed"] = True
-        _previous = sys.excepthook
-
-        def hook(kind, error, trace):
-            _previous(kind, error, trace)
-            doom(summary(error))
-
-        sys.excepthook = hook
-        atexit.register(_end)
+    _install()
     _open[session] = None
 
 
-def unwatch(session: Closable, *, failed: bool = False, stuck: bool = False) -> None:
+def unwatch(session: Session, *, failed: bool = False, stuck: bool = False) -> None:
     """The session was closed; after a failure the process must not wait in MPI_Finalize.
 
     Args:
@@ -83,13 +43,33 @@ def unwatch(session: Closable, *, failed: bool = False, stuck: bool = False) -> 
     """
     _open.pop(session, None)
     _state["doomed"] |= stuck
-    if (failed or stuck) and not session.alone:
-        _failed.append(session)
+    if (failed or stuck) and not session.control.alone:
+        _failed.append(session.control)
 
 
-def doom(text: str) -> None:
+def end_job() -> None:
+    """The job ends with this process: MPI_Finalize would wait for a node that never comes."""
+    _install()
+    _state["doomed"] = True
+
+
+def _install() -> None:
+    if _state["installed"]:
+        return
+    _state["installed"] = True
+    previous = sys.excepthook
+
+    def hook(kind, error, trace):
+        previous(kind, error, trace)
+        _doom(summary(error))
+
+    sys.excepthook = hook
+    atexit.register(_end)
+
+
+def _doom(text: str) -> None:
     """This process ends by an error: the job will be ended with it."""
-    sessions = [session for session in _open if not session.alone]
+    sessions = [session for session in _open if not session.control.alone]
     if sessions:
         _state["doomed"] = True
     for session in sessions:
@@ -113,25 +93,25 @@ def _end() -> None:
             except Exception:
                 log.exception("jdaso could not close a session at exit")
                 _state["doomed"] = True
-    sessions = [session for session in (*_open, *_failed) if not session.alone]
     if not _state["doomed"] and not _failed:
         return
-    last_words = [sys.stdout.flush, sys.stderr.flush, *(session.end for session in sessions)]
+    controls = [*(session.control for session in _open), *_failed]
+    last_words = [sys.stdout.flush, sys.stderr.flush, *(control.end for control in controls)]
     for say in last_words:
         with contextlib.suppress(Exception):  # a closed stream, or an MPI that was ended
             say()
     limit = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < limit and not all(_may_end(session) for session in sessions):
+    while time.monotonic() < limit and not all(_may_end(control) for control in controls):
         time.sleep(0.05)
-    if not _state["doomed"] and all(session.all_failed() for session in sessions):
-        for session in sessions:  # all nodes saw the error, and MPI can be left as usual
-            session.stop_listening()
+    if not _state["doomed"] and all(control.all_failed() for control in controls):
+        for control in controls:  # all nodes saw the error, and MPI can be left as usual
+            control.stop()
         return
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Abort(1)
 
 
-def _may_end(session: Closable) -> bool:
+def _may_end(control: Control) -> bool:
     """Where this process ends the job, the others have to have said what they know before."""
-    return session.all_ended() if _state["doomed"] else session.all_failed()
+    return control.all_ended() if _state["doomed"] else control.all_failed()

@@ -133,7 +133,7 @@ class Session:
         _exit.watch(self)
         try:
             self._agree_on_start(invalid, share_gpus)
-            if self.alone and comm is None and not self.simulated:
+            if self.control.alone and comm is None and not self.simulated:
                 _say_alone(has_mpi=self.topology.comm is not None)
             if self.simulated:  # also where a launcher started many: each has virtual nodes
                 self.control.close(failed=False)
@@ -151,7 +151,7 @@ class Session:
 
     def _begin(self) -> None:
         self.devices = jax.local_devices()
-        if not self.alone and self.devices[0].platform == "cpu":
+        if not self.control.alone and self.devices[0].platform == "cpu":
             keep_freed_memory()
         self.mesh = jax.make_mesh(
             (len(self.devices),),
@@ -260,29 +260,8 @@ class Session:
 
     def fail(self, text: str) -> None:
         """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""
-        if not self.alone and not self.closed:
+        if not self.control.alone and not self.closed:
             self.control.fail(f"node {self.node} on host {self.topology.host} failed: {text}")
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is no other node (process) to tell anything."""
-        return self.topology.num_nodes == 1
-
-    def all_failed(self) -> bool:
-        """Whether all other nodes have failed too."""
-        return len(self.control.failed) >= self.topology.num_nodes - 1
-
-    def end(self) -> None:
-        """Tells the other nodes that this one's program has ended after a failure."""
-        self.control.end()
-
-    def all_ended(self) -> bool:
-        """Whether all other nodes have said the same."""
-        return len(self.control.ended) >= self.topology.num_nodes - 1
-
-    def stop_listening(self) -> None:
-        """Makes no more MPI calls; the process is about to end MPI."""
-        self.control.stop()
 
     def close(self) -> None:
         """Completes what is on the wire and gives everything back; may be called twice.

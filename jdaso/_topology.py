@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import dataclasses
 import json
 import logging
@@ -11,7 +9,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ._exit import end_job
 from ._types import NodeError
 
 log = logging.getLogger("jdaso")
@@ -122,26 +120,13 @@ def _machine() -> str:
     return f"{socket.gethostname()} {kernel}"
 
 
-def abort_at_exit() -> None:
-    """Ends the job with this process: MPI_Finalize would wait for a node that never comes."""
-    from mpi4py import MPI
-
-    def abort() -> None:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        MPI.COMM_WORLD.Abort(1)
-
-    atexit.register(abort)
-
-
 def _everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[dict[str, Any]]:
     """What all nodes say; only non-blocking calls, so that a node that is missing is no hang."""
     from mpi4py import MPI
 
     def wait(request: Any) -> None:
         if not poll(request.Test, lambda: None, timeout_seconds):
-            abort_at_exit()
+            end_job()
             raise NodeError(
                 f"[node {comm.Get_rank()} of {comm.Get_size()}] Waited {timeout_seconds:g} s to "
                 "start a session, and not all nodes came."
