@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import json
 import logging
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +74,7 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
     """
     host, launched = socket.gethostname(), launched_ranks()
     try:
-        from mpi4py import MPI
+        MPI = _start_mpi_with_all_ranks(timeout_seconds)
     except (ImportError, RuntimeError) as error:
         if launched > 1:
             raise NodeError(
@@ -109,6 +111,23 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
     here = [p for p in range(nodes) if everyone[p]["machine"] == about["machine"]]
     gpus = tuple(everyone[p]["gpus"] for p in here)
     return Topology(node, nodes, host, here.index(node), len(here), gpus, comm)
+
+
+def _start_mpi_with_all_ranks(timeout_seconds: float) -> Any:
+    """mpi4py's `MPI`; its first import calls MPI_Init, which waits for all ranks of the launch.
+
+    It holds Python's lock and no Python runs meanwhile, so the fault handler keeps the limit: it
+    prints "Timeout" and a traceback that ends here, and ends the process with status 1.
+    """
+    first = launched_ranks() > 1 and "mpi4py.MPI" not in sys.modules
+    if first:
+        faulthandler.dump_traceback_later(timeout_seconds, exit=True, file=2)  # standard error
+    try:
+        from mpi4py import MPI
+    finally:
+        if first:
+            faulthandler.cancel_dump_traceback_later()
+    return MPI
 
 
 def _machine() -> str:

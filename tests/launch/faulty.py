@@ -6,6 +6,7 @@ Prints ``NODE SECONDS ERROR TEXT`` on a node that met an error, ``NODE end`` on 
 import concurrent.futures
 import contextlib
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -22,6 +23,7 @@ import jdaso
 CASE, ENGINE = sys.argv[1], sys.argv[2]
 STEPS, FAULT_STEP = 20, 6
 TIMEOUT_SECONDS = 6.0
+STUCK_SECONDS = 90.0  # longer than the launch may take: somebody else has to end the job
 CLOCK = {"begin": time.monotonic()}
 
 
@@ -38,7 +40,7 @@ def act(session, step):
         if what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if what == "stuck":
-            time.sleep(30)
+            time.sleep(STUCK_SECONDS)
         if what == "closed":
             session.close()
         if what == "thread":
@@ -74,6 +76,12 @@ def run(rank):
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     if odd and CASE == "level_on_one":
         os.environ["MPI4PY_RC_THREAD_LEVEL"] = "serialized"  # mpi4py is imported by the session
+    if odd and CASE.startswith("stuck_before"):
+        if CASE == "stuck_before_session":
+            importlib.import_module("mpi4py.MPI")  # it gets through MPI_Init
+        time.sleep(STUCK_SECONDS)
+    if odd and CASE == "stuck_starting":  # it has said who it is, and comes no further
+        jdaso._session.Control = lambda *_: time.sleep(STUCK_SECONDS)
     virtual = 2 if engine == "simulated" else None
     session = jdaso.Session(engine=engine, num_nodes=virtual, timeout_seconds=TIMEOUT_SECONDS)
     unclosed = CASE in ("unclosed", "forgotten") or (odd and CASE == "uncaught")
