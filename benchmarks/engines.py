@@ -12,6 +12,7 @@ and ratios are taken run by run.
 import argparse
 import gc
 import itertools
+import subprocess
 
 import _report
 import jax
@@ -167,13 +168,19 @@ def main():
     ranks = options.ranks or (QUICK_RANKS if options.quick else RANKS)
     repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
     if not _report.is_rank():
-        rows = []
+        rows, failed = [], False
         for n, size in itertools.product(ranks, sizes):
             print(f"{n} ranks, {size:g} MB", flush=True)
             flags = ["--repeats", repeats, "--megabytes", size]
             flags += ["--engines", *options.engines, "--wires", *options.wires]
-            rows += _report.launch(__file__, flags, n)
+            try:
+                rows += _report.launch(__file__, flags, n)
+            except subprocess.CalledProcessError as error:  # too little memory, say
+                print(f"failed with status {error.returncode}", flush=True)
+                failed = True
         _report.report("engines", rows, repeats=repeats)
+        if failed:
+            raise SystemExit("not all could be measured")
         return
     rows = measure_all(sizes, options.engines, options.wires, repeats)
     from mpi4py import MPI

@@ -7,9 +7,10 @@ the same float32 numbers once into memory that is there (of one chunk for the ho
 rows for the rest). XLA's results are in memory of their own: "new copy" is what NumPy takes for a
 copy into such. malloc is set as `Session` sets it where there are several nodes.
 
-"staging" is what an engine holds between exchanges and uses again; mark: at most 3 times the packed
-size, allocated once. "residuals" is what a narrow wire took from the part that this node summed, in
-float32, held from the result to the next exchange.
+"staging" is what an engine holds between exchanges and uses again, in times of what is sent; mark:
+at most 3, allocated once. "results" are what it holds besides, from the end of an exchange to the
+start of the next, in memory that is new each time: with mpi4jax JAX's own buffers, with narrow
+wires what rounding took from the part that this node summed, in float32.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import numpy as np
 
 import jdaso
 from jdaso._compat import keep_freed_memory
-from jdaso._engine import compiled_for_host, sum_part
+from jdaso._engine import BRINGS_RESULTS, compiled_for_host, sum_part
 from jdaso._exchange import CHUNK_BYTES, Exchange
 from jdaso._header import header
 from jdaso._packing import layout_of, pack, unpack
@@ -91,17 +92,18 @@ def staging(megabytes, engine, wire):
         for step in range(2):
             jax.block_until_ready(wait(start(leaf, jnp.int32(step))))
             channel = exchange.channel
-            places.append([x.ctypes.data for x in [*channel._send, *channel._results[0]]])
-        transport = channel._reduce.args[0]
-        # mpi4jax receives into buffers of JAX's, new each time.
-        received = sum(x.nbytes for x in getattr(transport, "_received", {}).values())
-        [job] = channel._jobs.values()
-        residuals = sum(result.residual.nbytes for result in job.results)
+            [job] = channel._jobs.values()
+            own = [result.rows for result in job.results if engine not in BRINGS_RESULTS]
+            places.append([x.ctypes.data for x in (*channel._send, *own)])
+        received = getattr(channel._reduce.args[0], "_received", {}).values()
+        held = channel.staging_bytes + sum(x.nbytes for x in received)
+        new = [x.nbytes for result in job.results for x in result]
+        results = sum(new) - sum(x.nbytes for x in own)
         encoded = sum(x.nbytes for x in channel._send)
         return session.node, {
-            f"{engine} staging / packed": round((channel.staging_bytes + received) / encoded, 2),
+            f"{engine} staging / sent": round(held / encoded, 2),
             f"{engine} allocated once": "yes" if places[0] == places[1] else "no",
-            "residuals / packed": round(residuals / encoded, 2),
+            f"{engine} results / sent": round(results / encoded, 2),
         }
 
 

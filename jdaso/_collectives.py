@@ -88,8 +88,8 @@ def mean(tree: PyTree, session: Session, local_axis: str | None = None) -> PyTre
     key = (jax.tree.structure(tree), describe(tree))
     if key not in session.programs:
         session.programs[key] = jax.jit(lambda x: _mean(x, session, None))
-    result = session.programs[key](tree)
-    return jax.block_until_ready(result)
+    with session.told():
+        return jax.block_until_ready(session.programs[key](tree))
 
 
 def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
@@ -132,13 +132,15 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         mine = [x for (number, _), x in session.completions.items() if number == _number(state)]
         skips |= any(completion.skips for completion in mine)
         if in_flight or jax.tree.leaves(state.error):
-            params = _complete(params, state, in_flight, session)
+            with session.told():
+                params = jax.block_until_ready(_complete(params, state, in_flight, session))
     mean_of = partial(_mean_of_finite, session=session, skips=skips)
     if session.simulated:
         mean_of = jax.vmap(mean_of, axis_name=session.node_axis)
     else:
         _agree_on_shapes(session, "average a tree", params)
-    result = jax.block_until_ready(jax.jit(mean_of)(params))
+    with session.told():
+        result = jax.block_until_ready(jax.jit(mean_of)(params))
     if stacked:
         result = jax.tree.map(lambda x: jnp.broadcast_to(x, (stacked, *jnp.shape(x))), result)
     return result

@@ -54,11 +54,13 @@ class Control:
         self.timeout_seconds = timeout_seconds
         self.failure: str | None = None  # what another node said before it failed
         self.broken: Exception | None = None  # what went wrong here
+        self.refused: Exception | None = None  # what was asked in vain; the run can go on
         self.failed: set[int] = set()
         self.left: set[int] = set()
         self.ended: set[int] = set()
         self.closed = False
-        self._blocked: tuple[float, int] | None = None  # since when, and in which step
+        self._blocked: list[tuple[float, int]] = []  # since when, and in which step
+        self._unfinished: list[Any] = []  # requests that nobody waits for any more, and their data
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._alarms_out: list[tuple[Any, bytes]] = []  # requests and the text they send
@@ -130,7 +132,8 @@ class Control:
         out = np.array(array, order="C")
         flat = out.reshape(-1).view(np.uint8) if out.size else np.zeros(0, np.uint8)
         for begin in range(0, flat.size, _PART_BYTES):
-            self._wait(self._comm.Ibcast([flat[begin : begin + _PART_BYTES], _byte()]), "broadcast")
+            part = flat[begin : begin + _PART_BYTES]
+            self._wait(self._comm.Ibcast([part, _byte()]), "broadcast", part)
         return out
 
     def fail(self, text: str) -> None:
@@ -151,13 +154,15 @@ class Control:
 
     def enter(self, step: int) -> float:
         """The compiled step goes into MPI by itself; from here the look-out watches over it."""
-        self._blocked = (time.perf_counter(), step)
-        return self._blocked[0]
+        self._blocked.append((time.perf_counter(), step))
+        return self._blocked[-1][0]
 
     def leave(self) -> float:
-        """The compiled step came back from MPI; returns how many seconds it was there."""
-        begin, _ = self._blocked or (time.perf_counter(), 0)
-        self._blocked = None
+        """The compiled step came back from MPI; returns how many seconds it was there.
+
+        A step may hold several means, and XLA may enter the next before it leaves the last.
+        """
+        begin, _ = self._blocked.pop(0) if self._blocked else (time.perf_counter(), 0)
         return time.perf_counter() - begin
 
     def close(self, failed: bool) -> None:
@@ -168,7 +173,7 @@ class Control:
         """
         if self.alone or self.closed:
             return
-        self.closed, self._blocked = True, None
+        self.closed, self._blocked = True, []
         if failed:
             return
         self._sound(_LEFT, "")
@@ -214,10 +219,10 @@ class Control:
         from mpi4py import MPI
 
         status = MPI.Status()
-        while self._alarm.Iprobe(status=status):
+        while (message := self._alarm.Improbe(status=status)) is not None:
             source, tag = status.Get_source(), status.Get_tag()
             payload = bytearray(status.Get_count(MPI.BYTE))
-            self._alarm.Recv([payload, len(payload), MPI.BYTE], source=source, tag=tag)
+            message.Recv([payload, len(payload), MPI.BYTE])
             if tag == _LEFT:
                 self.left.add(source)
                 continue
@@ -235,10 +240,10 @@ class Control:
         mpi4jax's operations return only when all nodes came. Nothing can be raised in them, so
         this is the one place where jdaso ends a process from outside.
         """
-        blocked = self._blocked  # another thread sets it
-        if blocked is None:
+        blocked = list(self._blocked)  # another thread sets it
+        if not blocked:
             return
-        begin, step = blocked
+        begin, step = blocked[0]
         waited = time.perf_counter() - begin
         if self.failure is not None and waited > _GRACE_SECONDS:
             why = self.failure
@@ -270,7 +275,7 @@ class Control:
                 send = np.ascontiguousarray(flat[begin : begin + _PART_BYTES])
                 recv = np.empty((self.topology.num_nodes, send.size), np.uint8)
                 request = self._comm.Iallgather([send, _byte()], [recv, _byte()])
-                self._wait(request, what)
+                self._wait(request, what, send, recv)
                 rows[:, begin : begin + _PART_BYTES] = recv
             return out
 
@@ -281,7 +286,9 @@ class Control:
         rows = self._allgather(padded, what)
         return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
-    def _wait(self, request: Any, what: str) -> None:
+    def _wait(self, request: Any, what: str, *data: Any) -> None:
+        """Waits for a request; where that ends in vain, what MPI may yet write to is kept."""
+        self._unfinished.append((request, data))
         grace = time.perf_counter() + _GRACE_SECONDS
 
         def check() -> None:
@@ -297,6 +304,7 @@ class Control:
                 "Look for a node that is stuck or took another path through the program; raise "
                 "Session(timeout_seconds=...) if one is only slow."
             )
+        self._unfinished.pop()
 
     def who_left(self) -> str:
         """Names the nodes that ended their session."""

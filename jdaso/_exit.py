@@ -101,7 +101,9 @@ def _end() -> None:
         with contextlib.suppress(Exception):  # a closed stream, or an MPI that was ended
             say()
     limit = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < limit and not all(_may_end(control) for control in controls):
+    while time.monotonic() < limit:  # without a control nobody can tell us when they are ready
+        if controls and all(_may_end(control) for control in controls):
+            break
         time.sleep(0.05)
     if not _state["doomed"] and all(control.all_failed() for control in controls):
         for control in controls:  # all nodes saw the error, and MPI can be left as usual

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from ._compat import (
     wait_for_steps,
 )
 from ._control import Control, Facts
-from ._engine import ENGINES, check_engine, make_reducer
+from ._engine import BRINGS_RESULTS, ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
 from ._header import STATUS, STEP, complaint
 from ._packing import Layout, Leaf
@@ -32,6 +33,8 @@ from ._types import Leaves, NodeError
 from ._wire import wire_of
 
 log = logging.getLogger("jdaso")
+
+_LONGEST_SECONDS = 365 * 24 * 3600.0
 
 
 class Completion(NamedTuple):
@@ -61,7 +64,9 @@ class Session:
     process.
 
     Args:
-        comm: an mpi4py communicator of the nodes; ``MPI.COMM_WORLD`` where None.
+        comm: an mpi4py communicator of the nodes; ``MPI.COMM_WORLD`` where None. Of another one
+            jdaso shares out a host's GPUs among its own ranks only, and a failure still ends the
+            whole job.
         engine: ``"mpi4jax"``, ``"mpi4py"`` (non-blocking calls, errors raised instead of aborting,
             no compiler needed), ``"simulated"`` (virtual nodes under
             ``jax.vmap(step, axis_name=session.node_axis)``) or ``"instant"`` (sends nothing; the
@@ -122,9 +127,10 @@ class Session:
         self.completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}
         self.programs: dict[Any, Callable[..., Any]] = {}  # compiled means
         self._warned = False
+        self._reported: Exception | None = None
         self.timeline = Timeline()
         # Where it is invalid, the others are still to be told.
-        limit = timeout_seconds if timeout_seconds > 0 else 60.0
+        limit = 60.0 if invalid is not None else timeout_seconds
         if engine == "simulated" and comm is None and launched_ranks() == 1:
             self.topology = Topology(0, 1, socket.gethostname())  # MPI need not be there
         else:
@@ -214,6 +220,7 @@ class Session:
                 self.timeline,
                 comm,
                 sends=self.engine != "instant",
+                keeps_results=self.engine not in BRINGS_RESULTS,
             )
             self._channels[key] = channel
         return self._channels[key]
@@ -252,11 +259,26 @@ class Session:
         """Raises what the headers of an exchange say, if anything; the same everywhere."""
         self.control.leave()  # an error ends the step before it says so itself
         step = int(heads[self.node % len(heads), STEP])
+        error, text = None, complaint(heads, leaves)
         if heads[:, STATUS].any():
-            raise self.control.broken or self.control.error("An exchange failed.", step)
-        text = complaint(heads, leaves)
-        if text is not None:
-            raise self.control.error(text, step)
+            error = self.control.broken or self.control.refused
+            error = error or self.control.error("An exchange failed.", step)
+        elif text is not None:
+            error = self.control.error(text, step)
+        if error is not None:
+            self._reported = error
+            raise error
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """What `report` raises in a program that is run here comes out as it is, not JAX's way."""
+        self._reported = None
+        try:
+            yield
+        except STEP_ERRORS as error:
+            if self._reported is None:
+                raise
+            raise self._reported from error
 
     def fail(self, text: str) -> None:
         """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""
@@ -385,6 +407,9 @@ def _check_settings(
             f'num_nodes and faults are for engine="simulated"; with engine={engine!r} the number '
             "of nodes is the number of MPI ranks (mpiexec -n N)."
         )
-    if timeout_seconds <= 0:
-        return ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}.")
+    if not 0 < timeout_seconds <= _LONGEST_SECONDS:
+        return ValueError(
+            f"timeout_seconds must be above 0 and at most {_LONGEST_SECONDS:g} (a year), got "
+            f"{timeout_seconds}."
+        )
     return None

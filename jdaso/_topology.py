@@ -23,8 +23,9 @@ from ._types import NodeError
 
 log = logging.getLogger("jdaso")
 
-_LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
-"""Variables in which launchers say how many ranks they started."""
+_LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Variables in which launchers say how many ranks they started, the nearest launcher first: srun
+sets its own in all it starts, and no other with PMIx."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Topology:
         host: name of its machine.
         local_rank: its number among the nodes on this machine.
         local_size: how many nodes share this machine.
-        gpus_of_host: what the launcher chose for each of these nodes, None where it did not.
+        gpus_of_host: the GPUs that each of these nodes could see at first, by names that are
+            theirs alone (UUIDs); None where that is not known.
         comm: the users' communicator (mpi4py), None without MPI. Never used for messages; each
             user of MPI gets a duplicate of its own.
     """
@@ -47,7 +49,7 @@ class Topology:
     host: str
     local_rank: int = 0
     local_size: int = 1
-    gpus_of_host: tuple[str | None, ...] = (None,)
+    gpus_of_host: tuple[tuple[str, ...] | None, ...] = (None,)
     comm: Any = None
 
     def prefix(self, step: int | None = None) -> str:
@@ -58,7 +60,7 @@ class Topology:
 
 def launched_ranks() -> int:
     """How many ranks a launcher says it started; 1 where there is none."""
-    return max(int(os.environ.get(name) or 1) for name in _LAUNCHED)
+    return next((int(os.environ[name]) for name in _LAUNCHED if os.environ.get(name)), 1)
 
 
 def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
@@ -88,14 +90,15 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
         raise NodeError(
             f"[host {host}] The launcher started {launched} ranks, but each sees only itself: "
             f"mpiexec is of another MPI than mpi4py's ({MPI.Get_library_version().split(',')[0]})."
-            " Start with the mpiexec of the environment that holds the MPI library."
+            " Start with the mpiexec of the environment that holds the MPI library, or with an srun"
+            " --mpi=... that it knows; runs of one node each give Session(comm=MPI.COMM_SELF)."
         )
     if comm.Get_size() == 1:
         return Topology(comm.Get_rank(), 1, host, comm=comm)
     about = {
         "machine": _machine(),
         "threads": MPI.Query_thread() == MPI.THREAD_MULTIPLE,
-        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "gpus": gpu_identities(),
     }
     node, nodes = comm.Get_rank(), comm.Get_size()
     everyone = _everyones(about, comm, timeout_seconds)
@@ -109,7 +112,7 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
             "thread support."
         )
     here = [p for p in range(nodes) if everyone[p]["machine"] == about["machine"]]
-    gpus = tuple(everyone[p]["gpus"] for p in here)
+    gpus = tuple(g if g is None else tuple(g) for g in (everyone[p]["gpus"] for p in here))
     return Topology(node, nodes, host, here.index(node), len(here), gpus, comm)
 
 
@@ -179,10 +182,41 @@ def poll(done: Callable[[], bool], check: Callable[[], None], limit_seconds: flo
 
 
 def visible_gpus() -> list[str]:
-    """The NVIDIA GPUs that this process may use; asks no library that would claim one."""
+    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
+
+    Asks no library that would claim one.
+    """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
+    return [str(i) for i in range(len(_uuids()))]
+
+
+def gpu_identities() -> list[str] | None:
+    """The same GPUs by UUID, None where these cannot be had.
+
+    A launcher that gives each rank devices of its own (Slurm's control groups) numbers them from 0
+    in each: the numbers say nothing about whether two ranks see the same GPU.
+    """
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return None
+    uuids, names = _uuids(), visible_gpus()
+    if not uuids:  # no driver's tool: the names are all there is
+        return names or None
+    identities = []
+    for name in names:
+        if name.isdecimal():
+            found = uuids[int(name) : int(name) + 1]
+        else:  # a UUID or its first letters, or a part of a GPU (MIG), which has one of its own
+            found = [uuid for uuid in uuids if uuid.startswith(name)] or [name]
+        if len(found) != 1:
+            return None
+        identities += found
+    return identities or None
+
+
+def _uuids() -> list[str]:
+    """The UUIDs of the GPUs that the driver shows to this process, by their numbers."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -194,7 +228,7 @@ def visible_gpus() -> list[str]:
         log.warning("jdaso could not ask nvidia-smi for the GPUs of this host: %s", error)
         return []
     gpus = [line for line in listing.splitlines() if line.startswith("GPU ")]
-    return [str(i) for i in range(len(gpus))]
+    return [line.partition("UUID: ")[2].rstrip(") ") or line for line in gpus]
 
 
 def share_out(gpus: list[str], rank: int, ranks: int, *, share: bool = False) -> list[str]:
@@ -252,7 +286,5 @@ def claim_gpus(topology: Topology, *, share: bool) -> None:
 
 def _assigned_by_launcher(topology: Topology) -> bool:
     """Whether the ranks of this host already see different GPUs (srun --gpus-per-task, say)."""
-    if None in topology.gpus_of_host:
-        return False
-    taken = [gpu.strip() for chosen in topology.gpus_of_host for gpu in (chosen or "").split(",")]
-    return len(taken) == len(set(taken))
+    taken = [gpu for seen in topology.gpus_of_host for gpu in seen or ()]
+    return None not in topology.gpus_of_host and len(taken) == len(set(taken))

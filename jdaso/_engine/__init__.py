@@ -18,6 +18,8 @@ from .._types import Transport
 from .._wire import Wire, sum_rows
 
 ENGINES = ("mpi4jax", "mpi4py", "simulated", "instant")
+BRINGS_RESULTS = ("mpi4jax",)
+"""Engines whose results are in buffers of their own, new each time."""
 
 
 class Reduced(NamedTuple):
@@ -27,9 +29,10 @@ class Reduced(NamedTuple):
     residual: np.ndarray  # float32 [width]: what encoding took from the part that this node summed
 
 
-Reducer = Callable[[np.ndarray, np.ndarray, bool], tuple[Reduced, np.ndarray | None]]
-"""Takes encoded rows to send ``[nodes, w]``, a buffer for the result, and whether the rows end in
-a header; gives the result and, if so, the headers of all nodes."""
+Reducer = Callable[[np.ndarray, int, np.ndarray | None, bool], tuple[Reduced, np.ndarray | None]]
+"""Takes encoded rows to send ``[nodes, width or more]``, that width, a buffer for the result (None
+for `BRINGS_RESULTS`), and whether the rows end in a header; gives the result and, if so, the
+headers of all nodes."""
 
 
 def check_engine(name: str, num_nodes: int) -> None:
@@ -97,12 +100,13 @@ def _reduce(
     wire: Wire,
     sums: Callable[..., tuple[Any, Any]],
     rows: np.ndarray,
-    out: np.ndarray,
+    width: int,
+    out: np.ndarray | None,
     headed: bool,
 ) -> tuple[Reduced, np.ndarray | None]:
     """Each node sums its part and gathers the others': the bytes of a ring, the same bits."""
     received = transport.all_to_all(rows)
-    encoded, residual = sums(received, out.shape[1])
+    encoded, residual = sums(received, width)
     heads = _heads(wire, received) if headed else None
     gathered = transport.all_gather(np.asarray(encoded), out)
     return Reduced(gathered, np.asarray(residual)), heads
@@ -129,9 +133,10 @@ class _Instant:
         self._multiply = compiled_for_host(multiply)
 
     def __call__(
-        self, rows: np.ndarray, out: np.ndarray, headed: bool
+        self, rows: np.ndarray, width: int, out: np.ndarray | None, headed: bool
     ) -> tuple[Reduced, np.ndarray | None]:
         """P times the node's own rows."""
-        encoded, residual = self._multiply(rows, out.shape[1])
+        encoded, residual = self._multiply(rows, width)
+        assert out is not None
         np.copyto(out, encoded)
         return Reduced(out, np.asarray(residual)), _heads(self._wire, rows) if headed else None

@@ -44,9 +44,9 @@ _LEAVE_SECONDS = 1.0
 class Job:
     """One exchange on its way."""
 
-    def __init__(self, ticket: int, owner: int, blocking: bool, results: list[np.ndarray]):
+    def __init__(self, ticket: int, owner: int, blocking: bool, place: list[np.ndarray | None]):
         self.ticket, self.owner, self.blocking = ticket, owner, blocking
-        self.buffers, chunks = results, len(results)
+        self.place, chunks = place, len(place)
         self.step = ticket - 1
         self.begin_seconds = time.perf_counter()
         self.ready = [threading.Event() for _ in range(chunks)]
@@ -67,8 +67,9 @@ class Job:
 class Channel:
     """Exchanges of one layout on one wire.
 
-    Staging: the rows to send and the rows of the result, each once the packed size, allocated here
-    and used for every exchange. Where steps are thrown away there is a second place for results.
+    Staging: the rows to send and, with `keeps_results`, the rows of the result, each once the size
+    of what is sent, allocated here and used for every exchange. Where steps are thrown away there
+    is a second place for results. Without `keeps_results` the engine brings its own, new each time.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Channel:
         comm: Any,
         *,
         sends: bool = True,
+        keeps_results: bool = True,
     ):
         self.layout, self.wire, self.comm, self._sends = layout, wire, comm, sends
         self._reduce, self._control, self._timeline = reducer, control, timeline
@@ -90,7 +92,9 @@ class Channel:
         self._send = [np.zeros((self._nodes, width), wire.dtype) for width in widths]
         # The header gathers beside the rows: the last result has the width of what was encoded.
         widths[-1] -= wire.header_width
-        self._results = [[np.zeros((self._nodes, width), wire.dtype) for width in widths]]
+        self._shapes = [(self._nodes, width) for width in widths]
+        self._keeps_results = keeps_results
+        self._places = [self._place()]
         self._repeats = False  # whether an exchange was ever started again
         self._jobs: dict[int, Job] = {}
         self._lock = threading.Lock()
@@ -104,7 +108,14 @@ class Channel:
     @property
     def staging_bytes(self) -> int:
         """Host memory that the channel holds between exchanges."""
-        return sum(buffer.nbytes for place in (self._send, *self._results) for buffer in place)
+        held = [x for place in (self._send, *self._places) for x in place if x is not None]
+        return sum(buffer.nbytes for buffer in held)
+
+    def _place(self) -> list[np.ndarray | None]:
+        """Room for the results of one exchange."""
+        if not self._keeps_results:
+            return [None for _ in self._shapes]
+        return [np.zeros(shape, self.wire.dtype) for shape in self._shapes]
 
     def start_chunk(
         self,
@@ -189,7 +200,7 @@ class Channel:
         result = job.results[k] if job is not None else None
         if job is None or result is None:
             width = self.layout.widths[k] if self.wire.narrow else 0
-            return self._results[0][k], np.zeros(width, np.float32)
+            return np.zeros(self._shapes[k], self.wire.dtype), np.zeros(width, np.float32)
         with self._lock:  # several devices fetch at once
             job.fetched += 1
         return result
@@ -215,10 +226,10 @@ class Channel:
         self._jobs.pop(ticket, None)
         last = list(self._jobs.values())[-1:] if self._repeats else []
         self._jobs = {job.ticket: job for job in last}
-        free = [place for place in self._results if all(place is not job.buffers for job in last)]
+        free = [place for place in self._places if all(place is not job.place for job in last)]
         if not free:
-            free = [[np.zeros_like(buffer) for buffer in self._results[0]]]
-            self._results += free
+            free = [self._place()]
+            self._places += free
         job = self._jobs[ticket] = Job(ticket, owner, blocking, free[0])
         if error is not None:  # it is not begun: whoever waits for it is told why
             job.error = error
@@ -266,12 +277,13 @@ class Channel:
 
     def _reduce_chunk(self, job: Job, k: int) -> None:
         rows, last = self._send[k], k == len(self._send) - 1
-        job.results[k], heads = self._reduce(rows, job.buffers[k], last)
+        result, heads = self._reduce(rows, self._shapes[k][1], job.place[k], last)
+        job.results[k] = result
         if last:
             job.heads = heads
         if not self._sends:
             return
-        moved = rows.nbytes + job.buffers[k].nbytes
+        moved = rows.nbytes + result.rows.nbytes
         self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
 
     def _await(self, job: Job, limit_seconds: float | None = None) -> NodeError | None:
@@ -305,7 +317,7 @@ class Channel:
             self._timeline.add(lost_seconds=seconds)
 
     def _refuse(self, heads: np.ndarray, ticket: int) -> np.ndarray:
-        self._control.broken = self._control.broken or self._control.error(
+        self._control.refused = self._control.error(
             f"No exchange with ticket {ticket} is known here: the optimizer state comes from "
             "another session or process, or from before the last exchange. Save states that have "
             "nothing in flight (ticket 0); to go on without what was, set state.ticket to 0 on "

@@ -30,8 +30,9 @@ class Mpi4pyTransport:
         self._finish(self._comm.Ialltoall(_bytes(rows), _bytes(out)))
         return out
 
-    def all_gather(self, row: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def all_gather(self, row: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         """See `Transport`."""
+        assert out is not None
         self._finish(self._comm.Iallgather(_bytes(row), _bytes(out)))
         return out
 

@@ -8,6 +8,7 @@ import contextlib
 import gc
 import importlib
 import logging
+import math
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 import jdaso
+from jdaso._compat import STEP_ERRORS
 
 CASE, ENGINE = sys.argv[1], sys.argv[2]
 STEPS, FAULT_STEP = 20, 6
@@ -61,6 +63,17 @@ def parameters(odd):
     return params
 
 
+def recover(step, params, state):
+    """Does what the error says."""
+    try:
+        for _ in range(4):
+            params, state = jax.block_until_ready(step(params, state, jnp.zeros(1)))
+    except STEP_ERRORS as error:
+        assert "set state.ticket to 0" in str(error)
+        return state._replace(ticket=jnp.int32(0))
+    raise AssertionError("nobody refused the ticket")
+
+
 def run(rank):
     odd = rank == 1
     engine = ENGINE
@@ -76,14 +89,17 @@ def run(rank):
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     if odd and CASE == "level_on_one":
         os.environ["MPI4PY_RC_THREAD_LEVEL"] = "serialized"  # mpi4py is imported by the session
+    if CASE == "stuck_before_session" and rank == 2:
+        time.sleep(2)  # meets the limit later than node 0
     if odd and CASE.startswith("stuck_before"):
         if CASE == "stuck_before_session":
             importlib.import_module("mpi4py.MPI")  # it gets through MPI_Init
         time.sleep(STUCK_SECONDS)
     if odd and CASE == "stuck_starting":  # it has said who it is, and comes no further
         jdaso._session.Control = lambda *_: time.sleep(STUCK_SECONDS)
+    limit = math.inf if odd and CASE == "unlimited" else TIMEOUT_SECONDS
     virtual = 2 if engine == "simulated" else None
-    session = jdaso.Session(engine=engine, num_nodes=virtual, timeout_seconds=TIMEOUT_SECONDS)
+    session = jdaso.Session(engine=engine, num_nodes=virtual, timeout_seconds=limit)
     unclosed = CASE in ("unclosed", "forgotten") or (odd and CASE == "uncaught")
     with contextlib.nullcontext() if unclosed else session:
         if odd and CASE == "phases_invalid":
@@ -117,6 +133,10 @@ def run(rank):
         for n in range(STEPS):
             if odd:
                 act(session, n)
+            if (
+                CASE == "stale" and n == FAULT_STEP
+            ):  # on both nodes: seen, mended, trained to the end
+                state = recover(step, params, state._replace(ticket=jnp.int32(99)))
             bad = odd and CASE.startswith("nan") and n == FAULT_STEP
             bad_value = jnp.inf if CASE == "nan_inf" else jnp.nan
             noise = jnp.full(len(session.devices), bad_value if bad else 0.0)

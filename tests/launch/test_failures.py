@@ -30,6 +30,7 @@ AGREED = {
     "engine": r"the engine: node 1 has mpi4py, the others mpi4jax",
     "engine_simulated": r"the engine: node 1 has simulated, the others mpi4jax",
     "unknown_engine": r"carrier pigeon",
+    "unlimited": r"timeout_seconds must be above 0 and at most .*got inf",
     "phases": r"the setting phases: node 1 has .*delay=1",
     "phases_invalid": r"delay must be within 1..sync_every, got delay=3",
     "wire": r"the setting wire: node 1 has bfloat16",
@@ -132,6 +133,21 @@ def test_a_closed_session_is_an_error(engine):
     assert "session was closed" in told[1][1]
     assert re.search("node 1 .*(ended the session|failed)", told[0][1])
     assert all(seconds < LIMIT_SECONDS for seconds, _ in told.values())
+
+
+def test_all_say_that_a_node_did_not_come():
+    """Node 0 meets the limit first; it does not end the job before the others have said so too."""
+    done = launch("stuck_before_session", nodes=3)
+    told = errors(done)
+    assert set(told) == {0, 2}, done.stdout
+    assert all("Waited 6 s to start a session" in text for _, text in told.values())
+
+
+@pytest.mark.parametrize("engine", ["mpi4jax", "mpi4py"])
+def test_a_run_that_recovers_as_the_error_says_ends_as_any_other(engine):
+    done = launch("stale", engine)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("end") == 2, done.stdout
 
 
 @pytest.mark.parametrize("engine", ["mpi4jax", "mpi4py"])

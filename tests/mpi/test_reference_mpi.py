@@ -100,9 +100,8 @@ def test_narrow_wires(session, merge, optimizer, wire):
         assert_equal_while_blocking(params, momenta)
 
 
-@pytest.mark.any_mpi
 @both_engines
-@pytest.mark.parametrize("optimizer", training.NAMES)
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.any_mpi)])
 @pytest.mark.parametrize("merge", ["paper", "corrected", "outer"])
 def test_every_distance_and_delay(session, merge, optimizer):
     """All 36 pairs (B, S) with B up to 8 in one run, one exchange each; twice the same bits."""
@@ -122,6 +121,27 @@ def test_every_distance_and_delay(session, merge, optimizer):
     assert ages == (list(delays) if SIZE > 1 else [])
     training.assert_matches(params, momenta, trace, node=RANK)
     assert_equal_while_blocking(params, momenta)
+
+
+@both_engines
+def test_a_run_that_passes_its_end_says_so_once_and_goes_on_blocking(session, caplog):
+    problem = reference.Quadratic(TOTAL, SIZE)
+    tx = daso(session, "sgd", "paper", jdaso.Phases(TOTAL - 6, 3, 3, 3, 1))
+    params, momenta, _ = training.trainer(session, tx, problem)()
+    assert all(same_on_all_nodes(x) for x in params[-6:])
+    said = [r.getMessage() for r in caplog.records if "has passed total_steps" in r.getMessage()]
+    assert len(said) == (SIZE > 1), said
+    assert all(f"total_steps={TOTAL - 6} and goes on blocking" in text for text in said)
+
+
+@both_engines
+@pytest.mark.skipif(SIZE == 1, reason="a node alone takes no mean")
+def test_what_finalize_and_mean_refuse_is_a_node_error(session):
+    """Not one of JAX's, which a program would have to know."""
+    last = jnp.full(2, jnp.nan if RANK == SIZE - 1 else 1.0)
+    with pytest.raises(jdaso.NodeError, match=rf"not finite .*: node {SIZE - 1}, leaf \['w'\]"):
+        jdaso.finalize({"w": last}, (), session)
+    np.testing.assert_array_equal(jdaso.mean(jnp.float32(RANK), session), (SIZE - 1) / 2)
 
 
 @the_other

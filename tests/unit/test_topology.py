@@ -54,7 +54,66 @@ def test_ranks_that_share_a_gpu_do_not_take_all_of_its_memory(claim):
 
 
 def test_what_the_launcher_gave_stays(claim):
-    assert claim(["1"], chosen=("0", "1")) == ["before", None]
+    assert claim(["1"], chosen=(("GPU-a",), ("GPU-b",))) == ["before", None]
+    # Both ranks call theirs 0 and 1; only some, or all, of them are the same.
+    assert claim(["0", "1"], chosen=(("GPU-a", "GPU-b"), ("GPU-c", "GPU-d"))) == ["before", None]
+    assert claim(["0", "1"], chosen=(("GPU-a", "GPU-b"), ("GPU-a", "GPU-b"))) == ["1", None]
+
+
+LISTING = """GPU 0: NVIDIA H200 (UUID: GPU-11aa)
+  MIG 1g.18gb     Device  0: (UUID: MIG-0001)
+GPU 1: NVIDIA H200 (UUID: GPU-22bb)
+"""
+
+
+@pytest.mark.parametrize(
+    "chosen, gpus, identities",
+    [
+        (None, ["0", "1"], ["GPU-11aa", "GPU-22bb"]),
+        ("1", ["1"], ["GPU-22bb"]),
+        ("GPU-2, 0", ["GPU-2", "0"], ["GPU-22bb", "GPU-11aa"]),
+        ("MIG-0001", ["MIG-0001"], ["MIG-0001"]),
+        ("7", ["7"], None),
+        ("", [], None),
+    ],
+)
+def test_gpus_are_known_by_their_uuids(monkeypatch, tmp_path, chosen, gpus, identities):
+    """With a driver's tool that prints what NVIDIA's prints; without one, by their names."""
+    tool = tmp_path / "nvidia-smi"
+    lines = "".join(f"echo '{line}'\n" for line in LISTING.splitlines())
+    tool.write_text(f"#!/bin/sh\n{lines}")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    if chosen is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert _topology.visible_gpus() == gpus
+    assert _topology.gpu_identities() == identities
+    tool.unlink()
+    if chosen is not None:
+        assert _topology.gpu_identities() == (gpus or None)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert _topology.gpu_identities() is None
+
+
+@pytest.mark.parametrize(
+    "environment, ranks",
+    [
+        ({}, 1),
+        ({"PMI_SIZE": "4"}, 4),
+        ({"OMPI_COMM_WORLD_SIZE": "3"}, 3),
+        ({"SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "0"}, 4),  # srun --mpi=pmix
+        ({"SLURM_STEP_NUM_TASKS": "4", "PMI_SIZE": "1"}, 1),  # mpiexec -n 1 in a step of srun
+    ],
+)
+def test_launchers_say_how_many_ranks_they_started(monkeypatch, environment, ranks):
+    for name in _topology._LAUNCHED:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert _topology.launched_ranks() == ranks
 
 
 def test_one_rank_of_a_host_keeps_all_gpus(claim):
