@@ -117,7 +117,7 @@ def measure_python_operation(megabytes, repeats):
         np.add(a, b, out=b)
 
     comm, operation = MPI.COMM_WORLD, MPI.Op.Create(add, commute=True)
-    numbers = np.random.default_rng(0).normal(size=int(megabytes * 2**18)).astype(np.float32)
+    numbers = np.random.default_rng(0).standard_normal(int(megabytes * 2**18), np.float32)
     total, plain_total = np.empty(numbers.size, np.uint16), np.empty_like(numbers)
 
     def reduce_bfloat16():
