@@ -6,7 +6,7 @@ import sys
 import uuid
 
 import pytest
-from _launcher import FOREIGN, ROOT, TAG, end
+from _launcher import FOREIGN, QUICK_COMPILING, ROOT, TAG, end
 
 # links.py needs root and network namespaces.
 BENCHMARKS = sorted({path.name for path in (ROOT / "benchmarks").glob("[a-z]*.py")} - {"links.py"})
@@ -17,6 +17,7 @@ def test_it_prints_a_table(name, tmp_path):
     launch = uuid.uuid4().hex
     environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
     environment |= {"JDASO_BENCHMARK_OUT": str(tmp_path), "OMP_NUM_THREADS": "1", TAG: launch}
+    environment["XLA_FLAGS"] = QUICK_COMPILING
     process = subprocess.Popen(
         [sys.executable, ROOT / "benchmarks" / name, "--quick"],
         env=environment,

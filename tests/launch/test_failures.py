@@ -11,7 +11,8 @@ LIMIT_SECONDS = 10.0
 
 
 def launch(case, engine="mpi4jax", nodes=2, devices=1, mpi="mpich", **env):
-    return mpirun(nodes, [SCRIPT, case, engine], mpi=mpi, devices=devices, timeout=60, env=env)
+    about = dict(mpi=mpi, devices=devices, timeout=60, env=env)
+    return mpirun(nodes, [SCRIPT, case, engine], quick_compiling=True, **about)
 
 
 def errors(done):
