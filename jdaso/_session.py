@@ -310,7 +310,7 @@ class Session:
         limit = 1.0 if failed else self.control.timeout_seconds
         ended = True
         for channel in self._channels.values():
-            ended &= channel.close(limit)
+            ended &= channel.close(limit, after_error=after_error)
             limit = limit if self.control.broken is None else 1.0
         error = self.control.broken if self.control.broken is not known else None
         if error is not None:

@@ -209,13 +209,14 @@ class Channel:
         """Exchanges that were started and never waited for."""
         return [job for job in self._jobs.values() if not job.waited]
 
-    def close(self, limit_seconds: float) -> bool:
+    def close(self, limit_seconds: float, *, after_error: bool = False) -> bool:
         """Completes what is on the wire and ends the thread; False where it did not end.
 
-        What went wrong with it is kept in `Control.broken`.
+        What went wrong with it is kept in `Control.broken`. After an error of the program's own
+        that something was never merged is its consequence, and no news.
         """
         self.closed = True
-        error = self._drain(limit_seconds)
+        error = self._drain(limit_seconds, logging.DEBUG if after_error else logging.WARNING)
         self._control.broken = self._control.broken or error
         self._queue.put(None)
         self._thread.join(timeout=limit_seconds if error is None else _LEAVE_SECONDS)
@@ -239,14 +240,15 @@ class Channel:
         self._queue.put(job)
         return job
 
-    def _drain(self, limit_seconds: float) -> NodeError | None:
+    def _drain(self, limit_seconds: float, level: int = logging.WARNING) -> NodeError | None:
         """Completes exchanges that a run left behind, so that all nodes stay in step."""
         for job in self.in_flight():
             error = self._await(job, limit_seconds)
             job.waited = True
             if error is not None:
                 return error
-            log.warning(
+            log.log(
+                level,
                 "%s The exchange started at step %d was completed but never merged. Call "
                 "jdaso.finalize(params, opt_state, session) wherever a run stops.",
                 self._control.topology.prefix(),
