@@ -162,8 +162,13 @@ class Control:
 
         A step may hold several means, and XLA may enter the next before it leaves the last.
         """
-        begin, _ = self._blocked.pop(0) if self._blocked else (time.perf_counter(), 0)
+        blocked = self._blocked
+        begin, _ = blocked.pop(0) if blocked else (time.perf_counter(), 0)
         return time.perf_counter() - begin
+
+    def abandon(self) -> None:
+        """An error ends the step: none of its means is waited for any more."""
+        self._blocked = []
 
     def close(self, failed: bool) -> None:
         """Tells the others that this node ends its session, and hears it from them.

@@ -257,7 +257,7 @@ class Session:
 
     def report(self, heads: np.ndarray, leaves: tuple[str, ...]) -> None:
         """Raises what the headers of an exchange say, if anything; the same everywhere."""
-        self.control.leave()  # an error ends the step before it says so itself
+        self.control.abandon()  # the step will not say that it came back
         step = int(heads[self.node % len(heads), STEP])
         error, text = None, complaint(heads, leaves)
         if heads[:, STATUS].any():

@@ -131,9 +131,7 @@ def run(rank):
         for n in range(STEPS):
             if odd:
                 act(session, n)
-            if (
-                CASE == "stale" and n == FAULT_STEP
-            ):  # on both nodes: seen, mended, trained to the end
+            if CASE == "stale" and n == FAULT_STEP:  # on both nodes
                 state = recover(step, params, state._replace(ticket=jnp.int32(99)))
             bad = odd and CASE.startswith("nan") and n == FAULT_STEP
             bad_value = jnp.inf if CASE == "nan_inf" else jnp.nan

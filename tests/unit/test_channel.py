@@ -87,3 +87,13 @@ def test_a_mean_that_is_entered_before_the_last_is_left_is_watched():
     control.enter(1)
     assert control.leave() >= 0.1 and len(control._blocked) == 1
     assert control.leave() < 0.1 and not control._blocked
+
+
+def test_an_error_leaves_no_mean_behind_that_the_look_out_would_end_the_job_for():
+    control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
+    control.enter(1)
+    control.enter(1)
+    control.abandon()
+    assert not control._blocked
+    control.leave()  # one of them comes back after all
+    assert not control._blocked

@@ -55,7 +55,7 @@ def test_ranks_that_share_a_gpu_do_not_take_all_of_its_memory(claim):
 
 def test_what_the_launcher_gave_stays(claim):
     assert claim(["1"], chosen=(("GPU-a",), ("GPU-b",))) == ["before", None]
-    # Both ranks call theirs 0 and 1; only some, or all, of them are the same.
+    # Both ranks call theirs 0 and 1: four GPUs in the first line, two in the second.
     assert claim(["0", "1"], chosen=(("GPU-a", "GPU-b"), ("GPU-c", "GPU-d"))) == ["before", None]
     assert claim(["0", "1"], chosen=(("GPU-a", "GPU-b"), ("GPU-a", "GPU-b"))) == ["1", None]
 
