@@ -43,7 +43,7 @@ class MallocInfo(ctypes.Structure):
 
 
 def used_megabytes():
-    """Of the main arena and of mapped blocks; `Session` lets glibc open no other arena."""
+    """Of all arenas, and of mapped blocks."""
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = MallocInfo
     info = mallinfo2()
