@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.metadata import entry_points
 from typing import Any
 
 import jax
@@ -38,6 +39,13 @@ def backend_started() -> bool:
     return xla_bridge.backends_are_initialized()
 
 
+def computes_on_cpus() -> bool:
+    """Whether JAX's devices are CPUs, as far as one can know before it makes them."""
+    if backend_started():
+        return jax.default_backend() == "cpu"
+    return jax.config.jax_platforms == "cpu" or not entry_points(group="jax_plugins")
+
+
 def reserve_cpu_threads() -> None:
     """Gives XLA's CPU backend threads enough for callbacks that block.
 
@@ -62,13 +70,14 @@ def reserve_cpu_threads() -> None:
 
 _MALLOC_SETTINGS = (
     "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_MAX_",
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_TOP_PAD_",
     "MALLOC_TRIM_THRESHOLD_",
     "GLIBC_TUNABLES",
 )
 # Of mallopt, in glibc's malloc.h.
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
 def keep_freed_memory() -> None:
@@ -76,21 +85,22 @@ def keep_freed_memory() -> None:
 
     XLA's CPU backend and NumPy take their buffers from malloc and free them in every step. glibc
     gives large ones back to the kernel, which provides them anew one page of 4 KiB at a time: more
-    than half of the time of an exchange. Here the heap grows by 256 MiB at a time (which the kernel
-    provides where it is used), and of its free end up to 2 GiB stay. Blocks of less than 32 MiB
-    always come from it, larger ones where they fit. Threads that begin later open no heaps of their
-    own: what one of XLA's has freed then serves another. (With all large blocks from the heap, by
-    M_MMAP_MAX = 0, memory grew by a third in 900 exchanges.)
+    than half of the time of an exchange. Here all blocks come from one heap, which grows by 16 MiB
+    at a time and gives nothing back.
+
+    To be called before other threads begin: those that run have heaps of their own already, and
+    new ones inherit those of ended ones. What one thread has freed then does not serve another,
+    and resident memory goes on growing for hundreds of exchanges, by a third or more.
 
     Does nothing where the user has set glibc's malloc, or where the C library is another one.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or any(name in os.environ for name in _MALLOC_SETTINGS):
         return
-    mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
-    mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-    mallopt(_M_TOP_PAD, 2**28)
     mallopt(_M_ARENA_MAX, 1)
+    mallopt(_M_MMAP_MAX, 0)
+    mallopt(_M_TOP_PAD, 16 * 2**20)
+    mallopt(_M_TRIM_THRESHOLD, -1)  # never
 
 
 @functools.cache

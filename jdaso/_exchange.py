@@ -207,7 +207,7 @@ class Exchange:
                 ShapeDtype((nodes, self.wire.encoded_width(width)), self.wire.dtype),
                 ShapeDtype((width if self.wire.narrow else 0,), jnp.float32),
             )
-            nothing = tuple(np.zeros(shape.shape, shape.dtype) for shape in shapes)
+            nothing = partial(_zeros, shapes)
             # The headers are an argument so that XLA cannot fetch before it has waited.
             fetch = guarded(lambda t, _, k=k: channel.fetch(int(t), k), self.session, nothing)
             call = partial(self._call, fetch, shapes, ticket, heads[0, 0])
@@ -333,6 +333,10 @@ class Exchange:
 def _start(channel: Channel, ticket: Any, k: Any, rows: Any, head: Any, **about: Any) -> np.ndarray:
     rows, head = np.asarray(rows), np.asarray(head)
     return np.asarray(channel.start_chunk(int(ticket), int(k), rows, head, **about), np.int32)
+
+
+def _zeros(shapes: Sequence[ShapeDtype], *_: Any) -> tuple[np.ndarray, ...]:
+    return tuple(np.zeros(shape.shape, shape.dtype) for shape in shapes)
 
 
 def _to_flight(rows: Sequence[jax.Array], lost: Sequence[jax.Array], heads: jax.Array) -> PyTree:

@@ -18,6 +18,7 @@ from . import _exit
 from ._compat import (
     STEP_ERRORS,
     cpu_threads_reserved,
+    computes_on_cpus,
     keep_freed_memory,
     reserve_cpu_threads,
     wait_for_steps,
@@ -117,6 +118,8 @@ class Session:
     ):
         invalid = _check_settings(engine, num_nodes, timeout_seconds, faults)
         reserve_cpu_threads()
+        if launched_ranks() > 1 and engine != "simulated" and computes_on_cpus():
+            keep_freed_memory()  # before MPI and XLA begin their threads
         self.engine = engine
         self.exchange_steps, self.faults = exchange_steps, dict(faults or {})
         self.closed = False
