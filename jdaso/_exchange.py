@@ -29,8 +29,8 @@ from ._wire import Wire, attach, detach, sum_rows, wire_of
 CHUNK_BYTES = 16 * 2**20
 """Float32 bytes in a chunk: small enough to overlap packing, sending and summing.
 
-And below 32 MiB: glibc gives larger blocks back to the kernel each time, and packing 96 MB takes as
-long as copying them 8 to 14 times, instead of 1 to 4 times (benchmarks/packing.py, x86-64).
+And below 32 MiB: where `keep_freed_memory` is not in force, glibc gives larger blocks back to the
+kernel each time.
 """
 
 

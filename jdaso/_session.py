@@ -17,8 +17,8 @@ import numpy as np
 from . import _exit
 from ._compat import (
     STEP_ERRORS,
-    cpu_threads_reserved,
     computes_on_cpus,
+    cpu_threads_reserved,
     keep_freed_memory,
     reserve_cpu_threads,
     wait_for_steps,

@@ -8,7 +8,7 @@ import pytest
 
 from jdaso._compat import _MALLOC_SETTINGS
 
-# Each round takes three blocks of 20 MiB and gives them back.
+# Each round takes three blocks of 60 MiB and gives them back.
 CODE = """
 import resource
 import numpy as np
@@ -18,7 +18,7 @@ if {keep}:
     keep_freed_memory()
 
 def a_round():
-    blocks = [np.ones(5 * 2**20, np.float32) for _ in range(3)]
+    blocks = [np.ones(15 * 2**20, np.float32) for _ in range(3)]
 
 for _ in range(3):
     a_round()
@@ -27,7 +27,7 @@ for _ in range(5):
     a_round()
 print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 5)
 """
-PAGES = 3 * 20 * 2**20 // os.sysconf("SC_PAGE_SIZE")
+PAGES = 3 * 60 * 2**20 // os.sysconf("SC_PAGE_SIZE")
 
 
 def faults(keep, **environment):
@@ -57,6 +57,7 @@ def test_freed_memory_is_used_again():
     "setting",
     [
         "MALLOC_ARENA_MAX=4",
+        "MALLOC_MMAP_MAX_=1000",
         "MALLOC_MMAP_THRESHOLD_=100000",
         "MALLOC_TOP_PAD_=0",
         "MALLOC_TRIM_THRESHOLD_=100000",
