@@ -43,7 +43,8 @@ def computes_on_cpus() -> bool:
     """Whether JAX's devices are CPUs, as far as one can know before it makes them."""
     if backend_started():
         return jax.default_backend() == "cpu"
-    return jax.config.jax_platforms == "cpu" or not entry_points(group="jax_plugins")
+    chosen = getattr(jax.config, "jax_platforms", None)
+    return chosen == "cpu" or not entry_points(group="jax_plugins")
 
 
 def reserve_cpu_threads() -> None:

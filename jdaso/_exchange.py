@@ -234,11 +234,11 @@ class Exchange:
         def enter(step: Any) -> np.ndarray:
             if session.closed:  # one device: nobody waits for it in a collective, it may raise
                 raise session.control.closed_error()
-            session.control.enter(int(step))
+            session.control.lookout.enter(int(step))
             return np.zeros((), np.int32)
 
         def leave(_: Any) -> np.ndarray:
-            seconds = session.control.leave()
+            seconds = session.control.lookout.leave()
             session.timeline.add(
                 blocking_means=1,
                 bytes_sent=sent // session.num_nodes,

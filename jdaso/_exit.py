@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._control import Control
+    from ._lookout import Lookout
     from ._session import Session
 
 log = logging.getLogger("jdaso")
@@ -23,7 +23,7 @@ log = logging.getLogger("jdaso")
 _GRACE_SECONDS = 6.0
 
 _open: dict[Session, None] = {}  # in the order of all nodes; also sessions that were dropped
-_failed: list[Control] = []
+_failed: list[Lookout] = []
 _state = {"installed": False, "doomed": False}
 
 
@@ -44,7 +44,7 @@ def unwatch(session: Session, *, failed: bool = False, stuck: bool = False) -> N
     _open.pop(session, None)
     _state["doomed"] |= stuck
     if (failed or stuck) and not session.control.alone:
-        _failed.append(session.control)
+        _failed.append(session.control.lookout)
 
 
 def end_job() -> None:
@@ -95,25 +95,25 @@ def _end() -> None:
                 _state["doomed"] = True
     if not _state["doomed"] and not _failed:
         return
-    controls = [*(session.control for session in _open), *_failed]
-    last_words = [sys.stdout.flush, sys.stderr.flush, *(control.end for control in controls)]
+    lookouts = [*(session.control.lookout for session in _open), *_failed]
+    last_words = [sys.stdout.flush, sys.stderr.flush, *(lookout.end for lookout in lookouts)]
     for say in last_words:
         with contextlib.suppress(Exception):  # a closed stream, or an MPI that was ended
             say()
     limit = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < limit:  # without a control nobody can tell us when they are ready
-        if controls and all(_may_end(control) for control in controls):
+    while time.monotonic() < limit:  # without a look-out nobody can tell us when they are ready
+        if lookouts and all(_may_end(lookout) for lookout in lookouts):
             break
         time.sleep(0.05)
-    if not _state["doomed"] and all(control.all_failed() for control in controls):
-        for control in controls:  # all nodes saw the error, and MPI can be left as usual
-            control.stop()
+    if not _state["doomed"] and all(lookout.all_failed() for lookout in lookouts):
+        for lookout in lookouts:  # all nodes saw the error, and MPI can be left as usual
+            lookout.stop()
         return
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Abort(1)
 
 
-def _may_end(control: Control) -> bool:
+def _may_end(lookout: Lookout) -> bool:
     """Where this process ends the job, the others have to have said what they know before."""
-    return control.all_ended() if _state["doomed"] else control.all_failed()
+    return lookout.all_ended() if _state["doomed"] else lookout.all_failed()

@@ -153,7 +153,7 @@ class Session:
             self._begin()
         except BaseException as error:
             self.closed = True
-            self.control.fail(_exit.summary(error))
+            self.control.lookout.fail(_exit.summary(error))
             self.control.close(failed=True)
             _exit.unwatch(self, failed=True)
             raise
@@ -260,7 +260,7 @@ class Session:
 
     def report(self, heads: np.ndarray, leaves: tuple[str, ...]) -> None:
         """Raises what the headers of an exchange say, if anything; the same everywhere."""
-        self.control.abandon()  # the step will not say that it came back
+        self.control.lookout.abandon()  # the step will not say that it came back
         step = int(heads[self.node % len(heads), STEP])
         error, text = None, complaint(heads, leaves)
         if heads[:, STATUS].any():
@@ -286,7 +286,8 @@ class Session:
     def fail(self, text: str) -> None:
         """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""
         if not self.control.alone and not self.closed:
-            self.control.fail(f"node {self.node} on host {self.topology.host} failed: {text}")
+            where = f"node {self.node} on host {self.topology.host}"
+            self.control.lookout.fail(f"{where} failed: {text}")
 
     def close(self) -> None:
         """Completes what is on the wire and gives everything back; may be called twice.
@@ -309,7 +310,7 @@ class Session:
             # Whoever asks for the step's result is told. It must not keep us from closing.
             level = logging.DEBUG if after_error else logging.ERROR
             log.log(level, "A step failed before the session was closed: %s", error)
-        failed = failed or self.control.broken is not None or self.control.failure is not None
+        failed = failed or bool(self.control.broken or self.control.lookout.failure)
         limit = 1.0 if failed else self.control.timeout_seconds
         ended = True
         for channel in self._channels.values():

@@ -294,16 +294,10 @@ class Channel:
         limit = control.timeout_seconds if limit_seconds is None else limit_seconds
         while not job.done.wait(0.05):
             waited = time.perf_counter() - begin
-            if control.failure is not None:
-                return control.error(control.failure, job.step)
-            if control.failed and waited > 5.0:
-                return control.error(f"{control.who_failed()} while this node waits.", job.step)
-            if control.left and waited > 5.0:
-                return control.error(
-                    f"{control.who_left()} while this node waits for the exchange started at step "
-                    f"{job.step}. All nodes must make the same number of updates.",
-                    job.step,
-                )
+            what = f"waits for the exchange started at step {job.step}"
+            why = control.lookout.why_wait_no_longer(waited, what)
+            if why is not None:
+                return control.error(why, job.step)
             if waited > limit:
                 return control.error(
                     f"The exchange started at step {job.step} did not end within "

@@ -10,6 +10,7 @@ from jdaso._control import Control
 from jdaso._engine import Reduced
 from jdaso._engine._channel import Channel
 from jdaso._header import HEADER, STATUS
+from jdaso._lookout import Lookout
 from jdaso._packing import layout_of
 from jdaso._timeline import Timeline
 from jdaso._topology import Topology
@@ -81,19 +82,19 @@ def test_close_says_where_an_exchange_was_never_merged(channel, caplog):
 
 def test_a_mean_that_is_entered_before_the_last_is_left_is_watched():
     """XLA may order two means of one step so: enter, enter, leave, leave."""
-    control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
-    control.enter(1)
+    lookout = Lookout(Topology(0, 1, "here"), timeout_seconds=20.0)
+    lookout.enter(1)
     time.sleep(0.1)
-    control.enter(1)
-    assert control.leave() >= 0.1 and len(control._blocked) == 1
-    assert control.leave() < 0.1 and not control._blocked
+    lookout.enter(1)
+    assert lookout.leave() >= 0.1 and len(lookout._blocked) == 1
+    assert lookout.leave() < 0.1 and not lookout._blocked
 
 
 def test_an_error_leaves_no_mean_behind_that_the_look_out_would_end_the_job_for():
-    control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
-    control.enter(1)
-    control.enter(1)
-    control.abandon()
-    assert not control._blocked
-    control.leave()  # one of them comes back after all
-    assert not control._blocked
+    lookout = Lookout(Topology(0, 1, "here"), timeout_seconds=20.0)
+    lookout.enter(1)
+    lookout.enter(1)
+    lookout.abandon()
+    assert not lookout._blocked
+    lookout.leave()  # one of them comes back after all
+    assert not lookout._blocked

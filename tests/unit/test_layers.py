@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[2] / "jdaso"
 LAYERS = [
     ["_types", "_compat", "_timeline"],
     ["_phases", "_schedule", "_packing", "_header", "_wire", "_merge"],
-    ["_exit", "_topology", "_control", "_engine", "_session"],
+    ["_exit", "_topology", "_lookout", "_control", "_engine", "_session"],
     ["_agreement", "_local", "_exchange", "_blocking"],
     ["_averaging", "_synchronous", "_daso", "_collectives"],
     ["checkpoint", "metrics", "data", "flax", "plots", "pipeline", "fabric", "array"],
