@@ -2,78 +2,25 @@
 
     python benchmarks/links.py [--quick]
 
-Two emulated hosts, network namespaces joined by a bridge, each end shaped to the rate by a token
-bucket (`tc tbf`); all traffic is TCP. Needs root, `ip` and `tc`, and MPICH. For each rate the wires
-are measured in turn, in one run; ratios are taken run by run. Mark: each narrow wire is faster
-than float32 on every link slower than 10 Gbit/s. "link" is the time that float32's bytes take at
-the nominal rate, which no program can beat.
+On two emulated hosts (`jdaso.fabric.emulated_cluster`); all traffic is TCP. Needs root, iproute2
+and MPICH. For each rate the wires are measured in turn, in one run; ratios are taken run by run.
+Mark: each narrow wire is faster than float32 on every link slower than 10 Gbit/s. "link" is the
+time that float32's bytes take at the nominal rate, which no program can beat.
 """
 
 import argparse
-import contextlib
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
 import _report
 from engines import WIRES, Loop
 
 import jdaso
+from jdaso.fabric import ClusterError, emulated_cluster
 
 GIGABITS, QUICK_GIGABITS = (1, 2.5, 5, 8, 10), (1, 5)
 MEGABYTES, QUICK_MEGABYTES = 50, 10
 REPEATS, QUICK_REPEATS = 7, 3
-HOSTS, BRIDGE, SUBNET = ("jdaso-a", "jdaso-b"), "jdaso-br", "10.231.77"
-
-
-def ip(*words):
-    subprocess.run(["ip", *words], check=True, timeout=30)
-
-
-@contextlib.contextmanager
-def hosts(gigabits):
-    """Network namespaces on a bridge, every link at the rate; gives the folder of the launcher."""
-    with contextlib.ExitStack() as stack:
-        ip("link", "add", BRIDGE, "type", "bridge")
-        stack.callback(ip, "link", "delete", BRIDGE)
-        ip("address", "add", f"{SUBNET}.254/24", "dev", BRIDGE)
-        ip("link", "set", BRIDGE, "up")
-        for number, host in enumerate(HOSTS):
-            ip("netns", "add", host)
-            stack.callback(ip, "netns", "delete", host)
-            outer = f"{BRIDGE}{number}"
-            ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", host)
-            stack.callback(ip, "link", "delete", outer)  # a namespace takes its end along late
-            ip("link", "set", outer, "master", BRIDGE, "up")
-            inside = ["ip", "netns", "exec", host]
-            for command in (
-                ["ip", "address", "add", f"{SUBNET}.{number + 1}/24", "dev", "eth0"],
-                ["ip", "link", "set", "eth0", "up"],
-                ["ip", "link", "set", "lo", "up"],
-                ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", f"{gigabits}gbit"]
-                + ["burst", "2mb", "latency", "100ms"],
-            ):
-                subprocess.run([*inside, *command], check=True, timeout=30)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        launcher = folder / "launcher"
-        launcher.write_text(
-            '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\n'
-            'host=$1; shift; exec ip netns exec "$host" sh -c "$*"\n'
-        )
-        launcher.chmod(0o755)
-        yield launcher
-
-
-def mpiexec(launcher):
-    """The command that starts one rank on each emulated host."""
-    return [
-        str(Path(sys.executable).parent / "mpiexec"),
-        *("-launcher", "ssh", "-launcher-exec", str(launcher), "-iface", BRIDGE),
-        *("-hosts", ",".join(HOSTS), "-ppn", "1", "-n", str(len(HOSTS))),
-    ]
+HOSTS = 2
 
 
 def measure(megabytes, engine, repeats):
@@ -105,15 +52,16 @@ def main():
         if node == 0:
             _report.give(row)
         return
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
-        print("links.py makes network namespaces: run it as root, with iproute2 installed.")
-        return
-    os.environ |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}  # nothing by shared memory
     rows = []
     flags = ["--quick"] * options.quick + ["--megabytes", megabytes, "--engine", options.engine]
     for gigabits in options.gigabits or (QUICK_GIGABITS if options.quick else GIGABITS):
-        with hosts(gigabits) as launcher:
-            found = _report.launch(__file__, flags, len(HOSTS), mpiexec(launcher))
+        try:
+            with emulated_cluster(HOSTS, gigabits * 1e9) as cluster:
+                os.environ |= cluster.environment
+                found = _report.launch(__file__, flags, HOSTS, cluster.mpiexec([]))
+        except ClusterError as error:
+            print(f"{gigabits:g} Gbit/s: {error}")
+            continue
         link = megabytes * 2**20 * 8 / (gigabits * 1e9) * 1e3
         rows.append({"Gbit/s": gigabits, "link ms": link, **found})
     _report.report("links", rows, engine=options.engine, megabytes=megabytes, repeats=repeats)

@@ -28,6 +28,7 @@ hypothesis.settings.load_profile("jdaso")
 
 
 JUDGED_BY_THE_CLOCK = ("test_devices.py", "test_failures.py", "test_mpi_suites.py")
+IN_TURN = ("test_cluster.py",)  # they look at what the machine has
 
 
 def pytest_itemcollected(item):
@@ -48,7 +49,9 @@ def pytest_xdist_make_scheduler(config, log):
     class LaunchesInTurn(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = nodeid.split("::")[0].rsplit("/", 1)[-1]
-            return "launches" if file in JUDGED_BY_THE_CLOCK else nodeid
+            if file in JUDGED_BY_THE_CLOCK:
+                return "launches"
+            return file if file in IN_TURN else nodeid
 
     return LaunchesInTurn(config, log)
 

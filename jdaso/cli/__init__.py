@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 VERBS = {
+    "cluster": "run a command on emulated hosts of this machine, with links of known speed",
     "demo": "train a network on Fashion-MNIST with DASO and synchronously, and compare the two",
 }
 

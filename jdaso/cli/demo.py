@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jdaso.cli._launch import LaunchError, mpi_command, run_ranks
+from jdaso._launch import LaunchError, mpi_command, run_ranks
 from jdaso.data import fashion_mnist
 
 NEEDED = ("flax", "rich", "mpi4py")

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from jdaso.cli import VERBS, _launch, main
-from jdaso.cli._launch import LaunchError, find_mpiexec, mpi_command, run_ranks
+from jdaso import _launch
+from jdaso._launch import LaunchError, find_mpiexec, mpi_command, run_ranks
+from jdaso.cli import VERBS, main
 
 
 def python(code, **settings):
@@ -79,7 +80,7 @@ time.sleep(200)
 def test_an_interrupted_parent_ends_its_ranks(number):
     code = f"""
 import os, sys
-from jdaso.cli._launch import run_ranks
+from jdaso._launch import run_ranks
 child = "import os, time; print(os.getpid(), flush=True); time.sleep(200)"
 run_ranks([{sys.executable!r}, "-c", child], os.environ, timeout_seconds=200)
 """

@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "jdaso"
 LAYERS = [
-    ["_types", "_compat", "_timeline"],
+    ["_types", "_compat", "_timeline", "_launch"],
     ["_phases", "_schedule", "_packing", "_header", "_wire", "_merge"],
     ["_exit", "_topology", "_lookout", "_control", "_engine", "_session"],
     ["_agreement", "_local", "_exchange", "_blocking"],

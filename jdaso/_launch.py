@@ -84,7 +84,7 @@ def run_ranks(
     end = time.monotonic() + timeout_seconds
     errors: deque[str] = deque(maxlen=60)  # the end of standard error, shown if the run fails
     lines: queue.Queue[str | None] = queue.Queue()
-    with _terminate_raises(), _children(command, environment) as process:
+    with termination_raises(), _children(command, environment) as process:
         readers = [
             threading.Thread(target=_read, args=(process.stdout, lines.put), daemon=True),
             threading.Thread(target=_read, args=(process.stderr, errors.append), daemon=True),
@@ -111,14 +111,24 @@ def run_ranks(
             )
 
 
+def run_through(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a command on this process's own streams; returns its exit status.
+
+    *On failure*, and when this process is interrupted or terminated, all it started is ended first.
+    """
+    with termination_raises(), _children(command, environment, pipe=None) as process:
+        status = process.wait()
+    return status if status >= 0 else 128 - status
+
+
 def _read(stream, put: Callable[[str], None]) -> None:
     for line in stream:
         put(line.rstrip("\n"))
 
 
 @contextlib.contextmanager
-def _terminate_raises() -> Iterator[None]:
-    """Makes SIGTERM an exception like Ctrl-C, so that the children are ended on the way out."""
+def termination_raises() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP exceptions like Ctrl-C: the children are ended on the way out."""
 
     def stop(number: int, _frame) -> None:
         raise SystemExit(128 + number)
@@ -126,21 +136,24 @@ def _terminate_raises() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGTERM, stop)
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
-def _children(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen]:
+def _children(
+    command: Sequence[str], environment: Mapping[str, str], pipe: int | None = subprocess.PIPE
+) -> Iterator[subprocess.Popen]:
     process = subprocess.Popen(
         list(command),
         env=dict(environment),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=pipe,
+        stderr=pipe,
         text=True,
         errors="replace",
         start_new_session=True,  # Ctrl-C then reaches this process only, which ends the others

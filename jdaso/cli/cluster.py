@@ -1,0 +1,45 @@
+"""``python -m jdaso cluster run``: a command on several emulated hosts of this machine."""
+
+import argparse
+import sys
+
+from .._launch import LaunchError, run_through, termination_raises
+from ..fabric import ClusterError, emulated_cluster
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of ``cluster``."""
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    run = actions.add_parser(
+        "run",
+        help="make the cluster, run the command on each host through mpiexec, take it down",
+        description="Makes hosts and links, starts the command on each host through mpiexec, and "
+        "takes all of it down when the command has ended, however it ends. Needs root, iproute2 "
+        "and MPICH.",
+    )
+    number = run.add_argument
+    number("--hosts", type=int, default=2, help="how many hosts (default 2)")
+    number("--rate", default="1gbit", help="of each link, each way (default 1gbit)")
+    number("--ranks-per-host", type=int, default=1, help="ranks on each host (default 1)")
+    number("command", nargs="+", metavar="COMMAND", help="what runs, behind --")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command; returns its exit status, or 2 where there could be no cluster."""
+    try:
+        with termination_raises(), emulated_cluster(arguments.hosts, arguments.rate) as cluster:
+            slowest, fastest = min(cluster.measured) / 1e9, max(cluster.measured) / 1e9
+            print(
+                f"{len(cluster.hosts)} hosts, {cluster.bits_per_second / 1e9:g} Gbit/s links "
+                f"(measured {slowest:.3g} to {fastest:.3g})",
+                file=sys.stderr,
+            )
+            command = cluster.mpiexec(arguments.command, ranks_per_host=arguments.ranks_per_host)
+            before = cluster.bytes_sent()
+            status = run_through(command, cluster.environment)
+            sent = [b - a for a, b in zip(before, cluster.bytes_sent(), strict=True)]
+            print(f"sent: {', '.join(f'{count / 1e6:.1f}' for count in sent)} MB", file=sys.stderr)
+            return status
+    except (ClusterError, LaunchError, ValueError) as error:
+        print(f"jdaso cluster: {error}", file=sys.stderr)
+        return 2
