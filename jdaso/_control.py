@@ -19,6 +19,9 @@ from ._types import NodeError
 _PART_BYTES = 1 << 26
 """Longest message: MPI counts have 32 bits."""
 
+_unfinished: list[Any] = []
+"""Requests that ended in vain, with their data: MPI may yet write there, whoever is gone."""
+
 Facts = Sequence[tuple[str, str]]
 """What must be the same on all nodes: names and values, both readable."""
 
@@ -40,7 +43,6 @@ class Control:
         self.lookout = Lookout(topology, timeout_seconds)
         self.broken: Exception | None = None  # what went wrong here
         self.refused: Exception | None = None  # what was asked in vain; the run can go on
-        self._unfinished: list[Any] = []  # requests that nobody waits for any more, and their data
         self._lock = threading.Lock()
         self._copies: list[Any] = []  # communicators given out by `duplicate`
         if topology.num_nodes > 1:
@@ -143,7 +145,6 @@ class Control:
 
     def _wait(self, request: Any, what: str, *data: Any) -> None:
         """Waits for a request; where that ends in vain, what MPI may yet write to is kept."""
-        self._unfinished.append((request, data))
         begin = time.perf_counter()
 
         def check() -> None:
@@ -152,13 +153,18 @@ class Control:
             if why is not None:
                 raise self.error(why)
 
-        if not poll(request.Test, check, self.timeout_seconds):
+        done = False
+        try:
+            done = poll(request.Test, check, self.timeout_seconds)
+        finally:
+            if not done:
+                _unfinished.append((request, data))
+        if not done:
             raise self.error(
                 f"Waited {self.timeout_seconds:g} s to {what}, and not all nodes came. "
                 "Look for a node that is stuck or took another path through the program; raise "
                 "Session(timeout_seconds=...) if one is only slow."
             )
-        self._unfinished.pop()
 
 
 def _first_difference(everyone: Sequence[Any]) -> str:

@@ -23,7 +23,7 @@ log = logging.getLogger("jdaso")
 _GRACE_SECONDS = 6.0
 
 _open: dict[Session, None] = {}  # in the order of all nodes; also sessions that were dropped
-_failed: list[Lookout] = []
+_failed: list[Session] = []  # whole, as MPI may yet write into what their channels hold
 _state = {"installed": False, "doomed": False}
 
 
@@ -44,7 +44,7 @@ def unwatch(session: Session, *, failed: bool = False, stuck: bool = False) -> N
     _open.pop(session, None)
     _state["doomed"] |= stuck
     if (failed or stuck) and not session.control.alone:
-        _failed.append(session.control.lookout)
+        _failed.append(session)
 
 
 def end_job() -> None:
@@ -95,7 +95,7 @@ def _end() -> None:
                 _state["doomed"] = True
     if not _state["doomed"] and not _failed:
         return
-    lookouts = [*(session.control.lookout for session in _open), *_failed]
+    lookouts = [session.control.lookout for session in (*_open, *_failed)]
     last_words = [sys.stdout.flush, sys.stderr.flush, *(lookout.end for lookout in lookouts)]
     for say in last_words:
         with contextlib.suppress(Exception):  # a closed stream, or an MPI that was ended

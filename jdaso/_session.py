@@ -118,7 +118,8 @@ class Session:
     ):
         invalid = _check_settings(engine, num_nodes, timeout_seconds, faults)
         reserve_cpu_threads()
-        if launched_ranks() > 1 and engine != "simulated" and computes_on_cpus():
+        several = launched_ranks() > 1 and (comm is None or comm.Get_size() > 1)
+        if several and invalid is None and engine != "simulated" and computes_on_cpus():
             keep_freed_memory()  # before MPI and XLA begin their threads
         self.engine = engine
         self.exchange_steps, self.faults = exchange_steps, dict(faults or {})
@@ -160,8 +161,6 @@ class Session:
 
     def _begin(self) -> None:
         self.devices = jax.local_devices()
-        if not self.control.alone and self.devices[0].platform == "cpu":
-            keep_freed_memory()
         self.mesh = jax.make_mesh(
             (len(self.devices),),
             ("local",),

@@ -26,15 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit status, or 2 where there could be no cluster."""
+    hosts, ranks = arguments.hosts, arguments.ranks_per_host
     try:
-        with termination_raises(), emulated_cluster(arguments.hosts, arguments.rate) as cluster:
+        with termination_raises(), emulated_cluster(hosts, arguments.rate) as cluster:
             slowest, fastest = min(cluster.measured) / 1e9, max(cluster.measured) / 1e9
             print(
                 f"{len(cluster.hosts)} hosts, {cluster.bits_per_second / 1e9:g} Gbit/s links "
                 f"(measured {slowest:.3g} to {fastest:.3g})",
                 file=sys.stderr,
             )
-            command = cluster.mpiexec(arguments.command, ranks_per_host=arguments.ranks_per_host)
+            command = cluster.mpiexec(arguments.command, ranks_per_host=ranks)
             before = cluster.bytes_sent()
             status = run_through(command, cluster.environment)
             sent = [b - a for a, b in zip(before, cluster.bytes_sent(), strict=True)]
@@ -43,3 +44,5 @@ def run(arguments: argparse.Namespace) -> int:
     except (ClusterError, LaunchError, ValueError) as error:
         print(f"jdaso cluster: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130

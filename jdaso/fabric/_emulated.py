@@ -6,7 +6,8 @@ many bits a second (a token bucket): up and down are shaped, as on a real port. 
 has the host's network, its name, and a file of hosts in which that name has the host's address.
 
 Clusters are numbered. Each holds the lock of its number, which the kernel drops when the process
-ends, however it ends: what a killed one left is known by that, and the next call removes it.
+ends, however it ends, and writes down each name before it makes it: what a killed one left is known
+by that, and the next call removes it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import logging
 import os
 import re
 import shlex
@@ -22,18 +24,21 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .._launch import find_mpiexec
 
-_LOCKS = Path("/run/jdaso")
+log = logging.getLogger("jdaso")
+
+_STATE = Path("/run/jdaso")
 _SETTINGS = Path("/etc/netns")  # `ip netns exec` lays what is there over /etc
 _NUMBERS = 32  # clusters at a time
 _MOST_HOSTS = 64
 _TOLERANCE = 0.10
+_LEAST_BITS, _MOST_BITS = 1e7, 1e12
 _UNITS = {"": 1, "bit": 1, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _COMMAND_SECONDS = 30.0
 
@@ -63,12 +68,31 @@ class Cluster:
 
     def on_host(self, host: int, command: Sequence[str]) -> list[str]:
         """The command line that runs a command on a host."""
-        return [str(self.folder / "launcher"), self.hosts[host], shlex.join(command)]
+        return [str(self.folder / "launcher"), self.hosts[host], f"exec {shlex.join(command)}"]
 
     def mpiexec(self, command: Sequence[str], *, ranks_per_host: int = 1) -> list[str]:
-        """The command line that starts ranks on all hosts, with MPICH; needs `environment`."""
-        ranks = ranks_per_host * len(self.hosts)
-        mpiexec = [find_mpiexec(), "-launcher", "ssh", "-launcher-exec"]
+        """The command line that starts ranks on all hosts, with MPICH; needs `environment`.
+
+        Raises:
+            ValueError: the command holds a lone ``:``, which mpiexec takes for a second program,
+                or there are no ranks.
+            ClusterError: the mpiexec of this environment is not MPICH's.
+            LaunchError: there is none.
+        """
+        if ranks_per_host < 1:
+            raise ValueError(f"ranks_per_host must be 1 or more, got {ranks_per_host}.")
+        if ":" in command:
+            raise ValueError(
+                "mpiexec would take a lone ':' for the end of the command. Put the command into "
+                f"one word: sh -c '...'. Got {shlex.join(command)}."
+            )
+        ranks, found = ranks_per_host * len(self.hosts), find_mpiexec()
+        if "HYDRA" not in _command(found, "--version").upper():
+            raise ClusterError(
+                f"{found} is not MPICH's, which alone can start ranks on emulated hosts. Use an "
+                'environment with MPICH: pip install "jdaso[mpich]".'
+            )
+        mpiexec = [found, "-launcher", "ssh", "-launcher-exec"]
         mpiexec += [str(self.folder / "launcher"), "-iface", "switch", "-hosts"]
         mpiexec += [",".join(self.hosts), "-ppn", str(ranks_per_host), "-n", str(ranks)]
         return ["ip", "netns", "exec", self.switch, *mpiexec, *command]
@@ -122,38 +146,45 @@ def emulated_cluster(
         raise ValueError(f"hosts must be 2 to {_MOST_HOSTS}, got {hosts}.")
     _require_tools()
     with contextlib.ExitStack() as stack:
-        number = stack.enter_context(_own_number())
-        stack.callback(_remove, number)
-        cluster = _make(number, hosts, bits, Path(stack.enter_context(_folder())))
-        if check:
-            cluster = dataclasses.replace(cluster, measured=_measure(cluster))
+        try:
+            number = stack.enter_context(_own_number())
+            stack.callback(_remove, number)
+            cluster = _make(number, hosts, bits)
+            if check:
+                cluster = dataclasses.replace(cluster, measured=_measure(cluster))
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ClusterError(f"The emulated cluster could not be made: {error}") from error
         yield cluster
 
 
 def remove_leftovers() -> int:
     """Removes clusters whose process has ended without doing so; returns how many."""
     removed = 0
-    for number in sorted({int(found[1]) for name in _namespaces() if (found := _OWN.match(name))}):
-        with contextlib.suppress(BlockingIOError), _lock(number):
-            _remove(number)
-            removed += 1
+    for number in range(_NUMBERS):
+        if not (_STATE / f"cluster-{number}").exists():
+            continue
+        try:
+            with _lock(number):
+                _remove(number)
+                removed += 1
+        except BlockingIOError:  # it runs
+            continue
+        except (ClusterError, OSError, subprocess.SubprocessError) as error:
+            log.warning("What an emulated cluster has left could not be removed: %s", error)
     return removed
-
-
-_OWN = re.compile(r"jdaso(\d+)-(?:h\d+|switch)$")
 
 
 def _bits_per_second(rate: str | float) -> float:
     found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) *([a-z]*)(?:/s)?", str(rate).strip().lower())
     try:
-        assert found is not None
-        bits = float(found[1]) * _UNITS[found[2]]
-    except (AssertionError, KeyError, ValueError):
+        bits = float(found[1]) * _UNITS[found[2]] if found else float("nan")
+    except (KeyError, ValueError):
+        bits = float("nan")
+    if not _LEAST_BITS <= bits <= _MOST_BITS:
         raise ValueError(
-            f"rate must be bits per second, or a text such as '100mbit' or '2.5gbit', got {rate!r}."
-        ) from None
-    if not 1e5 <= bits <= 1e12:
-        raise ValueError(f"rate must be 100 kbit to 1000 gbit a second, got {rate!r}.")
+            "rate must be bits per second, or a text such as '100mbit' or '2.5gbit', from 10 mbit "
+            f"to 1000 gbit, got {rate!r}."
+        )
     return bits
 
 
@@ -175,13 +206,27 @@ def _require_tools() -> None:
 @contextlib.contextmanager
 def _lock(number: int) -> Iterator[None]:
     """Holds a number; raises BlockingIOError where another process does."""
-    _LOCKS.mkdir(exist_ok=True)
-    file = os.open(_LOCKS / f"cluster-{number}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    _STATE.mkdir(exist_ok=True)
+    file = os.open(_STATE / f"cluster-{number}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    _held.add(file)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
+        _held.discard(file)
         os.close(file)
+
+
+_held: set[int] = set()
+
+
+def _leave_locks_to_parent() -> None:
+    for file in _held:
+        os.close(file)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_leave_locks_to_parent)
 
 
 @contextlib.contextmanager
@@ -193,21 +238,26 @@ def _own_number() -> Iterator[int]:
                 stack.enter_context(_lock(number))
             except BlockingIOError:
                 continue
+            if (_STATE / f"cluster-{number}").exists():  # a leftover that stays
+                continue
             yield number
             return
     raise ClusterError(f"{_NUMBERS} emulated clusters run already. End one of them.")
 
 
-@contextlib.contextmanager
-def _folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="jdaso-cluster-") as folder:
-        yield folder
-
-
-def _make(number: int, count: int, bits: float, folder: Path) -> Cluster:
+def _make(number: int, count: int, bits: float) -> Cluster:
     switch, subnet = f"jdaso{number}-switch", f"10.231.{number}"
     hosts = tuple(f"jdaso{number}-h{k}" for k in range(count))
     addresses = tuple(f"{subnet}.{k + 1}" for k in range(count))
+    folder = _STATE / f"cluster-{number}"
+    taken = sorted({switch, *hosts} & set(_namespaces()))
+    if taken:
+        raise ClusterError(
+            f"There are network namespaces of others with the names {', '.join(taken)}. Remove "
+            f"them (ip netns delete {taken[0]}) if nobody needs them."
+        )
+    folder.mkdir()
+    (folder / "namespaces").write_text("\n".join((switch, *hosts)))
     names = "".join(f"{a} {h}\n" for a, h in zip(addresses, hosts, strict=True))
     _ip("netns", "add", switch)
     _ip("-n", switch, "link", "add", "switch", "type", "bridge")
@@ -230,7 +280,8 @@ def _make(number: int, count: int, bits: float, folder: Path) -> Cluster:
     # In the form of ssh: options, host, command.
     launcher.write_text(
         '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1; shift\n'
-        'exec ip netns exec "$host" unshare --uts sh -c \'hostname "$0"; eval "$1"\' "$host" "$*"\n'
+        'exec ip netns exec "$host" unshare --uts sh -c '
+        '\'echo "$0" > /proc/sys/kernel/hostname; eval "$1"\' "$host" "$*"\n'
     )
     launcher.chmod(0o755)
     return Cluster(hosts, addresses, bits, folder, switch)
@@ -238,9 +289,12 @@ def _make(number: int, count: int, bits: float, folder: Path) -> Cluster:
 
 def _shape(namespace: str, device: str, bits: float) -> None:
     """A token bucket that holds what 2 ms let out, and at least two of the kernel's packets."""
-    burst = max(int(bits / 8 * 0.002), 2 * 65536)
-    rate = ["rate", f"{bits:.0f}bit", "burst", str(burst), "latency", "100ms"]
+    rate = ["rate", f"{bits:.0f}bit", "burst", str(_burst(bits)), "latency", "100ms"]
     _command("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *rate)
+
+
+def _burst(bits: float) -> int:
+    return max(int(bits / 8 * 0.002), 2 * 65536)
 
 
 _RECEIVER = """
@@ -271,8 +325,8 @@ def _measure(cluster: Cluster) -> tuple[float, ...]:
     """Bits per second from each host to the next, one after the other, behind the first burst."""
     python, found = [sys.executable, "-I", "-S", "-c"], []
     rate, count = cluster.bits_per_second / 8, len(cluster.hosts)
-    skip = int(0.1 * rate) + 512 * 1024
-    total = skip + int(max(0.3 * rate, 1 << 20))
+    skip = int(0.1 * rate) + 2 * _burst(cluster.bits_per_second)
+    total = skip + int(max(0.3 * rate, 1 << 19))
     for k in range(count):
         to = (k + 1) % count
         receive = [*python, _RECEIVER, cluster.addresses[to], str(skip)]
@@ -305,19 +359,51 @@ def _measure(cluster: Cluster) -> tuple[float, ...]:
 
 
 def _remove(number: int) -> None:
-    """Ends what runs in the namespaces of a number, and removes them."""
-    own = [name for name in _namespaces() if _OWN.match(name) and f"jdaso{number}-" in name]
+    """Ends what runs in the namespaces of a number, and removes them, whatever signals come."""
+    folder, failed = _STATE / f"cluster-{number}", []
+    with _signals_later():
+        listed = folder / "namespaces"
+        names = listed.read_text().split() if listed.exists() else []
+        for name in names:
+            try:
+                if name in _namespaces():
+                    _end_processes(name)
+                    _ip("netns", "delete", name)
+                shutil.rmtree(_SETTINGS / name, ignore_errors=True)
+            except (ClusterError, OSError, subprocess.SubprocessError) as error:
+                failed.append(str(error))
+        if failed:
+            raise ClusterError(" ".join(failed))
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_processes(namespace: str) -> None:
     limit = time.monotonic() + 10
-    for name in own:
-        while pids := _ip("netns", "pids", name).split():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            if time.monotonic() > limit:
-                raise ClusterError(f"Processes {', '.join(pids)} in {name} do not end.")
-            time.sleep(0.02)
-        _ip("netns", "delete", name)
-        shutil.rmtree(_SETTINGS / name, ignore_errors=True)
+    while pids := _ip("netns", "pids", namespace).split():
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        if time.monotonic() > limit:
+            raise ClusterError(f"Processes {', '.join(pids)} in {namespace} do not end.")
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """Those that would end this process wait until the body is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {kind: signal.signal(kind, lambda number, _: came.append(number)) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler or signal.SIG_DFL)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 def _namespaces() -> list[str]:
@@ -329,7 +415,13 @@ def _ip(*words: str) -> str:
 
 
 def _command(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_SECONDS)
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=_COMMAND_SECONDS,
+        start_new_session=True,  # Ctrl-C is for us
+    )
     if done.returncode != 0:
         raise ClusterError(
             f"The kernel refused to make the emulated cluster. {shlex.join(words)}: "

@@ -20,7 +20,8 @@ RUN = [sys.executable, "-m", "jdaso", "cluster", "run"]
 
 
 def namespaces():
-    return {line.split()[0] for line in subprocess.getoutput("ip netns list").splitlines() if line}
+    names = {line.split()[0] for line in subprocess.getoutput("ip netns list").splitlines() if line}
+    return {name for name in names if name.startswith("jdaso")}
 
 
 def runs(marker):
@@ -41,8 +42,8 @@ def _nothing_is_left():
     before = namespaces()
     yield
     assert namespaces() == before
-    left = _emulated._SETTINGS
-    assert not left.exists() or not [p for p in left.iterdir() if p.name.startswith("jdaso")]
+    assert not list(_emulated._SETTINGS.glob("jdaso*"))
+    assert not [path for path in _emulated._STATE.glob("cluster-*") if path.is_dir()]
 
 
 def run(*arguments, **options):
@@ -120,6 +121,102 @@ def test_what_a_killed_one_left_goes_with_the_next_and_living_ones_stay():
         with emulated_cluster(2, "1gbit", check=False) as fresh:
             assert not runs(f"^{marker}")
             assert namespaces() == {*living.hosts, living.switch, *fresh.hosts, fresh.switch}
+
+
+def test_a_child_of_a_killed_one_does_not_keep_it():
+    """Fork hands descriptors on, and with them a lock."""
+    code = (
+        "import os, time; from jdaso.fabric import emulated_cluster\n"
+        "with emulated_cluster(2, check=False):\n"
+        "    child = os.fork()\n"
+        "    if child: print(child, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    child = int(process.stdout.readline())
+    try:
+        process.kill()
+        process.wait(timeout=10)
+        assert len(namespaces()) == 3
+        assert _emulated.remove_leftovers() == 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_signal_while_it_is_taken_down_waits(monkeypatch):
+    ip = _emulated._ip
+
+    def interrupted(*words):
+        if words[:2] == ("netns", "delete"):
+            signal.raise_signal(signal.SIGINT)
+        return ip(*words)
+
+    with pytest.raises(KeyboardInterrupt), emulated_cluster(3, check=False):
+        monkeypatch.setattr(_emulated, "_ip", interrupted)
+
+
+def test_namespaces_of_others_stay():
+    theirs = ["jdaso99-switch", "jdaso0-h1"]
+    for name in theirs:
+        subprocess.run(["ip", "netns", "add", name], check=True, timeout=10)
+    try:
+        sleeper = subprocess.Popen(["ip", "netns", "exec", theirs[0], "sleep", "60"])
+        with (
+            pytest.raises(ClusterError, match="of others with the names jdaso0-h1"),
+            emulated_cluster(2, check=False),
+        ):
+            pass
+        assert _emulated.remove_leftovers() == 0
+        assert sleeper.poll() is None and set(theirs) <= namespaces()
+        sleeper.kill()
+        sleeper.wait(timeout=10)
+    finally:
+        for name in theirs:
+            subprocess.run(["ip", "netns", "delete", name], check=True, timeout=10)
+
+
+def test_a_leftover_that_stays_stops_nobody(monkeypatch, caplog):
+    (_emulated._STATE / "cluster-0").mkdir(parents=True)
+    remove = _emulated._remove
+
+    def stuck(number):
+        if number == 0:
+            raise ClusterError("Processes 1 in jdaso0-h0 do not end.")
+        remove(number)
+
+    monkeypatch.setattr(_emulated, "_remove", stuck)
+    try:
+        with emulated_cluster(2, check=False) as cluster:
+            assert cluster.switch == "jdaso1-switch"
+    finally:
+        (_emulated._STATE / "cluster-0").rmdir()
+    assert "do not end" in caplog.text
+
+
+def test_a_process_on_a_host_is_the_command_itself():
+    with emulated_cluster(2, check=False) as cluster:
+        marker = f"32{os.getpid()}"
+        process = subprocess.Popen(cluster.on_host(1, ["sleep", marker]))
+        wait_for(lambda: runs(f"^sleep {marker}"))
+        process.terminate()
+        process.wait(timeout=10)
+        assert not runs(f"^sleep {marker}")
+
+
+def test_what_mpiexec_would_misread_is_refused():
+    with emulated_cluster(2, check=False) as cluster:
+        with pytest.raises(ValueError, match="lone ':'"):
+            cluster.mpiexec(["echo", "a", ":", "b"])
+        with pytest.raises(ValueError, match="ranks_per_host must be"):
+            cluster.mpiexec(["true"], ranks_per_host=0)
+
+
+def test_words_arrive_as_they_are():
+    words = ["a b", "$HOME", "'", '"', "`x`", "\n", "*", "", "-n", "\\"]
+    code = "import sys; print(sys.argv[1:])"
+    done = run("--", sys.executable, "-c", code, *words)
+    assert done.stdout.splitlines() == [str(words)] * 2, done.stderr
 
 
 def test_an_error_in_the_body_takes_it_down():

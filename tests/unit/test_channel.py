@@ -1,6 +1,8 @@
 """A channel whose transport fails, without MPI."""
 
+import gc
 import time
+import weakref
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from jdaso._lookout import Lookout
 from jdaso._packing import layout_of
 from jdaso._timeline import Timeline
 from jdaso._topology import Topology
+from jdaso._types import NodeError
 from jdaso._wire import wire_of
 
 
@@ -98,3 +101,21 @@ def test_an_error_leaves_no_mean_behind_that_the_look_out_would_end_the_job_for(
     assert not lookout._blocked
     lookout.leave()  # one of them comes back after all
     assert not lookout._blocked
+
+
+class NeverDone:
+    """An MPI request that does not end."""
+
+    def Test(self):
+        return False
+
+
+def test_what_mpi_may_yet_write_to_outlives_a_wait_in_vain():
+    control = Control(Topology(0, 1, "here"), timeout_seconds=0.05)
+    data, request = np.zeros(8), NeverDone()
+    alive = weakref.ref(data), weakref.ref(request)
+    with pytest.raises(NodeError, match="not all nodes came"):
+        control._wait(request, "test", data)
+    del control, data, request
+    gc.collect()
+    assert all(reference() is not None for reference in alive)
