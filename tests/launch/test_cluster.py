@@ -1,5 +1,6 @@
 """An emulated cluster is what it says, ends with all that runs in it, and leaves nothing behind."""
 
+import json
 import os
 import shutil
 import signal
@@ -255,3 +256,23 @@ def test_without_root_or_iproute2_it_says_so_in_a_sentence():
 def test_arguments_out_of_range_are_named(arguments):
     with pytest.raises(ValueError, match="must be .*got"), emulated_cluster(*arguments):
         pass
+
+
+def test_methods_are_compared_on_it(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "benchmarks/throughput.py", "--quick"],
+        env={**os.environ, "JDASO_BENCHMARK_OUT": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {
+        row["method"]: row for row in json.loads((tmp_path / "throughput.json").read_text())["rows"]
+    }
+    # Of a million parameters two nodes send a half to be summed, and half of the sum.
+    assert rows["bare"]["sent MB a step"] < 0.01
+    assert rows["synchronous"]["sent MB a step"] == pytest.approx(4.0, rel=0.1)
+    assert rows["daso bfloat16 paper"]["sent MB a step"] == pytest.approx(2.0 / 4, rel=0.25)
+    assert 20 <= rows["bare"]["ms"] < 1.2 * rows["synchronous"]["ms"]
