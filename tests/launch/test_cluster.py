@@ -40,6 +40,7 @@ def wait_for(condition, seconds=20.0):
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
+    _emulated.remove_leftovers()  # of a run of these tests that was killed
     before = namespaces()
     yield
     assert namespaces() == before
