@@ -38,10 +38,16 @@ def interleaved(
 median = statistics.median
 
 
-def launch(script: str, arguments: Sequence[Any], ranks: int, mpiexec: Sequence[str] = ()) -> Any:
+def launch(
+    script: str,
+    arguments: Sequence[Any],
+    ranks: int,
+    mpiexec: Sequence[str] = (),
+    python: str = sys.executable,
+) -> Any:
     """Runs a script on ranks and returns what its node 0 gave to `give`.
 
-    `mpiexec` is taken from beside the interpreter; JAX_PLATFORMS is the CPU unless it is set.
+    `mpiexec` is taken from beside this interpreter; JAX_PLATFORMS is the CPU unless it is set.
     """
     command = list(mpiexec) or [str(Path(sys.executable).parent / "mpiexec"), "-n", str(ranks)]
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +55,7 @@ def launch(script: str, arguments: Sequence[Any], ranks: int, mpiexec: Sequence[
         environment = {"JAX_PLATFORMS": "cpu", "OMPI_ALLOW_RUN_AS_ROOT": "1"}
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **os.environ, RESULT: str(result)}
         environment |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-        command += [sys.executable, script, *map(str, arguments)]
+        command += [python, script, *map(str, arguments)]
         run = partial(subprocess.run, check=True, stdin=subprocess.DEVNULL)
         run(command, env=environment, timeout=LIMIT_SECONDS)
         return json.loads(result.read_text())

@@ -4,207 +4,143 @@
 
 The compute is *paced*: a step takes a given time, as on an accelerator, while the host's cores stay
 free, and gives gradients of every parameter; optimizer, packing, exchange and merge are real, in
-the same compiled program. All methods run the same step on the same cluster, in turn, round after
-round, in processes of their own; a ratio is the median over rounds.
+the same compiled program. All methods of a cell run in turn, round after round, and a ratio is the
+median over rounds.
 
 - *bare*: the inner optimizer alone. *instant*: all of jdaso, but nothing is sent.
-- *daso WIRE MERGE*, *synchronous*: jdaso's.
+- *daso WIRE MERGE*, *synchronous [WIRE]*: jdaso's.
 - *jax gloo*: JAX's own data parallelism over processes, `shard_map` and `pmean`.
+- *torch ddp*, *torch post-local sgd*, *horovod*: see `torch_peers.py`; ``make setup-peers``.
 
-"sent" is read from the interface's counter. Needs root, iproute2 and MPICH.
+HeAT's DASO is missing: it does not start without CUDA. "sent" is read from the interface's
+counter; "fits" says whether the link carries an exchange in S steps; "of link" is an exchange's
+time at the link's rate (a ring's 2(P-1)/P of the bytes) over the time it took. Needs root, iproute2
+and MPICH.
 """
 
 import argparse
 import json
 import os
-import resource
-import time
-from functools import partial
+import subprocess
 from pathlib import Path
 
 import _report
-import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
+from _paced import COORDINATOR, Cell, measure, measure_gloo
 
-import jdaso
-from jdaso._compat import host_call
+from jdaso._packing import BLOCK
 from jdaso.fabric import ClusterError, emulated_cluster
 
-LEAVES = 16
-METHODS = (
-    "bare",
-    "instant",
-    "daso float32 paper",
-    "daso bfloat16 paper",
-    "daso int8 paper",
-    "synchronous",
-    "jax gloo",
-)
-COORDINATOR = "JDASO_BENCHMARK_COORDINATOR"
-
-
-class Pace:
-    """Called by a step: returns when the step's time has passed since the last one ended."""
-
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-    def __call__(self, step):
-        time.sleep(self.seconds)
-        return np.zeros((), np.float32)
-
-
-def make_params(count):
-    return [jnp.full(count // LEAVES, 0.5 + k) for k in range(LEAVES)]
-
-
-def gradients(params, pace, step):
-    zero = host_call(pace, jax.ShapeDtypeStruct((), jnp.float32), step)
-    return jax.tree.map(lambda x: 1e-3 * x + zero, params), zero
-
-
-def run_steps(step, params, state, warm, timed, barrier):
-    """Seconds a step, after `warm` steps; every step's loss is read, as a training loop does."""
-    for n in range(warm):
-        params, state, loss = step(params, state, np.int32(n))
-        loss.block_until_ready()
-    barrier()
-    sent, begin = bytes_sent(), time.perf_counter()
-    for n in range(timed):
-        params, state, loss = step(params, state, np.int32(warm + n))
-        loss.block_until_ready()
-    jax.block_until_ready(params)
-    seconds = (time.perf_counter() - begin) / timed
-    return params, state, seconds, (bytes_sent() - sent) / timed
-
-
-def bytes_sent():
-    return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
-
-
-def measure(method, options):
-    """One method on this rank; its figures."""
-    pace, inner = Pace(options.step_ms / 1e3), optax.sgd(1e-3, momentum=0.9)
-    warm, timed = options.warm * options.sync_every, options.cycles * options.sync_every
-    if method == "jax gloo":
-        return measure_gloo(pace, inner, warm, timed, options.parameters)
-    from mpi4py import MPI
-
-    kind, *rest = method.split()
-    engine = "instant" if kind == "instant" else options.engine
-    with jdaso.Session(engine=engine) as session:
-        if kind in ("daso", "instant"):
-            wire, merge = rest or (options.instant_wire, "paper")
-            phases = jdaso.Phases(
-                10**6, sync_every=options.sync_every, delay=options.delay or options.sync_every
-            )
-            tx = jdaso.daso(inner, phases=phases, session=session, wire=wire, merge=merge)
-        elif kind == "synchronous":
-            tx = jdaso.synchronous(inner, session=session, wire=rest[0] if rest else "float32")
-        else:
-            tx = optax.with_extra_args_support(inner)
-        params = make_params(options.parameters)
-        state = tx.init(params)
-
-        @partial(jax.jit, donate_argnums=(0, 1))
-        def step(params, state, n):
-            grads, loss = gradients(params, pace, n)
-            updates, state = tx.update(grads, state, params, value=loss)
-            return optax.apply_updates(params, updates), state, loss
-
-        before = session.stats
-        out = run_steps(step, params, state, warm, timed, MPI.COMM_WORLD.Barrier)
-        params, state, seconds, sent = out
-        stats = session.stats
-        if kind in ("daso", "instant"):
-            jdaso.finalize(params, state, session)
-        exchanges = stats.exchanges - before.exchanges
-        return session.node, {
-            "seconds": seconds,
-            "sent": sent,
-            "exchange ms": stats.exchange_seconds * 1e3 / exchanges if exchanges else None,
-            "hidden": stats.hidden_share if exchanges else None,
-            "peak MB": peak_megabytes(),
-        }
-
-
-def measure_gloo(pace, inner, warm, timed, count):
-    """JAX's processes see one mesh; parameters are replicated, gradients are averaged by gloo."""
-    rank, size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(os.environ[COORDINATOR], size, rank)
-    mesh = jax.make_mesh((size,), ("node",), axis_types=(jax.sharding.AxisType.Auto,))
-    replicated = jax.sharding.NamedSharding(mesh, jax.P())
-
-    def everywhere(x):
-        return jax.make_array_from_single_device_arrays(x.shape, replicated, [x])
-
-    params = jax.tree.map(everywhere, make_params(count))
-    state = jax.tree.map(everywhere, inner.init(make_params(count)))
-
-    @partial(jax.jit, donate_argnums=(0, 1))
-    @partial(jax.shard_map, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False)
-    def step(params, state, zero):
-        grads = jax.tree.map(lambda x: jax.lax.pmean(1e-3 * x + zero, "node"), params)
-        updates, state = inner.update(grads, state, params)
-        return optax.apply_updates(params, updates), state, zero
-
-    def paced(params, state, n):
-        pace(n)  # a program of several processes may not call the host
-        return step(params, state, np.float32(0))
-
-    def barrier():
-        from jax.experimental import multihost_utils
-
-        multihost_utils.sync_global_devices("begin")
-
-    *_, seconds, sent = run_steps(paced, params, state, warm, timed, barrier)
-    return rank, {"seconds": seconds, "sent": sent, "peak MB": peak_megabytes()}
-
-
-def peak_megabytes():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+LIMITS = ("bare", "instant")
+METHODS = (*LIMITS, "daso bfloat16 paper", "synchronous")
+PEERS = ("torch ddp", "torch post-local sgd", "horovod")
+WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1 + 4 / BLOCK}
+PORT = 23456
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--name", default="throughput", help="of the JSON file")
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--gigabits", type=float, nargs="+", default=[1.0])
-    parser.add_argument("--step-ms", type=float, default=200.0)
-    parser.add_argument("--parameters", type=lambda text: int(float(text)), default=25_600_000)
+    parser.add_argument("--step-ms", type=float, nargs="+", default=[200.0])
+    parser.add_argument("--parameters", type=float, nargs="+", default=[25.6e6])
     parser.add_argument("--sync-every", type=int, default=4, help="B")
     parser.add_argument("--delay", type=int, help="S; default B")
     parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--apart", action="store_true", help="each method in its own processes")
     parser.add_argument("--engine", default="mpi4jax")
     parser.add_argument("--instant-wire", default="bfloat16")
     parser.add_argument("--warm", type=int, default=2, help="cycles before the clock runs")
-    parser.add_argument("--cycles", type=int, default=5, help="timed cycles a round")
+    parser.add_argument("--cycles", type=int, default=4, help="cycles on the clock, a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers-python", default=".venv-peers/bin/python")
     options = parser.parse_args()
     if options.quick:
-        options.hosts, options.parameters, options.rounds = [2], 1_000_000, 1
-        options.step_ms, options.cycles, options.warm = 20.0, 2, 1
-        options.methods = ("bare", "instant", "daso bfloat16 paper", "synchronous")
+        options.hosts, options.parameters, options.rounds = [2], [1e6], 1
+        options.step_ms, options.cycles, options.warm = [20.0], 2, 1
     return options
 
 
-def table(found, methods):
-    """A row a method: medians over rounds, and of ratios within a round."""
-    rows = []
-    for method in methods:
-        rounds = found[method]
-        row = {"method": method, "ms": _report.median(r["seconds"] for r in rounds) * 1e3}
-        for limit in ("bare", "instant"):
-            if limit in found:
-                pairs = zip(found[limit], rounds, strict=True)
-                row[f"of {limit}"] = _report.median(a["seconds"] / b["seconds"] for a, b in pairs)
-        row["sent MB a step"] = _report.median(r["sent"] for r in rounds) / 1e6
-        for key in ("exchange ms", "hidden", "peak MB"):
+def run_cell(cluster, parameters, options):
+    """Rows of all methods of one cluster and one size, as its ranks measured them."""
+    hosts = len(cluster.hosts)
+    os.environ |= cluster.environment
+    os.environ[COORDINATOR] = f"{cluster.addresses[0]}:{PORT}"
+    together = [m for m in options.methods if m not in (*PEERS, "jax gloo")]
+    groups = [[m] for m in together] if options.apart else [together]
+    groups += [[m] for m in options.methods if m not in together]
+    found = []
+    for number in range(options.rounds if options.apart else 1):
+        for group in groups:
+            rounds = 1 if options.apart or group[0] not in together else options.rounds
+            if group[0] in PEERS:
+                found += torch_rows(cluster, group[0], parameters, options)
+                continue
+            flags = ["--parameters", parameters, "--rounds", rounds, "--methods", *group]
+            flags += ["--step-ms", *options.step_ms, "--sync-every", options.sync_every]
+            flags += ["--delay", options.delay or options.sync_every, "--engine", options.engine]
+            flags += ["--warm", options.warm, "--cycles", options.cycles]
+            flags += ["--instant-wire", options.instant_wire]
+            rows = _report.launch(__file__, flags, hosts, cluster.mpiexec([]))
+            found += [{**row, "round": number + row["round"]} for row in rows]
+        print(json.dumps(found[-len(groups) :]), flush=True)
+    return found
+
+
+def torch_rows(cluster, method, parameters, options):
+    """A peer of another environment; nothing where it cannot be had."""
+    python, rows = Path(options.peers_python), []
+    module = "horovod" if method == "horovod" else "torch"
+    there = python.exists() and not subprocess.run(
+        [str(python), "-c", f"import {module}"], capture_output=True
+    ).returncode
+    if not there:
+        print(f"{method}: {module} is not installed in {python.parent.parent}")
+        return []
+    for step_ms in options.step_ms:
+        flags = ["--method", method, "--parameters", int(parameters), "--step-ms", step_ms]
+        flags += ["--sync-every", options.sync_every, "--warm", options.sync_every]
+        flags += ["--steps", options.cycles * options.sync_every]
+        script = str(Path(__file__).with_name("torch_peers.py"))
+        mpiexec = cluster.mpiexec([])
+        row = _report.launch(script, flags, len(cluster.hosts), mpiexec, python=str(python))
+        rows.append({"method": method, "step_ms": step_ms, "round": 0, **row})
+    return rows
+
+
+def summary(found, cluster, parameters, options):
+    """A row a step time and method: medians over rounds, and of ratios within a round."""
+    rows, rate = [], cluster.bits_per_second / 8
+    hosts, delay = len(cluster.hosts), options.delay or options.sync_every
+    by_key = {}
+    for row in found:
+        by_key.setdefault((row["step_ms"], row["method"]), []).append(row)
+    for (step_ms, method), rounds in by_key.items():
+        wire = method.split()[1] if method.startswith("daso") else None
+        row = {
+            "M": parameters / 1e6,
+            "hosts": hosts,
+            "Gbit/s": cluster.bits_per_second / 1e9,
+            "step": step_ms,
+            "B": options.sync_every,
+            "S": delay,
+            "method": method,
+            "ms": _report.median(r["seconds"] for r in rounds) * 1e3,
+        }
+        for limit in LIMITS:
+            pairs = zip(by_key.get((step_ms, limit), ()), rounds, strict=False)
+            ratios = [a["seconds"] / b["seconds"] for a, b in pairs]
+            row[f"of {limit}"] = _report.median(ratios) if ratios else ""
+        row["MB a step"] = _report.median(r["sent"] for r in rounds) / 1e6
+        for key in ("exchange ms", "lost ms", "hidden", "peak MB"):
             values = [r[key] for r in rounds if r.get(key) is not None]
             row[key] = _report.median(values) if values else ""
+        if wire:
+            ring = 2 * (hosts - 1) / hosts * parameters * WIRE_BYTES[wire] / rate * 1e3
+            row["ring ms"], row["of link"] = ring, ring / row["exchange ms"]
+            row["fits"] = ring < delay * step_ms
+            row["of rate"] = min(1.0, options.sync_every * step_ms / ring)
         rows.append(row)
     return rows
 
@@ -212,36 +148,35 @@ def table(found, methods):
 def main():
     options = parse()
     if _report.is_rank():
-        (method,) = options.methods
-        node, row = measure(method, options)
-        if node == 0:
-            _report.give(row)
+        cell = Cell(
+            parameters=int(options.parameters[0]),
+            step_ms=0.0,
+            sync_every=options.sync_every,
+            delay=options.delay,
+            engine=options.engine,
+            instant_wire=options.instant_wire,
+            warm=options.warm,
+            cycles=options.cycles,
+        )
+        if options.methods == ["jax gloo"]:
+            rows = measure_gloo(cell, options.step_ms, options.rounds)
+        else:
+            rows = measure(cell, options.methods, options.step_ms, options.rounds)
+        if int(os.environ["PMI_RANK"]) == 0:
+            _report.give(rows)
         return
     rows = []
-    shared = ["--step-ms", options.step_ms, "--parameters", options.parameters]
-    shared += ["--sync-every", options.sync_every, "--engine", options.engine]
-    shared += ["--delay", options.delay] * (options.delay is not None)
-    shared += ["--warm", options.warm, "--cycles", options.cycles]
     for gigabits in options.gigabits:
         for hosts in options.hosts:
             try:
                 with emulated_cluster(hosts, gigabits * 1e9) as cluster:
-                    os.environ |= cluster.environment
-                    os.environ[COORDINATOR] = f"{cluster.addresses[0]}:23456"
-                    found = {method: [] for method in options.methods}
-                    for number in range(options.rounds):
-                        for method in options.methods:
-                            flags = [*shared, "--methods", method]
-                            one = _report.launch(__file__, flags, hosts, cluster.mpiexec([]))
-                            found[method].append(one)
-                            print(hosts, gigabits, number, method, json.dumps(one), flush=True)
+                    for parameters in options.parameters:
+                        found = run_cell(cluster, parameters, options)
+                        rows += summary(found, cluster, parameters, options)
             except ClusterError as error:
                 print(f"{hosts} hosts at {gigabits:g} Gbit/s: {error}")
-                continue
-            about = {"hosts": hosts, "Gbit/s": gigabits}
-            rows += [{**about, **row} for row in table(found, options.methods)]
-    settings = {key: value for key, value in vars(options).items() if key not in ("methods",)}
-    _report.report("throughput", rows, **settings)
+    settings = {"engine": options.engine, "rounds": options.rounds, "cycles": options.cycles}
+    _report.report(options.name, rows, **settings)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core
+from jax._src import callback as _callback  # the public io_callback copies what it is given
 from jax._src import xla_bridge  # no public name tells whether a backend was started
-from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jaxlib import xla_client
@@ -130,8 +130,22 @@ _host_call.def_abstract_eval(lambda *_, call, results: [core.ShapedArray(*r) for
 _host_call.def_impl(lambda *args, **about: jax.jit(partial(_host_call.bind, **about))(*args))
 
 
-def _as_io_callback(*args: Any, call: Callable[..., Any], results: Any) -> Any:
-    return io_callback(call, [jax.ShapeDtypeStruct(*result) for result in results], *args)
+def _lower_host_call(ctx: Any, *args: Any, call: Callable[..., Any], results: Any) -> Any:
+    """As `io_callback` is lowered, less its first act, which is to copy every argument."""
+    del results
+    sharding = _callback._callback_op_sharding(ctx.module_context.axis_context, None, ctx.avals_out)
+    out, _, _ = _callback.emit_python_callback(
+        ctx,
+        lambda *given: tuple(np.asarray(x) for x in call(*given)),
+        None,
+        list(args),
+        ctx.avals_in,
+        ctx.avals_out,
+        has_side_effect=True,
+        returns_token=False,
+        sharding=sharding,
+    )
+    return out
 
 
 def _refuse_vmap(*_: Any, **__: Any) -> Any:
@@ -141,7 +155,7 @@ def _refuse_vmap(*_: Any, **__: Any) -> Any:
     )
 
 
-mlir.register_lowering(_host_call, mlir.lower_fun(_as_io_callback), cacheable=False)
+mlir.register_lowering(_host_call, _lower_host_call, cacheable=False)
 batching.primitive_batchers[_host_call] = _refuse_vmap
 
 
@@ -155,7 +169,8 @@ def host_call(call: Callable[..., Any], shapes: Any, *args: Any) -> Any:
     them (`wait_for_steps` does).
 
     Args:
-        call: takes arrays, returns arrays of these shapes.
+        call: takes NumPy arrays, returns arrays of these shapes. What it is given is the step's
+            own memory (on a CPU), valid until it returns, and must not be written to.
         shapes: tree of ``jax.ShapeDtypeStruct``.
         args: arrays.
     """

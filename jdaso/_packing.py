@@ -9,6 +9,7 @@ rows, zeros do.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import jax
@@ -61,6 +62,12 @@ class Layout:
     def size(self) -> int:
         """Float32 numbers in all, without padding."""
         return sum(leaf.size for leaf in self.exchanged)
+
+    def leaf_at(self, chunk: int, index: int) -> int:
+        """The number of the leaf that holds element `index` of a chunk."""
+        place = sum(self.widths[:chunk]) * self.nodes + index
+        ends = itertools.accumulate(leaf.size for leaf in self.exchanged)
+        return next(number for number, end in enumerate(ends) if place < end)
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from .._control import Control
-from .._header import EXCHANGE_SECONDS, HEADER, STATUS, STEP_SECONDS
+from .._header import BAD_LEAF, EXCHANGE_SECONDS, HEADER, STATUS, STEP_SECONDS
 from .._packing import Layout
 from .._timeline import Timeline
 from .._types import NodeError
@@ -54,6 +54,7 @@ class Job:
         self.results: list[Reduced | None] = [None] * chunks
         self.heads: np.ndarray | None = None
         self.error: NodeError | None = None
+        self.bad_leaf = 0  # 1 + the first one that is not finite
         self.fetched = 0
         self.waited = False
         self.seconds = 0.0
@@ -279,6 +280,8 @@ class Channel:
 
     def _reduce_chunk(self, job: Job, k: int) -> None:
         rows, last = self._send[k], k == len(self._send) - 1
+        if not job.blocking:
+            self._look_for_bad(job, k)
         result, heads = self._reduce(rows, self._shapes[k][1], job.place[k], last)
         job.results[k] = result
         if last:
@@ -287,6 +290,19 @@ class Channel:
             return
         moved = rows.nbytes + result.rows.nbytes
         self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
+
+    def _look_for_bad(self, job: Job, k: int) -> None:
+        """Finds the first leaf that is not finite, for the header, which goes with the last chunk.
+
+        Here it costs the step nothing.
+        """
+        rows, width = self._send[k], self._shapes[k][1]
+        if job.bad_leaf == 0 and (index := self.wire.first_bad(rows[:, :width])) is not None:
+            job.bad_leaf = 1 + self.layout.leaf_at(k, index)
+        if job.bad_leaf and k == len(self._send) - 1:
+            words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
+            words[BAD_LEAF] = words[BAD_LEAF] or job.bad_leaf
+            rows[:, width:] = words.view(self.wire.dtype)
 
     def _await(self, job: Job, limit_seconds: float | None = None) -> NodeError | None:
         """Waits for the thread, looking out for other nodes meanwhile."""

@@ -124,6 +124,27 @@ def test_every_distance_and_delay(session, merge, optimizer):
 
 
 @both_engines
+@pytest.mark.parametrize(("merge", "optimizer", "wire"), [("paper", "adamw", "float32"), *MIXES])
+def test_virtual_nodes_take_the_same_path(session, merge, optimizer, wire):
+    """As many virtual nodes as there are real ones: parameters and momenta after each update."""
+    problem = reference.Quadratic(TOTAL, SIZE, 600)
+    phases, shapes = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, 4, 2), {"all": (problem.size,)}
+    tx = daso(session, optimizer, merge, phases, wire=wire)
+    params, momenta, _ = training.train(session, tx, problem, shapes)
+    with jdaso.Session(engine="simulated", num_nodes=SIZE) as virtual:
+        tx = daso(virtual, optimizer, merge, phases, wire=wire)
+        virtual_params, virtual_momenta, _ = training.train(virtual, tx, problem, shapes)
+    settings = dict(sync_every=4, delay=2, wire=wire, stopped=training.stopped(params, COOLDOWN))
+    trace = expected(problem, optimizer, merge, **settings)
+    bound = 2 * reference.tolerance(trace)  # each is within one of the exact path
+    assert momenta
+    pairs = [(params, virtual_params), *((momenta[x], virtual_momenta[x]) for x in momenta)]
+    for real, theirs in pairs:
+        difference = np.abs(np.asarray(real) - np.asarray(theirs)[:, RANK])
+        assert np.all(difference <= bound), np.max(difference / bound)
+
+
+@both_engines
 def test_a_run_that_passes_its_end_says_so_once_and_goes_on_blocking(session, caplog):
     problem = reference.Quadratic(TOTAL, SIZE)
     tx = daso(session, "sgd", "paper", jdaso.Phases(TOTAL - 6, 3, 3, 3, 1))

@@ -1,0 +1,200 @@
+"""Accuracy after equal epochs: daso in all its settings against synchronous training.
+
+    python benchmarks/accuracy.py [--quick] [--tasks fashion text] [--nodes 2 4]
+        [--simulated 8 16 32 64 128] [--seeds 3]
+
+Every setting takes the same examples, in the same total batch, for the same number of epochs, from
+the same first parameters; only what happens between nodes differs. `--nodes` are real ones (ranks
+that mpiexec starts), `--simulated` ones virtual. "behind" is by how many points of accuracy a
+setting is below synchronous, the mean over seeds; "spread" the standard deviation of its accuracy.
+"""
+
+import argparse
+import json
+import time
+from functools import partial
+
+import _report
+import jax
+import numpy as np
+import optax
+from _tasks import TASKS
+
+import jdaso
+
+NESTEROV = jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))
+AVERAGE = jdaso.outer(optax.sgd(1.0))
+
+
+def fixed(sync_every, delay, *, share=10):
+    """Phases with a tenth of the run each for warm-up and cool-down."""
+
+    def make(steps, epochs):
+        total = steps * epochs
+        return jdaso.Phases(total, total // share, total // share, sync_every, delay)
+
+    return make
+
+
+def heat(steps, epochs):
+    return jdaso.Phases.heat(
+        steps_per_epoch=steps, total_epochs=epochs, warmup_epochs=1, cooldown_epochs=1
+    )
+
+
+def poster(steps, epochs):
+    total = steps * epochs
+    return jdaso.Phases.periodic(total, total // 10, total // 10)
+
+
+SETTINGS = {
+    "synchronous": None,
+    "default": (fixed(4, 1), {}),
+    "corrected": (fixed(4, 1), {"merge": "corrected"}),
+    "outer": (fixed(4, 1), {"merge": NESTEROV}),
+    "bfloat16": (fixed(4, 1), {"wire": "bfloat16"}),
+    "float16": (fixed(4, 1), {"wire": "float16"}),
+    "int8": (fixed(4, 1), {"wire": "int8"}),
+    "heat": (heat, {}),
+    "poster": (poster, {}),
+    "late": (fixed(4, 4), {}),
+    "late corrected": (fixed(4, 4), {"merge": "corrected"}),
+    "late corrected int8": (fixed(4, 4), {"merge": "corrected", "wire": "int8"}),
+    "far corrected": (fixed(16, 4), {"merge": "corrected"}),
+    "far outer": (fixed(16, 4), {"merge": NESTEROV}),
+}
+
+
+def make(task, name, session, steps, epochs):
+    """One setting's transformation."""
+    total = steps * epochs
+    rate = optax.warmup_cosine_decay_schedule(0.0, task.learning_rate, total // 10, total)
+    inner = optax.adamw(rate, weight_decay=1e-3)
+    if SETTINGS[name] is None:
+        return jdaso.synchronous(inner, session=session)
+    phases, options = SETTINGS[name]
+    return jdaso.daso(inner, phases=phases(steps, epochs), session=session, **options)
+
+
+def train(task, name, session, epochs, seeds):
+    """Trains with one setting, once a seed; rows of scores."""
+    nodes = session.num_nodes
+    steps = len(task.order(0, nodes, 0))
+    tx, rows = make(task, name, session, steps, epochs), []
+
+    def run_epoch(params, state, order, arrays):
+        def step(carry, chosen):
+            params, state = carry
+            loss, grads = jax.value_and_grad(task.loss)(params, arrays, chosen)
+            updates, state = tx.update(grads, state, params, value=loss)
+            return (optax.apply_updates(params, updates), state), loss
+
+        return jax.lax.scan(step, (params, state), order)
+
+    init, epoch_of = tx.init, run_epoch
+    if session.simulated:
+        axes = {"axis_name": session.node_axis}
+        init = jax.vmap(tx.init, **axes)
+        epoch_of = jax.vmap(run_epoch, in_axes=(0, 0, 1, None), out_axes=(0, 1), **axes)
+    epoch_of = jax.jit(epoch_of, donate_argnums=(0, 1))
+    for seed in seeds:
+        params = task.init(jax.random.key(seed))
+        if session.simulated:
+            params = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], nodes, 0), params)
+        state, begin = init(params), time.perf_counter()
+        for epoch in range(epochs):
+            order = task.order(epoch, nodes, seed)
+            order = order if session.simulated else order[:, session.node]
+            (params, state), _ = epoch_of(params, state, order, task.arrays)
+        params = jdaso.finalize(params, state, session)
+        if session.simulated:
+            params = jax.tree.map(lambda x: x[0], params)
+        score = {key: float(value) for key, value in task.score(params).items()}
+        seconds = time.perf_counter() - begin
+        about = {"task": task.name, "nodes": nodes, "setting": name, "seed": seed}
+        rows.append({**about, **score, "seconds": seconds})
+        if session.node == 0:
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def measure(options, **about):
+    """All tasks and settings in this process."""
+    rows = []
+    for which in options.tasks:
+        task = TASKS[which](options.examples[which], options.batch[which])
+        for name in options.settings:
+            with jdaso.Session(**about) as session:
+                rows += train(task, name, session, options.epochs, range(options.seeds))
+            jax.clear_caches()
+    return rows
+
+
+def summary(rows):
+    """A row a task, number of nodes and setting: means over seeds."""
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["task"], row["engine"], row["nodes"], row["setting"]), []).append(row)
+    table = []
+    for (task, engine, nodes, name), group in groups.items():
+        base = groups.get((task, engine, nodes, "synchronous"), [])
+        base = base or groups.get((task, "simulated", 2, "synchronous"), [])
+        accuracy = [100 * row["accuracy"] for row in group]
+        behind = np.mean([100 * row["accuracy"] for row in base]) - np.mean(accuracy)
+        row = {"task": task, "engine": engine, "nodes": nodes, "setting": name}
+        row |= {"accuracy": float(np.mean(accuracy)), "spread": float(np.std(accuracy))}
+        row |= {"behind": float(behind), "loss": float(np.mean([r["loss"] for r in group]))}
+        table.append({**row, "seeds": len(group)})
+    return table
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--nodes", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--simulated", type=int, nargs="*", default=[8, 16, 32, 64, 128])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--virtual", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--name", default="accuracy", help="of the JSON file")
+    options = parser.parse_args()
+    options.examples = {"fashion": 60_000, "text": 20_000}
+    options.batch = {"fashion": 1024, "text": 256}
+    if options.quick:
+        options.seeds, options.epochs = 1, 2
+        options.nodes, options.simulated = [2], [8]
+        options.examples = {"fashion": 10_000, "text": 2_000}
+        options.batch = {"fashion": 256, "text": 64}
+        options.settings = [name for name in options.settings if name in QUICK]
+    return options
+
+
+QUICK = ("synchronous", "default", "corrected")
+
+
+def main():
+    options = parse()
+    if _report.is_rank():
+        rows = measure(options)
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.Get_rank() == 0:
+            _report.give(rows)
+        return
+    flags = ["--quick"] * options.quick + ["--seeds", options.seeds, "--epochs", options.epochs]
+    flags += ["--settings", *options.settings]
+    rows = []
+    for task in options.tasks:
+        for nodes in options.nodes:
+            found = _report.launch(__file__, [*flags, "--tasks", task], nodes)
+            rows += [{"engine": "mpi4jax", **row} for row in found]
+    simulate = partial(measure, options, engine="simulated")
+    for nodes in options.simulated:
+        rows += [{"engine": "simulated", **row} for row in simulate(num_nodes=nodes)]
+    _report.report(options.name, summary(rows), epochs=options.epochs, seeds=options.seeds)
+
+
+if __name__ == "__main__":
+    main()
