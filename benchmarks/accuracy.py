@@ -134,7 +134,9 @@ def summary(rows):
     """A row a task, number of nodes and setting: means over seeds."""
     groups = {}
     for row in rows:
-        groups.setdefault((row["task"], row["engine"], row["nodes"], row["setting"]), []).append(row)
+        groups.setdefault((row["task"], row["engine"], row["nodes"], row["setting"]), []).append(
+            row
+        )
     table = []
     for (task, engine, nodes, name), group in groups.items():
         base = groups.get((task, engine, nodes, "synchronous"), [])

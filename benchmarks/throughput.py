@@ -92,9 +92,12 @@ def torch_rows(cluster, method, parameters, options):
     """A peer of another environment; nothing where it cannot be had."""
     python, rows = Path(options.peers_python), []
     module = "horovod" if method == "horovod" else "torch"
-    there = python.exists() and not subprocess.run(
-        [str(python), "-c", f"import {module}"], capture_output=True
-    ).returncode
+    there = (
+        python.exists()
+        and not subprocess.run(
+            [str(python), "-c", f"import {module}"], capture_output=True
+        ).returncode
+    )
     if not there:
         print(f"{method}: {module} is not installed in {python.parent.parent}")
         return []

@@ -13,9 +13,9 @@ from ._exchange import Exchange, Received
 from ._header import BAD_LEAF, checksum, fingerprints, first_bad_leaf, header, loss_words
 from ._local import mean_locally
 from ._packing import (
+    cut,
     from_halves,
     from_leaves,
-    pack,
     to_halves,
     to_leaves,
     travels,
@@ -135,9 +135,9 @@ def exact_mean_of_everything(
     floats = layout.size + sum(leaf.size for leaf in leaves)
     mine = exchange.node == 0
     whole = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in whole)
-    packed = pack(exchange.layout, (*unpadded(layout, chunks), *leaves, *whole))
+    packed = cut(exchange.layout, (*unpadded(layout, chunks), *leaves, *whole))
     means, received = _mean_of_finite(exchange, packed, floats, head, step)
-    chunks = pack(layout, unpadded(exchange.layout, means, layout.size))
+    chunks = cut(layout, unpadded(exchange.layout, means, layout.size))
     rest = unpack(exchange.layout, means)[len(layout.exchanged) :]
     inner = from_halves(from_leaves(inner, rest), rest[len(leaves) :])
     return chunks, inner, received

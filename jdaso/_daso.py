@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from ._agreement import agree_on_init
-from ._averaging import Averaging, DasoState, select
+from ._averaging import Averaging, DasoState
 from ._blocking import (
     blocking_header,
     check_blocking,
@@ -226,20 +226,18 @@ def daso(
     ) -> tuple[PyTree, DasoState]:
         """Merge, then the exact mean, then start: each snapshot holds the latest merge.
 
-        The start packs anew: not what was merged is sent, but what optax's addition makes of it.
+        What is sent is not what was merged, but what optax's addition makes of it.
         """
-        exchange = between.exchange_of(params)
-        chunks = exchange.pack(optax.apply_updates(params, updates))
-        chunks, state = jax.lax.cond(
-            act.merge, lambda: between.merge(chunks, params, state, step), lambda: (chunks, state)
+        updates, state = jax.lax.cond(
+            act.merge,
+            lambda: between.merge(params, updates, state, step),
+            lambda: (updates, state),
         )
-        chunks, state = jax.lax.cond(
+        updates, state = jax.lax.cond(
             act.mean,
-            lambda: between.mean(chunks, apart, params, updates, state, step, value),
-            lambda: (chunks, state),
+            lambda: between.mean(apart, params, updates, state, step, value),
+            lambda: (updates, state),
         )
-        target = difference(exchange.unpack(params, chunks), params, updates)
-        updates = select(act.merge | act.mean, target, updates)
         state = jax.lax.cond(
             act.start, lambda: between.start(params, updates, state, step), lambda: state
         )

@@ -21,9 +21,9 @@ from jax.experimental import io_callback
 from ._compat import host_call
 from ._engine._channel import Channel
 from ._header import BAD_LEAF, CHECKSUM, HEADER, STATUS, STEP, differ
-from ._packing import Layout, from_leaves, layout_of, pack, to_leaves, unpack
+from ._packing import BLOCK, Layout, from_leaves, layout_of, pack, to_leaves, unpack
 from ._session import Session, guarded
-from ._types import Chunks, PyTree, ShapeDtype
+from ._types import Chunks, Leaves, PyTree, ShapeDtype
 from ._wire import Wire, attach, detach, sum_rows, wire_of
 
 CHUNK_BYTES = 16 * 2**20
@@ -39,14 +39,15 @@ class Received:
     """What an exchange brought.
 
     Attributes:
-        total: sum over nodes of what they sent, packed, the same on all nodes.
-        residual: what the wire took from the part that this node summed, else zeros, packed; empty
-            for the float32 wire.
+        total: sum over nodes of what they sent, the same on all nodes: leaves of a late exchange,
+            chunks of a mean.
+        residual: what the wire took from the part that this node summed; see `add_residual`. Of a
+            mean chunks, with zeros elsewhere. Empty for the float32 wire.
         heads: headers of all nodes, int32 ``[nodes, HEADER]``.
     """
 
-    total: Chunks
-    residual: Chunks
+    total: Chunks | Leaves
+    residual: Any
     heads: jax.Array
 
     @property
@@ -98,7 +99,8 @@ class Exchange:
         raise_nonfinite: bool = True,
     ) -> Exchange:
         """The exchange for trees like `tree`."""
-        layout = layout_of(tree, session.num_nodes, chunk_bytes)
+        align = BLOCK if wire == "int8" else 1
+        layout = layout_of(tree, session.num_nodes, chunk_bytes, align)
         return cls(session, layout, wire_of(wire), local_axis, name, owner, raise_nonfinite)
 
     def pack(self, tree: PyTree) -> Chunks:
@@ -151,70 +153,119 @@ class Exchange:
         return tuple(rows), tuple(lost), heads
 
     def start(
-        self,
-        chunks: Chunks,
-        head: jax.Array,
-        step: jax.Array,
-        turn: jax.Array,
-        *,
-        blocking: bool = False,
-    ) -> tuple[jax.Array, PyTree, Chunks]:
-        """Starts an exchange.
+        self, leaves: Leaves, head: jax.Array, step: jax.Array, turn: jax.Array
+    ) -> tuple[jax.Array, PyTree, Leaves]:
+        """Starts a late exchange.
 
         Args:
-            chunks: what this node sends, packed.
+            leaves: what this node sends, float32.
             head: its header.
             step: completed updates.
-            turn: which local device sends first; the chunks go round from there.
-            blocking: whether the step will wait for it at once (for the statistics).
+            turn: which local device sends first; the segments go round from there.
 
         Returns:
             The ticket (step + 1), what is in flight, and what was sent as the wire rounded it.
         """
-        encoded = [self.wire.encode(chunk) for chunk in chunks]
-        sent = tuple(self.wire.decode(chunk) for chunk in encoded)
-        ticket = step + 1
         if self.session.simulated:
-            return ticket, _to_flight(*self._reduce(encoded, head, _virtual(self.session))), sent
-        start = partial(_start, self.channel, owner=self.owner, blocking=blocking)
-        # A start that is refused keeps its ticket, so that the wait for it says why.
-        call = guarded(start, self.session, lambda ticket, *_: np.asarray(ticket))
-        tokens = [
-            self._from_one(
-                turn + k,
-                partial(self._call, call, ShapeDtype((), jnp.int32), ticket, k, chunk, head),
-                ShapeDtype((), jnp.int32),
-            )
-            for k, chunk in enumerate(encoded)
-        ]
+            encoded = [self.wire.encode(chunk) for chunk in pack(self.layout, leaves)]
+            sent = unpack(self.layout, tuple(self.wire.decode(chunk) for chunk in encoded))
+            flight = _to_flight(*self._reduce(encoded, head, _virtual(self.session)))
+            return step + 1, flight, sent
+        encoded = [self.wire.encode_leaf(leaf) for leaf in leaves]
+        sent = tuple(
+            self.wire.decode_leaf(parts, leaf.shape)
+            for parts, leaf in zip(encoded, leaves, strict=True)
+        )
+        calls = []
+        for s, segment in enumerate(self.layout.segments):
+            parts = itertools.chain(*encoded[segment.first : segment.last])
+            calls.append((partial(self.channel.start_segment, s=s), tuple(parts)))
+        return self._hand_over(calls, head, step, turn), (), sent
+
+    def _hand_over(
+        self,
+        calls: Sequence[tuple[Callable[..., int], tuple[jax.Array, ...]]],
+        head: jax.Array,
+        step: jax.Array,
+        turn: jax.Array,
+    ) -> jax.Array:
+        """Calls the channel with arrays, once each, the local devices in turn; gives the ticket."""
+        shape, tokens = ShapeDtype((), jnp.int32), []
+        for k, (start, arrays) in enumerate(calls):
+            call = partial(_start, start, owner=self.owner)
+            # A start that is refused keeps its ticket, so that the wait for it says why.
+            call = guarded(call, self.session, lambda ticket, *_: np.array(ticket))
+            call = partial(self._call, call, shape, step + 1, head, *arrays)
+            tokens.append(self._from_one(turn + k, call, shape))
         # The ticket comes from the callbacks, so that no later wait can be scheduled before them.
-        return jnp.stack(tokens).max(), (), sent
+        return jnp.stack(tokens).max()
 
     def wait(self, ticket: jax.Array, flight: PyTree, turn: jax.Array) -> Received:
-        """Waits for an exchange. Raises on every node what the headers say."""
+        """Waits for a late exchange. Raises on every node what the headers say."""
+        wire, layout = self.wire, self.layout
         if self.session.simulated:
-            return self._received(*self._from_flight(flight))
+            found = self._received(*self._from_flight(flight))
+            return dataclasses.replace(found, total=unpack(layout, found.total))
+        heads = self._wait_for_heads(ticket, turn)
+        leaves: list[jax.Array] = []
+        for s, segment in enumerate(layout.segments):
+            ends = [(d, -(-segment.end // n) - segment.begin // n, n) for d, n in wire.parts]
+            shapes = tuple(ShapeDtype((size,), dtype) for dtype, size, _ in ends)
+            fetch = partial(self.channel.fetch_segment, s=s)
+            vectors = self._fetch(fetch, shapes, ticket, heads, turn + s)
+            for leaf in range(segment.first, segment.last):
+                low = layout.offsets[leaf] - segment.begin
+                shape, size = layout.exchanged[leaf].reals, layout.exchanged[leaf].size
+                parts = [
+                    jax.lax.slice(vector, (low // n,), (-(-(low + size) // n),))
+                    for vector, (_, _, n) in zip(vectors, ends, strict=True)
+                ]
+                if wire.name == "int8":  # whole blocks
+                    parts[0] = jax.lax.slice(vectors[0], (low,), (low - (-size // BLOCK) * BLOCK,))
+                leaves.append(wire.decode_leaf(parts, shape))
+        residual = ()
+        if wire.narrow:
+            shape = ShapeDtype((sum(layout.widths),), jnp.float32)
+            residual = self._fetch(self.channel.fetch_residual, shape, ticket, heads, turn)
+        return Received(tuple(leaves), residual, heads)
+
+    def add_residual(self, leaves: Leaves, received: Received, factor: jax.Array) -> Leaves:
+        """`leaves` with `factor` times what the wire took from the part that this node summed."""
+        layout = self.layout
+        if self.session.simulated:
+            lost = unpack(layout, received.residual)
+            return tuple(x + factor * y for x, y in zip(leaves, lost, strict=True))
+        flat, shapes = [x.reshape(-1) for x in leaves], [x.shape for x in leaves]
+        start = first = 0
+        for width in layout.widths:  # this node's row of each chunk: a piece of a few leaves
+            low = start + self.session.node * width
+            for number, offset in enumerate(layout.offsets[:-1]):
+                begin, end = max(low, offset), min(low + width, offset + flat[number].size)
+                if begin < end:
+                    at = first + begin - low
+                    piece = jax.lax.slice(received.residual, (at,), (at + end - begin,))
+                    place = slice(begin - offset, end - offset)
+                    flat[number] = flat[number].at[place].add(factor * piece)
+            start, first = start + width * layout.nodes, first + width
+        return tuple(x.reshape(shape) for x, shape in zip(flat, shapes, strict=True))
+
+    def _fetch(
+        self, fetch: Callable[..., Any], shapes: Any, ticket: jax.Array, heads: jax.Array, turn: Any
+    ) -> Any:
+        """What the channel gives, on one local device, and from it on all."""
+        nothing = partial(_zeros, shapes)
+        # The headers are an argument so that XLA cannot fetch before it has waited.
+        call = guarded(lambda t, _: fetch(int(t)), self.session, nothing)
+        return self._from_one(turn, partial(self._call, call, shapes, ticket, heads[0, 0]), shapes)
+
+    def _wait_for_heads(self, ticket: jax.Array, turn: jax.Array) -> jax.Array:
         channel, nodes = self.channel, self.layout.nodes
         refused = np.zeros((self.layout.nodes, HEADER), np.int32)
         refused[:, STATUS] = 1
         wait = guarded(lambda t: channel.wait(int(t)), self.session, refused)
         shape = ShapeDtype((nodes, HEADER), jnp.int32)
         heads = self._from_one(turn, partial(self._call, wait, shape, ticket), shape)
-        heads = self._report(heads)
-        rows, lost = [], []
-        for k, width in enumerate(self.layout.widths):
-            shapes = (
-                ShapeDtype((nodes, self.wire.encoded_width(width)), self.wire.dtype),
-                ShapeDtype((width if self.wire.narrow else 0,), jnp.float32),
-            )
-            nothing = partial(_zeros, shapes)
-            # The headers are an argument so that XLA cannot fetch before it has waited.
-            fetch = guarded(lambda t, _, k=k: channel.fetch(int(t), k), self.session, nothing)
-            call = partial(self._call, fetch, shapes, ticket, heads[0, 0])
-            row, rest = self._from_one(turn + k, call, shapes)
-            rows.append(row)
-            lost.append(rest)
-        return self._received(tuple(rows), tuple(lost), heads, reported=True)
+        return self._report(heads)
 
     def total(self, chunks: Chunks, head: jax.Array, step: jax.Array) -> Received:
         """Sum over nodes; the step waits for it."""
@@ -223,8 +274,23 @@ class Exchange:
             if self.session.simulated:
                 return self._received(*self._reduce(encoded, head, _virtual(self.session)))
             return self._received(*self._watched(encoded, head, step))
-        ticket, flight, _ = self.start(chunks, head, step, step, blocking=True)
-        return self.wait(ticket, flight, step)
+        calls = [
+            (partial(self.channel.start_chunk, k=k), (self.wire.encode(chunk),))
+            for k, chunk in enumerate(chunks)
+        ]
+        ticket = self._hand_over(calls, head, step, step)
+        heads = self._wait_for_heads(ticket, step)
+        rows, lost = [], []
+        for k, width in enumerate(self.layout.widths):
+            shapes = (
+                ShapeDtype((self.layout.nodes, self.wire.encoded_width(width)), self.wire.dtype),
+                ShapeDtype((width if self.wire.narrow else 0,), jnp.float32),
+            )
+            fetch = partial(self.channel.fetch, k=k)
+            row, rest = self._fetch(fetch, shapes, ticket, heads, step + k)
+            rows.append(row)
+            lost.append(rest)
+        return self._received(tuple(rows), tuple(lost), heads, reported=True)
 
     def _watched(self, chunks: list[jax.Array], head: jax.Array, step: jax.Array) -> PyTree:
         """mpi4jax operations, with word to the session before and after: they have no limit."""
@@ -330,13 +396,15 @@ class Exchange:
         return jax.tree.map(partial(_spread, self.local_axis), jax.lax.cond(mine, call, none))
 
 
-def _start(channel: Channel, ticket: Any, k: Any, rows: Any, head: Any, **about: Any) -> np.ndarray:
-    rows, head = np.asarray(rows), np.asarray(head)
-    return np.asarray(channel.start_chunk(int(ticket), int(k), rows, head, **about), np.int32)
+def _start(
+    start: Callable[..., int], ticket: Any, head: Any, *arrays: Any, owner: int
+) -> np.ndarray:
+    arrays = tuple(np.asarray(x) for x in arrays)
+    return np.asarray(start(int(ticket), arrays, np.asarray(head), owner=owner), np.int32)
 
 
-def _zeros(shapes: Sequence[ShapeDtype], *_: Any) -> tuple[np.ndarray, ...]:
-    return tuple(np.zeros(shape.shape, shape.dtype) for shape in shapes)
+def _zeros(shapes: Any, *_: Any) -> Any:
+    return jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)
 
 
 def _to_flight(rows: Sequence[jax.Array], lost: Sequence[jax.Array], heads: jax.Array) -> PyTree:

@@ -4,13 +4,19 @@ The float leaves of a tree, as float32, are one long vector. It is cut into chun
 first can be on the wire while the last is still being packed, and each chunk into one row a node:
 ``[nodes, width]``. Row p is the part that node p will sum. Where the last chunk does not fill its
 rows, zeros do.
+
+A compiled step need not join its leaves to that vector: a late exchange takes and brings them as
+they are, a few at a time (`Segment`), and the host puts them where they belong.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import math
+from functools import cached_property
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +47,22 @@ class Leaf:
         """Its length in float32 numbers; a complex number takes two."""
         return math.prod(self.shape) * (2 if "complex" in self.dtype else 1)
 
+    @property
+    def reals(self) -> tuple[int, ...]:
+        """Its shape in float32 numbers."""
+        return (*self.shape, 2) if "complex" in self.dtype else self.shape
+
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+class Segment(NamedTuple):
+    """Leaves ``first`` to ``last - 1``, elements ``begin`` to ``end - 1`` of the vector."""
+
+    first: int
+    last: int
+    begin: int
+    end: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,24 +72,44 @@ class Layout:
     leaves: tuple[Leaf, ...]
     nodes: int
     chunk_size: int
+    align: int = 1  # leaves begin at multiples of it, with zeros between them
 
     @property
     def exchanged(self) -> tuple[Leaf, ...]:
         """The leaves that travel."""
         return tuple(leaf for leaf in self.leaves if leaf.exchanged)
 
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each leaf begins in the vector; and, last, where the vector ends."""
+        ends = itertools.accumulate((self._room(leaf) for leaf in self.exchanged), initial=0)
+        return tuple(ends)
+
+    def _room(self, leaf: Leaf) -> int:
+        return -(-leaf.size // self.align) * self.align
+
     @property
     def size(self) -> int:
-        """Float32 numbers in all, without padding."""
-        return sum(leaf.size for leaf in self.exchanged)
+        """Float32 numbers in all, without padding at the end."""
+        return self.offsets[-1]
 
     def leaf_at(self, chunk: int, index: int) -> int:
         """The number of the leaf that holds element `index` of a chunk."""
         place = sum(self.widths[:chunk]) * self.nodes + index
-        ends = itertools.accumulate(leaf.size for leaf in self.exchanged)
-        return next(number for number, end in enumerate(ends) if place < end)
+        return bisect.bisect_right(self.offsets, place) - 1
 
-    @property
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """Runs of whole leaves that just reach a chunk's size; an empty one where there are none."""
+        found, first = [], 0
+        for last in range(1, len(self.exchanged) + 1):
+            begin, end = self.offsets[first], self.offsets[last]
+            if end - begin >= self.chunk_size or last == len(self.exchanged):
+                found.append(Segment(first, last, begin, end))
+                first = last
+        return tuple(found) or (Segment(0, 0, 0, 0),)
+
+    @cached_property
     def widths(self) -> tuple[int, ...]:
         """Length of a row, for each chunk. An empty tree has one chunk of one block."""
         full, rest = divmod(self.size, self.chunk_size)
@@ -93,16 +133,17 @@ def describe(tree: PyTree) -> tuple[Leaf, ...]:
     )
 
 
-def layout_of(tree: PyTree, nodes: int, chunk_bytes: int) -> Layout:
+def layout_of(tree: PyTree, nodes: int, chunk_bytes: int, align: int = 1) -> Layout:
     """The layout of a tree.
 
     Args:
         tree: arrays, tracers or shapes.
         nodes: P, the number of rows.
         chunk_bytes: about how many bytes of float32 go into a chunk.
+        align: leaves begin at multiples of it (of `BLOCK`, so that each has scales of its own).
     """
     unit = nodes * BLOCK
-    return Layout(describe(tree), nodes, max(chunk_bytes // 4 // unit, 1) * unit)
+    return Layout(describe(tree), nodes, max(chunk_bytes // 4 // unit, 1) * unit, align)
 
 
 def to_leaves(tree: PyTree) -> Leaves:
@@ -161,7 +202,17 @@ def strip(tree: PyTree) -> Leaves:
 
 def pack(layout: Layout, leaves: Leaves) -> Chunks:
     """Float32 leaves to chunks; `unpack` undoes it."""
-    chunks, flat = [], [leaf.reshape(-1) for leaf in leaves]
+    vectors = []
+    for leaf, (begin, end) in zip(leaves, itertools.pairwise(layout.offsets), strict=True):
+        vectors.append(leaf)
+        if end - begin > leaf.size:
+            vectors.append(jnp.zeros(end - begin - leaf.size, jnp.float32))
+    return cut(layout, tuple(vectors))
+
+
+def cut(layout: Layout, vectors: Leaves) -> Chunks:
+    """Chunks of the vector that these arrays make, one after another."""
+    chunks, flat = [], [vector.reshape(-1) for vector in vectors]
     begin = 0
     for width in layout.widths:
         end = begin + width * layout.nodes
@@ -181,24 +232,22 @@ def pack(layout: Layout, leaves: Leaves) -> Chunks:
 def unpack(layout: Layout, chunks: Chunks) -> Leaves:
     """Chunks to float32 leaves, in the shapes that `to_leaves` gave."""
     flat = [chunk.reshape(-1) for chunk in chunks]
-    leaves, offset = [], 0
-    for leaf in layout.exchanged:
+    leaves = []
+    for leaf, offset in zip(layout.exchanged, layout.offsets, strict=False):
         pieces, begin = [], 0
         for chunk in flat:
             low, high = max(offset - begin, 0), min(offset + leaf.size - begin, chunk.size)
             if low < high:
                 pieces.append(jax.lax.slice(chunk, (low,), (high,)))
             begin += chunk.size
-        shape = (*leaf.shape, 2) if "complex" in leaf.dtype else leaf.shape
-        leaves.append(jnp.concatenate(pieces).reshape(shape))
-        offset += leaf.size
+        leaves.append(jnp.concatenate(pieces).reshape(leaf.reals))
     return tuple(leaves)
 
 
 def unpadded(layout: Layout, chunks: Chunks, size: int | None = None) -> Leaves:
     """The first `size` numbers of chunks (all, without padding), one vector a chunk.
 
-    `pack` takes them like the leaves that they hold.
+    `cut` takes them like the leaves that they hold.
     """
     left, vectors = layout.size if size is None else size, []
     for chunk in chunks:
@@ -215,7 +264,7 @@ def to_vector(layout: Layout, chunks: Chunks) -> jax.Array:
 
 def from_vector(layout: Layout, vector: jax.Array | tuple[()]) -> Chunks:
     """What `to_vector` took; nothing for a state that holds nothing."""
-    return () if isinstance(vector, tuple) else pack(layout, (vector,))
+    return () if isinstance(vector, tuple) else cut(layout, (vector,))
 
 
 def travels(x) -> bool:

@@ -24,7 +24,7 @@ from ._compat import (
     wait_for_steps,
 )
 from ._control import Control, Facts
-from ._engine import BRINGS_RESULTS, ENGINES, check_engine, make_reducer
+from ._engine import ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
 from ._header import STATUS, STEP, complaint
 from ._packing import Layout, Leaf
@@ -222,7 +222,6 @@ class Session:
                 self.timeline,
                 comm,
                 sends=self.engine != "instant",
-                keeps_results=self.engine not in BRINGS_RESULTS,
             )
             self._channels[key] = channel
         return self._channels[key]

@@ -39,6 +39,6 @@ class Transport(Protocol):
         """Row p of `rows` goes to node p; row p of the result came from node p."""
         ...
 
-    def all_gather(self, row: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """Row p of the result is what node p gave; it is `out`, where the engine was given one."""
+    def all_gather(self, row: np.ndarray, out: np.ndarray) -> None:
+        """Row p of `out` becomes what node p gave."""
         ...

@@ -7,6 +7,8 @@ bits. Narrow formats carry differences with error feedback (see `_averaging`), n
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -67,6 +69,33 @@ class Wire:
             most = xp.clip(rows, np.float32(-_FLOAT16_MAX), np.float32(_FLOAT16_MAX))
             rows = xp.where(xp.isfinite(rows), most, rows)
         return _bits(rows.astype(self.name if xp is jnp else _NUMPY[self.name]), np.uint16)
+
+    def encode_leaf(self, leaf: jax.Array) -> tuple[jax.Array, ...]:
+        """A float32 leaf as its numbers on the wire and, on int8, its scales.
+
+        The numbers as the leaf is shaped; on int8 as bytes, filled up to whole blocks.
+        """
+        if self.name != "int8":
+            return (self.encode(leaf),)
+        flat = leaf.reshape(-1)
+        flat = jnp.pad(flat, (0, -flat.size % BLOCK))
+        row = self.encode(flat.reshape(1, -1))[0]
+        return row[: flat.size], _bits(row[flat.size :].reshape(-1, 4), np.float32)
+
+    def decode_leaf(self, parts: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
+        """What `encode_leaf` gave, or whole blocks cut from it, as float32."""
+        if self.name != "int8":
+            return self.decode(parts[0]).reshape(shape)
+        numbers, scales = parts
+        blocks = _bits(numbers, np.int8).reshape(-1, BLOCK).astype(jnp.float32)
+        return (blocks * scales[:, None]).reshape(-1)[: math.prod(shape)].reshape(shape)
+
+    @property
+    def parts(self) -> tuple[tuple[np.dtype, int], ...]:
+        """Of what `encode_leaf` gives: dtype, and for how many numbers an element stands."""
+        if self.name == "int8":
+            return (np.dtype(np.uint8), 1), (np.dtype(np.float32), BLOCK)
+        return ((self.dtype, 1),)
 
     def first_bad(self, rows: np.ndarray) -> int | None:
         """Index of the first number in encoded rows ``[n, w]`` that is not finite, on the host.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,21 +18,12 @@ from .._types import Transport
 from .._wire import Wire, sum_rows
 
 ENGINES = ("mpi4jax", "mpi4py", "simulated", "instant")
-BRINGS_RESULTS = ("mpi4jax",)
-"""Engines whose results are in buffers of their own, new each time."""
 
-
-class Reduced(NamedTuple):
-    """What the nodes made of one chunk."""
-
-    rows: np.ndarray  # encoded sums [nodes, w], the same on all nodes
-    residual: np.ndarray  # float32 [width]: what encoding took from the part that this node summed
-
-
-Reducer = Callable[[np.ndarray, int, np.ndarray | None, bool], tuple[Reduced, np.ndarray | None]]
-"""Takes encoded rows to send ``[nodes, width or more]``, that width, a buffer for the result (None
-for `BRINGS_RESULTS`), and whether the rows end in a header; gives the result and, if so, the
-headers of all nodes."""
+Reducer = Callable[[np.ndarray, int, np.ndarray, bool], tuple[np.ndarray, np.ndarray | None]]
+"""Takes encoded rows to send ``[nodes, width or more]``, that width, a buffer for the encoded sums
+``[nodes, width]``, the same on all nodes, and whether the rows end in a header. Gives what encoding
+took from the part that this node summed (float32 ``[width]``; empty for the float32 wire) and, if
+so, the headers of all nodes."""
 
 
 def check_engine(name: str, num_nodes: int) -> None:
@@ -101,15 +92,15 @@ def _reduce(
     sums: Callable[..., tuple[Any, Any]],
     rows: np.ndarray,
     width: int,
-    out: np.ndarray | None,
+    out: np.ndarray,
     headed: bool,
-) -> tuple[Reduced, np.ndarray | None]:
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Each node sums its part and gathers the others': the bytes of a ring, the same bits."""
     received = transport.all_to_all(rows)
     encoded, residual = sums(received, width)
     heads = _heads(wire, received) if headed else None
-    gathered = transport.all_gather(np.asarray(encoded), out)
-    return Reduced(gathered, np.asarray(residual)), heads
+    transport.all_gather(np.asarray(encoded), out)
+    return np.asarray(residual), heads
 
 
 def _heads(wire: Wire, rows: np.ndarray) -> np.ndarray:
@@ -133,10 +124,9 @@ class _Instant:
         self._multiply = compiled_for_host(multiply)
 
     def __call__(
-        self, rows: np.ndarray, width: int, out: np.ndarray | None, headed: bool
-    ) -> tuple[Reduced, np.ndarray | None]:
+        self, rows: np.ndarray, width: int, out: np.ndarray, headed: bool
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """P times the node's own rows."""
         encoded, residual = self._multiply(rows, width)
-        assert out is not None
         np.copyto(out, encoded)
-        return Reduced(out, np.asarray(residual)), _heads(self._wire, rows) if headed else None
+        return np.asarray(residual), _heads(self._wire, rows) if headed else None

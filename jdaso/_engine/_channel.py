@@ -1,6 +1,6 @@
 """A channel: one optimizer's exchanges, in the background, on a communicator and thread of its own.
 
-Compiled steps call `start_chunk`, `wait` and `fetch` from host callbacks. The thread reduces the
+Compiled steps call `start_...`, `wait` and `fetch_...` from host callbacks. The thread reduces the
 chunks of a ticket in their order, whatever the order in which the devices hand them over, so that
 all nodes meet in the same calls:
 
@@ -19,21 +19,24 @@ the next but one starts (once one was started again: before, there is one place 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import threading
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from .._control import Control
 from .._header import BAD_LEAF, EXCHANGE_SECONDS, HEADER, STATUS, STEP_SECONDS
-from .._packing import Layout
+from .._packing import BLOCK, Layout, Segment
 from .._timeline import Timeline
 from .._types import NodeError
 from .._wire import Wire
-from . import Reduced, Reducer
+from . import Reducer
 
 log = logging.getLogger("jdaso")
 
@@ -42,16 +45,23 @@ _LEAVE_SECONDS = 1.0
 
 
 class Job:
-    """One exchange on its way."""
+    """One exchange on its way.
 
-    def __init__(self, ticket: int, owner: int, blocking: bool, place: list[np.ndarray | None]):
+    It is handed over, and later fetched, in pieces: chunks of a mean that a step waits for,
+    segments of leaves of a late exchange.
+    """
+
+    def __init__(self, ticket: int, owner: int, blocking: bool, layout: Layout, place: Place):
         self.ticket, self.owner, self.blocking = ticket, owner, blocking
-        self.place, chunks = place, len(place)
+        self.place = place
         self.step = ticket - 1
         self.begin_seconds = time.perf_counter()
+        chunks = len(layout.widths)
+        self.missing = [1] * chunks if blocking else _pieces_of_chunks(layout)
+        self.handed = [False] * (chunks if blocking else len(layout.segments))
         self.ready = [threading.Event() for _ in range(chunks)]
         self.done = threading.Event()
-        self.results: list[Reduced | None] = [None] * chunks
+        self.residuals: list[np.ndarray] = []
         self.heads: np.ndarray | None = None
         self.error: NodeError | None = None
         self.bad_leaf = 0  # 1 + the first one that is not finite
@@ -62,15 +72,73 @@ class Job:
     @property
     def merged(self) -> bool:
         """Whether all of it was fetched, at least once."""
-        return self.fetched >= len(self.ready)
+        return self.fetched >= len(self.handed)
+
+    def hand_over(self, piece: int, chunks: Iterable[int]) -> None:
+        """Notes that a piece, which is part of these chunks, is there; the lock is held."""
+        self.handed[piece] = True
+        for k in chunks:
+            self.missing[k] -= 1
+            if self.missing[k] == 0:
+                self.ready[k].set()
+
+
+class Place:
+    """Room for the results of one exchange: the rows of each chunk, and the same as vectors.
+
+    The vectors are what the rows hold, one after another; only int8's are apart, because its
+    scales stand at the ends of rows.
+    """
+
+    def __init__(self, layout: Layout, wire: Wire):
+        ends = list(itertools.accumulate((layout.nodes * w for w in layout.widths), initial=0))
+        self._ranges, self._apart = list(itertools.pairwise(ends)), len(wire.parts) > 1
+        self.vectors = [np.zeros(ends[-1] // each, dtype) for dtype, each in wire.parts]
+        if self._apart:
+            shapes = [(layout.nodes, wire.encoded_width(w)) for w in layout.widths]
+            self.rows = [np.zeros(shape, wire.dtype) for shape in shapes]
+        else:
+            whole = self.vectors[0]
+            self.rows = [whole[a:b].reshape(layout.nodes, -1) for a, b in self._ranges]
+
+    @property
+    def nbytes(self) -> int:
+        """Host memory that it takes."""
+        return sum(x.nbytes for x in (*self.vectors, *(self.rows if self._apart else ())))
+
+    def spread(self, k: int) -> None:
+        """Brings the rows of a chunk to the vectors."""
+        if self._apart:
+            (begin, end), rows = self._ranges[k], self.rows[k]
+            width = (end - begin) // len(rows)
+            numbers, scales = self.vectors
+            numbers[begin:end].reshape(len(rows), -1)[:] = rows[:, :width]
+            scales = scales[begin // BLOCK : end // BLOCK].view(np.uint8)
+            scales.reshape(len(rows), -1)[:] = rows[:, width:]
+
+
+def _pieces_of_chunks(layout: Layout) -> list[int]:
+    """Of how many segments each chunk holds something; an empty chunk waits for the last."""
+    counts = [0] * len(layout.widths)
+    for segment in layout.segments:
+        for k in _chunks_of(layout, segment):
+            counts[k] += 1
+    return counts
+
+
+def _chunks_of(layout: Layout, segment: Segment) -> range:
+    """The chunks that hold something of a segment."""
+    full = layout.widths[0] * layout.nodes
+    last = max(segment.end - 1, segment.begin) // full
+    return range(segment.begin // full, min(last, len(layout.widths) - 1) + 1)
 
 
 class Channel:
     """Exchanges of one layout on one wire.
 
-    Staging: the rows to send and, with `keeps_results`, the rows of the result, each once the size
-    of what is sent, allocated here and used for every exchange. Where steps are thrown away there
-    is a second place for results. Without `keeps_results` the engine brings its own, new each time.
+    Staging: the rows to send and a place for the result, each once the size of what is sent (on
+    int8 the place twice), allocated here and used for every exchange. Where steps are thrown away
+    there is a second place.
     """
 
     def __init__(
@@ -83,7 +151,6 @@ class Channel:
         comm: Any,
         *,
         sends: bool = True,
-        keeps_results: bool = True,
     ):
         self.layout, self.wire, self.comm, self._sends = layout, wire, comm, sends
         self._reduce, self._control, self._timeline = reducer, control, timeline
@@ -94,8 +161,7 @@ class Channel:
         # The header gathers beside the rows: the last result has the width of what was encoded.
         widths[-1] -= wire.header_width
         self._shapes = [(self._nodes, width) for width in widths]
-        self._keeps_results = keeps_results
-        self._places = [self._place()]
+        self._places = [Place(layout, wire)]
         self._repeats = False  # whether an exchange was ever started again
         self._jobs: dict[int, Job] = {}
         self._lock = threading.Lock()
@@ -109,42 +175,113 @@ class Channel:
     @property
     def staging_bytes(self) -> int:
         """Host memory that the channel holds between exchanges."""
-        held = [x for place in (self._send, *self._places) for x in place if x is not None]
-        return sum(buffer.nbytes for buffer in held)
-
-    def _place(self) -> list[np.ndarray | None]:
-        """Room for the results of one exchange."""
-        if not self._keeps_results:
-            return [None for _ in self._shapes]
-        return [np.zeros(shape, self.wire.dtype) for shape in self._shapes]
+        return sum(x.nbytes for x in (*self._send, *self._places))
 
     def start_chunk(
         self,
         ticket: int,
-        k: int,
-        rows: np.ndarray,
+        arrays: Sequence[np.ndarray],
         head: np.ndarray,
         *,
+        k: int,
         owner: int = 0,
-        blocking: bool = False,
     ) -> int:
-        """Takes chunk k of exchange `ticket`; returns the ticket.
+        """Takes chunk k of a mean that the step waits for; returns the ticket.
 
         Args:
             ticket: the exchange.
-            k: the chunk.
-            rows: encoded ``[nodes, w]``.
+            arrays: one, the encoded rows ``[nodes, w]``.
             head: this node's header.
+            k: the chunk.
             owner: the optimizer, which may start its exchange again while it is in flight; 0 for
                 one that may not.
-            blocking: whether a step will wait for it at once.
         """
         begin = time.perf_counter()
+        job = self._enter(ticket, k, head, owner, blocking=True)
+        if job.error is None:
+            (rows,) = arrays
+            np.copyto(self._send[k][:, : rows.shape[1]], rows)
+            with self._lock:
+                job.hand_over(k, (k,))
+        self._lose("start", job, begin)
+        return ticket
+
+    def start_segment(
+        self,
+        ticket: int,
+        arrays: Sequence[np.ndarray],
+        head: np.ndarray,
+        *,
+        s: int,
+        owner: int = 0,
+    ) -> int:
+        """Takes segment s of a late exchange; returns the ticket.
+
+        Args:
+            ticket: the exchange.
+            arrays: the parts of its leaves, as `Wire.encode_leaf` gives them, leaf by leaf.
+            head: this node's header.
+            s: the segment.
+            owner: see `start_chunk`.
+        """
+        begin = time.perf_counter()
+        job = self._enter(ticket, s, head, owner, blocking=False)
+        if job.error is None:
+            flat = [array.reshape(-1) for array in arrays]
+            for number, source, target in self._copies[s]:
+                np.copyto(target, flat[number][source].view(target.dtype))
+            with self._lock:
+                job.hand_over(s, _chunks_of(self.layout, self.layout.segments[s]))
+        self._lose("start", job, begin)
+        return ticket
+
+    @cached_property
+    def _copies(self) -> list[list[tuple[int, slice, np.ndarray]]]:
+        """For each segment: which part of its leaves, from where in it, goes to where."""
+        layout, plans = self.layout, []
+        full = layout.widths[0] * layout.nodes
+        for segment in layout.segments:
+            plan, number = [], 0
+            for leaf in range(segment.first, segment.last):
+                low, high = layout.offsets[leaf], layout.offsets[leaf]
+                size = layout.exchanged[leaf].size
+                high += -(-size // layout.align) * layout.align
+                for k in range(low // full, (high - 1) // full + 1):
+                    for begin, end, targets in self._rows_of(k, k * full, low, high):
+                        for part, ((_, each), target) in enumerate(
+                            zip(self.wire.parts, targets, strict=True)
+                        ):
+                            source = slice((begin - low) // each, (end - low) // each)
+                            plan.append((number + part, source, target))
+                number += len(self.wire.parts)
+            plans.append(plan)
+        return plans
+
+    def _rows_of(
+        self, k: int, start: int, low: int, high: int
+    ) -> Iterator[tuple[int, int, list[np.ndarray]]]:
+        """Where elements `low` to `high` of the vector lie in chunk k, which begins at `start`."""
+        send, width = self._send[k], self.layout.widths[k]
+        low, high = max(low, start), min(high, start + width * self._nodes)
+        if send.shape[1] == width:  # rows without anything at their ends: one run of memory
+            yield low, high, [send.reshape(-1)[low - start : high - start]]
+            return
+        for row in range((low - start) // width, (high - start - 1) // width + 1):
+            at = start + row * width
+            begin, end = max(low, at), min(high, at + width)
+            targets = [send[row, begin - at : end - at]]
+            if len(self.wire.parts) > 1:
+                first, last = (width + 4 * (x - at) // BLOCK for x in (begin, end))
+                targets.append(send[row, first:last].view(np.uint8))
+            yield begin, end, targets
+
+    def _enter(self, ticket: int, piece: int, head: np.ndarray, owner: int, blocking: bool) -> Job:
+        """The job that a piece belongs to, begun if it is the first."""
         with self._lock:
             if self.closed:
                 raise self._control.closed_error()
             job = self._jobs.get(ticket)
-            if job is not None and not job.merged and job.ready[k].is_set():
+            if job is not None and not job.merged and job.handed[piece]:
                 if not owner or owner != job.owner:
                     job.error = self._control.error(
                         "Two exchanges of equal shapes are in flight at once. Give the second "
@@ -152,27 +289,20 @@ class Channel:
                         "jdaso.mean averages in one step into one tree.",
                         job.step,
                     )
-                    return ticket
+                    return job
                 self._repeats = True
                 job.error = job.error or self._await(job)
                 if job.error is not None:
-                    return ticket
-                job.waited, job.fetched = True, len(job.ready)
+                    return job
+                job.waited, job.fetched = True, len(job.handed)
             if job is None or job.merged:
                 job = self._begin(ticket, owner, blocking)
-        if job.error is not None:
-            return ticket
-        send = self._send[k]
-        if k == len(self._send) - 1:
-            words = np.array(head, np.int32)
-            words.view(np.float32)[EXCHANGE_SECONDS] = self._exchange_seconds
-            words.view(np.float32)[STEP_SECONDS] = self._step_seconds
-            send[:, -self.wire.header_width :] = words.view(self.wire.dtype)
-            send = send[:, : -self.wire.header_width]
-        np.copyto(send, rows)
-        job.ready[k].set()
-        self._lose("start", job, begin)
-        return ticket
+                words = np.array(head, np.int32)
+                words.view(np.float32)[EXCHANGE_SECONDS] = self._exchange_seconds
+                words.view(np.float32)[STEP_SECONDS] = self._step_seconds
+                if job.error is None:  # else what is on the wire may still be read
+                    self._send[-1][:, -self.wire.header_width :] = words.view(self.wire.dtype)
+        return job
 
     def wait(self, ticket: int) -> np.ndarray:
         """Headers of all nodes, int32 ``[nodes, HEADER]``, once all chunks are in.
@@ -197,14 +327,35 @@ class Channel:
 
     def fetch(self, ticket: int, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Encoded rows of chunk k, and the residual of this node's part; after `wait`."""
-        job = self._jobs.get(ticket)
-        result = job.results[k] if job is not None else None
-        if job is None or result is None:
+        job = self._fetched(ticket)
+        if job is None:
             width = self.layout.widths[k] if self.wire.narrow else 0
             return np.zeros(self._shapes[k], self.wire.dtype), np.zeros(width, np.float32)
+        return job.place.rows[k], job.residuals[k]
+
+    def fetch_segment(self, ticket: int, s: int) -> tuple[np.ndarray, ...]:
+        """The vectors of segment s, encoded, a part each; after `wait`."""
+        segment, job = self.layout.segments[s], self._fetched(ticket)
+        ranges = [(d, segment.begin // n, -(-segment.end // n)) for d, n in self.wire.parts]
+        if job is None:
+            return tuple(np.zeros(end - begin, dtype) for dtype, begin, end in ranges)
+        whole = zip(job.place.vectors, ranges, strict=True)
+        return tuple(vector[begin:end] for vector, (_, begin, end) in whole)
+
+    def fetch_residual(self, ticket: int) -> np.ndarray:
+        """What the wire took from the parts that this node summed, chunk after chunk, float32."""
+        job = self._jobs.get(ticket)
+        if job is None or len(job.residuals) < len(self._send):
+            return np.zeros(sum(self.layout.widths), np.float32)
+        return np.concatenate(job.residuals)
+
+    def _fetched(self, ticket: int) -> Job | None:
+        job = self._jobs.get(ticket)
+        if job is None or len(job.residuals) < len(self._send):  # it failed
+            return None
         with self._lock:  # several devices fetch at once
             job.fetched += 1
-        return result
+        return job
 
     def in_flight(self) -> list[Job]:
         """Exchanges that were started and never waited for."""
@@ -230,9 +381,9 @@ class Channel:
         self._jobs = {job.ticket: job for job in last}
         free = [place for place in self._places if all(place is not job.place for job in last)]
         if not free:
-            free = [self._place()]
+            free = [Place(self.layout, self.wire)]
             self._places += free
-        job = self._jobs[ticket] = Job(ticket, owner, blocking, free[0])
+        job = self._jobs[ticket] = Job(ticket, owner, blocking, self.layout, free[0])
         if error is not None:  # it is not begun: whoever waits for it is told why
             job.error = error
             job.done.set()
@@ -282,13 +433,16 @@ class Channel:
         rows, last = self._send[k], k == len(self._send) - 1
         if not job.blocking:
             self._look_for_bad(job, k)
-        result, heads = self._reduce(rows, self._shapes[k][1], job.place[k], last)
-        job.results[k] = result
+        out = job.place.rows[k]
+        residual, heads = self._reduce(rows, self._shapes[k][1], out, last)
+        if not job.blocking:
+            job.place.spread(k)
+        job.residuals.append(residual)
         if last:
             job.heads = heads
         if not self._sends:
             return
-        moved = rows.nbytes + result.rows.nbytes
+        moved = rows.nbytes + out.nbytes
         self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
 
     def _look_for_bad(self, job: Job, k: int) -> None:

@@ -60,7 +60,6 @@ class Mpi4jaxTransport:
         """See `Transport`."""
         return np.asarray(self._all_to_all(jax.device_put(rows, self._cpu)))
 
-    def all_gather(self, row: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """See `Transport`; the result is a buffer of JAX's."""
-        del out
-        return np.asarray(self._all_gather(jax.device_put(row, self._cpu)))
+    def all_gather(self, row: np.ndarray, out: np.ndarray) -> None:
+        """See `Transport`."""
+        np.copyto(out, self._all_gather(jax.device_put(row, self._cpu)))

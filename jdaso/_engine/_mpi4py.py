@@ -30,11 +30,9 @@ class Mpi4pyTransport:
         self._finish(self._comm.Ialltoall(_bytes(rows), _bytes(out)))
         return out
 
-    def all_gather(self, row: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    def all_gather(self, row: np.ndarray, out: np.ndarray) -> None:
         """See `Transport`."""
-        assert out is not None
         self._finish(self._comm.Iallgather(_bytes(row), _bytes(out)))
-        return out
 
     def _buffer(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if shape not in self._received:

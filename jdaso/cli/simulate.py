@@ -86,7 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
     """The cluster, what is trained, and the devices of a node; options go before a preset."""
-    known = {"rate": "10gbit", "latency_us": 20.0, "devices": 4, **PRESETS.get(arguments.preset, {})}
+    known = {
+        "rate": "10gbit",
+        "latency_us": 20.0,
+        "devices": 4,
+        **PRESETS.get(arguments.preset, {}),
+    }
     given = {key: getattr(arguments, key) for key in known}
     chosen = {key: known[key] if given[key] is None else given[key] for key in known}
     fabric = Fabric(

@@ -170,9 +170,7 @@ def predict(fabric: Fabric, training: Training) -> Prediction:
     exposed = max(0.0, exchange + lag - training.delay * bare)
     step = bare + (start + merge + exposed) / every
     sent = 2 * (fabric.nodes - 1) / fabric.nodes * training.parameters * WIRE_BYTES[training.wire]
-    return Prediction(
-        step, bare, exchange, (start + merge) / every, exposed / every, sent / every
-    )
+    return Prediction(step, bare, exchange, (start + merge) / every, exposed / every, sent / every)
 
 
 def predict_synchronous(
@@ -236,9 +234,7 @@ def advise(
         scale = exchange_seconds_measured / modelled if modelled else 1.0
     for wire in ("float32", "bfloat16", "int8"):
         slower = dataclasses.replace(fabric, efficiency=min(1.0, fabric.efficiency / scale))
-        exchange = exchange_seconds(
-            slower, training.parameters, wire, training.chunk_bytes
-        )
+        exchange = exchange_seconds(slower, training.parameters, wire, training.chunk_bytes)
         lag = fabric.wait_for_slowest * math.sqrt(training.sync_every)
         delay = max(1, math.ceil((exchange + lag) / training.step_seconds))
         every = max(delay, training.sync_every)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from jdaso._control import Control
-from jdaso._engine import Reduced
 from jdaso._engine._channel import Channel
 from jdaso._header import HEADER, STATUS
 from jdaso._lookout import Lookout
@@ -29,7 +28,7 @@ class Link:
         if not self.up:
             raise RuntimeError("the link is down")
         np.copyto(out, rows[:, :width])
-        return Reduced(out, np.zeros(0, np.float32)), np.ones((1, HEADER), np.int32)
+        return np.zeros(0, np.float32), np.ones((1, HEADER), np.int32)
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def channel(link):
 def start(channel, ticket):
     for k, width in enumerate(channel.layout.widths):
         rows = np.full((1, width), ticket, np.float32)
-        assert channel.start_chunk(ticket, k, rows, np.zeros(HEADER, np.int32)) == ticket
+        assert channel.start_chunk(ticket, [rows], np.zeros(HEADER, np.int32), k=k) == ticket
 
 
 def test_a_start_after_an_exchange_that_failed_unseen_says_why(channel, link):
