@@ -48,13 +48,12 @@ class Loop:
         )
 
     def _start(self, leaf, step):
-        chunks = self.exchange.pack([leaf])
-        ticket, _, sent = self.exchange.start(chunks, header(step=step), step, step)
-        return ticket, jax.tree.map(jnp.subtract, chunks, sent) if self.exchange.wire.narrow else ()
+        ticket, _, (sent,) = self.exchange.start((leaf,), header(step=step), step, step)
+        return ticket, leaf - sent if self.exchange.wire.narrow else ()
 
     def _wait(self, ticket):
         received = self.exchange.wait(ticket, (), jnp.int32(0))
-        return self.exchange.unpack([self.leaf], received.total), received.residual
+        return received.total, received.residual
 
     def exchange_alone(self):
         ticket, lost = self.start(self.leaf, jnp.int32(self.step))

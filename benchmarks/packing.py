@@ -8,9 +8,9 @@ rows for the rest). XLA's results are in memory of their own: "new copy" is what
 copy into such. malloc is set as `Session` sets it where there are several nodes.
 
 "staging" is what an engine holds between exchanges and uses again, in times of what is sent; mark:
-at most 3, allocated once. "results" are what it holds besides, from the end of an exchange to the
-start of the next, in memory that is new each time: with mpi4jax JAX's own buffers, with narrow
-wires what rounding took from the part that this node summed, in float32.
+at most 3, allocated once. "new" is what it holds besides, from the end of an exchange to the start
+of the next, in memory that is new each time: with narrow wires what rounding took from the part
+that this node summed, in float32.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import numpy as np
 
 import jdaso
 from jdaso._compat import keep_freed_memory
-from jdaso._engine import BRINGS_RESULTS, compiled_for_host, sum_part
+from jdaso._engine import compiled_for_host, sum_part
 from jdaso._exchange import CHUNK_BYTES, Exchange
 from jdaso._header import header
 from jdaso._packing import layout_of, pack, unpack
@@ -82,28 +82,25 @@ def speeds(megabytes, repeats):
 
 
 def staging(megabytes, engine, wire):
-    """Two exchanges on one node's channel; what it holds, and whether that is the same memory."""
+    """Two exchanges on one node's channel: what it holds, the same memory or not, what is new."""
     leaf = jnp.ones(megabytes * 2**18)
     with jdaso.Session(engine=engine) as session:
         exchange = Exchange.of([leaf], session, wire=wire)
-        start = jax.jit(lambda x, n: exchange.start(exchange.pack([x]), header(step=n), n, n)[0])
+        start = jax.jit(lambda x, n: exchange.start((x,), header(step=n), n, n)[0])
         wait = jax.jit(lambda ticket: exchange.wait(ticket, (), jnp.int32(0)).total)
         places = []
         for step in range(2):
             jax.block_until_ready(wait(start(leaf, jnp.int32(step))))
             channel = exchange.channel
             [job] = channel._jobs.values()
-            own = [result.rows for result in job.results if engine not in BRINGS_RESULTS]
-            places.append([x.ctypes.data for x in (*channel._send, *own)])
-        received = getattr(channel._reduce.args[0], "_received", {}).values()
-        held = channel.staging_bytes + sum(x.nbytes for x in received)
-        new = [x.nbytes for result in job.results for x in result]
-        results = sum(new) - sum(x.nbytes for x in own)
+            places.append([x.ctypes.data for x in (*channel._send, *job.place.rows)])
+        held = channel.staging_bytes + getattr(channel._reduce, "staging_bytes", 0)
+        new = sum(x.nbytes for x in job.residuals)
         encoded = sum(x.nbytes for x in channel._send)
         return session.node, {
             f"{engine} staging / sent": round(held / encoded, 2),
             f"{engine} allocated once": "yes" if places[0] == places[1] else "no",
-            f"{engine} results / sent": round(results / encoded, 2),
+            f"{engine} new / sent": round(new / encoded, 2),
         }
 
 

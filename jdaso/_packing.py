@@ -100,7 +100,7 @@ class Layout:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """Runs of whole leaves that just reach a chunk's size; an empty one where there are none."""
+        """Runs of whole leaves that just reach a chunk's size; one is empty if there are none."""
         found, first = [], 0
         for last in range(1, len(self.exchanged) + 1):
             begin, end = self.offsets[first], self.offsets[last]
@@ -255,16 +255,6 @@ def unpadded(layout: Layout, chunks: Chunks, size: int | None = None) -> Leaves:
             vectors.append(chunk.reshape(-1)[:left])
         left -= chunk.size
     return tuple(vectors)
-
-
-def to_vector(layout: Layout, chunks: Chunks) -> jax.Array:
-    """The numbers of chunks, without padding: for states, which outlive a number of nodes."""
-    return jnp.concatenate([jnp.zeros(0, jnp.float32), *unpadded(layout, chunks)])
-
-
-def from_vector(layout: Layout, vector: jax.Array | tuple[()]) -> Chunks:
-    """What `to_vector` took; nothing for a state that holds nothing."""
-    return () if isinstance(vector, tuple) else cut(layout, (vector,))
 
 
 def travels(x) -> bool:

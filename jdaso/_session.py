@@ -208,11 +208,14 @@ class Session:
         if key not in self._channels:
             facts = [("optimizer", f"{name} on {wire}"), ("chunks", str(layout.widths))]
             self.control.agree("open a channel", facts)
-            comm = self.control.duplicate()
             fmt = wire_of(wire)
             limit = self.control.timeout_seconds
             reducer = make_reducer(
-                self.engine, fmt, comm, check=self.control.check, limit_seconds=limit
+                self.engine,
+                fmt,
+                self.control.duplicate,
+                check=self.control.check,
+                limit_seconds=limit,
             )
             channel = Channel(
                 layout,
@@ -220,7 +223,6 @@ class Session:
                 reducer,
                 self.control,
                 self.timeline,
-                comm,
                 sends=self.engine != "instant",
             )
             self._channels[key] = channel

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from ._agreement import agree_on_init
 from ._blocking import (
@@ -23,9 +23,9 @@ from ._blocking import (
 )
 from ._exchange import CHUNK_BYTES, Exchange
 from ._local import mean_gradients_locally, mean_locally
-from ._packing import from_vector, layout_of, to_vector
+from ._packing import describe, pack, unpack
 from ._session import Session
-from ._types import PyTree
+from ._types import Leaves, PyTree
 from ._wire import wire_of
 
 
@@ -34,8 +34,7 @@ class SynchronousState(NamedTuple):
 
     step: Int[Array, ""]  # completed updates; the same on all nodes
     inner: optax.OptState  # the same on all nodes
-    # What narrow wires have yet to deliver, all leaves one after another; differs between nodes.
-    error: Float[Array, " numbers"] | tuple[()]
+    error: Leaves  # what a narrow wire has yet to deliver, float32; differs between nodes
 
 
 def synchronous(
@@ -95,8 +94,8 @@ def synchronous(
         inner_state = inner.init(params)
         agree_on_init(session, params, inner_state, facts)
         narrow = wire_of(wire).narrow and session.num_nodes > 1
-        layout = layout_of(params, session.num_nodes, chunk_bytes)
-        error = jnp.zeros(layout.size, jnp.float32) if narrow else ()
+        travelling = [leaf for leaf in describe(params) if leaf.exchanged] if narrow else []
+        error = tuple(jnp.zeros(leaf.reals, jnp.float32) for leaf in travelling)
         return SynchronousState(jnp.zeros((), jnp.int32), inner_state, error)
 
     def update(
@@ -126,14 +125,14 @@ def synchronous(
             head = blocking_header(value, step, sum_at_first(params, step))
             sent = exchange.pack(updates)
             if exchange.wire.narrow:
-                sent = jax.tree.map(jnp.add, sent, from_vector(exchange.layout, error))
+                sent = jax.tree.map(jnp.add, sent, pack(exchange.layout, error))
             received = exchange.total(sent, head, step)
             means = tuple(total / session.num_nodes for total in received.total)
             updates = exchange.unpack(updates, means)
             if exchange.wire.narrow:
                 error = jax.tree.map(jnp.subtract, sent, rounded(exchange.wire, sent))
                 error = jax.tree.map(jnp.add, error, received.residual)
-                error = to_vector(exchange.layout, error)
+                error = unpack(exchange.layout, error)
             value = mean_value(value, received.heads)
         if value is not None:
             extra["value"] = value

@@ -101,10 +101,19 @@ def mean(values):
     return add(values) / F(len(values))
 
 
-def rows_of_blocks(size, nodes, block=256):
+def rows_of_blocks(places, nodes, block=256):
     """Which node adds up which element: equal rows of whole blocks, the last ones part empty."""
-    width = -(-size // (nodes * block)) * block
-    return np.arange(size) // width
+    width = -(-(int(places[-1]) + 1) // (nodes * block)) * block
+    return places // width
+
+
+def places_of(leaves, wire, block=256):
+    """Where each element stands in the vector; on int8 each leaf begins a block of its own."""
+    room = block if wire == "int8" else 1
+    begins = np.cumsum([0, *(-(-size // room) * room for size in leaves)])[:-1]
+    return np.concatenate(
+        [begin + np.arange(size) for begin, size in zip(begins, leaves, strict=True)]
+    )
 
 
 @dataclasses.dataclass
@@ -134,6 +143,7 @@ def daso(
     wire="float32",
     blocking="gradients",
     owners=rows_of_blocks,
+    leaves=None,
     steps=None,
     stopped=None,
 ):
@@ -141,9 +151,10 @@ def daso(
 
     `sync_every` and `delay` are numbers, or tuples from which exchange k takes entry k (modulo the
     length): the delay of exchange k, and the distance from its start to the next. `merge` is
-    "paper", "corrected" or "outer" (then `outer` is the outer optimizer). `owners(size, nodes)`
+    "paper", "corrected" or "outer" (then `outer` is the outer optimizer). `owners(places, nodes)`
     says which node adds up which element, and so keeps what the second rounding of a narrow wire
-    took. `steps` stops early, or goes on past `total`. `stopped` is a mask of elements.
+    took. `leaves` are the sizes of the leaves (one of all); int8 takes scales for each apart.
+    `steps` stops early, or goes on past `total`. `stopped` is a mask of elements.
     """
     everybody = range(nodes)
     last_cycling = total - cooldown - 1
@@ -161,7 +172,8 @@ def daso(
         """Mean of the snapshots as it arrives, and the errors that are left to send."""
         if wire == "float32":
             return mean(snapshots), error
-        code = WIRES[wire]
+        ends = np.cumsum(leaves or (x0.size,))[:-1]
+        code = lambda v: np.concatenate([WIRES[wire](part) for part in np.split(v, ends)])  # noqa: E731
         wanted = [snapshots[p] - base + error[p] for p in everybody]
         sent = [code(v) for v in wanted]
         total_sent = add(sent)
@@ -171,7 +183,7 @@ def daso(
             jump = np.abs(code(v + near) - code(v - near))
             trace.slack[:] += np.where(jump > 4 * near, jump, F(0))
         kept = F(1 - 2 * age / (2 * age + nodes)) if merge == "paper" else F(1)
-        mine = owners(x0.size, nodes)
+        mine = owners(places_of(leaves or (x0.size,), wire), nodes)
         left = [
             kept * (wanted[p] - sent[p] + np.where(mine == p, total_sent - arrived, F(0)))
             for p in everybody

@@ -13,6 +13,9 @@ import jdaso
 SHAPES = {"bias": (), "empty": (0,), "weight": (23, 1)}
 """The 24 parameters of `Quadratic`; a test may bring other shapes."""
 
+SIZES = (1, 23)
+"""Of its leaves that travel."""
+
 OPTIMIZERS = {
     "sgd": (reference.Sgd(0.2, 0.5), lambda: optax.sgd(0.2, momentum=0.5)),
     "adamw": (reference.AdamW(0.1, b2=0.95), lambda: optax.adamw(0.1, b2=0.95)),

@@ -1,6 +1,6 @@
 """The ways in which a chunk gets from node to node: one module an engine, one interface.
 
-`make_reducer` gives the function that a channel's thread calls for each chunk. The `simulated`
+`make_reducer` gives the function that a channel's thread calls for each exchange. The `simulated`
 engine has none: its nodes live on one device and exchange inside the compiled step.
 """
 
@@ -8,22 +8,47 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from .._compat import private_cpu_device
-from .._types import Transport
+from .._types import NodeError, Transport
 from .._wire import Wire, sum_rows
 
 ENGINES = ("mpi4jax", "mpi4py", "simulated", "instant")
 
-Reducer = Callable[[np.ndarray, int, np.ndarray, bool], tuple[np.ndarray, np.ndarray | None]]
-"""Takes encoded rows to send ``[nodes, width or more]``, that width, a buffer for the encoded sums
-``[nodes, width]``, the same on all nodes, and whether the rows end in a header. Gives what encoding
-took from the part that this node summed (float32 ``[width]``; empty for the float32 wire) and, if
-so, the headers of all nodes."""
+
+class Work(Protocol):
+    """The chunks of one exchange, as an engine sees them; the last one's rows end in a header."""
+
+    count: int
+
+    def take(self, k: int, limit_seconds: float) -> np.ndarray | None:
+        """Encoded rows of chunk k, ``[nodes, width or more]``; None if they do not come in time."""
+        ...
+
+    def place(self, k: int) -> np.ndarray:
+        """Where its encoded sums ``[nodes, width]`` go, the same on all nodes."""
+        ...
+
+    def give(self, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
+        """Says that they are there.
+
+        Args:
+            k: the chunk; they are given in their order.
+            residual: what encoding took from the part that this node summed, float32 ``[width]``;
+                empty for the float32 wire.
+            heads: with the last chunk, the headers of all nodes.
+        """
+        ...
+
+
+Reducer = Callable[[Work], None]
+
+ReduceChunk = Callable[[np.ndarray, np.ndarray, bool], tuple[np.ndarray, np.ndarray | None]]
+"""Of rows to send, a place for their sums, and whether they end in a header; for `Work.give`."""
 
 
 def check_engine(name: str, num_nodes: int) -> None:
@@ -39,29 +64,43 @@ def check_engine(name: str, num_nodes: int) -> None:
 
 
 def make_reducer(
-    engine: str, wire: Wire, comm: Any, *, check: Callable[[], None], limit_seconds: float
+    engine: str,
+    wire: Wire,
+    duplicate: Callable[[], Any],
+    *,
+    check: Callable[[], None],
+    limit_seconds: float,
 ) -> Reducer:
-    """How an engine reduces a chunk, over a communicator that nobody else uses.
+    """How an engine reduces, over communicators that nobody else uses.
 
     Args:
         engine: its name.
         wire: the format of the rows.
-        comm: mpi4py communicator.
+        duplicate: gives an mpi4py communicator of all nodes; they call it together.
         check: called while waiting; raises when there is no sense in waiting on.
         limit_seconds: the longest wait.
     """
+    sums = partial(sum_part, wire)
+    sums = compiled_for_host(sums) if wire.narrow else sums
     if engine == "instant":
-        return _Instant(wire, comm.Get_size())
+        return partial(in_turn, _Instant(wire, duplicate().Get_size()), limit_seconds)
     if engine == "mpi4jax":
         from ._mpi4jax import Mpi4jaxTransport
 
-        transport: Transport = Mpi4jaxTransport(comm)
-    else:
-        from ._mpi4py import Mpi4pyTransport
+        reduce = partial(_reduce, Mpi4jaxTransport(duplicate()), wire, sums)
+        return partial(in_turn, reduce, limit_seconds)
+    from ._mpi4py import Mpi4pyReducer
 
-        transport = Mpi4pyTransport(comm, check, limit_seconds)
-    sums = partial(sum_part, wire)
-    return partial(_reduce, transport, wire, compiled_for_host(sums) if wire.narrow else sums)
+    return Mpi4pyReducer((duplicate(), duplicate()), wire, sums, check, limit_seconds)
+
+
+def in_turn(reduce: ReduceChunk, limit_seconds: float, work: Work) -> None:
+    """Chunk after chunk."""
+    for k in range(work.count):
+        rows = work.take(k, limit_seconds)
+        if rows is None:
+            raise NodeError(f"Chunk {k} was never handed over.")
+        work.give(k, *reduce(rows, work.place(k), k == work.count - 1))
 
 
 def compiled_for_host(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,19 +130,18 @@ def _reduce(
     wire: Wire,
     sums: Callable[..., tuple[Any, Any]],
     rows: np.ndarray,
-    width: int,
-    out: np.ndarray,
+    place: np.ndarray,
     headed: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Each node sums its part and gathers the others': the bytes of a ring, the same bits."""
     received = transport.all_to_all(rows)
-    encoded, residual = sums(received, width)
-    heads = _heads(wire, received) if headed else None
-    transport.all_gather(np.asarray(encoded), out)
+    encoded, residual = sums(received, place.shape[1])
+    heads = heads_of(wire, received) if headed else None
+    transport.all_gather(np.asarray(encoded), place)
     return np.asarray(residual), heads
 
 
-def _heads(wire: Wire, rows: np.ndarray) -> np.ndarray:
+def heads_of(wire: Wire, rows: np.ndarray) -> np.ndarray:
     """The headers at the ends of rows, int32 ``[nodes, HEADER]``."""
     return np.ascontiguousarray(rows[:, -wire.header_width :]).view(np.int32)
 
@@ -124,9 +162,9 @@ class _Instant:
         self._multiply = compiled_for_host(multiply)
 
     def __call__(
-        self, rows: np.ndarray, width: int, out: np.ndarray, headed: bool
+        self, rows: np.ndarray, place: np.ndarray, headed: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """P times the node's own rows."""
-        encoded, residual = self._multiply(rows, width)
-        np.copyto(out, encoded)
-        return np.asarray(residual), _heads(self._wire, rows) if headed else None
+        encoded, residual = self._multiply(rows, place.shape[1])
+        np.copyto(place, encoded)
+        return np.asarray(residual), heads_of(self._wire, rows) if headed else None

@@ -25,8 +25,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -84,37 +83,27 @@ class Job:
 
 
 class Place:
-    """Room for the results of one exchange: the rows of each chunk, and the same as vectors.
-
-    The vectors are what the rows hold, one after another; only int8's are apart, because its
-    scales stand at the ends of rows.
-    """
+    """Room for the results of one exchange: the rows of each chunk, one after another."""
 
     def __init__(self, layout: Layout, wire: Wire):
-        ends = list(itertools.accumulate((layout.nodes * w for w in layout.widths), initial=0))
-        self._ranges, self._apart = list(itertools.pairwise(ends)), len(wire.parts) > 1
-        self.vectors = [np.zeros(ends[-1] // each, dtype) for dtype, each in wire.parts]
-        if self._apart:
-            shapes = [(layout.nodes, wire.encoded_width(w)) for w in layout.widths]
-            self.rows = [np.zeros(shape, wire.dtype) for shape in shapes]
-        else:
-            whole = self.vectors[0]
-            self.rows = [whole[a:b].reshape(layout.nodes, -1) for a, b in self._ranges]
+        sizes = [layout.nodes * wire.encoded_width(width) for width in layout.widths]
+        ends = itertools.accumulate(sizes, initial=0)
+        self.whole = np.zeros(sum(sizes), wire.dtype)
+        ranges = itertools.pairwise(ends)
+        self.rows = [self.whole[a:b].reshape(layout.nodes, -1) for a, b in ranges]
 
-    @property
-    def nbytes(self) -> int:
-        """Host memory that it takes."""
-        return sum(x.nbytes for x in (*self.vectors, *(self.rows if self._apart else ())))
 
-    def spread(self, k: int) -> None:
-        """Brings the rows of a chunk to the vectors."""
-        if self._apart:
-            (begin, end), rows = self._ranges[k], self.rows[k]
-            width = (end - begin) // len(rows)
-            numbers, scales = self.vectors
-            numbers[begin:end].reshape(len(rows), -1)[:] = rows[:, :width]
-            scales = scales[begin // BLOCK : end // BLOCK].view(np.uint8)
-            scales.reshape(len(rows), -1)[:] = rows[:, width:]
+class _Chunks:
+    """A job of a channel as its engine sees it."""
+
+    def __init__(self, channel: Channel, job: Job):
+        self.count = len(job.place.rows)
+        self.take, self.give = partial(channel.take, job), partial(channel.give, job)
+        self._rows = job.place.rows
+
+    def place(self, k: int) -> np.ndarray:
+        """See `Work`."""
+        return self._rows[k]
 
 
 def _pieces_of_chunks(layout: Layout) -> list[int]:
@@ -136,9 +125,8 @@ def _chunks_of(layout: Layout, segment: Segment) -> range:
 class Channel:
     """Exchanges of one layout on one wire.
 
-    Staging: the rows to send and a place for the result, each once the size of what is sent (on
-    int8 the place twice), allocated here and used for every exchange. Where steps are thrown away
-    there is a second place.
+    Staging: the rows to send and a place for the result, each once the size of what is sent,
+    allocated here and used for every exchange. Where steps are thrown away there is a second place.
     """
 
     def __init__(
@@ -148,11 +136,10 @@ class Channel:
         reducer: Reducer,
         control: Control,
         timeline: Timeline,
-        comm: Any,
         *,
         sends: bool = True,
     ):
-        self.layout, self.wire, self.comm, self._sends = layout, wire, comm, sends
+        self.layout, self.wire, self._sends = layout, wire, sends
         self._reduce, self._control, self._timeline = reducer, control, timeline
         self._nodes = control.topology.num_nodes
         widths = [wire.encoded_width(width) for width in layout.widths]
@@ -175,7 +162,7 @@ class Channel:
     @property
     def staging_bytes(self) -> int:
         """Host memory that the channel holds between exchanges."""
-        return sum(x.nbytes for x in (*self._send, *self._places))
+        return sum(x.nbytes for x in (*self._send, *(place.whole for place in self._places)))
 
     def start_chunk(
         self,
@@ -239,41 +226,44 @@ class Channel:
     def _copies(self) -> list[list[tuple[int, slice, np.ndarray]]]:
         """For each segment: which part of its leaves, from where in it, goes to where."""
         layout, plans = self.layout, []
-        full = layout.widths[0] * layout.nodes
         for segment in layout.segments:
             plan, number = [], 0
             for leaf in range(segment.first, segment.last):
-                low, high = layout.offsets[leaf], layout.offsets[leaf]
                 size = layout.exchanged[leaf].size
-                high += -(-size // layout.align) * layout.align
-                for k in range(low // full, (high - 1) // full + 1):
-                    for begin, end, targets in self._rows_of(k, k * full, low, high):
-                        for part, ((_, each), target) in enumerate(
-                            zip(self.wire.parts, targets, strict=True)
-                        ):
-                            source = slice((begin - low) // each, (end - low) // each)
-                            plan.append((number + part, source, target))
+                low = layout.offsets[leaf]
+                high = low - (-size // layout.align) * layout.align
+                for part, source, target in self._pieces(self._send, low, high):
+                    plan.append((number + part, source, target))
                 number += len(self.wire.parts)
             plans.append(plan)
         return plans
 
-    def _rows_of(
-        self, k: int, start: int, low: int, high: int
-    ) -> Iterator[tuple[int, int, list[np.ndarray]]]:
-        """Where elements `low` to `high` of the vector lie in chunk k, which begins at `start`."""
-        send, width = self._send[k], self.layout.widths[k]
-        low, high = max(low, start), min(high, start + width * self._nodes)
-        if send.shape[1] == width:  # rows without anything at their ends: one run of memory
-            yield low, high, [send.reshape(-1)[low - start : high - start]]
-            return
-        for row in range((low - start) // width, (high - start - 1) // width + 1):
-            at = start + row * width
-            begin, end = max(low, at), min(high, at + width)
-            targets = [send[row, begin - at : end - at]]
-            if len(self.wire.parts) > 1:
-                first, last = (width + 4 * (x - at) // BLOCK for x in (begin, end))
-                targets.append(send[row, first:last].view(np.uint8))
-            yield begin, end, targets
+    def _pieces(
+        self, buffers: Sequence[np.ndarray], low: int, high: int
+    ) -> Iterator[tuple[int, slice, np.ndarray]]:
+        """Where elements `low` to `high` of the vector lie in the rows of chunks.
+
+        Gives the part (`Wire.parts`), where in that part of the range, and the memory.
+        """
+        full = self.layout.widths[0] * self._nodes
+        for k in range(low // full, -(-high // full)):
+            rows, width, start = buffers[k], self.layout.widths[k], k * full
+            here, there = max(low, start), min(high, start + width * self._nodes)
+            if rows.shape[1] == width:  # nothing at the rows' ends: one run of memory
+                yield (
+                    0,
+                    slice(here - low, there - low),
+                    rows.reshape(-1)[here - start :][: there - here],
+                )
+                continue
+            for row in range((here - start) // width, -(-(there - start) // width)):
+                at = start + row * width
+                begin, end = max(here, at), min(there, at + width)
+                yield 0, slice(begin - low, end - low), rows[row, begin - at : end - at]
+                if len(self.wire.parts) > 1:
+                    first, last = (width + 4 * (x - at) // BLOCK for x in (begin, end))
+                    source = slice((begin - low) // BLOCK, (end - low) // BLOCK)
+                    yield 1, source, rows[row, first:last]
 
     def _enter(self, ticket: int, piece: int, head: np.ndarray, owner: int, blocking: bool) -> Job:
         """The job that a piece belongs to, begun if it is the first."""
@@ -336,11 +326,14 @@ class Channel:
     def fetch_segment(self, ticket: int, s: int) -> tuple[np.ndarray, ...]:
         """The vectors of segment s, encoded, a part each; after `wait`."""
         segment, job = self.layout.segments[s], self._fetched(ticket)
-        ranges = [(d, segment.begin // n, -(-segment.end // n)) for d, n in self.wire.parts]
-        if job is None:
-            return tuple(np.zeros(end - begin, dtype) for dtype, begin, end in ranges)
-        whole = zip(job.place.vectors, ranges, strict=True)
-        return tuple(vector[begin:end] for vector, (_, begin, end) in whole)
+        begin, end = segment.begin, segment.end
+        if job is not None and len(self.wire.parts) == 1:
+            return (job.place.whole[begin:end],)
+        parts = tuple(np.zeros((end - begin) // each, dtype) for dtype, each in self.wire.parts)
+        if job is not None:  # scales stand at the ends of rows
+            for part, target, source in self._pieces(job.place.rows, begin, end):
+                np.copyto(parts[part][target].view(source.dtype), source)
+        return parts
 
     def fetch_residual(self, ticket: int) -> np.ndarray:
         """What the wire took from the parts that this node summed, chunk after chunk, float32."""
@@ -411,10 +404,7 @@ class Channel:
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
             try:
-                for k in range(len(self._send)):
-                    if not job.ready[k].wait(self._control.timeout_seconds):
-                        raise self._control.error(f"Chunk {k} was never handed over.", job.step)
-                    self._reduce_chunk(job, k)
+                self._reduce(_Chunks(self, job))
                 job.seconds = self._timeline.record("exchange", job.step, job.begin_seconds)
                 if not job.blocking:
                     self._exchange_seconds = job.seconds
@@ -429,21 +419,21 @@ class Channel:
                 job.error = NodeError(f"{prefix} {text}".strip())
             job.done.set()
 
-    def _reduce_chunk(self, job: Job, k: int) -> None:
-        rows, last = self._send[k], k == len(self._send) - 1
+    def take(self, job: Job, k: int, limit_seconds: float) -> np.ndarray | None:
+        """Chunk k of a job, for the thread; see `Work`."""
+        if not (job.ready[k].wait(limit_seconds) if limit_seconds else job.ready[k].is_set()):
+            return None
         if not job.blocking:
             self._look_for_bad(job, k)
-        out = job.place.rows[k]
-        residual, heads = self._reduce(rows, self._shapes[k][1], out, last)
-        if not job.blocking:
-            job.place.spread(k)
+        return self._send[k]
+
+    def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
+        """What became of chunk k; see `Work`."""
         job.residuals.append(residual)
-        if last:
-            job.heads = heads
-        if not self._sends:
-            return
-        moved = rows.nbytes + out.nbytes
-        self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
+        job.heads = heads
+        if self._sends:
+            moved = self._send[k].nbytes + job.place.rows[k].nbytes
+            self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
 
     def _look_for_bad(self, job: Job, k: int) -> None:
         """Finds the first leaf that is not finite, for the header, which goes with the last chunk.

@@ -1,50 +1,121 @@
 """Engine ``mpi4py``: non-blocking MPI on NumPy buffers, polled with a back-off.
 
+Several chunks are on the wire at once. While one is summed, those before it are gathered and those
+behind it still come in, so that the link never idles: a reduction of one chunk after the other
+leaves it idle for a third of the time (4 hosts at 1 Gbit/s). Which chunk is ready first differs
+from node to node, and MPI wants collectives of a communicator in the same order everywhere. So
+there are two: one on which chunks are scattered in their order, one on which they are gathered.
+
 Errors are raised, not aborted; every wait can be left when another node fails.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._topology import poll
 from .._types import NodeError
+from .._wire import Wire
+from . import Work, heads_of
+
+_WINDOW = 4
+"""Chunks that are scattered at once; each takes a receive buffer."""
+
+_LEAST_PAUSE, _MOST_PAUSE = 2e-5, 5e-4
+"""Seconds between two looks. MPI moves TCP's bytes only when it is looked at: in 0.5 ms a link of
+10 Gbit/s drains less than a socket's buffer holds."""
 
 
-class Mpi4pyTransport:
-    """All-to-all and all-gather through mpi4py; result buffers are allocated once a shape."""
+class _Chunk(NamedTuple):
+    """One on the wire; what MPI reads and writes is held."""
 
-    def __init__(self, comm: Any, check: Callable[[], None], limit_seconds: float):
+    k: int
+    request: Any
+    sends: np.ndarray
+    receives: np.ndarray
+    residual: np.ndarray | None = None
+    heads: np.ndarray | None = None
+
+
+class Mpi4pyReducer:
+    """All-to-all, sum and all-gather of an exchange's chunks, overlapped."""
+
+    def __init__(
+        self,
+        comms: tuple[Any, Any],
+        wire: Wire,
+        sums: Callable[..., tuple[Any, Any]],
+        check: Callable[[], None],
+        limit_seconds: float,
+    ):
         from mpi4py import MPI
 
-        comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self._comm, self._check, self._limit = comm, check, limit_seconds
-        self._received: dict[tuple[int, ...], np.ndarray] = {}
+        for comm in comms:
+            comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self._scatter, self._gather = comms
+        self._wire, self._sums = wire, sums
+        self._check, self._limit = check, limit_seconds
+        self._received: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+        self._scattered: deque[_Chunk] = deque()
+        self._gathered: deque[_Chunk] = deque()
 
-    def all_to_all(self, rows: np.ndarray) -> np.ndarray:
-        """See `Transport`."""
-        out = self._buffer(rows.shape, rows.dtype)
-        self._finish(self._comm.Ialltoall(_bytes(rows), _bytes(out)))
-        return out
+    @property
+    def staging_bytes(self) -> int:
+        """Host memory that it holds between exchanges."""
+        return sum(x.nbytes for x in self._received.values())
 
-    def all_gather(self, row: np.ndarray, out: np.ndarray) -> None:
-        """See `Transport`."""
-        self._finish(self._comm.Iallgather(_bytes(row), _bytes(out)))
+    def __call__(self, work: Work) -> None:
+        """Reduces all chunks of an exchange."""
+        taken = given = 0
+        since, pause = time.perf_counter(), _LEAST_PAUSE
+        while given < work.count:
+            moved = False
+            if taken < work.count and len(self._scattered) < _WINDOW:
+                rows = work.take(taken, 0.0)
+                if rows is not None:
+                    self._start_scatter(taken, rows)
+                    taken, moved = taken + 1, True
+            if self._scattered and self._scattered[0].request.Test():
+                chunk = self._scattered.popleft()
+                self._start_gather(chunk, work.place(chunk.k), chunk.k == work.count - 1)
+                moved = True
+            if self._gathered and self._gathered[0].request.Test():
+                chunk = self._gathered.popleft()
+                assert chunk.residual is not None
+                work.give(chunk.k, chunk.residual, chunk.heads)
+                given, moved = given + 1, True
+            if moved:
+                since, pause = time.perf_counter(), _LEAST_PAUSE
+                continue
+            self._check()
+            if time.perf_counter() - since > self._limit:
+                raise NodeError(
+                    f"An exchange did not end within {self._limit:g} s. Look for a node that is "
+                    "stuck; raise Session(timeout_seconds=...) if one is only slow."
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _MOST_PAUSE)
 
-    def _buffer(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        if shape not in self._received:
-            self._received[shape] = np.empty(shape, dtype)
-        return self._received[shape]
+    def _start_scatter(self, k: int, rows: np.ndarray) -> None:
+        key = (k % _WINDOW, rows.shape)
+        if key not in self._received:
+            self._received[key] = np.empty(rows.shape, rows.dtype)
+        received = self._received[key]
+        request = self._scatter.Ialltoall(_bytes(rows), _bytes(received))
+        self._scattered.append(_Chunk(k, request, rows, received))
 
-    def _finish(self, request: Any) -> None:
-        if not poll(request.Test, self._check, self._limit):
-            raise NodeError(
-                f"An exchange did not end within {self._limit:g} s. Look for a node that is stuck; "
-                "raise Session(timeout_seconds=...) if one is only slow."
-            )
+    def _start_gather(self, chunk: _Chunk, place: np.ndarray, headed: bool) -> None:
+        encoded, residual = self._sums(chunk.receives, place.shape[1])
+        encoded, heads = np.asarray(encoded), None
+        if headed:
+            heads = heads_of(self._wire, chunk.receives)
+        request = self._gather.Iallgather(_bytes(encoded), _bytes(place))
+        residual = np.asarray(residual)
+        self._gathered.append(_Chunk(chunk.k, request, encoded, place, residual, heads))
 
 
 def _bytes(array: np.ndarray) -> list[Any]:

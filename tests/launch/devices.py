@@ -52,10 +52,10 @@ def over_devices(session, step):
     )
 
 
-def owner(size, nodes):
+def owner(places, nodes):
     """Who adds up which element: within each chunk one row of a block a node."""
     row = CHUNK_BYTES // 4 // nodes
-    return np.arange(size) // row % nodes
+    return places // row % nodes
 
 
 def match_the_reference(session, merge, wire="float32"):
@@ -143,17 +143,17 @@ def finalize_what_has_parted(session):
 
 
 def senders_go_round(session):
-    """Chunk k of an exchange is sent by device ``turn + k``: each sends its own number here."""
-    leaf = jnp.zeros(SIZE)
-    exchange = Exchange.of([leaf], session, local_axis=AXIS, chunk_bytes=CHUNK_BYTES)
-    count = len(exchange.layout.widths)
-    assert count == 8
+    """Segment k of an exchange is sent by device ``turn + k``: each sends its own number here."""
+    count = 8
+    leaves = [jnp.zeros(SIZE // count) for _ in range(count)]
+    exchange = Exchange.of(leaves, session, local_axis=AXIS, chunk_bytes=4 * SIZE // count)
+    assert len(exchange.layout.segments) == count
 
     def step(n):
-        mine = leaf + jax.lax.axis_index(AXIS)
-        ticket, flight, _ = exchange.start(exchange.pack([mine]), header(step=n), n, n)
+        mine = tuple(leaf + jax.lax.axis_index(AXIS) for leaf in leaves)
+        ticket, flight, _ = exchange.start(mine, header(step=n), n, n)
         total = exchange.wait(ticket, flight, n).total
-        return jnp.stack([chunk[0, 0] for chunk in total])
+        return jnp.stack([leaf[0] for leaf in total])
 
     step = over_devices(session, step)
     for n in range(4):

@@ -216,6 +216,7 @@ def test_finalize_wherever_the_run_stops(session, wire):
             inner=training.OPTIMIZERS["sgd"][0],
             steps=stop,
             wire=wire,
+            leaves=training.SIZES,
             **lengths,
         )
         assert in_flight == (SIZE > 1 and stop in (2, 3, 4, 6))

@@ -168,7 +168,8 @@ def test_finalize_wherever_the_run_stops(merge, wire, stops):
         tx = daso(session, "sgd", merge, phases, wire=wire)
         for stop in stops:
             problem = reference.Quadratic(stop, 3)
-            trace = expected(problem, "sgd", merge, steps=stop, wire=wire, **lengths)
+            settings = dict(steps=stop, wire=wire, leaves=training.SIZES, **lengths)
+            trace = expected(problem, "sgd", merge, **settings)
             _, _, (params, state) = training.train(session, tx, problem)
             final = jdaso.finalize(params, state, session)
             final = np.asarray(jax.vmap(lambda tree: ravel_pytree(tree)[0])(final))

@@ -3,12 +3,14 @@
 import gc
 import time
 import weakref
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jdaso._control import Control
+from jdaso._engine import in_turn
 from jdaso._engine._channel import Channel
 from jdaso._header import HEADER, STATUS
 from jdaso._lookout import Lookout
@@ -24,10 +26,10 @@ class Link:
 
     up = True
 
-    def __call__(self, rows, width, out, headed):
+    def __call__(self, rows, out, headed):
         if not self.up:
             raise RuntimeError("the link is down")
-        np.copyto(out, rows[:, :width])
+        np.copyto(out, rows[:, : out.shape[1]])
         return np.zeros(0, np.float32), np.ones((1, HEADER), np.int32)
 
 
@@ -41,7 +43,7 @@ def channel(link):
     layout = layout_of([jnp.zeros(2000)], 1, 2048)
     assert len(layout.widths) > 2
     control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
-    channel = Channel(layout, wire_of("float32"), link, control, Timeline(), None)
+    channel = Channel(layout, wire_of("float32"), partial(in_turn, link, 20.0), control, Timeline())
     yield channel
     channel.close(5.0)
 
