@@ -23,7 +23,7 @@ from ._blocking import (
 from ._exchange import Exchange, Received
 from ._header import checksum, first_bad_leaf, header, loss_words, time_words
 from ._merge import Merge
-from ._packing import dress, from_leaves, pack, strip, to_halves, to_leaves
+from ._packing import dress, from_leaves, pack, strip, to_halves, to_leaves, zeros_like
 from ._phases import Phases
 from ._schedule import PhaseState, count_loss, count_start, fit_delay, init_phases
 from ._session import Completion, Session
@@ -42,10 +42,10 @@ class DasoState(NamedTuple):
     phase: PhaseState  # the same on all nodes
     loss: Float[Array, 2]  # sum and number of losses since the last start; differs
     inner: optax.OptState  # differs between nodes while cycling
-    # The leaves that travel, float32; () where the rule or the wire need none.
-    anchor: Leaves  # a point common to all nodes
-    snapshot: Leaves  # what this node sent last; differs
-    error: Leaves  # what a narrow wire has yet to deliver; differs
+    # Like the parameters, in float32; empty where a leaf does not travel, () where none is needed.
+    anchor: PyTree  # a point common to all nodes
+    snapshot: PyTree  # what this node sent last; differs
+    error: PyTree  # what a narrow wire has yet to deliver; differs
     outer: PyTree  # state of the outer optimizer; the same on all nodes
     flight: PyTree  # the exchange in flight between virtual nodes; () on real ones
 
@@ -119,9 +119,8 @@ class Averaging:
     def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
         """The state before the first update."""
         exchange = self.exchange_of(params, self.wire.name)
-        leaves = exchange.layout.exchanged if self.nodes > 1 else ()
         # Each field its own buffers: steps that donate their state must not meet one twice.
-        zeros = lambda: tuple(jnp.zeros(leaf.reals, jnp.float32) for leaf in leaves)  # noqa: E731
+        zeros = lambda: zeros_like(params) if self.nodes > 1 else ()  # noqa: E731
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
         rule, narrow, outer = self.rule, self.wire.narrow, ()
         if rule.outer is not None:
@@ -176,24 +175,24 @@ class Averaging:
         age: jax.Array,
     ) -> tuple[Leaves, DasoState]:
         """The merge rule on what was received; keeps what the wire took for the next exchange."""
-        total, error = received.total, state.error
+        total, anchor, error = received.total, strip(state.anchor), state.error
         if self.wire.narrow:
-            total = jax.tree.map(lambda c, d: self.nodes * c + d, state.anchor, total)
+            total = jax.tree.map(lambda c, d: self.nodes * c + d, anchor, total)
             lost = jnp.asarray(1 - self.rule.kept_share(self.nodes, age), jnp.float32)
-            error = jax.tree.map(lambda e: lost * e, error)
+            owed = tuple(lost * e for e in strip(error))
             exchange = self.exchange_of(params, self.wire.name)
-            error = exchange.add_residual(error, received, lost)
+            error = dress(params, exchange.add_residual(owed, received, lost))
         merged = self.rule(
             leaves,
-            state.snapshot,
+            strip(state.snapshot),
             total,
-            state.anchor,
+            anchor,
             state.outer,
             nodes=self.nodes,
             age=age,
             outer_update=partial(self._update_outer, params),
         )
-        anchor = merged.anchor if self.keeps_anchor else ()
+        anchor = dress(params, merged.anchor) if self.keeps_anchor else ()
         return merged.params, state._replace(anchor=anchor, error=error, outer=merged.outer)
 
     def _update_outer(
@@ -221,7 +220,7 @@ class Averaging:
         exchange = self.exchange_of(params)
         chunks = exchange.pack(optax.apply_updates(params, updates))
         if self.wire.narrow:
-            chunks = jax.tree.map(jnp.add, chunks, pack(exchange.layout, state.error))
+            chunks = jax.tree.map(jnp.add, chunks, pack(exchange.layout, strip(state.error)))
             state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
         given, bits = None, jnp.int32(0)
         if self.blocking == "parameters":
@@ -276,11 +275,14 @@ class Averaging:
             leaves = _inject(self.session, leaves, step)
         if self.keeps_anchor:
             first = step == self.phases.warmup_steps
-            anchor = jax.lax.cond(first, lambda: to_leaves(params), lambda: state.anchor)
+            anchor = jax.lax.cond(
+                first, lambda: dress(params, to_leaves(params)), lambda: state.anchor
+            )
             state = state._replace(anchor=anchor)
         send = leaves
         if self.wire.narrow:
-            send = jax.tree.map(lambda s, c, e: s - c + e, leaves, state.anchor, state.error)
+            kept = strip(state.anchor), strip(state.error)
+            send = jax.tree.map(lambda s, c, e: s - c + e, leaves, *kept)
         head = header(
             loss_sum=state.loss[0],
             loss_count=state.loss[1],
@@ -296,8 +298,8 @@ class Averaging:
             flight=flight,
             phase=count_start(self.phases, state.phase),
             loss=jnp.zeros_like(state.loss),
-            snapshot=leaves if self.rule.needs_snapshot else (),
-            error=jax.tree.map(jnp.subtract, send, sent) if self.wire.narrow else (),
+            snapshot=dress(params, leaves) if self.rule.needs_snapshot else (),
+            error=dress(params, jax.tree.map(jnp.subtract, send, sent)) if self.wire.narrow else (),
         )
 
     def _first_bad_leaf(self, leaves: Leaves) -> jax.Array:
@@ -321,7 +323,7 @@ class Averaging:
                     merged, new = select(received.finite, (merged, new), (leaves, kept))
                 leaves, state = merged, new
             if self.wire.narrow:
-                leaves = jax.tree.map(jnp.add, leaves, state.error)
+                leaves = jax.tree.map(jnp.add, leaves, strip(state.error))
             return leaves
 
         done = Completion(complete, self.on_nonfinite == "skip")

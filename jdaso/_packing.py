@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 import math
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -193,6 +193,17 @@ def dress(tree: PyTree, leaves: Leaves) -> PyTree:
     new = iter(leaves)
     none = lambda: jnp.zeros(0, jnp.float32)  # noqa: E731
     return jax.tree.map(lambda old: next(new) if travels(old) else none(), tree)
+
+
+def zeros_like(tree: PyTree) -> PyTree:
+    """What `dress` makes of zeros; mapped, so that optax knows it for a copy of the parameters."""
+
+    def zeros(leaf: Any) -> jax.Array:
+        complex_ = jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating)
+        shape = (*np.shape(leaf), 2) if complex_ else np.shape(leaf)
+        return jnp.zeros(shape if travels(leaf) else 0, jnp.float32)
+
+    return jax.tree.map(zeros, tree)
 
 
 def strip(tree: PyTree) -> Leaves:

@@ -23,9 +23,9 @@ from ._blocking import (
 )
 from ._exchange import CHUNK_BYTES, Exchange
 from ._local import mean_gradients_locally, mean_locally
-from ._packing import describe, pack, unpack
+from ._packing import dress, pack, strip, unpack, zeros_like
 from ._session import Session
-from ._types import Leaves, PyTree
+from ._types import PyTree
 from ._wire import wire_of
 
 
@@ -34,7 +34,8 @@ class SynchronousState(NamedTuple):
 
     step: Int[Array, ""]  # completed updates; the same on all nodes
     inner: optax.OptState  # the same on all nodes
-    error: Leaves  # what a narrow wire has yet to deliver, float32; differs between nodes
+    # What a narrow wire has yet to deliver, like the parameters, in float32; differs between nodes.
+    error: PyTree
 
 
 def synchronous(
@@ -94,8 +95,7 @@ def synchronous(
         inner_state = inner.init(params)
         agree_on_init(session, params, inner_state, facts)
         narrow = wire_of(wire).narrow and session.num_nodes > 1
-        travelling = [leaf for leaf in describe(params) if leaf.exchanged] if narrow else []
-        error = tuple(jnp.zeros(leaf.reals, jnp.float32) for leaf in travelling)
+        error = zeros_like(params) if narrow else ()
         return SynchronousState(jnp.zeros((), jnp.int32), inner_state, error)
 
     def update(
@@ -125,14 +125,14 @@ def synchronous(
             head = blocking_header(value, step, sum_at_first(params, step))
             sent = exchange.pack(updates)
             if exchange.wire.narrow:
-                sent = jax.tree.map(jnp.add, sent, pack(exchange.layout, error))
+                sent = jax.tree.map(jnp.add, sent, pack(exchange.layout, strip(error)))
             received = exchange.total(sent, head, step)
             means = tuple(total / session.num_nodes for total in received.total)
             updates = exchange.unpack(updates, means)
             if exchange.wire.narrow:
                 error = jax.tree.map(jnp.subtract, sent, rounded(exchange.wire, sent))
                 error = jax.tree.map(jnp.add, error, received.residual)
-                error = unpack(exchange.layout, error)
+                error = dress(updates, unpack(exchange.layout, error))
             value = mean_value(value, received.heads)
         if value is not None:
             extra["value"] = value
