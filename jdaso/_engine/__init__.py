@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from .._wire import Wire, sum_rows
 ENGINES = ("mpi4jax", "mpi4py", "simulated", "instant")
 
 
+@runtime_checkable
 class Work(Protocol):
     """The chunks of one exchange, as an engine sees them; the last one's rows end in a header."""
 
