@@ -48,4 +48,4 @@ def test_every_module_has_a_layer():
 
 def test_the_reader_sees_imports():
     assert {"_averaging", "_session", "_local"} <= set(imports(PACKAGE / "_daso.py"))
-    assert {"_topology", "_types"} <= set(imports(PACKAGE / "_engine" / "_mpi4py.py"))
+    assert {"_wire", "_types"} <= set(imports(PACKAGE / "_engine" / "_mpi4py.py"))
