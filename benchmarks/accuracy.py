@@ -167,6 +167,7 @@ def parse():
     if options.quick:
         options.seeds, options.epochs = 1, 2
         options.nodes, options.simulated = [2], [8]
+        options.tasks = options.tasks[:1]
         options.examples = {"fashion": 10_000, "text": 2_000}
         options.batch = {"fashion": 256, "text": 64}
         options.settings = [name for name in options.settings if name in QUICK]

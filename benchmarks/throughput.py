@@ -10,7 +10,7 @@ median over rounds.
 - *bare*: the inner optimizer alone. *instant*: all of jdaso, but nothing is sent.
 - *daso WIRE MERGE*, *synchronous [WIRE]*: jdaso's.
 - *jax gloo*: JAX's own data parallelism over processes, `shard_map` and `pmean`.
-- *torch ddp*, *torch post-local sgd*, *horovod*: see `torch_peers.py`; ``make setup-peers``.
+- *torch ddp*, *torch post-local sgd*, *horovod*: see `_torch_peers.py`; ``make setup-peers``.
 
 HeAT's DASO is missing: it does not start without CUDA. "sent" is read from the interface's
 counter; "fits" says whether the link carries an exchange in S steps; "of link" is an exchange's
@@ -105,7 +105,7 @@ def torch_rows(cluster, method, parameters, options):
         flags = ["--method", method, "--parameters", int(parameters), "--step-ms", step_ms]
         flags += ["--sync-every", options.sync_every, "--warm", options.sync_every]
         flags += ["--steps", options.cycles * options.sync_every]
-        script = str(Path(__file__).with_name("torch_peers.py"))
+        script = str(Path(__file__).with_name("_torch_peers.py"))
         mpiexec = cluster.mpiexec([])
         row = _report.launch(script, flags, len(cluster.hosts), mpiexec, python=str(python))
         rows.append({"method": method, "step_ms": step_ms, "round": 0, **row})

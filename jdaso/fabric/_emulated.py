@@ -141,7 +141,7 @@ def emulated_cluster(
             command = cluster.mpiexec([sys.executable, "train.py"])
             subprocess.run(command, env=cluster.environment, check=True)
     """
-    bits = _bits_per_second(rate)
+    bits = bits_per_second_of(rate)
     if not 2 <= hosts <= _MOST_HOSTS:
         raise ValueError(f"hosts must be 2 to {_MOST_HOSTS}, got {hosts}.")
     _require_tools()
@@ -174,7 +174,7 @@ def remove_leftovers() -> int:
     return removed
 
 
-def _bits_per_second(rate: str | float) -> float:
+def bits_per_second_of(rate: str | float) -> float:
     found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) *([a-z]*)(?:/s)?", str(rate).strip().lower())
     try:
         bits = float(found[1]) * _UNITS[found[2]] if found else float("nan")

@@ -145,8 +145,8 @@ def finalize_what_has_parted(session):
 def senders_go_round(session):
     """Segment k of an exchange is sent by device ``turn + k``: each sends its own number here."""
     count = 8
-    leaves = [jnp.zeros(SIZE // count) for _ in range(count)]
-    exchange = Exchange.of(leaves, session, local_axis=AXIS, chunk_bytes=4 * SIZE // count)
+    leaves = [jnp.zeros(CHUNK_BYTES // 4) for _ in range(count)]
+    exchange = Exchange.of(leaves, session, local_axis=AXIS, chunk_bytes=CHUNK_BYTES)
     assert len(exchange.layout.segments) == count
 
     def step(n):

@@ -1,0 +1,153 @@
+"""``python -m jdaso simulate``: what a step would take on a cluster that is described."""
+
+import argparse
+import dataclasses
+import json
+import sys
+
+from ..fabric import Fabric, Prediction, Training, advise, predict, predict_synchronous
+from ..fabric._emulated import bits_per_second_of
+
+# A node's links and accelerators, as operators publish them; latencies usual for their kind.
+PRESETS = {
+    "lab-1g": {"rate": "1gbit", "latency_us": 50.0, "devices": 1},
+    "lab-10g": {"rate": "10gbit", "latency_us": 30.0, "devices": 4},
+    "cloud-25g": {"rate": "25gbit", "latency_us": 30.0, "devices": 8},
+    "cloud-400g": {"rate": "400gbit", "latency_us": 15.0, "devices": 8},
+    "juwels-booster": {"rate": "800gbit", "latency_us": 2.0, "devices": 4},
+}
+UP_TO = 4096
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of ``simulate``."""
+    number = parser.add_argument
+    number("--preset", choices=sorted(PRESETS), help="a known kind of cluster")
+    number("--nodes", type=int, default=8, help="P (default 8)")
+    number("--devices", type=int, help="accelerators a node (default 4)")
+    number("--rate", help="of a node's link, each way (default 10gbit)")
+    number("--latency-us", type=float, help="of a message, in microseconds (default 20)")
+    number("--jitter-ms", type=float, default=0.0, help="standard deviation of a step (default 0)")
+    number("--parameters", type=float, default=25.6e6, help="(default 25.6e6, ResNet-50)")
+    number("--step-ms", type=float, default=200.0, help="a step without network (default 200)")
+    number("--sync-every", type=int, default=4, help="B (default 4)")
+    number("--delay", type=int, help="S (default B)")
+    number("--wire", default="bfloat16", help="float32, bfloat16, float16 or int8")
+    number("--samples", type=int, default=1_281_167, help="of an epoch (default ImageNet's)")
+    number("--batch", type=int, default=256, help="samples a device and step (default 256)")
+    backward = (
+        "share of the step behind which a synchronous method hides its averages; at most the "
+        "backward pass, 0.66 (default 0)"
+    )
+    number("--backward", type=float, default=0.0, help=backward)
+    number("--advise", action="store_true", help="which B, S and wire hide everything")
+    number("--exchange-ms", type=float, help="what an exchange took in a run of yours, on --wire")
+    number("--plot", metavar="FILE", help=f"steps a second against nodes, to {UP_TO}; PNG or SVG")
+    number("--json", action="store_true", help="for scripts")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the predictions; returns 0, or 2 for arguments out of their range."""
+    try:
+        fabric, training, devices = described(arguments)
+    except ValueError as error:
+        print(f"jdaso simulate: {error}", file=sys.stderr)
+        return 2
+    samples = arguments.batch * devices * fabric.nodes
+    steps = max(1, arguments.samples // samples)
+    waits = predict_synchronous(fabric, training, behind_backward=arguments.backward)
+    bare = predict(dataclasses.replace(fabric, nodes=1), training)
+    rows = [
+        _row("daso", predict(fabric, training), training, steps),
+        _row("synchronous", waits, None, steps),
+        _row("no network", bare, None, steps),
+    ]
+    if arguments.advise:
+        measured = arguments.exchange_ms and arguments.exchange_ms / 1e3
+        found = advise(fabric, training, exchange_seconds_measured=measured)
+        rows += [_row("advised", a.prediction, a.training, steps) for a in found]
+    if arguments.json:
+        print(json.dumps({"fabric": dataclasses.asdict(fabric), "rows": rows}))
+    else:
+        _print(fabric, training, rows)
+        if arguments.advise:
+            print(_advice(rows))
+    if arguments.plot:
+        from ..plots import plot_scaling
+
+        plot_scaling(fabric, training, arguments.plot, most_nodes=UP_TO)
+        print(f"plotted: {arguments.plot}", file=sys.stderr)
+    return 0
+
+
+def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
+    """The cluster, what is trained, and the devices of a node; options go before a preset."""
+    known = {
+        "rate": "10gbit",
+        "latency_us": 20.0,
+        "devices": 4,
+        **PRESETS.get(arguments.preset, {}),
+    }
+    given = {key: getattr(arguments, key) for key in known}
+    chosen = {key: known[key] if given[key] is None else given[key] for key in known}
+    fabric = Fabric(
+        nodes=arguments.nodes,
+        bits_per_second=bits_per_second_of(chosen["rate"]),
+        latency_seconds=chosen["latency_us"] * 1e-6,
+        jitter_seconds=arguments.jitter_ms / 1e3,
+    )
+    training = Training(
+        parameters=int(arguments.parameters),
+        step_seconds=arguments.step_ms / 1e3,
+        sync_every=arguments.sync_every,
+        delay=arguments.delay or arguments.sync_every,
+        wire=arguments.wire,
+    )
+    return fabric, training, chosen["devices"]
+
+
+def _row(name: str, found: Prediction, training: Training | None, steps: int) -> dict:
+    return {
+        "method": name,
+        "wire": training.wire if training else "",
+        "B": training.sync_every if training else "",
+        "S": training.delay if training else "",
+        "step ms": found.step_seconds * 1e3,
+        "of no network": found.bare_seconds / found.step_seconds,
+        "exchange ms": found.exchange_seconds * 1e3,
+        "hidden": found.hidden_share,
+        "MB a step": found.bytes_per_step / 1e6,
+        "epoch s": steps * found.step_seconds,
+    }
+
+
+def _print(fabric: Fabric, training: Training, rows: list[dict]) -> None:
+    print(
+        f"{fabric.nodes} nodes, links of {fabric.bits_per_second / 1e9:g} Gbit/s "
+        f"({fabric.efficiency:.0%} of it numbers), {fabric.latency_seconds * 1e6:g} us a message; "
+        f"{training.parameters / 1e6:g} M parameters"
+    )
+    columns = list(rows[0])
+    cells = [columns] + [[_text(row[key]) for key in columns] for row in rows]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
+    for line in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _advice(rows: list[dict]) -> str:
+    best = next((row for row in rows if row["method"] == "advised"), None)
+    if best is None:
+        return (
+            "No wire can be hidden behind 64 steps: the link is too slow for this step. Make the "
+            "step longer (a larger batch, accumulation) or take fewer, larger nodes."
+        )
+    return (
+        f'Advice: wire="{best["wire"]}", sync_every={best["B"]}, delay={best["S"]}: '
+        f"{best['of no network']:.0%} of the speed without a network."
+    )

@@ -1,0 +1,158 @@
+"""The model of a step's time: by hand, by brute force, and its laws."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jdaso.cli import main
+from jdaso.fabric import Fabric, Training, advise, predict, predict_synchronous
+from jdaso.fabric._model import WIRE_BYTES, exchange_seconds
+
+fabrics = st.builds(
+    Fabric,
+    nodes=st.integers(2, 4096),
+    bits_per_second=st.floats(1e8, 1e12),
+    latency_seconds=st.floats(0, 1e-3),
+    jitter_seconds=st.floats(0, 0.05),
+    accelerators=st.booleans(),
+)
+trainings = st.builds(
+    Training,
+    parameters=st.integers(1, 10**9),
+    step_seconds=st.floats(1e-3, 2.0),
+    sync_every=st.integers(4, 16),
+    delay=st.integers(1, 4),
+    wire=st.sampled_from(sorted(WIRE_BYTES)),
+)
+
+
+def test_by_hand():
+    """25.6 M numbers of 2 bytes, 4 nodes, 1 Gbit/s: 2 * 3/4 * 51.2 MB / 125 MB/s = 614 ms."""
+    fabric = Fabric(4, 1e9, latency_seconds=0.0, efficiency=1.0, copy_bytes_per_second=1e30)
+    assert exchange_seconds(fabric, 25_600_000, "bfloat16", 2**24) == pytest.approx(0.6144)
+    training = Training(25_600_000, 0.2, sync_every=4, delay=4)
+    found = predict(fabric, training)
+    assert found.exposed_seconds == 0 and found.hidden_share == 1
+    assert found.step_seconds == pytest.approx(0.2, rel=0.02)
+    assert found.bytes_per_step == pytest.approx(2 * 3 / 4 * 51.2e6 / 4)
+    late = predict(fabric, dataclasses.replace(training, delay=2))
+    assert late.exposed_seconds == pytest.approx((0.6144 - 0.4) / 4)
+    waits = predict_synchronous(fabric, training)
+    assert waits.exposed_seconds == pytest.approx(2 * 0.6144)
+    overlapped = predict_synchronous(fabric, training, behind_backward=0.5)
+    assert overlapped.exposed_seconds == pytest.approx(2 * 0.6144 - 0.1)
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8, 64])
+@pytest.mark.parametrize("wire", sorted(WIRE_BYTES))
+def test_message_by_message(nodes, wire):
+    """Every chunk: P - 1 messages to be summed and P - 1 of the sums, one after another."""
+    alpha, rate, parameters, chunk = 1e-4, 1e8, 10_000_000, 2**22
+    fabric = Fabric(nodes, 8 * rate, alpha, efficiency=1.0, copy_bytes_per_second=1e30)
+    seconds, left = 0.0, 4 * parameters
+    while left > 0:
+        now = min(chunk, left)
+        seconds += 2 * sum(
+            alpha + now / 4 * WIRE_BYTES[wire] / nodes / rate for _ in range(nodes - 1)
+        )
+        left -= now
+    assert exchange_seconds(fabric, parameters, wire, chunk) == pytest.approx(seconds)
+
+
+@settings(max_examples=200)
+@given(fabric=fabrics, training=trainings)
+def test_laws(fabric, training):
+    found = predict(fabric, training)
+    assert found.step_seconds >= found.bare_seconds == training.step_seconds
+    assert 0 <= found.hidden_share <= 1
+    parts = found.bare_seconds + found.handling_seconds + found.exposed_seconds
+    assert found.step_seconds == pytest.approx(parts)
+    alone = predict(dataclasses.replace(fabric, nodes=1), training)
+    assert alone.step_seconds == training.step_seconds and alone.bytes_per_step == 0
+    slower = dataclasses.replace(fabric, bits_per_second=fabric.bits_per_second / 2)
+    assert predict(slower, training).step_seconds >= found.step_seconds
+    later = dataclasses.replace(training, delay=training.sync_every)
+    assert predict(fabric, later).step_seconds <= found.step_seconds
+
+
+@settings(max_examples=200)
+@given(fabric=fabrics, training=trainings)
+def test_advice_hides_everything_and_no_smaller_delay_does(fabric, training):
+    for advice in advise(fabric, training):
+        chosen = advice.training
+        assert 1 <= chosen.delay <= chosen.sync_every <= 64
+        assert chosen.sync_every >= training.sync_every
+        assert advice.prediction.exposed_seconds == pytest.approx(0, abs=1e-9)
+        if chosen.delay > 1:
+            less = dataclasses.replace(chosen, delay=chosen.delay - 1)
+            assert predict(fabric, less).exposed_seconds > 0
+
+
+def test_advice_follows_a_measured_exchange():
+    fabric, training = Fabric(4, 1e9), Training(25_600_000, 0.2, sync_every=1, delay=1)
+    modelled = exchange_seconds(fabric, 25_600_000, "bfloat16", training.chunk_bytes)
+    delays = [
+        {
+            a.training.wire: a.training.delay
+            for a in advise(fabric, training, exchange_seconds_measured=s)
+        }
+        for s in (modelled, 3 * modelled)
+    ]
+    assert delays[0] == {a.training.wire: a.training.delay for a in advise(fabric, training)}
+    assert all(delays[1][wire] >= 2 * delays[0][wire] for wire in delays[1])
+    assert delays[1]["bfloat16"] == math.ceil(3 * modelled / 0.2)
+
+
+@pytest.mark.parametrize("nodes", [2, 8, 64, 1000])
+def test_the_slowest_of_many(nodes):
+    """Against drawing steps of normal length."""
+    drawn = np.random.default_rng(0).normal(size=(4000, nodes)).max(axis=1).mean()
+    assert Fabric(nodes, 1e9, jitter_seconds=1.0).wait_for_slowest == pytest.approx(drawn, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda: Fabric(0, 1e9), "nodes must be at least 1, got 0"),
+        (lambda: Fabric(2, 0.0), "bits_per_second must be above 0"),
+        (lambda: Fabric(2, 1e9, efficiency=1.5), "efficiency is a share"),
+        (lambda: Fabric(2, 1e9, latency_seconds=-1.0), "latency_seconds must be 0 or more"),
+        (lambda: Training(0, 0.1), "parameters must be at least 1"),
+        (lambda: Training(1, 0.0), "step_seconds must be above 0"),
+        (lambda: Training(1, 0.1, sync_every=2, delay=3), "delay must be within 1..sync_every"),
+        (lambda: Training(1, 0.1, wire="int4"), "wire must be one of .*got 'int4'"),
+    ],
+)
+def test_what_is_out_of_range_is_named(wrong, named):
+    with pytest.raises(ValueError, match=named):
+        wrong()
+
+
+def test_the_command(capsys, tmp_path):
+    command = ["simulate", "--nodes", "4", "--rate", "1gbit", "--step-ms", "200"]
+    picture = tmp_path / "scaling.png"
+    assert main([*command, "--advise", "--plot", str(picture)]) == 0
+    said = capsys.readouterr().out
+    assert "4 nodes, links of 1 Gbit/s" in said
+    assert 'Advice: wire="bfloat16", sync_every=4, delay=4: ' in said, said
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main([*command, "--json"]) == 0
+    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["synchronous"]["step ms"] > 5 * rows["daso"]["step ms"]
+    assert main([*command, "--wire", "int4"]) == 2
+    assert "jdaso simulate: wire must be" in capsys.readouterr().err
+    slow = ["simulate", "--nodes", "64", "--rate", "10mbit", "--step-ms", "1", "--advise"]
+    assert main(slow) == 0
+    assert "No wire can be hidden" in capsys.readouterr().out
+
+
+def test_presets_give_way_to_options(capsys):
+    assert main(["simulate", "--preset", "cloud-25g", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fabric"]["bits_per_second"] == 25e9
+    assert main(["simulate", "--preset", "cloud-25g", "--rate", "1gbit", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fabric"]["bits_per_second"] == 1e9
