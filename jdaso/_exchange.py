@@ -368,7 +368,7 @@ class Exchange:
             wrong |= jnp.any(heads[:, BAD_LEAF] != 0)
         paths = tuple(leaf.path for leaf in self.layout.exchanged)
 
-        def report(heads: jax.Array) -> np.ndarray:
+        def report(heads: Any) -> np.ndarray:
             words = np.array(heads)
             if not self.raise_nonfinite:
                 words[:, BAD_LEAF] = 0

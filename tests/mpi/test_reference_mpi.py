@@ -123,8 +123,12 @@ def test_every_distance_and_delay(session, merge, optimizer):
     assert_equal_while_blocking(params, momenta)
 
 
-@both_engines
-@pytest.mark.parametrize(("merge", "optimizer", "wire"), [("paper", "adamw", "float32"), *MIXES])
+@pytest.mark.any_mpi
+@pytest.mark.parametrize(
+    ("session", "merge", "optimizer", "wire"),
+    [("mpi4jax", "paper", "adamw", "float32"), ("mpi4py", "outer", "sgd", "int8")],
+    indirect=["session"],
+)
 def test_virtual_nodes_take_the_same_path(session, merge, optimizer, wire):
     """As many virtual nodes as there are real ones: parameters and momenta after each update."""
     problem = reference.Quadratic(TOTAL, SIZE, 600)
