@@ -58,7 +58,7 @@ def parse():
     options = parser.parse_args()
     if options.quick:
         options.hosts, options.parameters, options.rounds = [2], [1e6], 1
-        options.step_ms, options.cycles, options.warm = [20.0], 2, 1
+        options.step_ms, options.cycles, options.warm = [20.0], 8, 1
     return options
 
 
