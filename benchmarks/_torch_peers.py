@@ -1,7 +1,7 @@
 """PyTorch's data parallelism under the same paced step as `throughput.py`, which starts this file.
 
-It runs in an environment of its own (``make setup-peers``), where there is no JAX. One process a
-host, collectives by gloo over TCP.
+It runs in an environment of its own, `.venv-peers` with torch in it, where there is no JAX. One
+process a host, collectives by gloo over TCP.
 
 - *torch ddp*: DistributedDataParallel. Its buckets are reduced while the backward pass goes on.
 - *torch post-local sgd*: local steps, and the hierarchical averager's mean every B steps.

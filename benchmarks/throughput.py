@@ -10,7 +10,7 @@ median over rounds.
 - *bare*: the inner optimizer alone. *instant*: all of jdaso, but nothing is sent.
 - *daso WIRE MERGE*, *synchronous [WIRE]*: jdaso's.
 - *jax gloo*: JAX's own data parallelism over processes, `shard_map` and `pmean`.
-- *torch ddp*, *torch post-local sgd*, *horovod*: see `_torch_peers.py`; ``make setup-peers``.
+- *torch ddp*, *torch post-local sgd*, *horovod*: see `_torch_peers.py`.
 
 HeAT's DASO is missing: it does not start without CUDA. "sent" is read from the interface's
 counter; "fits" says whether the link carries an exchange in S steps; "of link" is an exchange's
