@@ -94,7 +94,7 @@ def staging(megabytes, engine, wire):
             channel = exchange.channel
             [job] = channel._jobs.values()
             places.append([x.ctypes.data for x in (*channel._send, *job.place.rows)])
-        held = channel.staging_bytes + getattr(channel._reduce, "staging_bytes", 0)
+        held = channel.staging.nbytes + getattr(channel._reduce, "staging_bytes", 0)
         new = sum(x.nbytes for x in job.residuals)
         encoded = sum(x.nbytes for x in channel._send)
         return session.node, {

@@ -209,20 +209,17 @@ class Exchange:
         heads = self._wait_for_heads(ticket, turn)
         leaves: list[jax.Array] = []
         for s, segment in enumerate(layout.segments):
-            ends = [(d, -(-segment.end // n) - segment.begin // n, n) for d, n in wire.parts]
-            shapes = tuple(ShapeDtype((size,), dtype) for dtype, size, _ in ends)
+            size = segment.end - segment.begin
+            shapes = tuple(ShapeDtype((size // each,), dtype) for dtype, each in wire.parts)
             fetch = partial(self.channel.fetch_segment, s=s)
             vectors = self._fetch(fetch, shapes, ticket, heads, turn + s)
             for leaf in range(segment.first, segment.last):
-                low = layout.offsets[leaf] - segment.begin
-                shape, size = layout.exchanged[leaf].reals, layout.exchanged[leaf].size
+                low, high = (x - segment.begin for x in layout.offsets[leaf : leaf + 2])
                 parts = [
-                    jax.lax.slice(vector, (low // n,), (-(-(low + size) // n),))
-                    for vector, (_, _, n) in zip(vectors, ends, strict=True)
+                    jax.lax.slice(vector, (low // each,), (high // each,))
+                    for vector, (_, each) in zip(vectors, wire.parts, strict=True)
                 ]
-                if wire.name == "int8":  # whole blocks
-                    parts[0] = jax.lax.slice(vectors[0], (low,), (low - (-size // BLOCK) * BLOCK,))
-                leaves.append(wire.decode_leaf(parts, shape))
+                leaves.append(wire.decode_leaf(parts, layout.exchanged[leaf].reals))
         residual = ()
         if wire.narrow:
             shape = ShapeDtype((sum(layout.widths),), jnp.float32)

@@ -199,9 +199,8 @@ def zeros_like(tree: PyTree) -> PyTree:
     """What `dress` makes of zeros; mapped, so that optax knows it for a copy of the parameters."""
 
     def zeros(leaf: Any) -> jax.Array:
-        complex_ = jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating)
-        shape = (*np.shape(leaf), 2) if complex_ else np.shape(leaf)
-        return jnp.zeros(shape if travels(leaf) else 0, jnp.float32)
+        (about,) = describe(leaf)
+        return jnp.zeros(about.reals if about.exchanged else 0, jnp.float32)
 
     return jax.tree.map(zeros, tree)
 

@@ -19,23 +19,24 @@ the next but one starts (once one was started again: before, there is one place 
 
 from __future__ import annotations
 
-import itertools
 import logging
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from .._control import Control
 from .._header import BAD_LEAF, EXCHANGE_SECONDS, HEADER, STATUS, STEP_SECONDS
-from .._packing import BLOCK, Layout, Segment
+from .._packing import Layout
 from .._timeline import Timeline
 from .._types import NodeError
 from .._wire import Wire
 from . import Reducer
+from ._staging import Place, Staging
 
 log = logging.getLogger("jdaso")
 
@@ -50,15 +51,15 @@ class Job:
     segments of leaves of a late exchange.
     """
 
-    def __init__(self, ticket: int, owner: int, blocking: bool, layout: Layout, place: Place):
+    def __init__(self, ticket: int, owner: int, blocking: bool, pieces: list[range], place: Place):
         self.ticket, self.owner, self.blocking = ticket, owner, blocking
         self.place = place
         self.step = ticket - 1
         self.begin_seconds = time.perf_counter()
-        chunks = len(layout.widths)
-        self.missing = [1] * chunks if blocking else _pieces_of_chunks(layout)
-        self.handed = [False] * (chunks if blocking else len(layout.segments))
-        self.ready = [threading.Event() for _ in range(chunks)]
+        self.pieces = pieces  # the chunks that each is part of
+        self.missing = Counter(k for chunks in pieces for k in chunks)
+        self.handed = [False for _ in pieces]
+        self.ready = [threading.Event() for _ in place.rows]
         self.done = threading.Event()
         self.residuals: list[np.ndarray] = []
         self.heads: np.ndarray | None = None
@@ -73,24 +74,13 @@ class Job:
         """Whether all of it was fetched, at least once."""
         return self.fetched >= len(self.handed)
 
-    def hand_over(self, piece: int, chunks: Iterable[int]) -> None:
-        """Notes that a piece, which is part of these chunks, is there; the lock is held."""
+    def hand_over(self, piece: int) -> None:
+        """Notes that a piece is there; the lock is held."""
         self.handed[piece] = True
-        for k in chunks:
+        for k in self.pieces[piece]:
             self.missing[k] -= 1
             if self.missing[k] == 0:
                 self.ready[k].set()
-
-
-class Place:
-    """Room for the results of one exchange: the rows of each chunk, one after another."""
-
-    def __init__(self, layout: Layout, wire: Wire):
-        sizes = [layout.nodes * wire.encoded_width(width) for width in layout.widths]
-        ends = itertools.accumulate(sizes, initial=0)
-        self.whole = np.zeros(sum(sizes), wire.dtype)
-        ranges = itertools.pairwise(ends)
-        self.rows = [self.whole[a:b].reshape(layout.nodes, -1) for a, b in ranges]
 
 
 class _Chunks:
@@ -106,27 +96,10 @@ class _Chunks:
         return self._rows[k]
 
 
-def _pieces_of_chunks(layout: Layout) -> list[int]:
-    """Of how many segments each chunk holds something; an empty chunk waits for the last."""
-    counts = [0] * len(layout.widths)
-    for segment in layout.segments:
-        for k in _chunks_of(layout, segment):
-            counts[k] += 1
-    return counts
-
-
-def _chunks_of(layout: Layout, segment: Segment) -> range:
-    """The chunks that hold something of a segment."""
-    full = layout.widths[0] * layout.nodes
-    last = max(segment.end - 1, segment.begin) // full
-    return range(segment.begin // full, min(last, len(layout.widths) - 1) + 1)
-
-
 class Channel:
     """Exchanges of one layout on one wire.
 
-    Staging: the rows to send and a place for the result, each once the size of what is sent,
-    allocated here and used for every exchange. Where steps are thrown away there is a second place.
+    Where steps are thrown away there is a second place for results.
     """
 
     def __init__(
@@ -142,13 +115,12 @@ class Channel:
         self.layout, self.wire, self._sends = layout, wire, sends
         self._reduce, self._control, self._timeline = reducer, control, timeline
         self._nodes = control.topology.num_nodes
-        widths = [wire.encoded_width(width) for width in layout.widths]
-        widths[-1] += wire.header_width
-        self._send = [np.zeros((self._nodes, width), wire.dtype) for width in widths]
-        # The header gathers beside the rows: the last result has the width of what was encoded.
-        widths[-1] -= wire.header_width
-        self._shapes = [(self._nodes, width) for width in widths]
-        self._places = [Place(layout, wire)]
+        self.staging = Staging(layout, wire)
+        self._send, self._shapes = self.staging.rows, self.staging.shapes
+        self._pieces = {
+            True: [range(k, k + 1) for k in range(len(self._send))],  # blocking: chunks
+            False: [self.staging.chunks_of(segment) for segment in layout.segments],
+        }
         self._repeats = False  # whether an exchange was ever started again
         self._jobs: dict[int, Job] = {}
         self._lock = threading.Lock()
@@ -158,11 +130,6 @@ class Channel:
         self.closed = False
         self._thread = threading.Thread(target=self._run, name="jdaso-channel", daemon=True)
         self._thread.start()
-
-    @property
-    def staging_bytes(self) -> int:
-        """Host memory that the channel holds between exchanges."""
-        return sum(x.nbytes for x in (*self._send, *(place.whole for place in self._places)))
 
     def start_chunk(
         self,
@@ -183,15 +150,9 @@ class Channel:
             owner: the optimizer, which may start its exchange again while it is in flight; 0 for
                 one that may not.
         """
-        begin = time.perf_counter()
-        job = self._enter(ticket, k, head, owner, blocking=True)
-        if job.error is None:
-            (rows,) = arrays
-            np.copyto(self._send[k][:, : rows.shape[1]], rows)
-            with self._lock:
-                job.hand_over(k, (k,))
-        self._lose("start", job, begin)
-        return ticket
+        (rows,) = arrays
+        write = partial(np.copyto, self._send[k][:, : rows.shape[1]], rows)
+        return self._start(ticket, k, head, owner, write, blocking=True)
 
     def start_segment(
         self,
@@ -211,59 +172,27 @@ class Channel:
             s: the segment.
             owner: see `start_chunk`.
         """
+        write = partial(self.staging.write, s, arrays)
+        return self._start(ticket, s, head, owner, write, blocking=False)
+
+    def _start(
+        self,
+        ticket: int,
+        piece: int,
+        head: np.ndarray,
+        owner: int,
+        write: Callable[[], None],
+        *,
+        blocking: bool,
+    ) -> int:
         begin = time.perf_counter()
-        job = self._enter(ticket, s, head, owner, blocking=False)
+        job = self._enter(ticket, piece, head, owner, blocking)
         if job.error is None:
-            flat = [array.reshape(-1) for array in arrays]
-            for number, source, target in self._copies[s]:
-                np.copyto(target, flat[number][source].view(target.dtype))
+            write()
             with self._lock:
-                job.hand_over(s, _chunks_of(self.layout, self.layout.segments[s]))
+                job.hand_over(piece)
         self._lose("start", job, begin)
         return ticket
-
-    @cached_property
-    def _copies(self) -> list[list[tuple[int, slice, np.ndarray]]]:
-        """For each segment: which part of its leaves, from where in it, goes to where."""
-        layout, plans = self.layout, []
-        for segment in layout.segments:
-            plan, number = [], 0
-            for leaf in range(segment.first, segment.last):
-                size = layout.exchanged[leaf].size
-                low = layout.offsets[leaf]
-                high = low - (-size // layout.align) * layout.align
-                for part, source, target in self._pieces(self._send, low, high):
-                    plan.append((number + part, source, target))
-                number += len(self.wire.parts)
-            plans.append(plan)
-        return plans
-
-    def _pieces(
-        self, buffers: Sequence[np.ndarray], low: int, high: int
-    ) -> Iterator[tuple[int, slice, np.ndarray]]:
-        """Where elements `low` to `high` of the vector lie in the rows of chunks.
-
-        Gives the part (`Wire.parts`), where in that part of the range, and the memory.
-        """
-        full = self.layout.widths[0] * self._nodes
-        for k in range(low // full, -(-high // full)):
-            rows, width, start = buffers[k], self.layout.widths[k], k * full
-            here, there = max(low, start), min(high, start + width * self._nodes)
-            if rows.shape[1] == width:  # nothing at the rows' ends: one run of memory
-                yield (
-                    0,
-                    slice(here - low, there - low),
-                    rows.reshape(-1)[here - start :][: there - here],
-                )
-                continue
-            for row in range((here - start) // width, -(-(there - start) // width)):
-                at = start + row * width
-                begin, end = max(here, at), min(there, at + width)
-                yield 0, slice(begin - low, end - low), rows[row, begin - at : end - at]
-                if len(self.wire.parts) > 1:
-                    first, last = (width + 4 * (x - at) // BLOCK for x in (begin, end))
-                    source = slice((begin - low) // BLOCK, (end - low) // BLOCK)
-                    yield 1, source, rows[row, first:last]
 
     def _enter(self, ticket: int, piece: int, head: np.ndarray, owner: int, blocking: bool) -> Job:
         """The job that a piece belongs to, begun if it is the first."""
@@ -325,29 +254,27 @@ class Channel:
 
     def fetch_segment(self, ticket: int, s: int) -> tuple[np.ndarray, ...]:
         """The vectors of segment s, encoded, a part each; after `wait`."""
-        segment, job = self.layout.segments[s], self._fetched(ticket)
-        begin, end = segment.begin, segment.end
-        if job is not None and len(self.wire.parts) == 1:
-            return (job.place.whole[begin:end],)
-        parts = tuple(np.zeros((end - begin) // each, dtype) for dtype, each in self.wire.parts)
-        if job is not None:  # scales stand at the ends of rows
-            for part, target, source in self._pieces(job.place.rows, begin, end):
-                np.copyto(parts[part][target].view(source.dtype), source)
-        return parts
+        job = self._fetched(ticket)
+        return self.staging.read(s, None if job is None else job.place)
 
     def fetch_residual(self, ticket: int) -> np.ndarray:
         """What the wire took from the parts that this node summed, chunk after chunk, float32."""
-        job = self._jobs.get(ticket)
-        if job is None or len(job.residuals) < len(self._send):
+        job = self._ended(ticket)
+        if job is None:
             return np.zeros(sum(self.layout.widths), np.float32)
         return np.concatenate(job.residuals)
 
-    def _fetched(self, ticket: int) -> Job | None:
+    def _ended(self, ticket: int) -> Job | None:
+        """The exchange with that ticket; None if there is none, or it failed."""
         job = self._jobs.get(ticket)
-        if job is None or len(job.residuals) < len(self._send):  # it failed
-            return None
-        with self._lock:  # several devices fetch at once
-            job.fetched += 1
+        return job if job is not None and len(job.residuals) == len(self._send) else None
+
+    def _fetched(self, ticket: int) -> Job | None:
+        """The same, of which one more piece is fetched."""
+        job = self._ended(ticket)
+        if job is not None:
+            with self._lock:  # several devices fetch at once
+                job.fetched += 1
         return job
 
     def in_flight(self) -> list[Job]:
@@ -372,11 +299,9 @@ class Channel:
         self._jobs.pop(ticket, None)
         last = list(self._jobs.values())[-1:] if self._repeats else []
         self._jobs = {job.ticket: job for job in last}
-        free = [place for place in self._places if all(place is not job.place for job in last)]
-        if not free:
-            free = [Place(self.layout, self.wire)]
-            self._places += free
-        job = self._jobs[ticket] = Job(ticket, owner, blocking, self.layout, free[0])
+        places = (x for x in self.staging.places if all(x is not job.place for job in last))
+        place = next(places, None) or self.staging.add_place()
+        job = self._jobs[ticket] = Job(ticket, owner, blocking, self._pieces[blocking], place)
         if error is not None:  # it is not begun: whoever waits for it is told why
             job.error = error
             job.done.set()

@@ -69,7 +69,17 @@ class Mpi4pyReducer:
         return sum(x.nbytes for x in self._received.values())
 
     def __call__(self, work: Work) -> None:
-        """Reduces all chunks of an exchange."""
+        """Reduces all chunks of an exchange.
+
+        Raises:
+            NodeError: it did not end in time, or one before it never did: what MPI may still
+                bring of that one is held, and must not be taken for this one's.
+        """
+        if self._scattered or self._gathered:
+            raise NodeError(
+                "The exchange before this one did not end, so this one cannot begin. Close the "
+                "session; its first error says why."
+            )
         taken = given = 0
         since, pause = time.perf_counter(), _LEAST_PAUSE
         while given < work.count:

@@ -162,6 +162,54 @@ def test_a_header_rides_along(name):
     np.testing.assert_array_equal(counts, [3] * 3)
 
 
+def naive_first_bad(name, rows):
+    """By definition: the first number that is not finite; on int8 the first of its block."""
+    for index, number in enumerate(rows.reshape(-1)):
+        if not np.isfinite(number):
+            return index // BLOCK * BLOCK if name == "int8" else index
+    return None
+
+
+@pytest.mark.parametrize("name", WIRES)
+@settings(max_examples=25, deadline=None)
+@given(
+    bad=st.lists(
+        st.tuples(st.integers(0, 3 * 512 - 1), st.sampled_from([np.nan, np.inf, -np.inf])),
+        max_size=3,
+    ),
+    largest=st.sampled_from([1.0, 1e-30, 3e38]),
+)
+def test_the_first_bad_number_is_found(name, bad, largest):
+    rows = np.linspace(-largest, largest, 3 * 512, dtype=np.float32).reshape(3, 512)
+    rows[0] = largest  # a sum that overflows
+    for index, number in bad:
+        rows.reshape(-1)[index] = number
+    with np.errstate(all="ignore"):
+        encoded = WIRES[name].encode(rows)
+    header = np.zeros((3, WIRES[name].header_width), encoded.dtype)
+    sent = np.concatenate([encoded, header], axis=1)[:, : encoded.shape[1]]  # not contiguous
+    assert WIRES[name].first_bad(sent) == naive_first_bad(name, rows)
+
+
+@pytest.mark.parametrize("name", WIRES)
+@settings(max_examples=25, deadline=None)
+@given(
+    shape=st.sampled_from([(), (1,), (255,), (256,), (3, 100), (700,)]), seed=st.integers(0, 2**31)
+)
+def test_leaves_have_the_bits_of_rows(name, shape, seed):
+    wire = WIRES[name]
+    leaf = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    parts = wire.encode_leaf(jnp.asarray(leaf))
+    row = np.pad(leaf.reshape(-1), (0, -leaf.size % BLOCK)).reshape(1, -1)
+    encoded = wire.encode(row)
+    filled = np.asarray(wire.decode(encoded)).reshape(-1)[: leaf.size].reshape(shape)
+    np.testing.assert_array_equal(wire.decode_leaf(parts, shape), filled)
+    sent = np.concatenate([np.asarray(x).reshape(-1).view(np.uint8) for x in parts])
+    whole = encoded.reshape(-1).view(np.uint8)
+    np.testing.assert_array_equal(sent, whole[: sent.size])
+    assert [np.asarray(x).dtype for x in parts] == [dtype for dtype, _ in wire.parts]
+
+
 def test_unknown_wire():
     with pytest.raises(ValueError, match=r"wire must be one of .*float32.*, got 'float8'"):
         with jdaso.Session(engine="simulated", num_nodes=2) as session:

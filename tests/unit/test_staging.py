@@ -1,0 +1,103 @@
+"""What is written to the rows that are sent is what is read from the rows that come back."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jdaso import _packing
+from jdaso._engine._staging import Staging
+from jdaso._packing import BLOCK, Layout, layout_of
+from jdaso._wire import WIRES, Wire
+
+sizes = st.lists(st.one_of(st.integers(0, 900), st.integers(2000, 9000)), max_size=6)
+
+
+def staging_of(sizes: list[int], nodes: int, chunk_bytes: int, wire: Wire):
+    tree = [jnp.linspace(-1 - i, 2, size, dtype=jnp.float32) for i, size in enumerate(sizes)]
+    align = BLOCK if wire.name == "int8" else 1
+    layout = layout_of(tree, nodes, chunk_bytes, align)
+    return Staging(layout, wire), layout, _packing.to_leaves(tree)
+
+
+def write_all(staging: Staging, layout: Layout, wire: Wire, leaves) -> None:
+    for s, segment in enumerate(layout.segments):
+        parts = [wire.encode_leaf(leaf) for leaf in leaves[segment.first : segment.last]]
+        staging.write(s, [np.asarray(x) for leaf in parts for x in leaf])
+
+
+def travel(staging: Staging) -> None:
+    """An exchange in which nothing is summed: the rows come back as they were sent."""
+    for sent, back in zip(staging.rows, staging.places[0].rows, strict=True):
+        back[:] = sent[:, : back.shape[1]]
+
+
+@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
+@settings(max_examples=25, deadline=None)
+@given(sizes=sizes, nodes=st.integers(1, 5), chunk_bytes=st.integers(1, 20_000))
+def test_reading_undoes_writing(wire, sizes, nodes, chunk_bytes):
+    staging, layout, leaves = staging_of(sizes, nodes, chunk_bytes, wire)
+    write_all(staging, layout, wire, leaves)
+    travel(staging)
+    for s, segment in enumerate(layout.segments):
+        vectors = staging.read(s, staging.places[0])
+        for leaf in range(segment.first, segment.last):
+            low, high = (x - segment.begin for x in layout.offsets[leaf : leaf + 2])
+            cut = [
+                vector[low // each : high // each]
+                for vector, (_, each) in zip(vectors, wire.parts, strict=True)
+            ]
+            sent = wire.encode_leaf(leaves[leaf])
+            for x, y in zip(cut, sent, strict=True):
+                np.testing.assert_array_equal(x, np.asarray(y).reshape(-1))
+
+
+@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
+@settings(max_examples=25, deadline=None)
+@given(sizes=sizes, nodes=st.integers(1, 5), chunk_bytes=st.integers(1, 20_000))
+def test_rows_are_those_of_the_packed_leaves(wire, sizes, nodes, chunk_bytes):
+    """Late exchanges, leaf by leaf, send what a blocking one of the whole vector would."""
+    staging, layout, leaves = staging_of(sizes, nodes, chunk_bytes, wire)
+    write_all(staging, layout, wire, leaves)
+    aligned = [jnp.pad(leaf, (0, -leaf.size % layout.align)) for leaf in leaves]
+    vector = np.zeros(nodes * sum(layout.widths), np.float32)
+    joined = np.concatenate([np.zeros(0, np.float32), *map(np.asarray, aligned)])
+    vector[: joined.size] = joined
+    begin = 0
+    for width, rows in zip(layout.widths, staging.rows, strict=True):
+        part = vector[begin : begin + nodes * width].reshape(nodes, width)
+        np.testing.assert_array_equal(
+            rows[:, : wire.encoded_width(width)], np.asarray(wire.encode(jnp.asarray(part)))
+        )
+        begin += nodes * width
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=sizes, nodes=st.integers(1, 5), chunk_bytes=st.integers(1, 20_000))
+def test_segments_cover_all_leaves_and_all_chunks(sizes, nodes, chunk_bytes):
+    staging, layout, _ = staging_of(sizes, nodes, chunk_bytes, WIRES["int8"])
+    ends = [(segment.first, segment.last) for segment in layout.segments]
+    assert [x for ends_ in ends for x in range(*ends_)] == list(range(len(layout.exchanged)))
+    covered = {k for segment in layout.segments for k in staging.chunks_of(segment)}
+    assert covered == set(range(len(layout.widths)))
+    for segment in layout.segments:
+        begins = np.cumsum([0, *layout.widths]) * nodes
+        for k in staging.chunks_of(segment):
+            assert begins[k] <= segment.end and segment.begin <= begins[k + 1]
+
+
+def test_without_a_place_there_are_zeros():
+    staging, layout, _ = staging_of([700, 30], 2, 4096, WIRES["int8"])
+    numbers, scales = staging.read(0, None)
+    assert numbers.size == layout.segments[0].end and scales.size == numbers.size // BLOCK
+    assert not numbers.any() and not scales.any()
+
+
+def test_memory_is_twice_what_is_sent_and_the_header():
+    wire = WIRES["bfloat16"]
+    staging, layout, _ = staging_of([5000, 5000], 2, 4096, wire)
+    sent = 2 * 2 * sum(layout.widths)
+    assert staging.nbytes == 2 * sent + 2 * 2 * wire.header_width
+    staging.add_place()
+    assert staging.nbytes == 3 * sent + 2 * 2 * wire.header_width
