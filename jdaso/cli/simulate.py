@@ -8,7 +8,7 @@ import sys
 from ..fabric import Fabric, Prediction, Training, advise, predict, predict_synchronous
 from ..fabric._emulated import bits_per_second_of
 
-# A node's links and accelerators, as operators publish them; latencies usual for their kind.
+# Usual figures of their kinds, not measured. A node of JUWELS Booster has four links of 200 Gbit/s.
 PRESETS = {
     "lab-1g": {"rate": "1gbit", "latency_us": 50.0, "devices": 1},
     "lab-10g": {"rate": "10gbit", "latency_us": 30.0, "devices": 4},
@@ -47,12 +47,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the predictions; returns 0, or 2 for arguments out of their range."""
+    """Prints the predictions; returns 0, or 2 for arguments that cannot be followed."""
     try:
         fabric, training, devices = described(arguments)
-    except ValueError as error:
+        _predict(arguments, fabric, training, devices)
+        if arguments.plot:
+            _plot(fabric, training, arguments.plot)
+    except (ImportError, OSError, ValueError) as error:
         print(f"jdaso simulate: {error}", file=sys.stderr)
         return 2
+    return 0
+
+
+def _predict(
+    arguments: argparse.Namespace, fabric: Fabric, training: Training, devices: int
+) -> None:
     samples = arguments.batch * devices * fabric.nodes
     steps = max(1, arguments.samples // samples)
     waits = predict_synchronous(fabric, training, behind_backward=arguments.backward)
@@ -63,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         _row("no network", bare, None, steps),
     ]
     if arguments.advise:
-        measured = arguments.exchange_ms and arguments.exchange_ms / 1e3
+        measured = None if arguments.exchange_ms is None else arguments.exchange_ms / 1e3
         found = advise(fabric, training, exchange_seconds_measured=measured)
         rows += [_row("advised", a.prediction, a.training, steps) for a in found]
     if arguments.json:
@@ -72,12 +81,18 @@ def run(arguments: argparse.Namespace) -> int:
         _print(fabric, training, rows)
         if arguments.advise:
             print(_advice(rows))
-    if arguments.plot:
-        from ..plots import plot_scaling
 
-        plot_scaling(fabric, training, arguments.plot, most_nodes=UP_TO)
-        print(f"plotted: {arguments.plot}", file=sys.stderr)
-    return 0
+
+def _plot(fabric: Fabric, training: Training, path: str) -> None:
+    from ..plots import plot_scaling
+
+    try:
+        plot_scaling(fabric, training, path, most_nodes=UP_TO)
+    except ImportError as error:
+        raise ImportError(
+            f'--plot needs matplotlib ({error}): pip install "jdaso[plots]".'
+        ) from error
+    print(f"plotted: {path}", file=sys.stderr)
 
 
 def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
@@ -90,6 +105,13 @@ def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
     }
     given = {key: getattr(arguments, key) for key in known}
     chosen = {key: known[key] if given[key] is None else given[key] for key in known}
+    for name, value in (
+        ("--devices", chosen["devices"]),
+        ("--batch", arguments.batch),
+        ("--samples", arguments.samples),
+    ):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}.")
     fabric = Fabric(
         nodes=arguments.nodes,
         bits_per_second=bits_per_second_of(chosen["rate"]),
@@ -100,7 +122,7 @@ def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
         parameters=int(arguments.parameters),
         step_seconds=arguments.step_ms / 1e3,
         sync_every=arguments.sync_every,
-        delay=arguments.delay or arguments.sync_every,
+        delay=arguments.sync_every if arguments.delay is None else arguments.delay,
         wire=arguments.wire,
     )
     return fabric, training, chosen["devices"]

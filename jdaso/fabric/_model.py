@@ -20,8 +20,9 @@ WIRE_BYTES = {name: w.encoded_width(BLOCK) * w.dtype.itemsize / BLOCK for name, 
 """Bytes a number takes on a wire; int8 carries a float32 scale for each block."""
 
 _PASSES = {"float32": (5, 6), "narrow": (10, 11)}
-"""How often a start and a merge read or write the size of the parameters, on a CPU (merge
-"paper"): as XLA compiles the step. A copy is two passes."""
+"""About how often a start and a merge read or write the size of the parameters, on a CPU (merge
+"paper"), counted in the step that XLA compiles; not compared with measurements yet. A copy is two
+passes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +207,12 @@ def predict_synchronous(
         training: what is trained; `wire`, `sync_every` and `delay` are not used.
         behind_backward: share of the step behind which the averages of its first gradients may
             hide, as Horovod and DistributedDataParallel do it; 0 for one average after the step.
+
+    Raises:
+        ValueError: the share is not within 0 to 1.
     """
+    if not 0 <= behind_backward <= 1:
+        raise ValueError(f"behind_backward is a share of a step, 0 to 1, got {behind_backward}.")
     bare = training.step_seconds
     if fabric.nodes == 1:
         return Prediction(bare, bare, 0.0, 0.0, 0.0, 0.0)
@@ -247,7 +253,17 @@ def advise(
         exchange_seconds_measured: what an exchange on ``training.wire`` took in a run
             (``Stats.exchange_seconds / Stats.exchanges``), in place of the model's; the other
             wires scale from it by their bytes.
+
+    Raises:
+        ValueError: `most_steps` is less than 1, or the measured time is not above 0.
     """
+    if most_steps < 1:
+        raise ValueError(f"most_steps must be at least 1, got {most_steps}.")
+    if exchange_seconds_measured is not None and not 0 < exchange_seconds_measured < math.inf:
+        raise ValueError(
+            "What an exchange took must be above 0: Stats.exchange_seconds / Stats.exchanges of a "
+            f"run in which some ended; got {exchange_seconds_measured} s."
+        )
     found, scale = [], 1.0
     if exchange_seconds_measured is not None and fabric.nodes > 1:
         modelled = exchange_seconds(

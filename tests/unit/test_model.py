@@ -146,6 +146,18 @@ def test_the_command(capsys, tmp_path):
     assert rows["synchronous"]["step ms"] > 5 * rows["daso"]["step ms"]
     assert main([*command, "--wire", "int4"]) == 2
     assert "jdaso simulate: wire must be" in capsys.readouterr().err
+    for options, words in (
+        (["--batch", "0"], "--batch must be at least 1, got 0"),
+        (["--samples", "0"], "--samples must be at least 1"),
+        (["--devices", "0"], "--devices must be at least 1"),
+        (["--delay", "0"], "delay must be within 1..sync_every, got delay=0"),
+        (["--backward", "1.5"], "share of a step, 0 to 1, got 1.5"),
+        (["--advise", "--exchange-ms", "0"], "must be above 0"),
+        (["--plot", "scaling.words"], "words"),
+        (["--plot", "nowhere/scaling.png"], "nowhere"),
+    ):
+        assert main(["simulate", *options]) == 2
+        assert words in capsys.readouterr().err
     slow = ["simulate", "--nodes", "64", "--rate", "10mbit", "--step-ms", "1", "--advise"]
     assert main(slow) == 0
     assert "No wire can be hidden" in capsys.readouterr().out
