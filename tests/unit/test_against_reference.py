@@ -178,6 +178,7 @@ def test_finalize_wherever_the_run_stops(merge, wire, stops):
             assert not wrong.any(), f"after {stop} updates"
 
 
+@pytest.mark.users_compiler
 @pytest.mark.parametrize("optimizer", training.NAMES)
 @pytest.mark.parametrize(("nodes", "merge"), [(2, "paper"), (3, "outer")])
 def test_nodes_are_bitwise_equal_while_blocking(nodes, merge, optimizer):

@@ -263,6 +263,7 @@ def test_converges(case):
     np.testing.assert_allclose(params[-1], end, rtol=3e-2, atol=3e-2)
 
 
+@pytest.mark.users_compiler
 @every_case
 def test_does_what_the_inner_optimizer_does(case):
     """With the same gradients everywhere: bitwise with one node, to rounding with several."""

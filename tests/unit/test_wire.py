@@ -63,6 +63,7 @@ def test_int8_error_bound(rows):
     assert np.all(error <= level * (0.5 + 127 * 4 * EPS) + 127 * 2.0**-120)
 
 
+@pytest.mark.users_compiler
 @pytest.mark.parametrize("name", NARROW)
 @settings(max_examples=20, deadline=None)
 @given(rows=rows_of_floats)
@@ -75,6 +76,7 @@ def test_device_and_host_give_the_same_bits(name, rows):
     np.testing.assert_array_equal(wire.decode(on_host), COMPILED[name, "decode"](on_host))
 
 
+@pytest.mark.users_compiler
 @pytest.mark.parametrize("largest", [1e-30, 1.4e-38 * 127, 1.1e-38 * 127, 1e-40, 0.0])
 def test_tiny_numbers_have_the_same_bits_on_device_and_host(largest):
     """A subnormal scale would be zero on the device only."""
@@ -128,6 +130,7 @@ def test_float16_saturates():
     np.testing.assert_array_equal(there_and_back("float16", rows), 65504)
 
 
+@pytest.mark.users_compiler
 @pytest.mark.parametrize("nodes", [1, 2, 3, 17, 20])
 @pytest.mark.parametrize("name", WIRES)
 def test_sums_run_over_the_rows_in_order(name, nodes):
@@ -191,6 +194,7 @@ def test_the_first_bad_number_is_found(name, bad, largest):
     assert WIRES[name].first_bad(sent) == naive_first_bad(name, rows)
 
 
+@pytest.mark.users_compiler
 @pytest.mark.parametrize("name", WIRES)
 @settings(max_examples=25, deadline=None)
 @given(
