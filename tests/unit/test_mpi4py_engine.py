@@ -20,7 +20,7 @@ class Request:
 
 
 class OneNode:
-    """A communicator of one rank. Whatever request is asked for, all that are due are delivered."""
+    """A communicator of one rank. Once one is due all that are open are delivered."""
 
     def __init__(self, slow=0):
         self.slow, self.down, self.begun, self.most = slow, False, [], 0
@@ -29,9 +29,11 @@ class OneNode:
         pass
 
     def progress(self):
-        for request in self.begun:
+        open_ = [request for request in self.begun if not request.done]
+        for request in open_:
             request.asked += 1
-            if not self.down and not request.done and request.asked > self.slow:
+        if not self.down and any(request.asked > self.slow for request in open_):
+            for request in reversed(open_):
                 request.deliver()
                 request.done = True
 
