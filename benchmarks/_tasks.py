@@ -1,4 +1,4 @@
-"""What is trained in `accuracy.py`: two small tasks that run on nodes real or virtual alike."""
+"""What is trained where compute is real: small tasks that run on nodes real or virtual alike."""
 
 from __future__ import annotations
 
@@ -93,6 +93,32 @@ def fashion(examples: int = 60_000, batch: int = 1024) -> Task:
     return Task("Fashion-MNIST", len(labels), batch, arrays, init, loss, score, 3e-3)
 
 
+def demo(examples: int = 60_000, batch: int = 256) -> Task:
+    """Fashion-MNIST with the demo's convolutional network; 0.8 million parameters."""
+    from jdaso.cli._demo_node import Network
+
+    folder = debian("usr/share/datasets/fashion-mnist")
+    data, network = fashion_mnist(folder if folder.exists() else None), Network()
+    arrays = jnp.asarray(data.train_images[:examples]), jnp.asarray(data.train_labels[:examples])
+    test, answers = jnp.asarray(data.test_images), jnp.asarray(data.test_labels)
+
+    def init(key):
+        return network.init(key, jnp.zeros((1, 28, 28), jnp.uint8))
+
+    def loss(params, arrays, chosen):
+        images, labels = arrays
+        return cross_entropy(network.apply(params, images[chosen]), labels[chosen]).mean()
+
+    @jax.jit
+    def score(params):
+        logits = jax.lax.map(lambda x: network.apply(params, x), test.reshape(-1, 500, 28, 28))
+        logits = logits.reshape(-1, 10)
+        right = (logits.argmax(-1) == answers).mean()
+        return {"accuracy": right, "loss": cross_entropy(logits, answers).mean()}
+
+    return Task("demo", len(arrays[1]), batch, arrays, init, loss, score, 2e-3)
+
+
 def _patches(images):
     """uint8 ``[n, 28, 28]`` to ``[n, 49, 16]``."""
     cut = images.reshape(-1, 7, 4, 7, 4).transpose(0, 1, 3, 2, 4)
@@ -161,4 +187,4 @@ def text(examples: int = 20_000, batch: int = 256, length: int = 32, width: int 
     return Task("Jargon File", examples, batch, (texts,), init, loss, score, 3e-3)
 
 
-TASKS = {"fashion": fashion, "text": text}
+TASKS = {"fashion": fashion, "text": text, "demo": demo}

@@ -153,7 +153,7 @@ def summary(rows):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--tasks", nargs="*", default=["fashion", "text"], choices=list(TASKS))
     parser.add_argument("--nodes", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--simulated", type=int, nargs="*", default=[8, 16, 32, 64, 128])
     parser.add_argument("--seeds", type=int, default=3)

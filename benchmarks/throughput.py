@@ -1,11 +1,13 @@
 """Steps a second on emulated hosts: jdaso between its limits and beside synchronous peers.
 
     python benchmarks/throughput.py [--quick] [--hosts 2 4] [--gigabits 1] [--step-ms 200]
+        [--compute paced]
 
 The compute is *paced*: a step takes a given time, as on an accelerator, while the host's cores stay
-free, and gives gradients of every parameter; optimizer, packing, exchange and merge are real, in
-the same compiled program. All methods of a cell run in turn, round after round, and a ratio is the
-median over rounds.
+free, and gives gradients of every parameter; or *real*, a task of `_tasks` (`--compute demo`, text)
+that the processor computes. Optimizer, packing, exchange and merge are always real, in the same
+compiled program. All methods of a cell run in turn, round after round, and a ratio is the median
+over rounds.
 
 - *bare*: the inner optimizer alone. *instant*: all of jdaso, but nothing is sent.
 - *daso WIRE MERGE*, *synchronous [WIRE]*: jdaso's.
@@ -14,21 +16,33 @@ median over rounds.
 
 HeAT's DASO is missing: it does not start without CUDA. "sent" is read from the interface's
 counter; "fits" says whether the link carries an exchange in S steps; "of link" is an exchange's
-time at the link's rate (a ring's 2(P-1)/P of the bytes) over the time it took. Needs root, iproute2
+time at the link's rate (a ring's 2(P-1)/P of the bytes) over the time it took, "of allowed" the
+step's time if nothing but the link's rate held it up over what it took. Needs root, iproute2
 and MPICH.
 """
 
 import argparse
 import json
+import math
 import os
 import subprocess
 from pathlib import Path
 
 import _report
-from _paced import COORDINATOR, Cell, measure, measure_gloo
+from _methods import COORDINATOR, Cell, measure, measure_gloo
+from _work import Kind
 
 from jdaso._packing import BLOCK
-from jdaso.fabric import ClusterError, emulated_cluster
+from jdaso._timeline import Event
+from jdaso.fabric import (
+    ClusterError,
+    Fabric,
+    Training,
+    emulated_cluster,
+    predict,
+    predict_synchronous,
+)
+from jdaso.plots import plot_timeline
 
 LIMITS = ("bare", "instant")
 METHODS = (*LIMITS, "daso bfloat16 paper", "synchronous")
@@ -45,6 +59,8 @@ def parse():
     parser.add_argument("--gigabits", type=float, nargs="+", default=[1.0])
     parser.add_argument("--step-ms", type=float, nargs="+", default=[200.0])
     parser.add_argument("--parameters", type=float, nargs="+", default=[25.6e6])
+    parser.add_argument("--compute", default="paced", help="paced, or a task of _tasks")
+    parser.add_argument("--batch", type=int, default=64, help="of a node, where compute is real")
     parser.add_argument("--sync-every", type=int, default=4, help="B")
     parser.add_argument("--delay", type=int, help="S; default B")
     parser.add_argument("--methods", nargs="+", default=METHODS)
@@ -54,11 +70,15 @@ def parse():
     parser.add_argument("--warm", type=int, default=2, help="cycles before the clock runs")
     parser.add_argument("--cycles", type=int, default=4, help="cycles on the clock, a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--timeline", help="picture of one cycle; PNG or SVG")
     parser.add_argument("--peers-python", default=".venv-peers/bin/python")
     options = parser.parse_args()
+    if options.compute != "paced":
+        options.step_ms = [0.0]
     if options.quick:
         options.hosts, options.parameters, options.rounds = [2], [1e6], 1
-        options.step_ms, options.cycles, options.warm = [20.0], 8, 1
+        options.cycles, options.warm = 8, 1
+        options.step_ms = [20.0] if options.compute == "paced" else [0.0]
     return options
 
 
@@ -78,14 +98,28 @@ def run_cell(cluster, parameters, options):
                 found += torch_rows(cluster, group[0], parameters, options)
                 continue
             flags = ["--parameters", parameters, "--rounds", rounds, "--methods", *group]
+            flags += ["--compute", options.compute, "--batch", options.batch]
             flags += ["--step-ms", *options.step_ms, "--sync-every", options.sync_every]
             flags += ["--delay", options.delay or options.sync_every, "--engine", options.engine]
             flags += ["--warm", options.warm, "--cycles", options.cycles]
             flags += ["--instant-wire", options.instant_wire]
             rows = _report.launch(__file__, flags, hosts, cluster.mpiexec([]))
+            for row in rows:
+                events = row.pop("events", [])
+                if options.timeline and row["method"].startswith("daso"):
+                    draw_cycle(events, options)
             found += [{**row, "round": number + row["round"]} for row in rows]
         print(json.dumps(found[-len(groups) :]), flush=True)
     return found
+
+
+def draw_cycle(events, options):
+    """The steps around the second exchange of a round, as a picture."""
+    events = [Event(*event) for event in events]
+    begin, end = [e.begin_seconds for e in events if e.name == "exchange"][1:3]
+    before = (end - begin) / options.sync_every
+    shown = [e for e in events if begin - before < e.begin_seconds < end + before]
+    plot_timeline(shown, options.timeline)
 
 
 def torch_rows(cluster, method, parameters, options):
@@ -117,11 +151,15 @@ def summary(found, cluster, parameters, options):
     rows, rate = [], cluster.bits_per_second / 8
     hosts, delay = len(cluster.hosts), options.delay or options.sync_every
     by_key = {}
+    parameters = next((r["parameters"] for r in found if "parameters" in r), parameters)
     for row in found:
         by_key.setdefault((row["step_ms"], row["method"]), []).append(row)
     for (step_ms, method), rounds in by_key.items():
         wire = method.split()[1] if method.startswith("daso") else None
+        bare = [1e3 * r["seconds"] for r in by_key.get((step_ms, "bare"), ())]
+        alone = _report.median(bare) if bare else step_ms or math.nan
         row = {
+            "compute": options.compute,
             "M": parameters / 1e6,
             "hosts": hosts,
             "Gbit/s": cluster.bits_per_second / 1e9,
@@ -142,20 +180,42 @@ def summary(found, cluster, parameters, options):
         if wire:
             ring = 2 * (hosts - 1) / hosts * parameters * WIRE_BYTES[wire] / rate * 1e3
             row["ring ms"], row["of link"] = ring, ring / row["exchange ms"]
-            row["fits"] = ring < delay * step_ms
-            row["of rate"] = min(1.0, options.sync_every * step_ms / ring)
+            row["fits"] = ring < delay * alone
+            late = max(0.0, ring - delay * alone) / options.sync_every
+            row["of allowed"] = (alone + late) / row["ms"]
+        copies = [r["copy"] for r in rounds if "copy" in r]
+        if copies and bare:
+            copy = row["copy GB/s"] = _report.median(copies) / 1e9
+            model = predicted(method, wire, cluster, parameters, alone / 1e3, copy, options)
+            if model is not None:
+                row["model ms"] = 1e3 * model.step_seconds
+                row["model off"] = row["model ms"] / row["ms"] - 1
         rows.append(row)
     return rows
+
+
+def predicted(method, wire, cluster, parameters, bare, copy, options):
+    """What `jdaso.fabric` says of a cell; None of methods that it does not know."""
+    fabric = Fabric(
+        nodes=len(cluster.hosts),
+        bits_per_second=cluster.bits_per_second,
+        copy_bytes_per_second=copy * 1e9,
+        accelerators=False,
+    )
+    delay = options.delay or options.sync_every
+    training = Training(int(parameters), bare, options.sync_every, delay, wire or "float32")
+    if wire:
+        return predict(fabric, training)
+    return predict_synchronous(fabric, training) if method == "synchronous" else None
 
 
 def main():
     options = parse()
     if _report.is_rank():
         cell = Cell(
-            parameters=int(options.parameters[0]),
-            step_ms=0.0,
+            kind=Kind(options.compute, int(options.parameters[0]), options.batch),
             sync_every=options.sync_every,
-            delay=options.delay,
+            delay=options.delay or options.sync_every,
             engine=options.engine,
             instant_wire=options.instant_wire,
             warm=options.warm,

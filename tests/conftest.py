@@ -30,8 +30,12 @@ hypothesis.settings.register_profile("jdaso", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("jdaso")
 
 
-JUDGED_BY_THE_CLOCK = ("test_devices.py", "test_failures.py", "test_mpi_suites.py")
-IN_TURN = ("test_cluster.py",)  # they look at what the machine has
+IN_TURN = {
+    "test_devices.py": "launches",
+    "test_failures.py": "launches",
+    "test_mpi_suites.py": "suites",
+    "test_cluster.py": "cluster",  # looks at what the machine has
+}
 
 
 def pytest_itemcollected(item):
@@ -43,7 +47,7 @@ def pytest_itemcollected(item):
 def pytest_xdist_make_scheduler(config, log):
     """Launches that the clock judges go to one worker of pytest-xdist, one after another.
 
-    The other worker begins with tests/unit and ends with what else is launched.
+    So at most two run at once; whoever is done with them goes on with what is not.
 
     Its own groups (`--dist loadgroup`) do nothing with pytest 9.2 (pytest-xdist issue 1386).
     """
@@ -52,9 +56,7 @@ def pytest_xdist_make_scheduler(config, log):
     class LaunchesInTurn(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = nodeid.split("::")[0].rsplit("/", 1)[-1]
-            if file in JUDGED_BY_THE_CLOCK:
-                return "launches"
-            return file if file in IN_TURN else nodeid
+            return IN_TURN.get(file, nodeid)
 
     return LaunchesInTurn(config, log)
 

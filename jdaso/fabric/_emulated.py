@@ -276,6 +276,7 @@ def _make(number: int, count: int, bits: float) -> Cluster:
         _ip("-n", host, "link", "set", "eth0", "up")
         for namespace, device in ((host, "eth0"), (switch, f"port{k}")):
             _shape(namespace, device, bits)
+        _keep_speed(host)
     launcher = folder / "launcher"
     # In the form of ssh: options, host, command.
     launcher.write_text(
@@ -291,6 +292,12 @@ def _shape(namespace: str, device: str, bits: float) -> None:
     """A token bucket that holds what 2 ms let out, and at least two of the kernel's packets."""
     rate = ["rate", f"{bits:.0f}bit", "burst", str(_burst(bits)), "latency", "100ms"]
     _command("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *rate)
+
+
+def _keep_speed(host: str) -> None:
+    """After a pause TCP goes on at its speed, as a cluster's own transports do; where it may."""
+    setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
+    _command("ip", "netns", "exec", host, "sh", "-c", f"[ ! -w {setting} ] || echo 0 > {setting}")
 
 
 def _burst(bits: float) -> int:

@@ -9,7 +9,8 @@ import compiling
 import pytest
 from _launcher import FOREIGN, ROOT, TAG, end
 
-EMULATED = {"links.py", "throughput.py"}  # need root and network namespaces: test_cluster.py
+# These need root and network namespaces: test_cluster.py.
+EMULATED = {"links.py", "throughput.py", "time_to_accuracy.py"}
 BENCHMARKS = sorted({path.name for path in (ROOT / "benchmarks").glob("[a-z]*.py")} - EMULATED)
 
 

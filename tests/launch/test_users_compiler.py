@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 
-from _launcher import ROOT
+from _launcher import ROOT, mpirun
+
+SELECT = ["-m", "users_compiler", "--color=no", "-p", "no:cacheprovider", "-p", "no:xdist"]
 
 
 def test_the_same_bits_as_users_compile():
-    command = [sys.executable, "-m", "pytest", "tests/unit", "-m", "users_compiler"]
     done = subprocess.run(
-        [*command, "--color=no", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        [sys.executable, "-m", "pytest", "tests/unit", *SELECT, "-k", "not contract or P1"],
         env=os.environ | {"XLA_FLAGS": ""},
         cwd=ROOT,
         capture_output=True,
@@ -18,4 +19,10 @@ def test_the_same_bits_as_users_compile():
         timeout=280,
     )
     assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout, done.stdout
+
+
+def test_the_same_numbers_on_two_ranks_as_users_compile():
+    done = mpirun(2, ["-m", "pytest", "tests/mpi", *SELECT], timeout=280, cwd=ROOT)
+    assert done.returncode == 0, f"\n{done.stdout}"
     assert " passed" in done.stdout, done.stdout

@@ -79,6 +79,7 @@ def assert_equal_while_blocking(params, momenta):
     assert SIZE == 1 or not any(equal[WARMUP : -COOLDOWN - 1]), equal
 
 
+@pytest.mark.users_compiler
 @both_engines
 @pytest.mark.parametrize(("merge", "optimizer", "wire"), MIXES)
 def test_narrow_wires(session, merge, optimizer, wire):
@@ -229,6 +230,7 @@ def test_finalize_wherever_the_run_stops(session, wire):
         assert not wrong.any(), f"after {stop} updates"
 
 
+@pytest.mark.users_compiler
 @pytest.mark.parametrize(
     ("session", "blocking"),
     [("mpi4jax", "gradients"), ("mpi4py", "parameters")],

@@ -1,8 +1,7 @@
-"""Steps whose compute is *paced*: it takes a given time, as on an accelerator, and no core.
+"""Ways to train on several hosts, measured in turn in the same processes.
 
-Gradients of every parameter, optimizer, packing, exchange and merge are real, in one compiled
-program. All methods of a cell run in the same processes, in turn, round after round, each round
-from fresh parameters.
+Round after round, each from fresh parameters. Optimizer, packing, exchange and merge are real, in
+one compiled program with what the step computes (`_work`).
 """
 
 from __future__ import annotations
@@ -15,14 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
+from _work import Kind
 
 import jdaso
-from jdaso._compat import host_call
 
-LEAVES = 16
 COORDINATOR = "JDASO_BENCHMARK_COORDINATOR"
 INNER = partial(optax.sgd, 1e-3, momentum=0.9)
 
@@ -30,8 +27,7 @@ INNER = partial(optax.sgd, 1e-3, momentum=0.9)
 class Cell(NamedTuple):
     """What all methods of a measurement share."""
 
-    parameters: int
-    step_ms: float
+    kind: Kind
     sync_every: int
     delay: int
     engine: str
@@ -40,29 +36,15 @@ class Cell(NamedTuple):
     cycles: int  # cycles on the clock
 
 
-class Pace:
-    """Called by a step on the host; returns after the step's time."""
-
-    def __init__(self):
-        self.seconds = 0.0
-
-    def __call__(self, _):
-        time.sleep(self.seconds)
-        return np.zeros((), np.float32)
-
-
-def make_params(count):
-    return [jnp.full(count // LEAVES, 0.5 + k, jnp.float32) for k in range(LEAVES)]
-
-
 class Method:
     """One way to train on several hosts: its session, its compiled step."""
 
     def __init__(self, name: str, cell: Cell):
         kind, *rest = name.split()
-        self.name, self.cell, self.pace = name, cell, Pace()
+        self.name, self.cell = name, cell
         self.exchanges = kind in ("daso", "instant")
         self.session = jdaso.Session(engine="instant" if kind == "instant" else cell.engine)
+        self.work = cell.kind.make(self.session.num_nodes)
         if self.exchanges:
             wire, merge = rest or (cell.instant_wire, "paper")
             phases = jdaso.Phases(10**6, sync_every=cell.sync_every, delay=cell.delay)
@@ -77,37 +59,40 @@ class Method:
         self.step = jax.jit(self._step, donate_argnums=(0, 1))
 
     def _step(self, params, state, n):
-        zero = host_call(self.pace, jax.ShapeDtypeStruct((), jnp.float32), n)
-        grads = jax.tree.map(lambda x: 1e-3 * x + zero, params)
-        updates, state = self.tx.update(grads, state, params, value=zero)
-        return optax.apply_updates(params, updates), state, zero
+        loss, grads = self.work.gradient(params, n, self.session.node)
+        updates, state = self.tx.update(grads, state, params, value=loss)
+        return optax.apply_updates(params, updates), state, loss
 
     def round(self, step_ms: float, barrier) -> dict:
         """A few cycles from fresh parameters: seconds a step, bytes, the exchange's share."""
-        cell = self.cell
-        self.pace.seconds = 0.0  # compiling and the first cycle need not wait
-        params = make_params(cell.parameters)
+        cell, pace = self.cell, self.work.pace
+        pace.seconds = 0.0  # compiling and the first cycle need not wait
+        params = self.work.params()
         state = self.tx.init(params)
         warm, timed = cell.warm * cell.sync_every, cell.cycles * cell.sync_every
         for n in range(warm):
             params, state, loss = self.step(params, state, np.int32(n))
             loss.block_until_ready()
-            self.pace.seconds = step_ms / 1e3
+            pace.seconds = step_ms / 1e3
         jax.block_until_ready(params)
         barrier()
         before, sent, begin = self.session.stats, bytes_sent(), time.perf_counter()
         for n in range(warm, warm + timed):
+            since = time.perf_counter()
             params, state, loss = self.step(params, state, np.int32(n))
             loss.block_until_ready()  # as a training loop that looks at its loss
+            self.session.timeline.record("step", n, since)
         jax.block_until_ready(params)
         seconds = (time.perf_counter() - begin) / timed
         row = {"seconds": seconds, "sent": (bytes_sent() - sent) / timed}
+        row["parameters"] = sum(x.size for x in jax.tree.leaves(params))
         stats = self.session.stats
         if exchanges := stats.exchanges - before.exchanges:
             spent = stats.exchange_seconds - before.exchange_seconds
             row["exchange ms"] = 1e3 * spent / exchanges
             row["lost ms"] = 1e3 * (stats.lost_seconds - before.lost_seconds) / exchanges
             row["hidden"] = max(0.0, 1 - row["lost ms"] / row["exchange ms"])
+            row["events"] = [e for e in self.session.timeline.events if e.begin_seconds >= begin]
         if self.exchanges:
             params = jdaso.finalize(params, state, self.session)
         jax.block_until_ready(params)
@@ -119,16 +104,29 @@ def merge_of(name: str):
     return jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True)) if name == "outer" else name
 
 
+def copy_speed(barrier, megabytes: int = 64, repeats: int = 8) -> float:
+    """Bytes a second that this rank copies while all others copy too."""
+    source = np.ones(megabytes << 20, np.uint8)
+    target = source.copy()
+    barrier()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        np.copyto(target, source)
+    return repeats * source.nbytes / (time.perf_counter() - begin)
+
+
 def measure(cell: Cell, methods, step_times, rounds) -> list[dict]:
     """Every method, step time and round on this rank."""
     from mpi4py import MPI
 
+    barrier = MPI.COMM_WORLD.Barrier
     made, found = [Method(name, cell) for name in methods], []
     for number in range(rounds):
+        copy = copy_speed(barrier)
         for step_ms in step_times:
             for method in made:
-                row = method.round(step_ms, MPI.COMM_WORLD.Barrier)
-                about = {"method": method.name, "step_ms": step_ms, "round": number}
+                row = method.round(step_ms, barrier)
+                about = {"method": method.name, "step_ms": step_ms, "round": number, "copy": copy}
                 found.append({**about, **row, "peak MB": peak_megabytes()})
                 gc.collect()
     for method in reversed(made):
@@ -145,31 +143,33 @@ def measure_gloo(cell: Cell, step_times, rounds) -> list[dict]:
 
     mesh = jax.make_mesh((size,), ("node",), axis_types=(jax.sharding.AxisType.Auto,))
     replicated, inner = jax.sharding.NamedSharding(mesh, jax.P()), INNER()
+    work = cell.kind.make(size)
 
     def everywhere(x):
         return jax.make_array_from_single_device_arrays(x.shape, replicated, [x])
 
     @partial(jax.jit, donate_argnums=(0, 1))
     @partial(jax.shard_map, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False)
-    def step(params, state):
-        grads = jax.tree.map(lambda x: jax.lax.pmean(1e-3 * x, "node"), params)
+    def step(params, state, n):
+        node = jax.lax.axis_index("node")
+        _, grads = work.gradient(params, n, node, paced=False)
+        grads = jax.lax.pmean(grads, "node")
         updates, state = inner.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
     def run(params, state, steps):
-        for _ in range(steps):
-            pace(None)  # a program of several processes may not call the host
-            params, state = step(params, state)
+        for n in range(steps):
+            work.pace(None)  # a program of several processes may not call the host
+            params, state = step(params, state, np.int32(n))
             jax.block_until_ready(params)
         return params, state
 
-    pace, found = Pace(), []
-    params = make_params(cell.parameters)
+    params, found = work.params(), []
     params, state = jax.tree.map(everywhere, (params, inner.init(params)))
     params, state = run(params, state, 2)
     for number in range(rounds):
         for step_ms in step_times:
-            pace.seconds = step_ms / 1e3
+            work.pace.seconds = step_ms / 1e3
             multihost_utils.sync_global_devices(f"{number} {step_ms}")
             sent, begin = bytes_sent(), time.perf_counter()
             params, state = run(params, state, cell.cycles)

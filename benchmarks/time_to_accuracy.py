@@ -1,0 +1,148 @@
+"""Seconds to an accuracy on emulated hosts, where the processor computes: daso and synchronous.
+
+    python benchmarks/time_to_accuracy.py [--quick] [--hosts 4] [--megabits 100] [--task demo]
+
+Each method trains from the same first parameters, on the same batches in the same order, to the
+end. The clock stands still while the test images are looked at. "to 90 %" is the time to 90 % of
+what synchronous training ends with. Needs root, iproute2 and MPICH.
+"""
+
+import argparse
+import json
+import os
+import time
+
+import _report
+import jax
+import optax
+from _tasks import TASKS
+
+import jdaso
+from jdaso.fabric import emulated_cluster
+
+METHODS = {
+    "synchronous": None,
+    "daso": {"wire": "bfloat16"},
+    "daso corrected": {"wire": "bfloat16", "merge": "corrected"},
+}
+
+
+def train(task, name, seed, options):
+    """One run: ``[(seconds, steps, accuracy), ...]`` and bytes a step."""
+    with jdaso.Session(engine=options.engine) as session:
+        orders = [
+            task.order(epoch, session.num_nodes, seed)[:, session.node]
+            for epoch in range(options.epochs)
+        ]
+        every = max(1, len(orders[0]) // options.looks)
+        total = sum(len(order) // every * every for order in orders)
+        rate = optax.warmup_cosine_decay_schedule(0.0, task.learning_rate, total // 10, total)
+        inner = optax.adamw(rate, weight_decay=1e-3)
+        if METHODS[name] is None:
+            tx = jdaso.synchronous(inner, session=session)
+        else:
+            phases = jdaso.Phases(
+                total, options.warmup, total // 20, options.sync_every, options.delay
+            )
+            tx = jdaso.daso(inner, phases=phases, session=session, **METHODS[name])
+
+        def steps(params, state, order, arrays):
+            def step(carry, chosen):
+                params, state = carry
+                loss, grads = jax.value_and_grad(task.loss)(params, arrays, chosen)
+                updates, state = tx.update(grads, state, params, value=loss)
+                return (optax.apply_updates(params, updates), state), loss
+
+            return jax.lax.scan(step, (params, state), order)
+
+        params = task.init(jax.random.key(seed))
+        state = tx.init(params)
+        compiled = jax.jit(steps).lower(params, state, orders[0][:every], task.arrays).compile()
+        curve, seconds, done = [], 0.0, 0
+        for order in orders:
+            for first in range(0, len(order) // every * every, every):
+                jdaso.mean({"all": 1.0}, session)  # all nodes begin together
+                begin = time.perf_counter()
+                (params, state), _ = jax.block_until_ready(
+                    compiled(params, state, order[first : first + every], task.arrays)
+                )
+                seconds, done = seconds + time.perf_counter() - begin, done + every
+                accuracy = float(jdaso.mean(task.score(params), session)["accuracy"])
+                curve.append((seconds, done, accuracy))
+        sent = session.stats.bytes_sent / done
+        params = jdaso.finalize(params, state, session)
+        final = float(task.score(params)["accuracy"])
+    return {"method": name, "seed": seed, "curve": curve, "sent": sent, "final": final}
+
+
+def summary(runs, options):
+    """A row a method: medians over seeds."""
+    rows, by_method = [], {}
+    for run in runs:
+        by_method.setdefault(run["method"], []).append(run)
+    goal = options.share * _report.median(r["final"] for r in by_method["synchronous"])
+    base = None
+    for name, group in by_method.items():
+        row = {"method": name, "hosts": options.hosts, "Mbit/s": options.megabits}
+        row["final"] = 100 * _report.median(r["final"] for r in group)
+        row["seconds"] = _report.median(r["curve"][-1][0] for r in group)
+        row["MB a step"] = _report.median(r["sent"] for r in group) / 1e6
+        reached = [next((s for s, _, a in r["curve"] if a >= goal), float("inf")) for r in group]
+        row[f"to {options.share:.0%}"] = _report.median(reached)
+        base = base or row
+        row["times shorter"] = base[f"to {options.share:.0%}"] / row[f"to {options.share:.0%}"]
+        row["times faster"] = base["seconds"] / row["seconds"]
+        rows.append(row)
+    return rows
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--task", default="demo", choices=list(TASKS))
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--megabits", type=float, default=100.0)
+    parser.add_argument("--engine", default="mpi4jax")
+    parser.add_argument("--batch", type=int, default=256, help="of all hosts")
+    parser.add_argument("--examples", type=int, default=60_000)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--looks", type=int, default=12, help="at the accuracy, an epoch")
+    parser.add_argument("--warmup", type=int, default=10, help="steps")
+    parser.add_argument("--sync-every", type=int, default=4, help="B")
+    parser.add_argument("--delay", type=int, default=4, help="S")
+    parser.add_argument("--share", type=float, default=0.9, help="of the final accuracy")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--name", default="time_to_accuracy", help="of the JSON file")
+    options = parser.parse_args()
+    if options.quick:
+        options.hosts, options.examples, options.epochs, options.looks = 2, 4000, 1, 3
+        options.task, options.methods = "fashion", ["synchronous", "daso"]
+    return options
+
+
+def main():
+    options = parse()
+    if _report.is_rank():
+        task = TASKS[options.task](options.examples, options.batch)
+        seeds = range(options.seeds)
+        runs = [train(task, name, seed, options) for seed in seeds for name in options.methods]
+        if int(os.environ["PMI_RANK"]) == 0:
+            _report.give(runs)
+        return
+    flags = ["--task", options.task, "--engine", options.engine, "--batch", options.batch]
+    flags += ["--examples", options.examples, "--epochs", options.epochs, "--seeds", options.seeds]
+    flags += ["--looks", options.looks, "--warmup", options.warmup, "--delay", options.delay]
+    flags += ["--sync-every", options.sync_every, "--methods", *options.methods]
+    with emulated_cluster(options.hosts, options.megabits * 1e6) as cluster:
+        os.environ |= cluster.environment
+        runs = _report.launch(__file__, flags, options.hosts, cluster.mpiexec([]))
+    for run in runs:
+        print(json.dumps(run))
+    settings = {"task": options.task, "epochs": options.epochs, "batch": options.batch}
+    settings |= {"B": options.sync_every, "S": options.delay, "warm-up": options.warmup}
+    _report.report(options.name, summary(runs, options), **settings, runs=len(runs))
+
+
+if __name__ == "__main__":
+    main()

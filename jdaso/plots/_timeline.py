@@ -1,0 +1,60 @@
+"""What a node did when: steps, exchanges, and the time in which a step stood still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from .._timeline import Event
+
+_ROWS = {"exchange": "exchange", "start": "held up", "wait": "held up"}
+
+
+def plot_timeline(events: Iterable[Event], path: str | Path) -> None:
+    """Draws events as bars: one row for steps, one for exchanges, one for what held steps up.
+
+    Args:
+        events: of one node, such as some of ``session.timeline.events``. Those named "step" are
+            the caller's own (``session.timeline.record("step", n, begin_seconds)``).
+        path: where the picture goes; its ending says which format (.png, .svg, .pdf).
+
+    Raises:
+        ImportError: matplotlib is missing.
+        ValueError: there are no events, or matplotlib does not know the ending.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    events = sorted(events, key=lambda event: event.begin_seconds)
+    if not events:
+        raise ValueError("There are no events to draw: record some while a session is open.")
+    begin, rows = events[0].begin_seconds, {}
+    for event in events:
+        rows.setdefault(_ROWS.get(event.name, event.name), []).append(event)
+    names = [name for name in ("step", "exchange", "held up") if name in rows]
+    names += [name for name in rows if name not in names]
+    figure, axes = pyplot.subplots(figsize=(8, 0.8 + 0.6 * len(names)), layout="constrained")
+    for place, name in enumerate(names):
+        bars = [
+            (1e3 * (e.begin_seconds - begin), 1e3 * (e.end_seconds - e.begin_seconds))
+            for e in rows[name]
+        ]
+        axes.broken_barh(bars, (place - 0.35, 0.7), edgecolor="white", facecolor=f"C{place}")
+        if name != "held up":
+            for (left, width), event in zip(bars, rows[name], strict=True):
+                axes.text(
+                    left + width / 2,
+                    place,
+                    str(event.step),
+                    ha="center",
+                    va="center",
+                    color="white",
+                    clip_on=True,
+                )
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds; the numbers are steps")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
