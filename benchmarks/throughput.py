@@ -114,9 +114,12 @@ def run_cell(cluster, parameters, options):
 
 
 def draw_cycle(events, options):
-    """The steps around the second exchange of a round, as a picture."""
+    """The steps around the last exchange of a round but one, as a picture."""
     events = [Event(*event) for event in events]
-    begin, end = [e.begin_seconds for e in events if e.name == "exchange"][1:3]
+    begins = [e.begin_seconds for e in events if e.name == "exchange"][-2:]
+    if len(begins) < 2:
+        return
+    begin, end = begins
     before = (end - begin) / options.sync_every
     shown = [e for e in events if begin - before < e.begin_seconds < end + before]
     plot_timeline(shown, options.timeline)

@@ -277,3 +277,20 @@ def test_methods_are_compared_on_it(tmp_path):
     assert rows["synchronous"]["MB a step"] == pytest.approx(4.0, rel=0.1)
     assert rows["daso bfloat16 paper"]["MB a step"] == pytest.approx(2.0 / 4, rel=0.25)
     assert 20 <= rows["bare"]["ms"] < 1.2 * rows["synchronous"]["ms"]
+
+
+def test_the_time_to_an_accuracy_is_measured_on_it(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "benchmarks/time_to_accuracy.py", "--quick"],
+        env={**os.environ, "JDASO_BENCHMARK_OUT": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "time_to_accuracy.json").read_text())["rows"]
+    by_method = {row["method"]: row for row in rows}
+    assert by_method["synchronous"]["times shorter"] == 1
+    assert by_method["daso"]["final"] > 40  # of ten classes, after fifteen steps
+    assert 0 < by_method["daso"]["to 90%"] <= by_method["daso"]["seconds"]
