@@ -14,7 +14,7 @@ bin := .venv/bin
 # Where setup.sh unpacks Debian's Fashion-MNIST if it may not install it.
 DATA ?= $(wildcard .venv/debian/usr/share/datasets/fashion-mnist)
 
-.PHONY: help setup setup-openmpi demo test pytest lint types format docs bench clean
+.PHONY: help setup setup-openmpi setup-peers demo test pytest lint types format docs bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1	/' | expand -t 24
@@ -47,9 +47,13 @@ format: setup ## mends what ruff can mend
 docs: setup ## build/docs/index.html; a warning is an error
 	$(bin)/sphinx-build -W --keep-going -b html docs build/docs
 
-bench: setup ## all benchmarks; JSON into build/benchmarks
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file" && $(bin)/python $$file || exit; done
+setup-peers: setup ## .venv-peers: PyTorch, which `make bench` measures beside jdaso (some GB)
+	@[ -x .venv-peers/bin/python ] || $(bin)/python -m venv .venv-peers
+	@.venv-peers/bin/python -c "import torch" 2>/dev/null || .venv-peers/bin/pip install -q torch numpy
+
+bench: setup setup-peers ## within an hour, as root: measures and rewrites docs/benchmarks.md
+	@$(bin)/python benchmarks/_all.py
 
 clean: ## removes what the targets above have made
-	rm -rf .venv .venv-openmpi build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-openmpi .venv-peers build .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -43,6 +43,7 @@ class Method:
         kind, *rest = name.split()
         self.name, self.cell = name, cell
         self.exchanges = kind in ("daso", "instant")
+        self.cycles = kind != "synchronous"  # of which every step is like the others
         self.session = jdaso.Session(engine="instant" if kind == "instant" else cell.engine)
         self.work = cell.kind.make(self.session.num_nodes)
         if self.exchanges:
@@ -69,7 +70,8 @@ class Method:
         pace.seconds = 0.0  # compiling and the first cycle need not wait
         params = self.work.params()
         state = self.tx.init(params)
-        warm, timed = cell.warm * cell.sync_every, cell.cycles * cell.sync_every
+        cycle = cell.sync_every if self.cycles else 1
+        warm, timed = cell.warm * cycle, cell.cycles * cycle
         for n in range(warm):
             params, state, loss = self.step(params, state, np.int32(n))
             loss.block_until_ready()

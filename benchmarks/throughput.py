@@ -241,6 +241,8 @@ def main():
                         rows += summary(found, cluster, parameters, options)
             except ClusterError as error:
                 print(f"{hosts} hosts at {gigabits:g} Gbit/s: {error}")
+    if not rows:
+        raise SystemExit("Nothing was measured: no cluster could be made as it was asked for.")
     settings = {"engine": options.engine, "rounds": options.rounds, "cycles": options.cycles}
     _report.report(options.name, rows, **settings)
 

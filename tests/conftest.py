@@ -1,5 +1,6 @@
 """What holds for every test: the CPU, and with JDASO_TYPECHECK=1 checked shapes."""
 
+import gc
 import os
 import signal
 
@@ -21,6 +22,9 @@ if os.environ.get("JDASO_TYPECHECK") == "1":
 import jax
 
 import jdaso  # noqa: F401  sets up the CPU's threads, so before the first use of a device
+
+# Tracing makes millions of objects that live on; looking through them again and again takes time.
+gc.set_threshold(50_000, 20, 100)
 
 # A shell's background job ignores it, and so would what the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

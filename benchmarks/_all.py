@@ -1,0 +1,67 @@
+"""What ``make bench`` runs: all that `docs/benchmarks.md` shows, within an hour, and the page."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import _page
+import _report
+
+HERE = Path(__file__).parent
+LIMITS = ["bare", "instant"]
+WIRES = ["daso bfloat16 paper", "daso float32 paper", "daso int8 paper"]
+MERGES = ["daso bfloat16 corrected", "daso bfloat16 outer"]
+PEERS = ["synchronous", "jax gloo", "torch ddp", "torch post-local sgd", "horovod"]
+SHORT = ["--rounds", "1", "--cycles", "3", "--warm", "2"]
+
+RUNS = {
+    "key": ["throughput.py", "--rounds", "2", "--methods", *LIMITS, *WIRES, *MERGES, *PEERS],
+    "mpi4jax": ["throughput.py", *SHORT, "--engine", "mpi4jax", "--methods", *LIMITS, WIRES[0]],
+    "rare": ["throughput.py", *SHORT, "--sync-every", "8", "--methods", *LIMITS, WIRES[0]],
+    "grid": [
+        *("throughput.py", *SHORT, "--hosts", "2", "4", "8", "--gigabits", "1", "2.5", "10"),
+        *("--step-ms", "100", "200", "400", "--methods", *LIMITS, WIRES[0], "synchronous"),
+    ],
+    "large": [
+        *("throughput.py", *SHORT, "--hosts", "2", "--gigabits", "1", "10"),
+        *("--parameters", "124e6", "138e6", "--methods", *LIMITS, WIRES[0]),
+    ],
+    "demo": [
+        *("throughput.py", "--compute", "demo", "--gigabits", "0.1", "1", "--rounds", "1"),
+        *("--cycles", "10", "--methods", *LIMITS, WIRES[0], *PEERS[:2]),
+    ],
+    "text": [
+        *("throughput.py", "--compute", "text", "--gigabits", "0.1", "1", "--rounds", "1"),
+        *("--cycles", "10", "--methods", *LIMITS, WIRES[0], *PEERS[:2]),
+    ],
+    "time_to_accuracy": ["time_to_accuracy.py"],
+    "accuracy": ["accuracy.py", "--simulated", "8", "64"],
+    "packing": ["packing.py"],
+}
+
+
+def main(names):
+    """Runs those that are named, or all; a run that fails is said and left out of the page."""
+    for name in names or RUNS:
+        script, *flags = RUNS[name]
+        if script == "throughput.py" and "--engine" not in flags:
+            flags += ["--engine", "mpi4py"]
+        if name == "key":
+            flags += ["--timeline", str(_page.PICTURES / "cycle.svg")]
+        if script != "packing.py":
+            flags += ["--name", name]
+        print(f"== {name}: {script} {' '.join(flags)}", flush=True)
+        begin = time.perf_counter()
+        try:
+            command = [sys.executable, str(HERE / script), *flags]
+            done = subprocess.run(command, timeout=_report.LIMIT_SECONDS).returncode
+        except subprocess.TimeoutExpired:
+            done = "it took too long"
+        print(f"== {name}: {time.perf_counter() - begin:.0f} s, status {done}", flush=True)
+    _page.write()
+
+
+if __name__ == "__main__":
+    _page.PICTURES.mkdir(parents=True, exist_ok=True)
+    main(sys.argv[1:])
