@@ -235,7 +235,7 @@ def main():
     for gigabits in options.gigabits:
         for hosts in options.hosts:
             try:
-                with emulated_cluster(hosts, gigabits * 1e9) as cluster:
+                with emulated_cluster(hosts, gigabits * 1e9, check=not options.quick) as cluster:
                     for parameters in options.parameters:
                         found = run_cell(cluster, parameters, options)
                         rows += summary(found, cluster, parameters, options)

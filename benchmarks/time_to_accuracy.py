@@ -134,7 +134,8 @@ def main():
     flags += ["--examples", options.examples, "--epochs", options.epochs, "--seeds", options.seeds]
     flags += ["--looks", options.looks, "--warmup", options.warmup, "--delay", options.delay]
     flags += ["--sync-every", options.sync_every, "--methods", *options.methods]
-    with emulated_cluster(options.hosts, options.megabits * 1e6) as cluster:
+    rate = options.megabits * 1e6
+    with emulated_cluster(options.hosts, rate, check=not options.quick) as cluster:
         os.environ |= cluster.environment
         runs = _report.launch(__file__, flags, options.hosts, cluster.mpiexec([]))
     for run in runs:

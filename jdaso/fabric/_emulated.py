@@ -38,6 +38,7 @@ _SETTINGS = Path("/etc/netns")  # `ip netns exec` lays what is there over /etc
 _NUMBERS = 32  # clusters at a time
 _MOST_HOSTS = 64
 _TOLERANCE = 0.10
+_LOOKS = 3
 _LEAST_BITS, _MOST_BITS = 1e7, 1e12
 _UNITS = {"": 1, "bit": 1, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _COMMAND_SECONDS = 30.0
@@ -329,40 +330,50 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as li
 
 
 def _measure(cluster: Cluster) -> tuple[float, ...]:
-    """Bits per second from each host to the next, one after the other, behind the first burst."""
-    python, found = [sys.executable, "-I", "-S", "-c"], []
-    rate, count = cluster.bits_per_second / 8, len(cluster.hosts)
-    skip = int(0.1 * rate) + 2 * _burst(cluster.bits_per_second)
-    total = skip + int(max(0.3 * rate, 1 << 19))
-    for k in range(count):
-        to = (k + 1) % count
-        receive = [*python, _RECEIVER, cluster.addresses[to], str(skip)]
-        with subprocess.Popen(
-            cluster.on_host(to, receive), stdout=subprocess.PIPE, text=True
-        ) as receiver:
-            assert receiver.stdout is not None
-            try:
-                port = receiver.stdout.readline().strip()
-                send = [*python, _SENDER, cluster.addresses[to], port, str(total)]
-                limit = 20 + 3 * total / rate
-                subprocess.run(cluster.on_host(k, send), check=True, timeout=limit)
-                found.append(float(receiver.stdout.readline()))
-            except (subprocess.SubprocessError, ValueError) as error:
-                raise ClusterError(
-                    f"The link from {cluster.hosts[k]} to {cluster.hosts[to]} carries nothing "
-                    f"({error})."
-                ) from error
-            finally:
-                receiver.kill()
-        off = found[-1] / cluster.bits_per_second - 1
+    """Bits per second from each host to the next, one after the other.
+
+    A link that seems slow is measured again: what else the machine does may have disturbed it.
+    """
+    found = []
+    for k, host in enumerate(cluster.hosts):
+        to = (k + 1) % len(cluster.hosts)
+        best = off = 0.0
+        for _ in range(_LOOKS):
+            best = max(best, _measure_link(cluster, k, to))
+            off = best / cluster.bits_per_second - 1
+            if off >= -_TOLERANCE:
+                break
         if abs(off) > _TOLERANCE:
             raise ClusterError(
-                f"The link from {cluster.hosts[k]} to {cluster.hosts[to]} carries "
-                f"{found[-1] / 1e9:.3g} Gbit/s instead of {cluster.bits_per_second / 1e9:.3g} "
-                f"({off:+.0%}; at most {_TOLERANCE:.0%} is taken). Use a lower rate, or a machine "
-                "with more free cores."
+                f"The link from {host} to {cluster.hosts[to]} carries {best / 1e9:.3g} Gbit/s "
+                f"instead of {cluster.bits_per_second / 1e9:.3g} ({off:+.0%}; at most "
+                f"{_TOLERANCE:.0%} is taken). Use a lower rate, or a machine with more free cores."
             )
+        found.append(best)
     return tuple(found)
+
+
+def _measure_link(cluster: Cluster, k: int, to: int) -> float:
+    """Bits per second of one TCP stream from host k to another, behind the first burst."""
+    python, rate = [sys.executable, "-I", "-S", "-c"], cluster.bits_per_second / 8
+    skip = int(0.1 * rate) + 2 * _burst(cluster.bits_per_second)
+    total = skip + int(max(0.3 * rate, 1 << 19))
+    receive = cluster.on_host(to, [*python, _RECEIVER, cluster.addresses[to], str(skip)])
+    with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout is not None
+        try:
+            port = receiver.stdout.readline().strip()
+            send = [*python, _SENDER, cluster.addresses[to], port, str(total)]
+            limit = 20 + 3 * total / rate
+            subprocess.run(cluster.on_host(k, send), check=True, timeout=limit)
+            return float(receiver.stdout.readline())
+        except (subprocess.SubprocessError, ValueError) as error:
+            raise ClusterError(
+                f"The link from {cluster.hosts[k]} to {cluster.hosts[to]} carries nothing "
+                f"({error})."
+            ) from error
+        finally:
+            receiver.kill()
 
 
 def _remove(number: int) -> None:

@@ -21,8 +21,12 @@ WIRE_BYTES = {name: w.encoded_width(BLOCK) * w.dtype.itemsize / BLOCK for name, 
 
 _PASSES = {"float32": (5, 6), "narrow": (10, 11)}
 """About how often a start and a merge read or write the size of the parameters, on a CPU (merge
-"paper"), counted in the step that XLA compiles; not compared with measurements yet. A copy is two
-passes."""
+"paper"), counted in the step that XLA compiles. A copy is two passes.
+"""
+_PASSES_A_STEP = 2
+"""Of every step: updates leave a condition through memory, and are read again."""
+_COPY_SHARE = 0.65
+"""Speed of these passes, of a plain copy's. Fitted to emulated hosts (docs/benchmarks.md)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,14 +164,13 @@ def exchange_seconds(fabric: Fabric, parameters: int, wire: str, chunk_bytes: in
 
 
 def handling_seconds(fabric: Fabric, training: Training) -> tuple[float, float]:
-    """What a start and a merge cost the step: packing, copying, the merge rule."""
+    """What a cycle's start and merge cost (packing, copying, the merge rule), and every step."""
     if fabric.accelerators:  # their own memory is so fast that only the way to the host counts
         moved = training.parameters * WIRE_BYTES[training.wire]
-        one = moved / fabric.staging_bytes_per_second
-        return one, one
-    start, merge = _PASSES["float32" if training.wire == "float32" else "narrow"]
-    one = 4 * training.parameters / 2 / fabric.copy_bytes_per_second
-    return start * one, merge * one
+        return 2 * moved / fabric.staging_bytes_per_second, 0.0
+    passes = sum(_PASSES["float32" if training.wire == "float32" else "narrow"])
+    one = 4 * training.parameters / 2 / (_COPY_SHARE * fabric.copy_bytes_per_second)
+    return passes * one, _PASSES_A_STEP * one
 
 
 def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) -> Prediction:
@@ -176,7 +179,7 @@ def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) 
     An exchange may take S steps. What it takes longer, the step that merges it waits for::
 
         exposed = max(0, exchange + (slowest node's lag after B steps) - S * step)
-        cycle   = B * bare + start + merge + exposed
+        cycle   = B * step + start + merge + exposed
 
     Args:
         fabric: the cluster.
@@ -186,15 +189,16 @@ def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) 
     bare = training.step_seconds
     if fabric.nodes == 1:
         return Prediction(bare, bare, 0.0, 0.0, 0.0, 0.0)
-    start, merge = handling_seconds(fabric, training)
+    handling, each = handling_seconds(fabric, training)
     exchange = exchange_scale * exchange_seconds(
         fabric, training.parameters, training.wire, training.chunk_bytes
     )
     every, lag = training.sync_every, fabric.wait_for_slowest * math.sqrt(training.sync_every)
-    exposed = max(0.0, exchange + lag - training.delay * bare)
-    step = bare + (start + merge + exposed) / every
+    exposed = max(0.0, exchange + lag - training.delay * (bare + each))
+    handling = each + handling / every
+    step = bare + handling + exposed / every
     sent = 2 * (fabric.nodes - 1) / fabric.nodes * training.parameters * WIRE_BYTES[training.wire]
-    return Prediction(step, bare, exchange, (start + merge) / every, exposed / every, sent / every)
+    return Prediction(step, bare, exchange, handling, exposed / every, sent / every)
 
 
 def predict_synchronous(
