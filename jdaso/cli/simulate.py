@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         _predict(arguments, fabric, training, devices)
         if arguments.plot:
             _plot(fabric, training, arguments.plot)
-    except (ImportError, OSError, ValueError) as error:
+    except (ImportError, ValueError) as error:
         print(f"jdaso simulate: {error}", file=sys.stderr)
         return 2
     return 0
@@ -92,6 +92,8 @@ def _plot(fabric: Fabric, training: Training, path: str) -> None:
         raise ImportError(
             f'--plot needs matplotlib ({error}): pip install "jdaso[plots]".'
         ) from error
+    except OSError as error:
+        raise ValueError(f"--plot cannot write {path}: {error}.") from error
     print(f"plotted: {path}", file=sys.stderr)
 
 
