@@ -51,7 +51,7 @@ setup-peers: setup ## .venv-peers: PyTorch, which `make bench` measures beside j
 	@[ -x .venv-peers/bin/python ] || $(bin)/python -m venv .venv-peers
 	@.venv-peers/bin/python -c "import torch" 2>/dev/null || .venv-peers/bin/pip install -q torch numpy
 
-bench: setup setup-peers ## within an hour, as root: measures and rewrites docs/benchmarks.md
+bench: setup setup-peers ## as root, for an hour or so: measures, rewrites docs/benchmarks.md
 	@$(bin)/python benchmarks/_all.py
 
 clean: ## removes what the targets above have made

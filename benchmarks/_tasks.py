@@ -46,6 +46,17 @@ class Task(NamedTuple):
         ]
         return np.stack(each, axis=1).astype(np.int32)
 
+    def train(self, tx, params, state, order, arrays):
+        """One step for each row of `order`; parameters and state after them, and the losses."""
+
+        def step(carry, chosen):
+            params, state = carry
+            loss, grads = jax.value_and_grad(self.loss)(params, arrays, chosen)
+            updates, state = tx.update(grads, state, params, value=loss)
+            return (optax.apply_updates(params, updates), state), loss
+
+        return jax.lax.scan(step, (params, state), order)
+
 
 def cross_entropy(logits, labels):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)

@@ -81,15 +81,7 @@ def train(task, name, session, epochs, seeds):
     nodes = session.num_nodes
     steps = len(task.order(0, nodes, 0))
     tx, rows = make(task, name, session, steps, epochs), []
-
-    def run_epoch(params, state, order, arrays):
-        def step(carry, chosen):
-            params, state = carry
-            loss, grads = jax.value_and_grad(task.loss)(params, arrays, chosen)
-            updates, state = tx.update(grads, state, params, value=loss)
-            return (optax.apply_updates(params, updates), state), loss
-
-        return jax.lax.scan(step, (params, state), order)
+    run_epoch = partial(task.train, tx)
 
     init, epoch_of = tx.init, run_epoch
     if session.simulated:

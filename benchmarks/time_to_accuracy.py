@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import time
+from functools import partial
 
 import _report
 import jax
@@ -18,7 +19,7 @@ import optax
 from _tasks import TASKS
 
 import jdaso
-from jdaso.fabric import emulated_cluster
+from jdaso.fabric import ClusterError, emulated_cluster
 
 METHODS = {
     "synchronous": None,
@@ -46,18 +47,13 @@ def train(task, name, seed, options):
             )
             tx = jdaso.daso(inner, phases=phases, session=session, **METHODS[name])
 
-        def steps(params, state, order, arrays):
-            def step(carry, chosen):
-                params, state = carry
-                loss, grads = jax.value_and_grad(task.loss)(params, arrays, chosen)
-                updates, state = tx.update(grads, state, params, value=loss)
-                return (optax.apply_updates(params, updates), state), loss
-
-            return jax.lax.scan(step, (params, state), order)
-
         params = task.init(jax.random.key(seed))
         state = tx.init(params)
-        compiled = jax.jit(steps).lower(params, state, orders[0][:every], task.arrays).compile()
+        compiled = (
+            jax.jit(partial(task.train, tx))
+            .lower(params, state, orders[0][:every], task.arrays)
+            .compile()
+        )
         curve, seconds, done = [], 0.0, 0
         for order in orders:
             for first in range(0, len(order) // every * every, every):
@@ -135,9 +131,12 @@ def main():
     flags += ["--looks", options.looks, "--warmup", options.warmup, "--delay", options.delay]
     flags += ["--sync-every", options.sync_every, "--methods", *options.methods]
     rate = options.megabits * 1e6
-    with emulated_cluster(options.hosts, rate, check=not options.quick) as cluster:
-        os.environ |= cluster.environment
-        runs = _report.launch(__file__, flags, options.hosts, cluster.mpiexec([]))
+    try:
+        with emulated_cluster(options.hosts, rate, check=not options.quick) as cluster:
+            os.environ |= cluster.environment
+            runs = _report.launch(__file__, flags, options.hosts, cluster.mpiexec([]))
+    except ClusterError as error:
+        raise SystemExit(f"Nothing was measured: {error}") from None
     for run in runs:
         print(json.dumps(run))
     settings = {"task": options.task, "epochs": options.epochs, "batch": options.batch}

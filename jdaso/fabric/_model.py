@@ -26,7 +26,7 @@ _PASSES = {"float32": (5, 6), "narrow": (10, 11)}
 _PASSES_A_STEP = 2
 """Of every step: updates leave a condition through memory, and are read again."""
 _COPY_SHARE = 0.65
-"""Speed of these passes, of a plain copy's. Fitted to emulated hosts (docs/benchmarks.md)."""
+"""Speed of these passes, of a plain copy's. Fitted by hand to one run (benchmarks/NOTES.md)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -279,20 +279,23 @@ def test_arguments_out_of_range_are_named(arguments):
         pass
 
 
-def test_methods_are_compared_on_it(tmp_path):
+def quick_benchmark(folder, name, *flags):
+    """What it wrote, by method."""
     done = subprocess.run(
-        # A rate that the machine carries beside other tests.
-        [sys.executable, "benchmarks/throughput.py", "--quick", "--gigabits", "0.2"],
-        env={**os.environ, "JDASO_BENCHMARK_OUT": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        [sys.executable, f"benchmarks/{name}.py", "--quick", *flags],
+        env={**os.environ, "JDASO_BENCHMARK_OUT": str(folder), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=200,
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = {
-        row["method"]: row for row in json.loads((tmp_path / "throughput.json").read_text())["rows"]
-    }
+    rows = json.loads((folder / f"{name}.json").read_text())["rows"]
+    return {row["method"]: row for row in rows}
+
+
+def test_methods_are_compared_on_it(tmp_path):
+    rows = quick_benchmark(tmp_path, "throughput", "--gigabits", "0.2")
     # Of a million parameters two nodes send a half to be summed, and half of the sum.
     assert rows["bare"]["MB a step"] < 0.01
     assert rows["synchronous"]["MB a step"] == pytest.approx(4.0, rel=0.1)
@@ -301,17 +304,7 @@ def test_methods_are_compared_on_it(tmp_path):
 
 
 def test_the_time_to_an_accuracy_is_measured_on_it(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "benchmarks/time_to_accuracy.py", "--quick"],
-        env={**os.environ, "JDASO_BENCHMARK_OUT": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = json.loads((tmp_path / "time_to_accuracy.json").read_text())["rows"]
-    by_method = {row["method"]: row for row in rows}
-    assert by_method["synchronous"]["times shorter"] == 1
-    assert by_method["daso"]["final"] > 40  # of ten classes, after fifteen steps
-    assert 0 < by_method["daso"]["to 90%"] <= by_method["daso"]["seconds"]
+    rows = quick_benchmark(tmp_path, "time_to_accuracy")
+    assert rows["synchronous"]["times shorter"] == 1
+    assert rows["daso"]["final"] > 40  # of ten classes, after fifteen steps
+    assert 0 < rows["daso"]["to 90%"] <= rows["daso"]["seconds"]
