@@ -176,7 +176,9 @@ def main():
             flags = ["--repeats", repeats, "--megabytes", size]
             flags += ["--engines", *options.engines, "--wires", *some]
             try:
-                rows += _report.launch(__file__, flags, n)
+                new = _report.launch(__file__, flags, n)
+                print("".join(f"    {row}\n" for row in new), end="", flush=True)
+                rows += new
             except subprocess.CalledProcessError as error:  # too little memory, say
                 print(f"failed with status {error.returncode}", flush=True)
                 failed = True

@@ -16,7 +16,9 @@ from ._schedule import PhaseState as PhaseState
 from ._session import Session as Session
 from ._synchronous import SynchronousState as SynchronousState
 from ._synchronous import synchronous as synchronous
+from ._timeline import Event as Event
 from ._timeline import Stats as Stats
+from ._timeline import Timeline as Timeline
 from ._types import NodeError as NodeError
 
 _reserve_cpu_threads()

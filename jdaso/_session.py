@@ -86,6 +86,7 @@ class Session:
         devices: the JAX devices that this node drives.
         mesh: a mesh of them, axis ``"local"``.
         node_axis: ``"node"``, the name of the virtual nodes' axis.
+        timeline: what this node did and when; a `Timeline`.
 
     Raises:
         ValueError: unknown engine, or settings of another one.

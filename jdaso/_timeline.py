@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 
 class Event(NamedTuple):
-    """One stretch of time; seconds of `time.perf_counter`."""
+    """One stretch of time on one node.
+
+    Attributes:
+        name: "exchange", from an exchange's start to its result; "start" and "wait", in which the
+            step stood still for it; or what the caller of `Timeline.record` called it.
+        step: completed updates when it began.
+        begin_seconds: of `time.perf_counter`.
+        end_seconds: the same clock.
+    """
 
     name: str
     step: int
@@ -45,7 +53,11 @@ class Stats(NamedTuple):
 
 
 class Timeline:
-    """Records events from any thread."""
+    """Running totals and the latest events of one session; any thread may record.
+
+    Attributes:
+        events: the latest 4096, in the order in which they ended.
+    """
 
     def __init__(self, keep: int = 4096):
         self.events: deque[Event] = deque(maxlen=keep)
@@ -65,7 +77,11 @@ class Timeline:
             self._stats = self._stats._replace(**sums)
 
     def record(self, name: str, step: int, begin_seconds: float) -> float:
-        """Ends an event now; returns its length in seconds."""
+        """Ends an event now; gives its length in seconds.
+
+        A training loop that records its steps as "step" has them drawn beside the exchanges
+        (`jdaso.plots.plot_timeline`).
+        """
         end = time.perf_counter()
         self.events.append(Event(name, step, begin_seconds, end))
         return end - begin_seconds
