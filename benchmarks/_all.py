@@ -16,8 +16,14 @@ PEERS = ["synchronous", "jax gloo", "torch ddp", "torch post-local sgd", "horovo
 SHORT = ["--rounds", "1", "--cycles", "3", "--warm", "2"]
 
 RUNS = {
-    "key": ["throughput.py", "--rounds", "2", "--methods", *LIMITS, *WIRES, *MERGES, *PEERS],
-    "mpi4jax": ["throughput.py", *SHORT, "--engine", "mpi4jax", "--methods", *LIMITS, WIRES[0]],
+    "key": [  # each in its own processes: memory is shown, and all at once would not fit
+        *("throughput.py", "--apart", "--rounds", "2", "--methods"),
+        *(*LIMITS, *WIRES, *MERGES, *PEERS),
+    ],
+    "mpi4jax": [
+        *("throughput.py", *SHORT, "--engine", "mpi4jax", "--methods"),
+        *(*LIMITS, WIRES[0], "synchronous"),
+    ],
     "rare": ["throughput.py", *SHORT, "--sync-every", "8", "--methods", *LIMITS, WIRES[0]],
     "grid": [
         *("throughput.py", *SHORT, "--hosts", "2", "4", "8", "--gigabits", "1", "2.5", "10"),
@@ -27,6 +33,7 @@ RUNS = {
         *("throughput.py", *SHORT, "--hosts", "2", "--gigabits", "1", "10"),
         *("--parameters", "124e6", "138e6", "--methods", *LIMITS, WIRES[0]),
     ],
+    "links": ["links.py", "--hosts", "4", "8", "--gigabits", "1"],
     "demo": [
         *("throughput.py", "--compute", "demo", "--gigabits", "0.1", "1", "--rounds", "1"),
         *("--cycles", "10", "--methods", *LIMITS, WIRES[0], *PEERS[:2]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import _marks
 import _report
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -53,6 +54,12 @@ SECTIONS = {
         "machine's memory.",
         ("peak MB",),
     ),
+    "links": (
+        "Exchanges alone",
+        "50 MB of float32 numbers, nothing computes meanwhile. *of link* is the time that a ring "
+        "needs at the link's nominal rate over the time that was taken.",
+        (),
+    ),
     "demo": (
         "Real compute: the demo's network",
         "Fashion-MNIST, 64 images a host and step; the processor computes, and shares its cores "
@@ -87,6 +94,8 @@ def write() -> None:
         raise SystemExit(f"No results in {_report.OUT}: run a benchmark first.")
     machine = next(iter(found.values()))["machine"]
     text = [INTRO.read_text().format(**machine)]
+    text.append("## Marks\n\nWhat was meant to be reached, and what was.\n")
+    text.append(_marks.table({name: result["rows"] for name, result in found.items()}))
     for name, result in found.items():
         title, words, hidden = SECTIONS[name]
         text.append(f"## {title}\n\n{words}\n\n{_settings(result)}\n")

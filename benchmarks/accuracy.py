@@ -184,7 +184,7 @@ def main():
     for task in options.tasks:
         for nodes in options.nodes:
             found = _report.launch(__file__, [*flags, "--tasks", task], nodes)
-            rows += [{"engine": "mpi4jax", **row} for row in found]
+            rows += [{"engine": "mpi4py", **row} for row in found]
     simulate = partial(measure, options, engine="simulated")
     for nodes in options.simulated:
         rows += [{"engine": "simulated", **row} for row in simulate(num_nodes=nodes)]

@@ -1,6 +1,6 @@
 """Exchanges over links of known speed: from which speed on a narrow wire no longer pays.
 
-    python benchmarks/links.py [--quick] [--hosts 2] [--engine mpi4jax]
+    python benchmarks/links.py [--quick] [--hosts 2] [--engine mpi4py]
 
 On emulated hosts (`jdaso.fabric.emulated_cluster`); all traffic is TCP. Needs root, iproute2 and
 MPICH. Exchanges alone: nothing computes meanwhile. For each rate the wires are measured in turn, in
@@ -47,7 +47,7 @@ def main():
     parser.add_argument("--hosts", type=int, nargs="+", default=[2])
     parser.add_argument("--name", default="links", help="of the JSON file")
     parser.add_argument("--gigabits", type=float, nargs="+")
-    parser.add_argument("--engine", default="mpi4jax")
+    parser.add_argument("--engine", default="mpi4py")
     parser.add_argument("--megabytes", type=float)
     options = parser.parse_args()
     repeats = QUICK_REPEATS if options.quick else REPEATS

@@ -65,7 +65,7 @@ def parse():
     parser.add_argument("--delay", type=int, help="S; default B")
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--apart", action="store_true", help="each method in its own processes")
-    parser.add_argument("--engine", default="mpi4jax")
+    parser.add_argument("--engine", default="mpi4py")
     parser.add_argument("--instant-wire", default="bfloat16")
     parser.add_argument("--warm", type=int, default=2, help="cycles before the clock runs")
     parser.add_argument("--cycles", type=int, default=4, help="cycles on the clock, a round")

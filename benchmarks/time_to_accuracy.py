@@ -98,7 +98,7 @@ def parse():
     parser.add_argument("--task", default="demo", choices=list(TASKS))
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--megabits", type=float, default=100.0)
-    parser.add_argument("--engine", default="mpi4jax")
+    parser.add_argument("--engine", default="mpi4py")
     parser.add_argument("--batch", type=int, default=256, help="of all hosts")
     parser.add_argument("--examples", type=int, default=60_000)
     parser.add_argument("--epochs", type=int, default=3)

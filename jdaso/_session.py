@@ -68,8 +68,9 @@ class Session:
         comm: an mpi4py communicator of the nodes; ``MPI.COMM_WORLD`` where None. Of another one
             jdaso shares out a host's GPUs among its own ranks only, and a failure still ends the
             whole job.
-        engine: ``"mpi4jax"``, ``"mpi4py"`` (non-blocking calls, errors raised instead of aborting,
-            no compiler needed), ``"simulated"`` (virtual nodes under
+        engine: ``"mpi4py"`` (non-blocking calls, errors raised instead of aborting), ``"mpi4jax"``
+            (blocking calls in a thread of their own; blocking means inside of the compiled step
+            where a node drives one device), ``"simulated"`` (virtual nodes under
             ``jax.vmap(step, axis_name=session.node_axis)``) or ``"instant"`` (sends nothing; the
             node's own numbers come back).
         num_nodes: number of virtual nodes; for ``"simulated"`` only.
@@ -109,7 +110,7 @@ class Session:
     def __init__(
         self,
         comm: Any = None,
-        engine: str = "mpi4jax",
+        engine: str = "mpi4py",
         *,
         num_nodes: int | None = None,
         timeout_seconds: float = 600.0,

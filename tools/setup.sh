@@ -142,8 +142,7 @@ if ! mpi4jax_works; then
         cp "$log" "$venv/mpi4jax.log"
         "$bin/python" -m pip uninstall -qq --yes mpi4jax
         say "mpi4jax could not be compiled (see $venv/mpi4jax.log):" \
-            "the demo will use the mpi4py engine, which needs no compiler;" \
-            "in programs of yours write Session(engine='mpi4py')"
+            "the engine mpi4jax will be missing; the default one, mpi4py, needs no compiler"
     fi
 fi
 

@@ -17,7 +17,7 @@ from .._compat import private_cpu_device
 from .._types import NodeError, Transport
 from .._wire import Wire, sum_rows
 
-ENGINES = ("mpi4jax", "mpi4py", "simulated", "instant")
+ENGINES = ("mpi4py", "mpi4jax", "simulated", "instant")
 
 
 @runtime_checkable

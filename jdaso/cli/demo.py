@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--batch", type=int, default=64, help="images per device and step (default 64)")
     number("--sync-every", type=int, default=4, help="B, steps between exchanges (default 4)")
     number("--delay", type=int, default=2, help="S, steps from start to merge (default 2)")
-    number("--engine", choices=["mpi4jax", "mpi4py"], help="default: mpi4jax where it is installed")
+    number("--engine", choices=["mpi4py", "mpi4jax"], default="mpi4py")
     number("--limit", type=int, metavar="N", help="use only N training and N test images")
     number("--json", metavar="FILE", help="write settings and results to this file")
     number("--timeout-seconds", type=float, default=900.0, help="give up after this (default 900)")
@@ -54,9 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
             f"--delay must be at most --sync-every, got {arguments.delay} and "
             f"{arguments.sync_every}."
         )
-    if arguments.engine is None:
-        found = importlib.util.find_spec("mpi4jax") is not None
-        arguments.engine = "mpi4jax" if found else "mpi4py"
     try:
         return _demo(arguments)
     except KeyboardInterrupt:

@@ -1,0 +1,134 @@
+"""What the figures were meant to reach, beside what they are: the first table of the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+Rows = list[dict[str, Any]]
+JDASO = "daso bfloat16 paper"
+PEERS = ("synchronous", "jax gloo", "torch ddp", "torch post-local sgd", "horovod")
+SYNCHRONOUS = tuple(peer for peer in PEERS if peer != "torch post-local sgd")
+
+
+class Mark(NamedTuple):
+    """One thing that is wanted, and what was measured of it."""
+
+    what: str
+    wanted: str
+    measured: str
+    held: bool
+
+
+def marks(found: dict[str, Rows]) -> Iterator[Mark]:
+    """Every mark whose figures are there. `found` has the rows of each benchmark by its name."""
+    key, hosts = found.get("key", []), lambda n: lambda row: row["hosts"] == n
+    paced = [row for name in ("key", "rare", "grid", "large") for row in found.get(name, [])]
+    cycling = [row for row in paced if row["method"].startswith("daso")]
+    yield from least(
+        "daso beside *instant*, wherever an exchange fits into S steps",
+        0.97,
+        (row["of instant"] for row in cycling if row["fits"]),
+    )
+    for n in (2, 4):
+        yield from least(
+            f"daso beside *bare*, the key case, {n} hosts",
+            0.92,
+            (row["of bare"] for row in key if row["method"] == JDASO and hosts(n)(row)),
+        )
+    yield from least(
+        "daso beside what the link allows, wherever an exchange does not fit",
+        0.9,
+        (row["of allowed"] for row in cycling if not row["fits"]),
+    )
+    four = list(filter(hosts(4), key))
+    yield from least(
+        "the key case, 4 hosts: daso's steps a second, times those of each synchronous peer",
+        5.0,
+        times_faster(four, "ms"),
+    )
+    real = [row for row in found.get("demo", []) if (row["hosts"], row["Gbit/s"]) == (4, 0.1)]
+    yield from least(
+        "real compute, 4 hosts, 100 Mbit/s: daso's images a second, times each synchronous peer's",
+        2.0,
+        times_faster(real, "ms"),
+    )
+    yield from least(
+        "the same: time to 90 % of synchronous training's accuracy, times shorter",
+        1.8,
+        (r["times shorter"] for r in found.get("time_to_accuracy", []) if r["method"] == "daso"),
+    )
+    links = found.get("links", [])
+    for wire in ("float32", "bfloat16", "int8"):
+        yield from least(
+            f"an exchange alone, {wire}: share of the link's rate",
+            0.9,
+            (row[f"{wire} of link"] for row in links if f"{wire} of link" in row),
+        )
+    accuracy = found.get("accuracy", [])
+    yield from most(
+        "accuracy, real nodes, default settings: points behind synchronous",
+        0.3,
+        of_setting(accuracy, lambda row: row["engine"] != "simulated" and row["nodes"] > 1),
+    )
+    far = [row for row in accuracy if row["engine"] == "simulated" and row["nodes"] == 64]
+    best = [min(each) for each in by_task(r for r in far if r["setting"] != "synchronous")]
+    yield from most("accuracy, 64 virtual nodes, the best setting: points behind", 1.0, best)
+    yield from most(
+        "the model's step time: off by",
+        0.15,
+        (abs(row["model off"]) for row in paced if "model off" in row),
+    )
+
+
+def least(what: str, wanted: float, values: Iterable[float]) -> Iterator[Mark]:
+    """A mark that every value is to reach from above."""
+    return _judge(what, f"{wanted:g} or more", values, lambda value: value >= wanted)
+
+
+def most(what: str, wanted: float, values: Iterable[float]) -> Iterator[Mark]:
+    """A mark that no value is to exceed."""
+    return _judge(what, f"{wanted:g} or less", values, lambda value: value <= wanted)
+
+
+def _judge(
+    what: str, wanted: str, values: Iterable[float], holds: Callable[[float], bool]
+) -> Iterator[Mark]:
+    values = sorted(value for value in values if not math.isnan(value))
+    if not values:
+        return
+    low, high, held = values[0], values[-1], sum(map(holds, values))
+    spread = f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
+    if 0 < held < len(values):
+        spread += f"; held in {held} of {len(values)}"
+    yield Mark(what, wanted, spread, held == len(values))
+
+
+def times_faster(rows: Rows, column: str) -> Iterator[float]:
+    """How many times faster jdaso is than each synchronous way."""
+    ours = [row[column] for row in rows if row["method"] == JDASO]
+    return (row[column] / ours[0] for row in rows if ours and row["method"] in SYNCHRONOUS)
+
+
+def of_setting(rows: Rows, chosen: Callable[[dict[str, Any]], bool]) -> Iterator[float]:
+    """Points by which the default settings are behind."""
+    return (row["behind"] for row in rows if row["setting"] == "default" and chosen(row))
+
+
+def by_task(rows: Iterable[dict[str, Any]]) -> Iterable[list[float]]:
+    """Points behind, a list a task."""
+    tasks: dict[str, list[float]] = {}
+    for row in rows:
+        tasks.setdefault(row["task"], []).append(row["behind"])
+    return tasks.values()
+
+
+def table(found: dict[str, Rows]) -> str:
+    """All marks as a table; empty where nothing is known."""
+    lines = [
+        f"| {mark.what} | {mark.wanted} | {mark.measured} | {'yes' if mark.held else 'no'} |\n"
+        for mark in marks(found)
+    ]
+    head = "| what | mark | measured | held |\n| --- | --- | --- | --- |\n"
+    return head + "".join(lines) if lines else ""
