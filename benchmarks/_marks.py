@@ -24,7 +24,9 @@ class Mark(NamedTuple):
 def marks(found: dict[str, Rows]) -> Iterator[Mark]:
     """Every mark whose figures are there. `found` has the rows of each benchmark by its name."""
     key, hosts = found.get("key", []), lambda n: lambda row: row["hosts"] == n
-    paced = [row for name in ("key", "rare", "grid", "large") for row in found.get(name, [])]
+    paced = [
+        row for name in ("key", "rare", "grid", "eight", "large") for row in found.get(name, [])
+    ]
     cycling = [row for row in paced if row["method"].startswith("daso")]
     yield from least(
         "daso beside *instant*, wherever an exchange fits into S steps",

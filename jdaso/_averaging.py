@@ -63,7 +63,7 @@ class Averaging:
         local_axis: axis of the local devices that the caller is inside of, or None.
         blocking: what is averaged while waiting, ``"gradients"`` or ``"parameters"``.
         on_nonfinite: ``"raise"`` or ``"skip"``.
-        chunk_bytes: float32 bytes that travel at once.
+        chunk_bytes: most float32 bytes that travel at once.
         name: tells optimizers of equal shapes that are used in one step apart.
     """
 

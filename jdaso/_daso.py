@@ -79,7 +79,7 @@ def daso(
             ``"raise"``, or all nodes ``"skip"`` that merge. From an exact mean ``"skip"`` leaves
             out that node; its own numbers stay (optax adds, and nothing leads away from NaN)
             until `finalize` gives it the others' mean.
-        chunk_bytes: float32 bytes that travel at once.
+        chunk_bytes: most float32 bytes that travel at once.
         name: tells optimizers of equal shapes that are used in one step apart.
 
     Returns:

@@ -21,13 +21,23 @@ from jax.experimental import io_callback
 from ._compat import host_call
 from ._engine._channel import Channel
 from ._header import BAD_LEAF, CHECKSUM, HEADER, STATUS, STEP, differ
-from ._packing import BLOCK, Layout, from_leaves, layout_of, pack, to_leaves, unpack
+from ._packing import (
+    BLOCK,
+    Layout,
+    chunk_bytes_of,
+    describe,
+    from_leaves,
+    layout_of,
+    pack,
+    to_leaves,
+    unpack,
+)
 from ._session import Session, guarded
 from ._types import Chunks, Leaves, PyTree, ShapeDtype
 from ._wire import Wire, attach, detach, sum_rows, wire_of
 
 CHUNK_BYTES = 16 * 2**20
-"""Float32 bytes in a chunk: small enough to overlap packing, sending and summing.
+"""Most float32 bytes in a chunk: small enough to overlap packing, sending and summing.
 
 And below 32 MiB: where `keep_freed_memory` is not in force, glibc gives larger blocks back to the
 kernel each time.
@@ -100,7 +110,9 @@ class Exchange:
     ) -> Exchange:
         """The exchange for trees like `tree`."""
         align = BLOCK if wire == "int8" else 1
-        layout = layout_of(tree, session.num_nodes, chunk_bytes, align)
+        nodes, sizes = session.num_nodes, (x.size for x in describe(tree) if x.exchanged)
+        each = chunk_bytes_of(4 * sum(sizes), nodes, chunk_bytes)
+        layout = layout_of(tree, nodes, each, align)
         return cls(session, layout, wire_of(wire), local_axis, name, owner, raise_nonfinite)
 
     def pack(self, tree: PyTree) -> Chunks:

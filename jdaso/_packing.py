@@ -28,6 +28,10 @@ BLOCK = 256
 """Elements that share a scale on the int8 wire; every row is a whole number of blocks."""
 
 
+LEAST_MESSAGE = 64 * 2**10
+"""Float32 bytes from one node to another below which a tree is not cut into more chunks."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Leaf:
     """One leaf of a tree: its path, shape and dtype."""
@@ -131,6 +135,15 @@ def describe(tree: PyTree) -> tuple[Leaf, ...]:
         Leaf(jax.tree_util.keystr(path), tuple(np.shape(leaf)), str(jnp.result_type(leaf)))
         for path, leaf in flat
     )
+
+
+def chunk_bytes_of(total_bytes: int, nodes: int, most: int) -> int:
+    """How many float32 bytes go into a chunk: at least four chunks, so that they overlap.
+
+    But no more than `most`, and no messages of less than `LEAST_MESSAGE`, where the network's
+    latency would count for more.
+    """
+    return min(most, max(-(-total_bytes // 4), nodes * LEAST_MESSAGE))
 
 
 def layout_of(tree: PyTree, nodes: int, chunk_bytes: int, align: int = 1) -> Layout:

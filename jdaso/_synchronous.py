@@ -61,7 +61,7 @@ def synchronous(
         wire: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"int8"``.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` instead (equal for SGD, not for Adam; float32 only).
-        chunk_bytes: float32 bytes that travel at once.
+        chunk_bytes: most float32 bytes that travel at once.
         name: tells optimizers of equal shapes that share a session apart.
 
     Returns:

@@ -13,7 +13,7 @@ import math
 import statistics
 
 from .._exchange import CHUNK_BYTES
-from .._packing import BLOCK
+from .._packing import BLOCK, chunk_bytes_of
 from .._wire import WIRES
 
 WIRE_BYTES = {name: w.encoded_width(BLOCK) * w.dtype.itemsize / BLOCK for name, w in WIRES.items()}
@@ -94,7 +94,7 @@ class Training:
         sync_every: B.
         delay: S.
         wire: format of exchanges.
-        chunk_bytes: float32 bytes that travel at once.
+        chunk_bytes: most float32 bytes that travel at once.
 
     Raises:
         ValueError: a number is out of its range.
@@ -157,9 +157,10 @@ def exchange_seconds(fabric: Fabric, parameters: int, wire: str, chunk_bytes: in
     nodes = fabric.nodes
     if nodes == 1:
         return 0.0
-    chunks = math.ceil(4 * parameters / chunk_bytes)
+    each = chunk_bytes_of(4 * parameters, nodes, chunk_bytes)
+    chunks = math.ceil(4 * parameters / each)
     on_link = 2 * (nodes - 1) / nodes * parameters * WIRE_BYTES[wire] / fabric.bytes_per_second
-    last = min(chunk_bytes, 4 * parameters) / fabric.copy_bytes_per_second
+    last = min(each, 4 * parameters) / fabric.copy_bytes_per_second
     return 2 * chunks * (nodes - 1) * fabric.latency_seconds + on_link + last
 
 

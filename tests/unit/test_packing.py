@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdaso import _packing
-from jdaso._packing import BLOCK, Layout, layout_of
+from jdaso._packing import BLOCK, LEAST_MESSAGE, Layout, chunk_bytes_of, layout_of
 
 pytestmark = pytest.mark.strict_dtypes
 
@@ -148,3 +148,17 @@ def test_packing_works_on_tracers():
     back = jax.jit(lambda leaves: round_trip(layout, leaves))(tuple(tree))
     for new, old in zip(back, tree, strict=True):
         np.testing.assert_array_equal(new, old)
+
+
+@given(
+    total=st.integers(0, 2**40),
+    nodes=st.integers(1, 4096),
+    most=st.integers(1, 2**31),
+)
+def test_chunks_are_few_but_enough_to_overlap(total, nodes, most):
+    each = chunk_bytes_of(total, nodes, most)
+    assert 1 <= each <= most
+    if each < most:  # messages are large enough, and there are no more than four chunks
+        assert each >= nodes * LEAST_MESSAGE and 4 * each >= total
+    if total >= 4 * nodes * LEAST_MESSAGE:
+        assert -(-total // each) >= 4
