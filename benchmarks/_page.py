@@ -101,6 +101,8 @@ def write() -> None:
     text = [INTRO.read_text().format(**machine)]
     text.append("## Marks\n\nWhat was meant to be reached, and what was.\n")
     text.append(_marks.table({name: result["rows"] for name, result in found.items()}))
+    if missing := [title for name, (title, *_) in SECTIONS.items() if name not in found]:
+        text.append("Not measured this time: " + "; ".join(missing) + ".\n")
     for name, result in found.items():
         title, words, hidden = SECTIONS[name]
         text.append(f"## {title}\n\n{words}\n\n{_settings(result)}\n")
@@ -127,7 +129,7 @@ def _load(name: str) -> dict | None:
 
 def _settings(result: dict) -> str:
     words = [f"{key} {value}" for key, value in result["settings"].items()]
-    return f"({', '.join(words)}.)" if words else ""
+    return f"({', '.join([*words, 'commit ' + result['machine']['commit']])}.)"
 
 
 def _table(rows: list[dict], hidden: tuple[str, ...]) -> str:
@@ -149,6 +151,8 @@ def _cell(key: str, value: object) -> str:
         return f"{value:+.0%}"
     if key.startswith(("of ", "hidden")):
         return f"{value:.2f}"
+    if abs(value) < 1e-3:
+        return "0"
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ class Task(NamedTuple):
     arrays: tuple[jax.Array, ...]  # what `loss` cuts batches from
     init: object  # key -> params
     loss: object  # params, arrays, chosen -> scalar
-    score: object  # params -> {"accuracy": share, "loss": nats}
+    score: object  # params, node=0, nodes=1 -> {"accuracy": share, "loss": nats} of its test part
     learning_rate: float
 
     def order(self, epoch: int, nodes: int, seed: int) -> np.ndarray:
@@ -56,6 +57,16 @@ class Task(NamedTuple):
             return (optax.apply_updates(params, updates), state), loss
 
         return jax.lax.scan(step, (params, state), order)
+
+
+def on_a_part(score):
+    """`score` of parameters and a slice, as one of parameters, a node and how many there are."""
+
+    @partial(jax.jit, static_argnums=(1, 2))
+    def of_node(params, node=0, nodes=1):
+        return score(params, slice(node, None, nodes))
+
+    return of_node
 
 
 def cross_entropy(logits, labels):
@@ -94,11 +105,11 @@ def fashion(examples: int = 60_000, batch: int = 1024) -> Task:
         images, labels = arrays
         return cross_entropy(logits_of(params, images[chosen]), labels[chosen]).mean()
 
-    @jax.jit
-    def score(params):
-        logits = logits_of(params, test)
-        right = (logits.argmax(-1) == answers).mean()
-        return {"accuracy": right, "loss": cross_entropy(logits, answers).mean()}
+    @on_a_part
+    def score(params, part):
+        logits, mine = logits_of(params, test[part]), answers[part]
+        right = (logits.argmax(-1) == mine).mean()
+        return {"accuracy": right, "loss": cross_entropy(logits, mine).mean()}
 
     arrays = (images, labels)
     return Task("Fashion-MNIST", len(labels), batch, arrays, init, loss, score, 3e-3)
@@ -120,12 +131,12 @@ def demo(examples: int = 60_000, batch: int = 256) -> Task:
         images, labels = arrays
         return cross_entropy(network.apply(params, images[chosen]), labels[chosen]).mean()
 
-    @jax.jit
-    def score(params):
-        logits = jax.lax.map(lambda x: network.apply(params, x), test.reshape(-1, 500, 28, 28))
-        logits = logits.reshape(-1, 10)
-        right = (logits.argmax(-1) == answers).mean()
-        return {"accuracy": right, "loss": cross_entropy(logits, answers).mean()}
+    @on_a_part
+    def score(params, part):
+        of_one = lambda x: network.apply(params, x[None])[0]  # noqa: E731
+        logits, mine = jax.lax.map(of_one, test[part], batch_size=500), answers[part]
+        right = (logits.argmax(-1) == mine).mean()
+        return {"accuracy": right, "loss": cross_entropy(logits, mine).mean()}
 
     return Task("demo", len(arrays[1]), batch, arrays, init, loss, score, 2e-3)
 
@@ -189,11 +200,12 @@ def text(examples: int = 20_000, batch: int = 256, length: int = 32, width: int 
     def loss(params, arrays, chosen):
         return loss_of(params, arrays[0][chosen])
 
-    @jax.jit
-    def score(params):
-        logits = logits_of(params, test[:, :-1])
-        right = (logits.argmax(-1) == test[:, 1:]).mean()
-        return {"accuracy": right, "loss": cross_entropy(logits, test[:, 1:]).mean()}
+    @on_a_part
+    def score(params, part):
+        codes = test[part]
+        logits = logits_of(params, codes[:, :-1])
+        right = (logits.argmax(-1) == codes[:, 1:]).mean()
+        return {"accuracy": right, "loss": cross_entropy(logits, codes[:, 1:]).mean()}
 
     return Task("Jargon File", examples, batch, (texts,), init, loss, score, 3e-3)
 

@@ -186,7 +186,7 @@ def summary(found, cluster, parameters, options):
             row["fits"] = ring < delay * alone
             late = max(0.0, ring - delay * alone) / options.sync_every
             row["of allowed"] = (alone + late) / row["ms"]
-        copies = [r["copy"] for r in rounds if "copy" in r]
+        copies = [r["copy"] for r in found if "copy" in r]
         if copies and bare:
             copy = row["copy GB/s"] = _report.median(copies) / 1e9
             model = predicted(method, wire, cluster, parameters, alone / 1e3, copy, options)

@@ -23,6 +23,8 @@ _PASSES = {"float32": (5, 6), "narrow": (10, 11)}
 """About how often a start and a merge read or write the size of the parameters, on a CPU (merge
 "paper"), counted in the step that XLA compiles. A copy is two passes.
 """
+_PASSES_BLOCKING = 12
+"""The same of a mean that a step waits for: packed, copied out, summed, copied back, unpacked."""
 _PASSES_A_STEP = 2
 """Of every step: updates leave a condition through memory, and are read again."""
 _COPY_SHARE = 0.65
@@ -170,8 +172,13 @@ def handling_seconds(fabric: Fabric, training: Training) -> tuple[float, float]:
         moved = training.parameters * WIRE_BYTES[training.wire]
         return 2 * moved / fabric.staging_bytes_per_second, 0.0
     passes = sum(_PASSES["float32" if training.wire == "float32" else "narrow"])
-    one = 4 * training.parameters / 2 / (_COPY_SHARE * fabric.copy_bytes_per_second)
+    one = _pass_seconds(fabric, training)
     return passes * one, _PASSES_A_STEP * one
+
+
+def _pass_seconds(fabric: Fabric, training: Training) -> float:
+    """Reading or writing all parameters once in a host's memory; a copy is two of these."""
+    return 4 * training.parameters / 2 / (_COPY_SHARE * fabric.copy_bytes_per_second)
 
 
 def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) -> Prediction:
@@ -224,10 +231,11 @@ def predict_synchronous(
     exchange = exchange_seconds(fabric, training.parameters, "float32", training.chunk_bytes)
     exposed = max(0.0, exchange - behind_backward * bare) + fabric.wait_for_slowest
     sent = 2 * (fabric.nodes - 1) / fabric.nodes * training.parameters * 4
-    staging = 0.0
     if fabric.accelerators:
-        staging = 2 * 4 * training.parameters / fabric.staging_bytes_per_second
-    return Prediction(bare + exposed + staging, bare, exchange, staging, exposed, sent)
+        handling = 2 * 4 * training.parameters / fabric.staging_bytes_per_second
+    else:
+        handling = _PASSES_BLOCKING * _pass_seconds(fabric, training)
+    return Prediction(bare + exposed + handling, bare, exchange, handling, exposed, sent)
 
 
 @dataclasses.dataclass(frozen=True)
