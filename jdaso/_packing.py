@@ -27,7 +27,6 @@ from ._types import Chunks, Leaves, PyTree
 BLOCK = 256
 """Elements that share a scale on the int8 wire; every row is a whole number of blocks."""
 
-
 LEAST_MESSAGE = 64 * 2**10
 """Float32 bytes from one node to another below which a tree is not cut into more chunks."""
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--batch", type=int, default=64, help="images per device and step (default 64)")
     number("--sync-every", type=int, default=4, help="B, steps between exchanges (default 4)")
     number("--delay", type=int, default=2, help="S, steps from start to merge (default 2)")
-    number("--engine", choices=["mpi4py", "mpi4jax"], default="mpi4py")
+    number("--engine", choices=["mpi4py", "mpi4jax"], default="mpi4py", help="default mpi4py")
     number("--limit", type=int, metavar="N", help="use only N training and N test images")
     number("--json", metavar="FILE", help="write settings and results to this file")
     number("--timeout-seconds", type=float, default=900.0, help="give up after this (default 900)")
