@@ -23,6 +23,7 @@ from ._types import NodeError
 
 log = logging.getLogger("jdaso")
 
+_RENDEZVOUS = "128k"  # UCX's own choice is some 2 MB over TCP, and slow (docs/launching.md)
 _LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which launchers say how many ranks they started, the nearest launcher first: srun
 sets its own in all it starts, and no other with PMIx."""
@@ -121,9 +122,12 @@ def _start_mpi_with_all_ranks(timeout_seconds: float) -> Any:
 
     It holds Python's lock and no Python runs meanwhile, so the fault handler keeps the limit: it
     prints "Timeout" and a traceback that ends here, and ends the process with status 1.
+
+    Where MPI uses UCX, it is told to let the kernel move messages from `_RENDEZVOUS` bytes on.
     """
     first = launched_ranks() > 1 and "mpi4py.MPI" not in sys.modules
     if first:
+        os.environ.setdefault("UCX_RNDV_THRESH", _RENDEZVOUS)
         faulthandler.dump_traceback_later(timeout_seconds, exit=True, file=2)  # standard error
     try:
         from mpi4py import MPI

@@ -45,6 +45,15 @@ def test_ranks_left_in_a_collective_end_the_job(mpi, tmp_path):
     assert "rank 0 is here" in done.stdout and "in test_bad" in done.stdout
 
 
+@pytest.mark.parametrize(("given", "in_force"), [({}, "128k"), ({"UCX_RNDV_THRESH": "1m"}, "1m")])
+@BOTH
+def test_ucx_is_told_from_where_on_the_kernel_moves_messages(mpi, given, in_force):
+    code = "import os, jdaso\nwith jdaso.Session(): print('<', os.environ['UCX_RNDV_THRESH'], '>')"
+    done = mpirun(2, ["-c", code], mpi=mpi, env=given, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count(f"< {in_force} >") == 2, done.stdout
+
+
 @BOTH
 def test_time_is_limited_and_nothing_stays(mpi):
     marker = f"JDASO_TEST_{os.getpid()}"
