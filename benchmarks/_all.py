@@ -7,12 +7,13 @@ from pathlib import Path
 
 import _page
 import _report
+from _marks import SYNCHRONOUS
 
 HERE = Path(__file__).parent
 LIMITS = ["bare", "instant"]
 WIRES = ["daso bfloat16 paper", "daso float32 paper", "daso int8 paper"]
 MERGES = ["daso bfloat16 corrected", "daso bfloat16 outer"]
-PEERS = ["synchronous", "jax gloo", "torch ddp", "torch post-local sgd", "horovod"]
+PEERS = [*SYNCHRONOUS, "torch post-local sgd"]
 SHORT = ["--rounds", "1", "--cycles", "3", "--warm", "2"]
 
 RUNS = {

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 Rows = list[dict[str, Any]]
 JDASO = "daso bfloat16 paper"
-PEERS = ("synchronous", "jax gloo", "torch ddp", "torch post-local sgd", "horovod")
-SYNCHRONOUS = tuple(peer for peer in PEERS if peer != "torch post-local sgd")
+PACED = ("key", "rare", "grid", "eight", "large")
+SYNCHRONOUS = ("synchronous", "jax gloo", "torch ddp", "horovod")
 
 
 class Mark(NamedTuple):
@@ -23,10 +23,8 @@ class Mark(NamedTuple):
 
 def marks(found: dict[str, Rows]) -> Iterator[Mark]:
     """Every mark whose figures are there. `found` has the rows of each benchmark by its name."""
-    key, hosts = found.get("key", []), lambda n: lambda row: row["hosts"] == n
-    paced = [
-        row for name in ("key", "rare", "grid", "eight", "large") for row in found.get(name, [])
-    ]
+    key = found.get("key", [])
+    paced = [row for name in PACED for row in found.get(name, [])]
     cycling = [row for row in paced if row["method"].startswith("daso")]
     yield from least(
         "daso beside *instant*, wherever an exchange fits into S steps",
@@ -37,24 +35,23 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
         yield from least(
             f"daso beside *bare*, the key case, {n} hosts",
             0.92,
-            (row["of bare"] for row in key if row["method"] == JDASO and hosts(n)(row)),
+            (row["of bare"] for row in key if (row["method"], row["hosts"]) == (JDASO, n)),
         )
     yield from least(
         "daso beside what the link allows, wherever an exchange does not fit",
         0.9,
         (row["of allowed"] for row in cycling if not row["fits"]),
     )
-    four = list(filter(hosts(4), key))
     yield from least(
         "the key case, 4 hosts: daso's steps a second, times those of each synchronous peer",
         5.0,
-        times_faster(four, "ms"),
+        times_faster(row for row in key if row["hosts"] == 4),
     )
-    real = [row for row in found.get("demo", []) if (row["hosts"], row["Gbit/s"]) == (4, 0.1)]
+    real = (row for row in found.get("demo", []) if (row["hosts"], row["Gbit/s"]) == (4, 0.1))
     yield from least(
         "real compute, 4 hosts, 100 Mbit/s: daso's images a second, times each synchronous peer's",
         2.0,
-        times_faster(real, "ms"),
+        times_faster(real),
     )
     yield from least(
         "the same: time to 90 % of synchronous training's accuracy, times shorter",
@@ -72,11 +69,19 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
     yield from most(
         "accuracy, real nodes, default settings: points behind synchronous",
         0.3,
-        of_setting(accuracy, lambda row: row["engine"] != "simulated" and row["nodes"] > 1),
+        (
+            row["behind"]
+            for row in accuracy
+            if row["setting"] == "default" and row["engine"] != "simulated"
+        ),
     )
-    far = [row for row in accuracy if row["engine"] == "simulated" and row["nodes"] == 64]
-    best = [min(each) for each in by_task(r for r in far if r["setting"] != "synchronous")]
-    yield from most("accuracy, 64 virtual nodes, the best setting: points behind", 1.0, best)
+    best: dict[str, float] = {}  # by task
+    for row in accuracy:
+        if (row["engine"], row["nodes"]) == ("simulated", 64) and row["setting"] != "synchronous":
+            best[row["task"]] = min(row["behind"], best.get(row["task"], math.inf))
+    yield from most(
+        "accuracy, 64 virtual nodes, the best setting: points behind", 1.0, best.values()
+    )
     yield from most(
         "the model's step time: off by",
         0.15,
@@ -107,23 +112,10 @@ def _judge(
     yield Mark(what, wanted, spread, held == len(values))
 
 
-def times_faster(rows: Rows, column: str) -> Iterator[float]:
+def times_faster(rows: Iterable[dict[str, Any]]) -> list[float]:
     """How many times faster jdaso is than each synchronous way."""
-    ours = [row[column] for row in rows if row["method"] == JDASO]
-    return (row[column] / ours[0] for row in rows if ours and row["method"] in SYNCHRONOUS)
-
-
-def of_setting(rows: Rows, chosen: Callable[[dict[str, Any]], bool]) -> Iterator[float]:
-    """Points by which the default settings are behind."""
-    return (row["behind"] for row in rows if row["setting"] == "default" and chosen(row))
-
-
-def by_task(rows: Iterable[dict[str, Any]]) -> Iterable[list[float]]:
-    """Points behind, a list a task."""
-    tasks: dict[str, list[float]] = {}
-    for row in rows:
-        tasks.setdefault(row["task"], []).append(row["behind"])
-    return tasks.values()
+    ms = {row["method"]: row["ms"] for row in rows}
+    return [ms[peer] / ms[JDASO] for peer in SYNCHRONOUS if peer in ms and JDASO in ms]
 
 
 def table(found: dict[str, Rows]) -> str:

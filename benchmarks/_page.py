@@ -113,7 +113,7 @@ def write() -> None:
             text.append("![Speed against hosts](_static/benchmarks/grid.svg)\n")
         text.append(_table(result["rows"], hidden))
         off = [abs(row["model off"]) for row in result["rows"] if "model off" in row]
-        if off and name in ("key", "rare", "grid", "eight", "large"):
+        if off and name in _marks.PACED:
             near = sum(x <= 0.15 for x in off)
             text.append(
                 f"The model is within 15 % of the measurement in {near} of {len(off)} rows; the "
@@ -137,7 +137,9 @@ def _table(rows: list[dict], hidden: tuple[str, ...]) -> str:
     if "of instant" in keys:  # throughput's
         keys = [key for key in COLUMNS if key in keys]
     keys = [
-        key for key in keys if key not in hidden and len({str(row.get(key)) for row in rows}) > 1
+        key
+        for key in keys
+        if key not in hidden and (len(rows) == 1 or len({str(row.get(key)) for row in rows}) > 1)
     ]
     lines = [[COLUMNS.get(key, key) for key in keys], ["---"] * len(keys)]
     lines += [[_cell(key, row.get(key, "")) for key in keys] for row in rows]

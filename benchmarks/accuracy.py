@@ -103,7 +103,8 @@ def train(task, name, session, epochs, seeds):
             params = jax.tree.map(lambda x: x[0], params)
         score = {key: float(value) for key, value in task.score(params).items()}
         seconds = time.perf_counter() - begin
-        about = {"task": task.name, "nodes": nodes, "setting": name, "seed": seed}
+        about = {"task": task.name, "engine": session.engine, "nodes": nodes}
+        about |= {"setting": name, "seed": seed}
         rows.append({**about, **score, "seconds": seconds})
         if session.node == 0:
             print(json.dumps(rows[-1]), flush=True)
@@ -183,11 +184,10 @@ def main():
     rows = []
     for task in options.tasks:
         for nodes in options.nodes:
-            found = _report.launch(__file__, [*flags, "--tasks", task], nodes)
-            rows += [{"engine": "mpi4py", **row} for row in found]
+            rows += _report.launch(__file__, [*flags, "--tasks", task], nodes)
     simulate = partial(measure, options, engine="simulated")
     for nodes in options.simulated:
-        rows += [{"engine": "simulated", **row} for row in simulate(num_nodes=nodes)]
+        rows += simulate(num_nodes=nodes)
     _report.report(options.name, summary(rows), epochs=options.epochs, seeds=options.seeds)
 
 

@@ -62,7 +62,7 @@ class Session:
     Several nodes on one host share out its GPUs here, so make the session before JAX's first use
     of a device. Without an MPI library or a launcher there is one node, and nothing is sent. Where
     several nodes compute on CPUs, glibc's malloc is set to keep freed memory, to the end of the
-    process.
+    process. Where it is what starts MPI, it sets ``UCX_RNDV_THRESH``, unless that is set.
 
     Args:
         comm: an mpi4py communicator of the nodes; ``MPI.COMM_WORLD`` where None. Of another one

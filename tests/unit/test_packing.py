@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import jdaso
 from jdaso import _packing
+from jdaso._exchange import Exchange
 from jdaso._packing import BLOCK, LEAST_MESSAGE, Layout, chunk_bytes_of, layout_of
 
 pytestmark = pytest.mark.strict_dtypes
@@ -162,3 +164,11 @@ def test_chunks_are_few_but_enough_to_overlap(total, nodes, most):
         assert each >= nodes * LEAST_MESSAGE and 4 * each >= total
     if total >= 4 * nodes * LEAST_MESSAGE:
         assert -(-total // each) >= 4
+
+
+def test_exchanges_are_cut_so():
+    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+        cut = lambda size, **most: len(  # noqa: E731
+            Exchange.of([jnp.zeros(size)], session, **most).layout.widths
+        )
+        assert cut(2**20) == 4 and cut(2**10) == 1 and cut(2**20, chunk_bytes=2**19) == 8
