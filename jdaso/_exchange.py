@@ -51,8 +51,8 @@ class Received:
     Attributes:
         total: sum over nodes of what they sent, the same on all nodes: leaves of a late exchange,
             chunks of a mean.
-        residual: what the wire took from the part that this node summed; see `add_residual`. Of a
-            mean chunks, with zeros elsewhere. Empty for the float32 wire.
+        residual: what the wire took from the part that this node summed, its row of each chunk; see
+            `add_residual`. Of a mean chunks, with zeros elsewhere. Empty for the float32 wire.
         heads: headers of all nodes, int32 ``[nodes, HEADER]``.
     """
 
@@ -234,8 +234,8 @@ class Exchange:
                 leaves.append(wire.decode_leaf(parts, layout.exchanged[leaf].reals))
         residual = ()
         if wire.narrow:
-            shape = ShapeDtype((sum(layout.widths),), jnp.float32)
-            residual = self._fetch(self.channel.fetch_residual, shape, ticket, heads, turn)
+            shapes = tuple(ShapeDtype((width,), jnp.float32) for width in layout.widths)
+            residual = self._fetch(self.channel.fetch_residual, shapes, ticket, heads, turn)
         return Received(tuple(leaves), residual, heads)
 
     def add_residual(self, leaves: Leaves, received: Received, factor: jax.Array) -> Leaves:
@@ -245,17 +245,17 @@ class Exchange:
             lost = unpack(layout, received.residual)
             return tuple(x + factor * y for x, y in zip(leaves, lost, strict=True))
         flat, shapes = [x.reshape(-1) for x in leaves], [x.shape for x in leaves]
-        start = first = 0
-        for width in layout.widths:  # this node's row of each chunk: a piece of a few leaves
+        start = 0
+        for row in received.residual:  # this node's of each chunk: a piece of a few leaves
+            width = row.size
             low = start + self.session.node * width
             for number, offset in enumerate(layout.offsets[:-1]):
                 begin, end = max(low, offset), min(low + width, offset + flat[number].size)
                 if begin < end:
-                    at = first + begin - low
-                    piece = jax.lax.slice(received.residual, (at,), (at + end - begin,))
+                    piece = jax.lax.slice(row, (begin - low,), (end - low,))
                     place = slice(begin - offset, end - offset)
                     flat[number] = flat[number].at[place].add(factor * piece)
-            start, first = start + width * layout.nodes, first + width
+            start += width * layout.nodes
         return tuple(x.reshape(shape) for x, shape in zip(flat, shapes, strict=True))
 
     def _fetch(

@@ -24,7 +24,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -56,7 +56,6 @@ class Job:
         self.place = place
         self.step = ticket - 1
         self.begin_seconds = time.perf_counter()
-        self.pieces = pieces  # the chunks that each is part of
         self.missing = Counter(k for chunks in pieces for k in chunks)
         self.handed = [False for _ in pieces]
         self.ready = [threading.Event() for _ in place.rows]
@@ -74,13 +73,11 @@ class Job:
         """Whether all of it was fetched, at least once."""
         return self.fetched >= len(self.handed)
 
-    def hand_over(self, piece: int) -> None:
-        """Notes that a piece is there; the lock is held."""
-        self.handed[piece] = True
-        for k in self.pieces[piece]:
-            self.missing[k] -= 1
-            if self.missing[k] == 0:
-                self.ready[k].set()
+    def hand_over(self, k: int) -> None:
+        """Notes that a piece's part of chunk k is there; the lock is held."""
+        self.missing[k] -= 1
+        if self.missing[k] == 0:
+            self.ready[k].set()
 
 
 class _Chunks:
@@ -151,7 +148,7 @@ class Channel:
                 one that may not.
         """
         (rows,) = arrays
-        write = partial(np.copyto, self._send[k][:, : rows.shape[1]], rows)
+        write = self.staging.write_chunk(k, rows)
         return self._start(ticket, k, head, owner, write, blocking=True)
 
     def start_segment(
@@ -172,7 +169,7 @@ class Channel:
             s: the segment.
             owner: see `start_chunk`.
         """
-        write = partial(self.staging.write, s, arrays)
+        write = self.staging.write_segment(s, arrays)
         return self._start(ticket, s, head, owner, write, blocking=False)
 
     def _start(
@@ -181,16 +178,17 @@ class Channel:
         piece: int,
         head: np.ndarray,
         owner: int,
-        write: Callable[[], None],
+        write: Iterator[int],
         *,
         blocking: bool,
     ) -> int:
         begin = time.perf_counter()
         job = self._enter(ticket, piece, head, owner, blocking)
         if job.error is None:
-            write()
-            with self._lock:
-                job.hand_over(piece)
+            for k in write:
+                with self._lock:
+                    job.hand_over(k)
+            job.handed[piece] = True
         self._lose("start", job, begin)
         return ticket
 
@@ -257,12 +255,12 @@ class Channel:
         job = self._fetched(ticket)
         return self.staging.read(s, None if job is None else job.place)
 
-    def fetch_residual(self, ticket: int) -> np.ndarray:
-        """What the wire took from the parts that this node summed, chunk after chunk, float32."""
+    def fetch_residual(self, ticket: int) -> tuple[np.ndarray, ...]:
+        """What the wire took from the part of each chunk that this node summed, float32."""
         job = self._ended(ticket)
         if job is None:
-            return np.zeros(sum(self.layout.widths), np.float32)
-        return np.concatenate(job.residuals)
+            return tuple(np.zeros(width, np.float32) for width in self.layout.widths)
+        return tuple(job.residuals)
 
     def _ended(self, ticket: int) -> Job | None:
         """The exchange with that ticket; None if there is none, or it failed."""

@@ -16,7 +16,7 @@ from .._packing import BLOCK, Layout, Segment
 from .._wire import Wire
 
 Piece = tuple[int, slice, np.ndarray]
-"""Of a run of the vector: the part (`Wire.parts`), where in that part, and the memory."""
+"""One copy: the number of an array, what of it, and the memory where that goes."""
 
 
 class Place:
@@ -43,7 +43,7 @@ class Staging:
         widths[-1] += wire.header_width
         self.rows = [np.zeros((layout.nodes, width), wire.dtype) for width in widths]
         self.places = [Place(layout, wire)]
-        self._copies = [list(self._copies_of(segment)) for segment in layout.segments]
+        self._copies = [self._copies_of(segment) for segment in layout.segments]
 
     @property
     def nbytes(self) -> int:
@@ -60,11 +60,22 @@ class Staging:
         full = self._layout.widths[0] * self._layout.nodes
         return range(segment.begin // full, max(-(-segment.end // full), 1))
 
-    def write(self, s: int, arrays: Sequence[np.ndarray]) -> None:
-        """Copies segment s, as `Wire.encode_leaf` gives its leaves, to the rows to send."""
+    def write_chunk(self, k: int, rows: np.ndarray) -> Iterator[int]:
+        """Copies encoded rows ``[nodes, w]`` to those of chunk k; gives k once they are there."""
+        np.copyto(self.rows[k][:, : rows.shape[1]], rows)
+        yield k
+
+    def write_segment(self, s: int, arrays: Sequence[np.ndarray]) -> Iterator[int]:
+        """Copies segment s, as `Wire.encode_leaf` gives its leaves, to the rows to send.
+
+        Gives each chunk once the segment's part of it is there: where a leaf is larger than a
+        chunk, the first can be on the wire while the rest is still being copied.
+        """
         flat = [array.reshape(-1) for array in arrays]
-        for number, source, target in self._copies[s]:
-            np.copyto(target, flat[number][source].view(target.dtype))
+        for k, copies in self._copies[s].items():
+            for number, source, target in copies:
+                np.copyto(target, flat[number][source].view(target.dtype))
+            yield k
 
     def read(self, s: int, place: Place | None) -> tuple[np.ndarray, ...]:
         """The parts of segment s in a place; zeros without one."""
@@ -74,21 +85,26 @@ class Staging:
         size = segment.end - segment.begin
         found = tuple(np.zeros(size // each, dtype) for dtype, each in parts)
         if place is not None:  # scales stand at the ends of rows
-            for part, target, source in self._pieces(place.rows, segment.begin, segment.end):
+            for _, part, target, source in self._pieces(place.rows, segment.begin, segment.end):
                 np.copyto(found[part][target].view(source.dtype), source)
         return found
 
-    def _copies_of(self, segment: Segment) -> Iterator[Piece]:
-        """For each piece of a segment: which of its arrays, from where in it, goes to where."""
-        parts = len(self._wire.parts)
+    def _copies_of(self, segment: Segment) -> dict[int, list[Piece]]:
+        """For each chunk of a segment: which of its arrays, from where in it, goes to where."""
+        parts, ends = len(self._wire.parts), self._layout.offsets
+        copies: dict[int, list[Piece]] = {k: [] for k in self.chunks_of(segment)}
         for leaf in range(segment.first, segment.last):
-            for part, source, target in self._pieces(
-                self.rows, *self._layout.offsets[leaf : leaf + 2]
-            ):
-                yield (leaf - segment.first) * parts + part, source, target
+            for k, part, source, target in self._pieces(self.rows, ends[leaf], ends[leaf + 1]):
+                copies[k].append(((leaf - segment.first) * parts + part, source, target))
+        return copies
 
-    def _pieces(self, buffers: Sequence[np.ndarray], low: int, high: int) -> Iterator[Piece]:
-        """Where elements `low` to `high` of the vector lie in the rows of chunks."""
+    def _pieces(
+        self, buffers: Sequence[np.ndarray], low: int, high: int
+    ) -> Iterator[tuple[int, int, slice, np.ndarray]]:
+        """Where elements `low` to `high` of the vector lie in the rows of chunks.
+
+        The chunk, the part (`Wire.parts`), where in that part, and the memory.
+        """
         nodes, widths = self._layout.nodes, self._layout.widths
         full = widths[0] * nodes
         for k in range(low // full, -(-high // full)):
@@ -96,13 +112,13 @@ class Staging:
             here, there = max(low, start), min(high, start + width * nodes)
             if rows.shape[1] == width:  # nothing at the rows' ends: one run of memory
                 memory = rows.reshape(-1)[here - start : there - start]
-                yield 0, slice(here - low, there - low), memory
+                yield k, 0, slice(here - low, there - low), memory
                 continue
             for row in range((here - start) // width, -(-(there - start) // width)):
                 at = start + row * width
                 begin, end = max(here, at), min(there, at + width)
-                yield 0, slice(begin - low, end - low), rows[row, begin - at : end - at]
+                yield k, 0, slice(begin - low, end - low), rows[row, begin - at : end - at]
                 if len(self._wire.parts) > 1:
                     first, last = (width + 4 * (x - at) // BLOCK for x in (begin, end))
                     source = slice((begin - low) // BLOCK, (end - low) // BLOCK)
-                    yield 1, source, rows[row, first:last]
+                    yield k, 1, source, rows[row, first:last]

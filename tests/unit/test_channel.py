@@ -1,9 +1,11 @@
 """A channel whose transport fails, without MPI."""
 
 import gc
+import threading
 import time
 import weakref
 from functools import partial
+from unittest import mock
 
 import jax.numpy as jnp
 import numpy as np
@@ -69,6 +71,29 @@ def test_a_start_after_an_exchange_that_failed_unseen_says_why(channel, link):
     assert (channel.wait(9) == 1).all()
     rows, _ = channel.fetch(9, 0)
     np.testing.assert_array_equal(rows, np.full((1, channel.layout.widths[0]), 9))
+
+
+def test_the_first_chunk_of_a_large_leaf_travels_while_the_rest_is_copied(channel, link):
+    """What is copied waits here until the link was used."""
+    used = threading.Event()
+    reduce, write = type(link).__call__, channel.staging.write_segment
+
+    def call(*arguments):
+        used.set()
+        return reduce(*arguments)
+
+    def slowly(s, arrays):
+        for k in write(s, arrays):
+            yield k
+            assert used.wait(10)
+
+    channel.staging.write_segment = slowly
+    with mock.patch.object(Link, "__call__", call):
+        leaf = np.arange(2000, dtype=np.float32)
+        channel.start_segment(1, [leaf], np.zeros(HEADER, np.int32), s=0)
+        assert (channel.wait(1) == 1).all()
+    (vector,) = channel.fetch_segment(1, 0)
+    np.testing.assert_array_equal(vector, leaf)
 
 
 def test_close_keeps_what_went_wrong_with_an_exchange_that_nobody_waited_for(channel, link):

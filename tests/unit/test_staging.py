@@ -1,5 +1,7 @@
 """What is written to the rows that are sent is what is read from the rows that come back."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -31,7 +33,7 @@ def staging_of(sizes: list[int], nodes: int, chunk_bytes: int, wire: Wire):
 def write_all(staging: Staging, layout: Layout, wire: Wire, leaves) -> None:
     for s, segment in enumerate(layout.segments):
         arrays = [x for leaf in leaves[segment.first : segment.last] for x in parts_of(wire, leaf)]
-        staging.write(s, arrays)
+        list(staging.write_segment(s, arrays))
 
 
 def travel(staging: Staging) -> None:
@@ -75,6 +77,24 @@ def test_rows_are_those_of_the_packed_leaves(wire, sizes, nodes, chunk_bytes):
         part = vector[begin : begin + nodes * width].reshape(nodes, width)
         np.testing.assert_array_equal(rows[:, : wire.encoded_width(width)], wire.encode(part))
         begin += nodes * width
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=sizes, nodes=st.integers(1, 5), chunk_bytes=st.integers(1, 20_000))
+def test_a_chunk_is_complete_once_all_segments_have_given_it(sizes, nodes, chunk_bytes):
+    """Sooner than its segments, where a leaf is larger than a chunk; it may be sent then."""
+    wire = WIRES["int8"]
+    staging, layout, leaves = staging_of(sizes, nodes, chunk_bytes, wire)
+    whole, *_ = staging_of(sizes, nodes, chunk_bytes, wire)
+    write_all(whole, layout, wire, leaves)
+    missing = Counter(k for segment in layout.segments for k in staging.chunks_of(segment))
+    for s, segment in enumerate(layout.segments):
+        arrays = [x for leaf in leaves[segment.first : segment.last] for x in parts_of(wire, leaf)]
+        for k in staging.write_segment(s, arrays):
+            missing[k] -= 1
+            if missing[k] == 0:
+                np.testing.assert_array_equal(staging.rows[k], whole.rows[k])
+    assert not any(missing.values())
 
 
 @settings(max_examples=25, deadline=None)
