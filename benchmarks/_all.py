@@ -7,12 +7,12 @@ from pathlib import Path
 
 import _page
 import _report
-from _marks import SYNCHRONOUS
+from _marks import JDASO, SYNCHRONOUS
 
 HERE = Path(__file__).parent
 LIMITS = ["bare", "instant"]
-WIRES = ["daso bfloat16 paper", "daso float32 paper", "daso int8 paper"]
-MERGES = ["daso bfloat16 corrected", "daso bfloat16 outer"]
+WIRES = [JDASO, "daso float32 corrected", "daso int8 corrected"]
+MERGES = ["daso bfloat16 paper", "daso bfloat16 outer"]
 PEERS = [*SYNCHRONOUS, "torch post-local sgd"]
 SHORT = ["--rounds", "1", "--cycles", "3", "--warm", "2"]
 
@@ -23,29 +23,29 @@ RUNS = {
     ],
     "mpi4jax": [
         *("throughput.py", *SHORT, "--engine", "mpi4jax", "--methods"),
-        *(*LIMITS, WIRES[0], "synchronous"),
+        *(*LIMITS, JDASO, "synchronous"),
     ],
-    "rare": ["throughput.py", *SHORT, "--sync-every", "8", "--methods", *LIMITS, WIRES[0]],
+    "rare": ["throughput.py", *SHORT, "--sync-every", "8", "--methods", *LIMITS, JDASO],
     "grid": [
         *("throughput.py", *SHORT, "--hosts", "2", "4", "--gigabits", "1", "2.5", "10"),
-        *("--step-ms", "100", "200", "400", "--methods", *LIMITS, WIRES[0], "synchronous"),
+        *("--step-ms", "100", "200", "400", "--methods", *LIMITS, JDASO, "synchronous"),
     ],
     "eight": [  # each method in its own processes: together they would not fit into 24 GiB
         *("throughput.py", *SHORT, "--apart", "--hosts", "8", "--gigabits", "1", "2.5", "10"),
-        *("--step-ms", "200", "400", "--methods", *LIMITS, WIRES[0], "synchronous"),
+        *("--step-ms", "200", "400", "--methods", *LIMITS, JDASO, "synchronous"),
     ],
     "large": [
         *("throughput.py", *SHORT, "--apart", "--hosts", "2", "--gigabits", "1", "10"),
-        *("--parameters", "124e6", "138e6", "--methods", *LIMITS, WIRES[0]),
+        *("--parameters", "124e6", "138e6", "--methods", *LIMITS, JDASO),
     ],
     "links": ["links.py", "--hosts", "4", "8", "--gigabits", "1"],
     "demo": [
         *("throughput.py", "--compute", "demo", "--gigabits", "0.1", "1", "--rounds", "1"),
-        *("--cycles", "10", "--methods", *LIMITS, WIRES[0], *PEERS[:2]),
+        *("--cycles", "10", "--methods", *LIMITS, JDASO, *PEERS[:2]),
     ],
     "text": [
         *("throughput.py", "--compute", "text", "--gigabits", "0.1", "1", "--rounds", "1"),
-        *("--cycles", "10", "--methods", *LIMITS, WIRES[0], *PEERS[:2]),
+        *("--cycles", "10", "--methods", *LIMITS, JDASO, *PEERS[:2]),
     ],
     "time_to_accuracy": ["time_to_accuracy.py"],
     "accuracy": ["accuracy.py", "--simulated", "8", "64"],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 Rows = list[dict[str, Any]]
-JDASO = "daso bfloat16 paper"
+JDASO = "daso bfloat16 corrected"
 PACED = ("key", "rare", "grid", "eight", "large")
 SYNCHRONOUS = ("synchronous", "jax gloo", "torch ddp", "horovod")
 

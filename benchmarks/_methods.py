@@ -47,7 +47,7 @@ class Method:
         self.session = jdaso.Session(engine="instant" if kind == "instant" else cell.engine)
         self.work = cell.kind.make(self.session.num_nodes)
         if self.exchanges:
-            wire, merge = rest or (cell.instant_wire, "paper")
+            wire, merge = rest or (cell.instant_wire, "corrected")
             phases = jdaso.Phases(10**6, sync_every=cell.sync_every, delay=cell.delay)
             self.tx = jdaso.daso(
                 INNER(), phases=phases, session=self.session, wire=wire, merge=merge_of(merge)

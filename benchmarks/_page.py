@@ -172,7 +172,7 @@ def _draw_grid(rows: list[dict], path: Path) -> None:
     for axes, rate in zip(panels[0], rates, strict=True):
         for method, style in (
             ("instant", "^:"),
-            ("daso bfloat16 paper", "o-"),
+            (_marks.JDASO, "o-"),
             ("synchronous", "s--"),
         ):
             points = sorted(

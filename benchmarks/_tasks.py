@@ -35,7 +35,7 @@ class Task(NamedTuple):
     init: object  # key -> params
     loss: object  # params, arrays, chosen -> scalar
     score: object  # params, node=0, nodes=1 -> {"accuracy": share, "loss": nats} of its test part
-    learning_rate: float
+    optimizer: object  # steps in all -> optax.GradientTransformation
 
     def order(self, epoch: int, nodes: int, seed: int) -> np.ndarray:
         """Examples of one epoch, ``[steps, nodes, batch / nodes]``."""
@@ -67,6 +67,26 @@ def on_a_part(score):
         return score(params, slice(node, None, nodes))
 
     return of_node
+
+
+def warm_cosine(peak, total):
+    """Learning rate: a tenth of the run up to `peak`, then down to 0."""
+    return optax.warmup_cosine_decay_schedule(0.0, peak, total // 10, total)
+
+
+def adamw(peak):
+    """The optimizer of a run, by its number of steps."""
+    return lambda total: optax.adamw(warm_cosine(peak, total), weight_decay=1e-3)
+
+
+def momentum(peak):
+    """The same: stochastic gradient descent with Nesterov's momentum, as the paper trains."""
+
+    def make(total):
+        descent = optax.sgd(warm_cosine(peak, total), momentum=0.9, nesterov=True)
+        return optax.chain(optax.add_decayed_weights(1e-4), descent)
+
+    return make
 
 
 def cross_entropy(logits, labels):
@@ -112,7 +132,7 @@ def fashion(examples: int = 60_000, batch: int = 1024) -> Task:
         return {"accuracy": right, "loss": cross_entropy(logits, mine).mean()}
 
     arrays = (images, labels)
-    return Task("Fashion-MNIST", len(labels), batch, arrays, init, loss, score, 3e-3)
+    return Task("Fashion-MNIST", len(labels), batch, arrays, init, loss, score, momentum(0.2))
 
 
 def demo(examples: int = 60_000, batch: int = 256) -> Task:
@@ -138,7 +158,7 @@ def demo(examples: int = 60_000, batch: int = 256) -> Task:
         right = (logits.argmax(-1) == mine).mean()
         return {"accuracy": right, "loss": cross_entropy(logits, mine).mean()}
 
-    return Task("demo", len(arrays[1]), batch, arrays, init, loss, score, 2e-3)
+    return Task("demo", len(arrays[1]), batch, arrays, init, loss, score, adamw(2e-3))
 
 
 def _patches(images):
@@ -207,7 +227,13 @@ def text(examples: int = 20_000, batch: int = 256, length: int = 32, width: int 
         right = (logits.argmax(-1) == codes[:, 1:]).mean()
         return {"accuracy": right, "loss": cross_entropy(logits, codes[:, 1:]).mean()}
 
-    return Task("Jargon File", examples, batch, (texts,), init, loss, score, 3e-3)
+    return Task("Jargon File", examples, batch, (texts,), init, loss, score, adamw(6e-3))
 
 
-TASKS = {"fashion": fashion, "text": text, "demo": demo}
+def fashion_adamw(examples: int = 60_000, batch: int = 1024) -> Task:
+    """The same network and images with AdamW."""
+    task = fashion(examples, batch)
+    return task._replace(name="Fashion-MNIST, AdamW", optimizer=adamw(6e-3))
+
+
+TASKS = {"fashion": fashion, "fashion-adamw": fashion_adamw, "text": text, "demo": demo}

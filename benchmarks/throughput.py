@@ -29,6 +29,7 @@ import subprocess
 from pathlib import Path
 
 import _report
+from _marks import JDASO
 from _methods import COORDINATOR, Cell, measure, measure_gloo
 from _work import Kind
 
@@ -45,7 +46,7 @@ from jdaso.fabric import (
 from jdaso.plots import plot_timeline
 
 LIMITS = ("bare", "instant")
-METHODS = (*LIMITS, "daso bfloat16 paper", "synchronous")
+METHODS = (*LIMITS, JDASO, "synchronous")
 PEERS = ("torch ddp", "torch post-local sgd", "horovod")
 WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1 + 4 / BLOCK}
 PORT = 23456

@@ -16,7 +16,6 @@ from functools import partial
 
 import _report
 import jax
-import optax
 from _tasks import TASKS
 
 import jdaso
@@ -25,7 +24,7 @@ from jdaso.fabric import ClusterError, emulated_cluster
 METHODS = {
     "synchronous": None,
     "daso": {"wire": "bfloat16"},
-    "daso corrected": {"wire": "bfloat16", "merge": "corrected"},
+    "daso paper": {"wire": "bfloat16", "merge": "paper"},
 }
 
 
@@ -38,8 +37,7 @@ def train(task, name, seed, options):
         ]
         every = max(1, len(orders[0]) // options.looks)
         total = sum(len(order) // every * every for order in orders)
-        rate = optax.warmup_cosine_decay_schedule(0.0, task.learning_rate, total // 10, total)
-        inner = optax.adamw(rate, weight_decay=1e-3)
+        inner = task.optimizer(total)
         if METHODS[name] is None:
             tx = jdaso.synchronous(inner, session=session)
         else:

@@ -38,7 +38,7 @@ def daso(
     session: Session,
     local_axis: str | None = None,
     wire: str = "float32",
-    merge: str | Merge = "paper",
+    merge: str | Merge = "corrected",
     blocking: str = "gradients",
     on_nonfinite: str = "raise",
     chunk_bytes: int = CHUNK_BYTES,
@@ -50,8 +50,8 @@ def daso(
     parameters start on their way to the other nodes, and S steps later, while the node computed
     on, the average is merged at its true age a (P nodes, snapshots ``s_p``, current ``x``)::
 
-        "paper":      x <- (2a x + sum_p s_p) / (2a + P)
         "corrected":  x <- x + (mean_p s_p - s)
+        "paper":      x <- (2a x + sum_p s_p) / (2a + P)
         outer(tx):    x <- x + (t' - s),  t' = t + tx(t - mean_p s_p)
 
     In warm-up and cool-down the nodes average gradients and wait (exact float32 means, whatever
@@ -72,7 +72,8 @@ def daso(
         wire: ``"float32"``, or the narrow ``"bfloat16"``, ``"float16"``, ``"int8"``, which carry
             the difference to the last common point, with error feedback: what rounding took from
             one exchange goes with the next, and nothing is lost.
-        merge: ``"paper"``, ``"corrected"`` or `jdaso.outer`.
+        merge: ``"corrected"``, which keeps all that a node did meanwhile, ``"paper"``, which keeps
+            ``2a / (2a + P)`` of it and needs no copy of the parameters, or `jdaso.outer`.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam).
         on_nonfinite: what happens when any node's snapshot holds NaN or infinity: all nodes

@@ -131,4 +131,4 @@ def merge_of(rule: str | Merge) -> Merge:
         return Merge("paper")
     if rule == "corrected":
         return Merge("corrected", needs_snapshot=True)
-    raise ValueError(f'merge must be "paper", "corrected" or jdaso.outer(optimizer), got {rule!r}.')
+    raise ValueError(f'merge must be "corrected", "paper" or jdaso.outer(optimizer), got {rule!r}.')

@@ -138,7 +138,7 @@ def daso(
     cooldown=0,
     sync_every=4,
     delay=1,
-    merge="paper",
+    merge="corrected",
     outer=None,
     wire="float32",
     blocking="gradients",

@@ -21,7 +21,8 @@ WIRE_BYTES = {name: w.encoded_width(BLOCK) * w.dtype.itemsize / BLOCK for name, 
 
 _PASSES = {"float32": (5, 6), "narrow": (10, 11)}
 """About how often a start and a merge read or write the size of the parameters, on a CPU (merge
-"paper"), counted in the step that XLA compiles. A copy is two passes.
+"paper"; "corrected" writes and reads its snapshot besides, in what the fit of the speed below
+leaves open), counted in the step that XLA compiles. A copy is two passes.
 """
 _PASSES_BLOCKING = 12
 """The same of a mean that a step waits for: packed, copied out, summed, copied back, unpacked."""

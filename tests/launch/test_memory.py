@@ -28,9 +28,8 @@ def heaps():
     return [int(re.search('type="current" size="([0-9]+)"', part)[1]) / 2**20 for part in parts]
 
 with jdaso.Session(engine=sys.argv[1]) as session:
-    tx = jdaso.daso(
-        optax.sgd(1e-3), phases=jdaso.Phases(40, sync_every=1, delay=1), session=session
-    )
+    phases = jdaso.Phases(40, sync_every=1, delay=1)
+    tx = jdaso.daso(optax.sgd(1e-3), phases=phases, session=session, merge="paper")
 
     @jax.jit
     def step(params, state):

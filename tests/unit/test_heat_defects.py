@@ -52,7 +52,7 @@ def test_defect_01_delay_of_one_less_than_the_distance(sync_every):
     delay, steps = sync_every - 1, 2 * sync_every + 1
     phases = jdaso.Phases(100, 0, 0, sync_every, delay)
     with virtual(2) as session:
-        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session)
+        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session, merge="paper")
         history, _ = run(tx, session, jnp.zeros((2, 1)), pushes(2, steps, [[-1.0], [-5.0]]))
     x = np.array([1.0, 5.0])
     merged = (2 * delay * x + 6.0) / (2 * delay + 2)
