@@ -14,11 +14,11 @@ LIMITS = ["bare", "instant"]
 WIRES = [JDASO, "daso float32 corrected", "daso int8 corrected"]
 MERGES = ["daso bfloat16 paper", "daso bfloat16 outer"]
 PEERS = [*SYNCHRONOUS, "torch post-local sgd"]
-SHORT = ["--rounds", "1", "--cycles", "3", "--warm", "2"]
+SHORT = ["--rounds", "1", "--cycles", "2", "--warm", "1"]
 
 RUNS = {
     "key": [  # each in its own processes: memory is shown, and all at once would not fit
-        *("throughput.py", "--apart", "--rounds", "2", "--methods"),
+        *("throughput.py", "--apart", "--rounds", "1", "--methods"),
         *(*LIMITS, *WIRES, *MERGES, *PEERS),
     ],
     "mpi4jax": [
@@ -41,14 +41,17 @@ RUNS = {
     "links": ["links.py", "--hosts", "4", "8", "--gigabits", "1"],
     "demo": [
         *("throughput.py", "--compute", "demo", "--gigabits", "0.1", "1", "--rounds", "1"),
-        *("--cycles", "10", "--methods", *LIMITS, JDASO, *PEERS[:2]),
+        *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS[:2]),
     ],
     "text": [
         *("throughput.py", "--compute", "text", "--gigabits", "0.1", "1", "--rounds", "1"),
-        *("--cycles", "10", "--methods", *LIMITS, JDASO, *PEERS[:2]),
+        *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS[:2]),
     ],
     "time_to_accuracy": ["time_to_accuracy.py"],
-    "accuracy": ["accuracy.py", "--simulated", "8", "64"],
+    "accuracy": [  # docs/choosing.md has all settings, tasks and more nodes
+        *("accuracy.py", "--tasks", "fashion", "--simulated"),
+        *("--settings", "synchronous", "default", "paper"),
+    ],
     "packing": ["packing.py"],
 }
 

@@ -1,8 +1,8 @@
 """The JAX faces of an exchange: start, wait, and the blocking mean; all of them traceable.
 
-Three ways to the other nodes. *Host*: callbacks hand chunks to a channel's thread. *In the step*:
-mpi4jax operations of a one-device program (blocking means only). *Virtual*: collectives over the
-``vmap`` axis of the simulated engine; what is in flight is then carried in the state.
+Callbacks hand what is sent to a channel's thread on the host. Where the compiled step can reduce by
+itself (`_inline`) it does: means by mpi4jax's operations in a one-device program, and all between
+virtual nodes, whose exchanges in flight are carried in the state.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from jax.experimental import io_callback
 from ._compat import host_call
 from ._engine._channel import Channel
 from ._header import BAD_LEAF, CHECKSUM, HEADER, STATUS, STEP, differ
+from ._inline import after, reduce_by_mpi4jax, reduce_virtual
 from ._packing import (
     BLOCK,
     Layout,
@@ -34,7 +35,7 @@ from ._packing import (
 )
 from ._session import Session, guarded
 from ._types import Chunks, Leaves, PyTree, ShapeDtype
-from ._wire import Wire, attach, detach, sum_rows, wire_of
+from ._wire import Wire, wire_of
 
 CHUNK_BYTES = 16 * 2**20
 """Most float32 bytes in a chunk: small enough to overlap packing, sending and summing.
@@ -181,7 +182,7 @@ class Exchange:
         if self.session.simulated:
             encoded = [self.wire.encode(chunk) for chunk in pack(self.layout, leaves)]
             sent = unpack(self.layout, tuple(self.wire.decode(chunk) for chunk in encoded))
-            flight = _to_flight(*self._reduce(encoded, head, _virtual(self.session)))
+            flight = _to_flight(*reduce_virtual(self.session, self.wire, encoded, head))
             return step + 1, flight, sent
         encoded = [self.wire.encode_leaf(leaf) for leaf in leaves]
         sent = tuple(
@@ -281,8 +282,10 @@ class Exchange:
         if self.session.simulated or self._in_step:
             encoded = [self.wire.encode(chunk) for chunk in chunks]
             if self.session.simulated:
-                return self._received(*self._reduce(encoded, head, _virtual(self.session)))
-            return self._received(*self._watched(encoded, head, step))
+                return self._received(*reduce_virtual(self.session, self.wire, encoded, head))
+            call = self._call
+            reduced = reduce_by_mpi4jax(self.session, self.wire, encoded, head, step, call)
+            return self._received(*reduced)
         calls = [
             (partial(self.channel.start_chunk, k=k), (self.wire.encode(chunk),))
             for k, chunk in enumerate(chunks)
@@ -301,52 +304,12 @@ class Exchange:
             lost.append(rest)
         return self._received(tuple(rows), tuple(lost), heads, reported=True)
 
-    def _watched(self, chunks: list[jax.Array], head: jax.Array, step: jax.Array) -> PyTree:
-        """mpi4jax operations, with word to the session before and after: they have no limit."""
-        shape, session = ShapeDtype((), jnp.int32), self.session
-        sent = sum(chunk.nbytes for chunk in chunks) * 2 * (session.num_nodes - 1)
-
-        def enter(step: Any) -> np.ndarray:
-            if session.closed:  # one device: nobody waits for it in a collective, it may raise
-                raise session.control.closed_error()
-            session.control.lookout.enter(int(step))
-            return np.zeros((), np.int32)
-
-        def leave(_: Any) -> np.ndarray:
-            seconds = session.control.lookout.leave()
-            session.timeline.add(
-                blocking_means=1,
-                bytes_sent=sent // session.num_nodes,
-                blocking_seconds=seconds,
-            )
-            return np.zeros((), np.int32)
-
-        entered = self._call(enter, shape, step)
-        first = _after(entered, tuple(chunks[:1]))
-        rows, lost, heads = self._reduce([*first, *chunks[1:]], head + entered, _mpi4jax(session))
-        return _after(self._call(leave, shape, rows[-1][0, 0]), rows), lost, heads
-
-    def _reduce(self, chunks: list[jax.Array], head: jax.Array, inline: Any) -> PyTree:
-        """All chunks within the compiled step; what `_engine._reduce` does on the host."""
-        all_to_all, all_gather = inline
-        rows, lost, heads = [], [], None
-        for k, chunk in enumerate(chunks):
-            last = k == len(chunks) - 1
-            received = all_to_all(attach(self.wire, chunk, head) if last else chunk)
-            if last:
-                received, heads = detach(self.wire, received)
-            total = sum_rows(self.wire, received)
-            encoded = self.wire.encode(total)
-            lost.append(total - self.wire.decode(encoded) if self.wire.narrow else total[:0])
-            rows.append(all_gather(encoded))
-        return tuple(rows), tuple(lost), heads
-
     def _received(
         self, rows: Chunks, lost: Chunks, heads: jax.Array, *, reported: bool = False
     ) -> Received:
         if not reported:
             checked = self._report(heads)
-            rows = _after(jnp.max(checked - heads), rows)
+            rows = after(jnp.max(checked - heads), rows)
             heads = checked
         total = tuple(self.wire.decode(row) for row in rows)
         if not self.wire.narrow:
@@ -421,36 +384,9 @@ def _to_flight(rows: Sequence[jax.Array], lost: Sequence[jax.Array], heads: jax.
     return jnp.concatenate([x.reshape(-1) for x in rows]), jnp.concatenate(lost), heads
 
 
-def _after(zero: jax.Array, rows: Chunks) -> Chunks:
-    """Rows that nobody can have before that 0: what gave it is kept where the rows are used."""
-    last = rows[-1]
-    first = jnp.where(zero == 0, last[0, 0], jnp.zeros((), last.dtype))
-    return (*rows[:-1], last.at[0, 0].set(first))
-
-
 def _spread(axis: str, x: jax.Array) -> jax.Array:
     """Sum of bits where all but one device hold zeros: that one's bits, -0.0 and NaN included."""
     if x.dtype == jnp.float32:
         bits = jax.lax.psum(jax.lax.bitcast_convert_type(x, jnp.int32), axis)
         return jax.lax.bitcast_convert_type(bits, jnp.float32)
     return jax.lax.psum(x.astype(jnp.int32), axis).astype(x.dtype)
-
-
-def _virtual(session: Session) -> Any:
-    axis = session.node_axis
-
-    def each(x: jax.Array) -> jax.Array:
-        """Tells `vmap` to hold one x a node, also where it knows all to be the same."""
-        return jnp.where(jax.lax.axis_index(axis) >= 0, x, x)
-
-    def all_to_all(rows: jax.Array) -> jax.Array:
-        return jax.lax.all_to_all(each(rows), axis, split_axis=0, concat_axis=0, tiled=True)
-
-    return all_to_all, lambda row: jax.lax.all_gather(each(row), axis)
-
-
-def _mpi4jax(session: Session) -> Any:
-    import mpi4jax
-
-    comm = session.step_comm
-    return partial(mpi4jax.alltoall, comm=comm), partial(mpi4jax.allgather, comm=comm)

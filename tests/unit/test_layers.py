@@ -10,7 +10,7 @@ LAYERS = [
     ["_types", "_compat", "_timeline", "_launch"],
     ["_phases", "_schedule", "_packing", "_header", "_wire", "_merge"],
     ["_exit", "_topology", "_lookout", "_control", "_engine", "_session"],
-    ["_agreement", "_local", "_exchange", "_blocking"],
+    ["_agreement", "_local", "_inline", "_exchange", "_blocking"],
     ["_averaging", "_synchronous", "_daso", "_collectives"],
     ["checkpoint", "metrics", "data", "flax", "plots", "pipeline", "fabric", "array"],
     ["cli", "__main__"],
