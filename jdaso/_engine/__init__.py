@@ -26,6 +26,10 @@ class Work(Protocol):
 
     count: int
 
+    def ready(self, k: int) -> bool:
+        """Whether all of chunk k is there, so that `take` need not wait."""
+        ...
+
     def take(self, k: int, limit_seconds: float) -> np.ndarray | None:
         """Encoded rows of chunk k, ``[nodes, width or more]``; None if they do not come in time."""
         ...

@@ -86,7 +86,11 @@ class _Chunks:
     def __init__(self, channel: Channel, job: Job):
         self.count = len(job.place.rows)
         self.take, self.give = partial(channel.take, job), partial(channel.give, job)
-        self._rows = job.place.rows
+        self._rows, self._ready = job.place.rows, job.ready
+
+    def ready(self, k: int) -> bool:
+        """See `Work`."""
+        return self._ready[k].is_set()
 
     def place(self, k: int) -> np.ndarray:
         """See `Work`."""
@@ -344,7 +348,7 @@ class Channel:
 
     def take(self, job: Job, k: int, limit_seconds: float) -> np.ndarray | None:
         """Chunk k of a job, for the thread; see `Work`."""
-        if not (job.ready[k].wait(limit_seconds) if limit_seconds else job.ready[k].is_set()):
+        if not job.ready[k].wait(limit_seconds):
             return None
         if not job.blocking:
             self._look_for_bad(job, k)

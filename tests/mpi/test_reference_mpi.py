@@ -219,6 +219,7 @@ def test_finalize_wherever_the_run_stops(session, wire):
             gradient,
             nodes=SIZE,
             inner=training.OPTIMIZERS["sgd"][0],
+            merge="paper",
             steps=stop,
             wire=wire,
             leaves=training.SIZES,

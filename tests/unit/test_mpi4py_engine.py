@@ -54,6 +54,9 @@ class Chunks:
         self.places = [np.zeros((1, width), np.float32) for width in WIDTHS]
         self.given = []
 
+    def ready(self, k):
+        return True
+
     def take(self, k, seconds):
         return np.full((1, WIDTHS[k]), k + 1, np.float32)
 
@@ -70,7 +73,7 @@ def reducer(scatter, gather, limit_seconds=20.0):
     return Mpi4pyReducer(comms, WIRES["float32"], sums, lambda: None, limit_seconds)
 
 
-@pytest.mark.parametrize("slow", [0, 1, 7])
+@pytest.mark.parametrize("slow", [0, 1, 300])
 def test_all_chunks_come_back_in_order_and_several_are_on_the_wire(slow):
     scatter, gather = OneNode(slow), OneNode(slow)
     reduce = reducer(scatter, gather)
@@ -80,7 +83,7 @@ def test_all_chunks_come_back_in_order_and_several_are_on_the_wire(slow):
         assert work.given == list(range(work.count))
         for k, place in enumerate(work.places):
             np.testing.assert_array_equal(place, k + 1)
-    if slow > _WINDOW:
+    if slow > 100:  # looks; the helpers are ready before
         assert scatter.most == _WINDOW
         assert gather.most > 1
 
