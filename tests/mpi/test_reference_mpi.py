@@ -323,6 +323,7 @@ def test_instant_sends_nothing():
         lambda n, p, x: problem.gradient()(n, RANK, x),
         nodes=SIZE,
         inner=training.OPTIMIZERS["sgd"][0],
+        merge="paper",
         total=TOTAL,
         warmup=WARMUP,
         cooldown=COOLDOWN,
