@@ -14,7 +14,7 @@ LIMITS = ["bare", "instant"]
 WIRES = [JDASO, "daso float32 corrected", "daso int8 corrected"]
 MERGES = ["daso bfloat16 paper", "daso bfloat16 outer"]
 PEERS = [*SYNCHRONOUS, "torch post-local sgd"]
-SHORT = ["--rounds", "1", "--cycles", "2", "--warm", "1"]
+SHORT = ["--rounds", "1", "--cycles", "2", "--warm", "2"]
 
 RUNS = {
     "key": [  # each in its own processes: memory is shown, and all at once would not fit
@@ -48,9 +48,17 @@ RUNS = {
         *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS[:2]),
     ],
     "time_to_accuracy": ["time_to_accuracy.py"],
-    "accuracy": [  # docs/choosing.md has all settings, tasks and more nodes
-        *("accuracy.py", "--tasks", "fashion", "--simulated"),
+    "accuracy": [
+        *("accuracy.py", "--tasks", "fashion", "fashion-adamw", "--simulated"),
         *("--settings", "synchronous", "default", "paper"),
+    ],
+    "accuracy_text": [
+        *("accuracy.py", "--tasks", "text", "--nodes", "4", "--simulated"),
+        *("--settings", "synchronous", "default"),
+    ],
+    "many_nodes": [
+        *("accuracy.py", "--tasks", "fashion", "--nodes", "--simulated", "64", "--seeds", "1"),
+        *("--settings", "synchronous", "default", "paper", "near"),
     ],
     "packing": ["packing.py"],
 }

@@ -65,19 +65,20 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
             0.9,
             (row[f"{wire} of link"] for row in links if f"{wire} of link" in row),
         )
-    accuracy = found.get("accuracy", [])
-    yield from most(
-        "accuracy, real nodes, default settings: points behind synchronous",
-        0.3,
-        (
-            row["behind"]
-            for row in accuracy
-            if row["setting"] == "default" and row["engine"] != "simulated"
-        ),
-    )
+    accuracy = [*found.get("accuracy", []), *found.get("accuracy_text", [])]
+    for task in dict.fromkeys(row["task"] for row in accuracy):
+        yield from most(
+            f"accuracy, real nodes, default settings, {task}: points behind synchronous",
+            0.3,
+            (
+                row["behind"]
+                for row in accuracy
+                if (row["task"], row["setting"]) == (task, "default")
+            ),
+        )
     best: dict[str, float] = {}  # by task
-    for row in accuracy:
-        if (row["engine"], row["nodes"]) == ("simulated", 64) and row["setting"] != "synchronous":
+    for row in found.get("many_nodes", []):
+        if row["setting"] != "synchronous":
             best[row["task"]] = min(row["behind"], best.get(row["task"], math.inf))
     yield from most(
         "accuracy, 64 virtual nodes, the best setting: points behind", 1.0, best.values()

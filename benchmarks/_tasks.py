@@ -80,7 +80,7 @@ def adamw(peak):
 
 
 def momentum(peak):
-    """The same: stochastic gradient descent with Nesterov's momentum, as the paper trains."""
+    """The optimizer of a run: gradient descent with Nesterov's momentum."""
 
     def make(total):
         descent = optax.sgd(warm_cosine(peak, total), momentum=0.9, nesterov=True)

@@ -51,6 +51,7 @@ SETTINGS = {
     "synchronous": None,
     "default": (fixed(4, 1), {}),
     "paper": (fixed(4, 1), {"merge": "paper"}),
+    "near": (fixed(1, 1), {}),
     "outer": (fixed(4, 1), {"merge": NESTEROV}),
     "bfloat16": (fixed(4, 1), {"wire": "bfloat16"}),
     "float16": (fixed(4, 1), {"wire": "float16"}),
@@ -114,7 +115,7 @@ def measure(options, **about):
     """All tasks and settings in this process."""
     rows = []
     for which in options.tasks:
-        task = TASKS[which](options.examples[which], options.batch[which])
+        task = TASKS[which](*options.sizes.get(which, ()))
         for name in options.settings:
             with jdaso.Session(**about) as session:
                 epochs = options.epochs or EPOCHS[which]
@@ -155,14 +156,12 @@ def parse():
     parser.add_argument("--virtual", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--name", default="accuracy", help="of the JSON file")
     options = parser.parse_args()
-    options.examples = {"fashion": 60_000, "fashion-adamw": 60_000, "text": 20_000}
-    options.batch = {"fashion": 1024, "fashion-adamw": 1024, "text": 256}
+    options.sizes = {}
     if options.quick:
         options.seeds, options.epochs = 1, options.epochs or 2
         options.nodes, options.simulated = [2], [8]
         options.tasks = options.tasks[:1]
-        options.examples = {"fashion": 10_000, "text": 2_000}
-        options.batch = {"fashion": 256, "text": 64}
+        options.sizes = {name: (10_000, 256) for name in EPOCHS} | {"text": (2_000, 64)}
         options.settings = [name for name in options.settings if name in QUICK]
     return options
 
@@ -189,7 +188,7 @@ def main():
     simulate = partial(measure, options, engine="simulated")
     for nodes in options.simulated:
         rows += simulate(num_nodes=nodes)
-    epochs = {task: options.epochs or EPOCHS[task] for task in options.tasks}
+    epochs = ", ".join(f"{options.epochs or EPOCHS[task]} of {task}" for task in options.tasks)
     _report.report(options.name, summary(rows), epochs=epochs, seeds=options.seeds)
 
 

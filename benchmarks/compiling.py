@@ -17,7 +17,8 @@ import jdaso
 
 LEAVES, QUICK_LEAVES = (10, 40, 160), (4,)
 SETTINGS = {
-    "paper": {},
+    "corrected": {},
+    "paper": {"merge": "paper"},
     "outer, int8": {"merge": jdaso.outer(optax.sgd(0.7, 0.9, nesterov=True)), "wire": "int8"},
 }
 

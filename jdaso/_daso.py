@@ -73,7 +73,7 @@ def daso(
             the difference to the last common point, with error feedback: what rounding took from
             one exchange goes with the next, and nothing is lost.
         merge: ``"corrected"``, which keeps all that a node did meanwhile, ``"paper"``, which keeps
-            ``2a / (2a + P)`` of it and needs no copy of the parameters, or `jdaso.outer`.
+            ``2a / (2a + P)`` of it and needs one copy of the parameters less, or `jdaso.outer`.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam).
         on_nonfinite: what happens when any node's snapshot holds NaN or infinity: all nodes

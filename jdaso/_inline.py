@@ -71,11 +71,13 @@ def reduce_by_mpi4jax(
 
     entered = callback(enter, shape, step)
     first = after(entered, tuple(chunks[:1]))
-    all_to_all, all_gather = (
+    rows, lost, heads = _reduce(
+        wire,
+        [*first, *chunks[1:]],
+        head + entered,
         partial(mpi4jax.alltoall, comm=comm),
         partial(mpi4jax.allgather, comm=comm),
     )
-    rows, lost, heads = _reduce(wire, [*first, *chunks[1:]], head + entered, all_to_all, all_gather)
     return after(callback(leave, shape, rows[-1][0, 0]), rows), lost, heads
 
 

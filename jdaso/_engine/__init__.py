@@ -6,6 +6,7 @@ engine has none: its nodes live on one device and exchange inside the compiled s
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -14,7 +15,7 @@ import jax
 import numpy as np
 
 from .._compat import private_cpu_device
-from .._types import NodeError, Transport
+from .._types import Transport
 from .._wire import Wire, sum_rows
 
 ENGINES = ("mpi4py", "mpi4jax", "simulated", "instant")
@@ -30,8 +31,8 @@ class Work(Protocol):
         """Whether all of chunk k is there, so that `take` need not wait."""
         ...
 
-    def take(self, k: int, limit_seconds: float) -> np.ndarray | None:
-        """Encoded rows of chunk k, ``[nodes, width or more]``; None if they do not come in time."""
+    def take(self, k: int, limit_seconds: float) -> np.ndarray:
+        """Encoded rows of chunk k, ``[nodes, width or more]``; NodeError if they do not come."""
         ...
 
     def place(self, k: int) -> np.ndarray:
@@ -50,7 +51,18 @@ class Work(Protocol):
         ...
 
 
-Reducer = Callable[[Work], None]
+@runtime_checkable
+class Reducer(Protocol):
+    """Reduces an exchange after the other."""
+
+    def __call__(self, work: Work) -> None:
+        """All chunks of one."""
+        ...
+
+    def close(self) -> None:
+        """Ends what runs besides; no exchange follows."""
+        ...
+
 
 ReduceChunk = Callable[[np.ndarray, np.ndarray, bool], tuple[np.ndarray, np.ndarray | None]]
 """Of rows to send, a place for their sums, and whether they end in a header; for `Work.give`."""
@@ -88,24 +100,32 @@ def make_reducer(
     sums = partial(sum_part, wire)
     sums = compiled_for_host(sums) if wire.narrow else sums
     if engine == "instant":
-        return partial(in_turn, _Instant(wire, duplicate().Get_size()), limit_seconds)
+        return InTurn(_Instant(wire, duplicate().Get_size()), limit_seconds)
     if engine == "mpi4jax":
         from ._mpi4jax import Mpi4jaxTransport
 
         reduce = partial(_reduce, Mpi4jaxTransport(duplicate()), wire, sums)
-        return partial(in_turn, reduce, limit_seconds)
+        return InTurn(reduce, limit_seconds)
     from ._mpi4py import Mpi4pyReducer
 
     return Mpi4pyReducer((duplicate(), duplicate()), wire, sums, check, limit_seconds)
 
 
-def in_turn(reduce: ReduceChunk, limit_seconds: float, work: Work) -> None:
-    """Chunk after chunk."""
-    for k in range(work.count):
-        rows = work.take(k, limit_seconds)
-        if rows is None:
-            raise NodeError(f"Chunk {k} was never handed over.")
-        work.give(k, *reduce(rows, work.place(k), k == work.count - 1))
+@dataclasses.dataclass(frozen=True)
+class InTurn:
+    """Reduces chunk after chunk."""
+
+    reduce: ReduceChunk
+    limit_seconds: float
+
+    def __call__(self, work: Work) -> None:
+        """See `Reducer`."""
+        for k in range(work.count):
+            rows = work.take(k, self.limit_seconds)
+            work.give(k, *self.reduce(rows, work.place(k), k == work.count - 1))
+
+    def close(self) -> None:
+        """See `Reducer`."""
 
 
 def compiled_for_host(function: Callable[..., Any]) -> Callable[..., Any]:

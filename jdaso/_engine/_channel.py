@@ -345,11 +345,12 @@ class Channel:
                 prefix = "" if text.startswith("[node") else self._control.topology.prefix(job.step)
                 job.error = NodeError(f"{prefix} {text}".strip())
             job.done.set()
+        self._reduce.close()
 
-    def take(self, job: Job, k: int, limit_seconds: float) -> np.ndarray | None:
+    def take(self, job: Job, k: int, limit_seconds: float) -> np.ndarray:
         """Chunk k of a job, for the thread; see `Work`."""
         if not job.ready[k].wait(limit_seconds):
-            return None
+            raise NodeError(f"Chunk {k} was never handed over.")
         if not job.blocking:
             self._look_for_bad(job, k)
         return self._send[k]

@@ -14,10 +14,12 @@ Errors are raised, not aborted; every wait can be left when another node fails.
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +46,39 @@ class _Chunk(NamedTuple):
     heads: np.ndarray | None = None
 
 
+class _Helper:
+    """A thread that makes calls in the background, one after another.
+
+    Those of `concurrent.futures` refuse calls once the interpreter begins to exit, when exchanges
+    that the program has forgotten are still completed.
+    """
+
+    def __init__(self):
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="jdaso-helper", daemon=True).start()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """What the call gives, or raises."""
+        future = Future()
+
+        def call() -> None:
+            try:
+                future.set_result(function(*arguments))
+            except Exception as error:
+                future.set_exception(error)
+
+        self._calls.put(call)
+        return future
+
+    def close(self) -> None:
+        """The thread ends after the calls that it has."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
 class Mpi4pyReducer:
     """All-to-all, sum and all-gather of an exchange's chunks, overlapped."""
 
@@ -65,12 +100,17 @@ class Mpi4pyReducer:
         self._received: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         self._scattered: deque[_Chunk] = deque()
         self._gathered: deque[_Chunk] = deque()
-        self._helpers = ThreadPoolExecutor(2, thread_name_prefix="jdaso-sums")
+        self._taker, self._summer = _Helper(), _Helper()
 
     @property
     def staging_bytes(self) -> int:
         """Host memory that it holds between exchanges."""
         return sum(x.nbytes for x in self._received.values())
+
+    def close(self) -> None:
+        """Ends the helpers."""
+        self._taker.close()
+        self._summer.close()
 
     def __call__(self, work: Work) -> None:
         """Reduces all chunks of an exchange.
@@ -85,23 +125,22 @@ class Mpi4pyReducer:
                 "session; its first error says why."
             )
         taken = given = 0
-        taking: Future[np.ndarray | None] | None = None
+        taking: Future[np.ndarray] | None = None
         summing: Future[tuple[Any, Any]] | None = None
         since, pause = time.perf_counter(), _LEAST_PAUSE
         while given < work.count:
             moved = False
             if taking is None and taken < work.count and len(self._scattered) < _WINDOW:
                 if work.ready(taken):
-                    taking, moved = self._helpers.submit(work.take, taken, 0.0), True
+                    taking, moved = self._taker.submit(work.take, taken, 0.0), True
             elif taking is not None and taking.done():
                 rows, taking = taking.result(), None
-                assert rows is not None
                 self._start_scatter(taken, rows)
                 taken, moved = taken + 1, True
             if summing is None and self._scattered and self._scattered[0].request.Test():
                 chunk = self._scattered[0]
                 width = work.place(chunk.k).shape[1]
-                summing, moved = self._helpers.submit(self._sums, chunk.receives, width), True
+                summing, moved = self._summer.submit(self._sums, chunk.receives, width), True
             elif summing is not None and summing.done():
                 (encoded, residual), summing = summing.result(), None
                 chunk = self._scattered.popleft()
@@ -109,7 +148,8 @@ class Mpi4pyReducer:
                 self._start_gather(chunk, encoded, residual, work.place(chunk.k), headed)
                 moved = True
             elif summing is not None:
-                self._scattered[-1].request.Test()  # MPI moves all that is open
+                # Asked of one that is open, MPI moves all that are; one that is done moves none.
+                all(chunk.request.Test() for chunk in self._scattered)
             if self._gathered and self._gathered[0].request.Test():
                 chunk = self._gathered.popleft()
                 assert chunk.residual is not None

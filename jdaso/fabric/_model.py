@@ -19,10 +19,10 @@ from .._wire import WIRES
 WIRE_BYTES = {name: w.encoded_width(BLOCK) * w.dtype.itemsize / BLOCK for name, w in WIRES.items()}
 """Bytes a number takes on a wire; int8 carries a float32 scale for each block."""
 
-_PASSES = {"float32": (5, 6), "narrow": (10, 11)}
-"""About how often a start and a merge read or write the size of the parameters, on a CPU (merge
-"paper"; "corrected" writes and reads its snapshot besides, in what the fit of the speed below
-leaves open), counted in the step that XLA compiles. A copy is two passes.
+_PASSES = {"float32": (6, 7), "narrow": (11, 12)}
+"""About how often a start and a merge read or write the size of the parameters, on a CPU: counted
+in the step that XLA compiles for merge "paper", and one more each for the snapshot of "corrected".
+A copy is two passes.
 """
 _PASSES_BLOCKING = 12
 """The same of a mean that a step waits for: packed, copied out, summed, copied back, unpacked."""

@@ -29,7 +29,7 @@ def heaps():
 
 with jdaso.Session(engine=sys.argv[1]) as session:
     phases = jdaso.Phases(40, sync_every=1, delay=1)
-    tx = jdaso.daso(optax.sgd(1e-3), phases=phases, session=session, merge="paper")
+    tx = jdaso.daso(optax.sgd(1e-3), phases=phases, session=session, merge=sys.argv[2])
 
     @jax.jit
     def step(params, state):
@@ -52,9 +52,12 @@ with jdaso.Session(engine=sys.argv[1]) as session:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc")
-@pytest.mark.parametrize(("engine", "most"), [("mpi4jax", 5.5), ("mpi4py", 8.5)])
-def test_memory_is_one_heap_and_does_not_grow(engine, most):
-    done = mpirun(2, ["-c", CODE, engine], cwd=ROOT)
+@pytest.mark.parametrize(
+    ("engine", "merge", "most"),
+    [("mpi4jax", "paper", 5.5), ("mpi4py", "paper", 8.5), ("mpi4py", "corrected", 9.5)],
+)
+def test_memory_is_one_heap_and_does_not_grow(engine, merge, most):
+    done = mpirun(2, ["-c", CODE, engine, merge], cwd=ROOT)
     assert done.returncode == 0, done.stdout
     nodes = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(nodes) == 2
@@ -62,5 +65,5 @@ def test_memory_is_one_heap_and_does_not_grow(engine, most):
         assert sum(megabytes > 4 for megabytes in node["heaps"]) == 1
         assert node["growth"] < 3  # a program or two; one chunk is 16
         # In times of the parameters: they, what is sent, received and brought (of exact means
-        # too, but for mpi4jax), and the programs of XLA.
+        # too, but for mpi4jax), the snapshot of "corrected", and the programs of XLA.
         assert node["held"] < most

@@ -4,7 +4,6 @@ import gc
 import threading
 import time
 import weakref
-from functools import partial
 from unittest import mock
 
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from jdaso._control import Control
-from jdaso._engine import in_turn
+from jdaso._engine import InTurn
 from jdaso._engine._channel import Channel
 from jdaso._header import HEADER, STATUS
 from jdaso._lookout import Lookout
@@ -45,7 +44,7 @@ def channel(link):
     layout = layout_of([jnp.zeros(2000)], 1, 2048)
     assert len(layout.widths) > 2
     control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
-    channel = Channel(layout, wire_of("float32"), partial(in_turn, link, 20.0), control, Timeline())
+    channel = Channel(layout, wire_of("float32"), InTurn(link, 20.0), control, Timeline())
     yield channel
     channel.close(5.0)
 

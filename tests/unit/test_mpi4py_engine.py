@@ -1,5 +1,8 @@
 """The engine mpi4py's pipeline of chunks, over a wire that the test drives."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -86,6 +89,22 @@ def test_all_chunks_come_back_in_order_and_several_are_on_the_wire(slow):
     if slow > 100:  # looks; the helpers are ready before
         assert scatter.most == _WINDOW
         assert gather.most > 1
+
+
+def test_what_goes_wrong_on_a_helper_is_raised_and_they_end_with_the_reducer():
+    def fail(rows, width):
+        raise RuntimeError("no sum")
+
+    wire, comms = WIRES["float32"], (OneNode(), OneNode())
+    before = threading.active_count()
+    reduce = Mpi4pyReducer(comms, wire, fail, lambda: None, 20.0)
+    assert threading.active_count() == before + 2
+    with pytest.raises(RuntimeError, match="no sum"):
+        reduce(Chunks())
+    reduce.close()
+    begin = time.monotonic()
+    while threading.active_count() > before:
+        assert time.monotonic() - begin < 10
 
 
 def test_an_exchange_that_never_ends_is_an_error_and_no_other_begins():
