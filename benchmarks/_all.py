@@ -57,7 +57,16 @@ RUNS = {
         *("--settings", "synchronous", "default"),
     ],
     "many_nodes": [
-        *("accuracy.py", "--tasks", "fashion", "--nodes", "--simulated", "64", "--seeds", "1"),
+        *(
+            "accuracy.py",
+            "--tasks",
+            "fashion-adamw",
+            "--nodes",
+            "--simulated",
+            "64",
+            "--seeds",
+            "1",
+        ),
         *("--settings", "synchronous", "default", "paper", "near"),
     ],
     "packing": ["packing.py"],
