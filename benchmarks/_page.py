@@ -87,7 +87,11 @@ SECTIONS = {
         "Points of accuracy; *behind* is how far below synchronous training, the mean over seeds.",
         (),
     ),
-    "accuracy_text": ("The same, text", "Share of characters that are foretold right.", ()),
+    "accuracy_text": (
+        "Accuracy after equal epochs: text",
+        "Share of characters that are foretold right.",
+        (),
+    ),
     "many_nodes": (
         "Accuracy with 64 nodes",
         "Virtual ones (engine simulated): 16 images a node and step, one seed.",
