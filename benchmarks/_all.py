@@ -57,17 +57,8 @@ RUNS = {
         *("--settings", "synchronous", "default"),
     ],
     "many_nodes": [
-        *(
-            "accuracy.py",
-            "--tasks",
-            "fashion-adamw",
-            "--nodes",
-            "--simulated",
-            "64",
-            "--seeds",
-            "1",
-        ),
-        *("--settings", "synchronous", "default", "paper", "near"),
+        *("accuracy.py", "--tasks", "fashion-adamw", "--nodes", "--simulated", "64"),
+        *("--seeds", "1", "--settings", "synchronous", "default", "paper", "near"),
     ],
     "packing": ["packing.py"],
 }

@@ -95,6 +95,23 @@ def test_the_first_chunk_of_a_large_leaf_travels_while_the_rest_is_copied(channe
     np.testing.assert_array_equal(vector, leaf)
 
 
+def test_a_chunk_of_two_segments_is_not_sent_before_both_are_there(link):
+    layout = layout_of([jnp.zeros(600), jnp.zeros(300)], 1, 2048)
+    first, second = layout.segments
+    control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
+    channel = Channel(layout, wire_of("float32"), InTurn(link, 20.0), control, Timeline())
+    assert set(channel.staging.chunks_of(first)) & set(channel.staging.chunks_of(second)) == {1}
+    head, leaves = np.zeros(HEADER, np.int32), [np.ones(600, np.float32), np.ones(300, np.float32)]
+    channel.start_segment(1, [leaves[0]], head, s=0)
+    job = channel._jobs[1]
+    assert job.ready[0].is_set() and not job.ready[1].is_set()
+    channel.start_segment(1, [leaves[1]], head, s=1)
+    assert job.ready[1].is_set() and (channel.wait(1) == 1).all()
+    for s, leaf in enumerate(leaves):
+        np.testing.assert_array_equal(channel.fetch_segment(1, s)[0], leaf)
+    assert channel.close(5.0)
+
+
 def test_close_keeps_what_went_wrong_with_an_exchange_that_nobody_waited_for(channel, link):
     link.up = False
     start(channel, 1)
