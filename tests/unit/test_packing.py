@@ -1,6 +1,7 @@
 """Unpacking undoes packing, whatever the sizes."""
 
 import dataclasses
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,19 @@ from hypothesis import strategies as st
 
 import jdaso
 from jdaso import _packing
-from jdaso._exchange import Exchange
-from jdaso._packing import BLOCK, LEAST_MESSAGE, Layout, chunk_bytes_of, layout_of
+from jdaso._exchange import Exchange, Received
+from jdaso._header import HEADER
+from jdaso._packing import (
+    BLOCK,
+    LEAST_MESSAGE,
+    Layout,
+    chunk_bytes_of,
+    layout_of,
+    pack,
+    to_leaves,
+    unpack,
+)
+from jdaso._wire import wire_of
 
 pytestmark = pytest.mark.strict_dtypes
 
@@ -172,3 +184,22 @@ def test_exchanges_are_cut_so():
             Exchange.of([jnp.zeros(size)], session, **most).layout.widths
         )
         assert cut(2**20) == 4 and cut(2**10) == 1 and cut(2**20, chunk_bytes=2**19) == 8
+
+
+@pytest.mark.parametrize("node", [0, 1, 2])
+def test_what_the_wire_took_goes_to_the_row_of_each_chunk_that_this_node_summed(node):
+    tree = [jnp.arange(1.0, 1 + size) for size in (700, 2000, 90)]
+    layout = layout_of(tree, 3, 3 * 1024)
+    assert len(layout.widths) > 3
+    rows = [jnp.arange(width) / 7 + 100 * k for k, width in enumerate(layout.widths)]
+    chunks = [
+        chunk.at[node].add(0.5 * row)
+        for chunk, row in zip(pack(layout, to_leaves(tree)), rows, strict=True)
+    ]
+    with jdaso.Session() as session:
+        exchange = Exchange(session, layout, wire_of("bfloat16"))
+        received = Received((), tuple(rows), jnp.zeros((3, HEADER), jnp.int32))
+        with mock.patch.object(session, "node", node):
+            found = exchange.add_residual(to_leaves(tree), received, jnp.float32(0.5))
+    for x, y in zip(found, unpack(layout, tuple(chunks)), strict=True):
+        np.testing.assert_array_equal(x, y)
