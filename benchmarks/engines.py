@@ -26,7 +26,8 @@ from jdaso._header import header
 
 MEGABYTES, QUICK_MEGABYTES = (1, 10, 100, 400), (1,)
 RANKS, QUICK_RANKS = (2, 4), (2,)
-REPEATS, QUICK_REPEATS = 7, 3
+REPEATS, FEWER_REPEATS = 7, 3
+LARGE_MEGABYTES = 100  # of more than these, and with --quick, fewer times: they take minutes
 ENGINES = ("mpi4jax", "mpi4py", "instant")
 WIRES = ("float32", "bfloat16", "float16", "int8")
 
@@ -166,13 +167,14 @@ def main():
     options = parser.parse_args()
     sizes = options.megabytes or (QUICK_MEGABYTES if options.quick else MEGABYTES)
     ranks = options.ranks or (QUICK_RANKS if options.quick else RANKS)
-    repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
     if not _report.is_rank():
         rows, failed = [], False
         # What malloc keeps of one wire is memory that the next could not have: 4 ranks need it.
         wires = [options.wires] if options.quick else [[wire] for wire in options.wires]
         for n, size, some in itertools.product(ranks, sizes, wires):
             print(f"{n} ranks, {size:g} MB, {', '.join(some)}", flush=True)
+            fewer = options.quick or size > LARGE_MEGABYTES
+            repeats = options.repeats or (FEWER_REPEATS if fewer else REPEATS)
             flags = ["--repeats", repeats, "--megabytes", size]
             flags += ["--engines", *options.engines, "--wires", *some]
             try:
@@ -182,11 +184,11 @@ def main():
             except subprocess.CalledProcessError as error:  # too little memory, say
                 print(f"failed with status {error.returncode}", flush=True)
                 failed = True
-        _report.report("engines", rows, repeats=repeats)
+        _report.report("engines", rows, repeats=options.repeats or (REPEATS, FEWER_REPEATS))
         if failed:
             raise SystemExit("not all could be measured")
         return
-    rows = measure_all(sizes, options.engines, options.wires, repeats)
+    rows = measure_all(sizes, options.engines, options.wires, options.repeats)
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.Get_rank() == 0:
