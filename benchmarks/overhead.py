@@ -4,9 +4,11 @@
 
 All steps compute the same, the loss too. They run in turn in one process, some steps of each at a
 time, as a training loop repeats its program; the ratio is the median of those of neighbours. Mark:
-at most 2 % more. On two nodes node 0 measures and the other waits. Beside jdaso stand what it is
-made of: the inner optimizer with its gradients, its updates and its state led through conditions
-that never hold, with a host call that never runs, and with as many scalars in its state.
+at most 2 % more. Once with steps that donate parameters and state to the next, and once with steps
+that do not, so that XLA copies what they leave as it is. On two nodes node 0 measures and the other
+waits. Beside jdaso stand what it is made of: the inner optimizer with its gradients, its updates
+and its state led through conditions that never hold, with a host call that never runs, and with as
+many scalars in its state.
 """
 
 import argparse
@@ -40,8 +42,8 @@ def loss_of(params, x, turns):
     return jnp.mean(turn(0, y) ** 2) + 1e-6 * small
 
 
-def make_step(tx):
-    @jax.jit
+def make_step(tx, donate):
+    @partial(jax.jit, donate_argnums=(0, 1) if donate else ())
     def step(params, state, x, turns):
         loss, grads = jax.value_and_grad(loss_of)(params, x, turns)
         updates, state = tx.update(grads, state, params, value=loss)
@@ -53,8 +55,9 @@ def make_step(tx):
 class Loop:
     """One training loop, taken a step at a time."""
 
-    def __init__(self, tx, params):
-        self.params, self.state, self.step = params, tx.init(params), make_step(tx)
+    def __init__(self, tx, params, donate):
+        self.params = jax.tree.map(jnp.copy, params)
+        self.state, self.step = tx.init(params), make_step(tx, donate)
         self.x, self.turns = np.ones((64, WIDTH), np.float32), np.int32(1)
 
     def __call__(self):
@@ -91,7 +94,7 @@ def made_of(inner, *, calls, scalars):
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def measure(repeats):
+def measure(repeats, donate):
     keys = jax.random.split(jax.random.key(0), LAYERS)
     params = {
         "layers": [jax.random.normal(key, (WIDTH, WIDTH)) / 16 for key in keys],
@@ -104,7 +107,7 @@ def measure(repeats):
         conditions = made_of(inner, calls=False, scalars=0)
         calls = made_of(inner, calls=True, scalars=0)
         parts = made_of(inner, calls=True, scalars=len(jax.tree.leaves(tx.init(()))))
-        loops = [Loop(each, params) for each in (inner, conditions, calls, parts, tx)]
+        loops = [Loop(each, params, donate) for each in (inner, conditions, calls, parts, tx)]
         ours = loops[-1]
         for _ in range(3):  # the one exchange starts and is merged
             for loop in loops:
@@ -119,7 +122,11 @@ def measure(repeats):
             loop.turns = np.int32(max(100 * STEP_SECONDS / seconds, 1))
         times = _report.interleaved([partial(some, loop) for loop in loops], repeats // SOME)
         jdaso.finalize(ours.params, ours.state, session)
-    row = {"nodes": session.num_nodes, "leaves": len(jax.tree.leaves(params))}
+    row = {
+        "nodes": session.num_nodes,
+        "donated": "yes" if donate else "no",
+        "leaves": len(jax.tree.leaves(params)),
+    }
     names = ("alone", "conditions", "host call", "scalars", "jdaso")
     for name, seconds in zip(names, times, strict=True):
         row[f"{name} ms"] = _report.median(seconds) * 1e3 / SOME
@@ -135,15 +142,20 @@ def measure(repeats):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--donate", action="store_true")
     arguments = parser.parse_args()
     repeats = QUICK_REPEATS if arguments.quick else REPEATS
     if _report.is_rank():
-        result = measure(repeats)
+        result = measure(repeats, arguments.donate)
         if result is not None:
             _report.give(result)
     else:
         flags = ["--quick"] * arguments.quick
-        rows = [_report.launch(__file__, flags, ranks) for ranks in (1, 2)]
+        rows = [
+            _report.launch(__file__, [*flags, *donate], ranks)
+            for ranks in (1, 2)
+            for donate in ([], ["--donate"])
+        ]
         _report.report("overhead", rows, repeats=repeats)
         if not arguments.quick and any(row["within mark"] == "no" for row in rows):
             raise SystemExit("a step costs more than the mark")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
@@ -20,6 +21,7 @@ from ._blocking import (
     land_alike,
     sum_at_first,
 )
+from ._compat import host_call
 from ._exchange import Exchange, Received
 from ._header import checksum, first_bad_leaf, header, loss_words, time_words
 from ._merge import Merge
@@ -226,7 +228,7 @@ class Averaging:
         if self.blocking == "parameters":
             # Of parameters alone: moments of local gradients differ, and the mean sets them.
             given, bits = value, self.sum_of_bits(params, state._replace(inner=()), step)
-        head = blocking_header(given, step, bits)
+        head = self.blocking_header(given, step, bits)
         chunks, inner, received = exact_mean_of_everything(
             self.exchange_of, params, chunks, state.inner, head, step
         )
@@ -239,6 +241,23 @@ class Averaging:
         )
         updates = difference(exchange.unpack(params, chunks), params, updates)
         return updates, state._replace(inner=inner, phase=phase)
+
+    def blocking_header(self, value: Any, step: jax.Array, bits: jax.Array) -> jax.Array:
+        """The header of an exact mean; where the run has passed its end, the host says so once."""
+
+        def warn(step: Any) -> np.int32:
+            self.session.warn_past_end(int(step))
+            return np.int32(0)
+
+        def call() -> jax.Array:
+            return host_call(warn, ShapeDtype((), jnp.int32), step)
+
+        warned = jnp.int32(0)
+        if not self.session.simulated:
+            # All past the end is blocking: it costs a step in which nothing is due no condition.
+            past = step == self.phases.total_steps
+            warned = jax.lax.cond(past, call, lambda: jnp.int32(0))
+        return blocking_header(value, step + warned, bits)
 
     def mean_of_gradients(
         self, grads: PyTree, head: jax.Array, step: jax.Array

@@ -6,20 +6,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from ._agreement import agree_on_init
 from ._averaging import Averaging, DasoState
 from ._blocking import (
-    blocking_header,
     check_blocking,
     difference,
     mean_value,
     require_params,
     same_on_virtual_nodes,
 )
-from ._compat import host_call
 from ._exchange import CHUNK_BYTES
 from ._header import loss_words
 from ._local import mean_gradients_locally, mean_locally, require_axis
@@ -27,7 +24,7 @@ from ._merge import Merge, merge_of
 from ._phases import Phases
 from ._schedule import Actions, PhaseState, count_loss, decide, end_step
 from ._session import Session
-from ._types import PyTree, ShapeDtype
+from ._types import PyTree
 from ._wire import wire_of
 
 
@@ -159,7 +156,6 @@ def daso(
         )
         state = state._replace(ticket=ticket, started=started, phase=phase)
         act = decide(phases, phase, step, started, ticket)
-        warned = _warn_past_end(session, phases, step)
 
         value = mean_locally(value, local_axis)
         together = act.blocking | act.start | act.mean | (drift + 1 >= phase.local_every)
@@ -174,7 +170,9 @@ def daso(
         if blocking == "gradients":
 
             def mean_of_gradients() -> tuple[PyTree, Any, PhaseState, jax.Array]:
-                head = blocking_header(value, step, between.sum_of_bits(params, state, step))
+                head = between.blocking_header(
+                    value, step, between.sum_of_bits(params, state, step)
+                )
                 mean, received = between.mean_of_gradients(updates, head, step)
                 counted = count_loss(phase, *loss_words(received.heads))
                 return mean, mean_value(value, received.heads), counted, received.apart
@@ -208,7 +206,7 @@ def daso(
         )
         phase = end_step(phases, state.phase, step)
         state = state._replace(optimizer=jnp.full_like(state.optimizer, between.number))
-        return updates, state._replace(step=step + 1 + warned, drift=drift, phase=phase)
+        return updates, state._replace(step=step + 1, drift=drift, phase=phase)
 
     def _meet(params: PyTree, updates: PyTree, inner_state: PyTree) -> tuple[PyTree, PyTree]:
         """The devices of the node have parted: average their parameters and inner states."""
@@ -246,18 +244,3 @@ def daso(
 
     # optax's protocol names its own aliases of Any for states.
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
-
-
-def _warn_past_end(session: Session, phases: Phases, step: jax.Array) -> jax.Array:
-    """0; says once that the run has passed its end."""
-
-    def warn(step: Any) -> np.int32:
-        session.warn_past_end(int(step))
-        return np.int32(0)
-
-    def call() -> jax.Array:
-        return host_call(warn, ShapeDtype((), jnp.int32), step)
-
-    if session.simulated:
-        return jnp.int32(0)
-    return jax.lax.cond(step == phases.total_steps, call, lambda: jnp.int32(0))
