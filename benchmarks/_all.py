@@ -1,5 +1,12 @@
-"""What ``make bench`` runs: all that `docs/benchmarks.md` shows, and the page. An hour is meant."""
+"""What ``make bench`` runs: all that `docs/benchmarks.md` shows, and the page.
 
+    python benchmarks/_all.py [PART ...]
+
+Within an hour: what has not ended by then is stopped, and the page names what it lacks. Parts stand
+in the order of their weight; those that are left out can be run by name, which adds them.
+"""
+
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +21,7 @@ LIMITS = ["bare", "instant"]
 WIRES = [JDASO, "daso float32 corrected", "daso int8 corrected"]
 MERGES = ["daso bfloat16 paper", "daso bfloat16 outer"]
 PEERS = [*SYNCHRONOUS, "torch post-local sgd"]
+LIMIT_MINUTES = 60.0
 SHORT = ["--rounds", "1", "--cycles", "2", "--warm", "2"]
 
 RUNS = {
@@ -21,6 +29,17 @@ RUNS = {
         *("throughput.py", "--apart", "--rounds", "1", "--methods"),
         *(*LIMITS, *WIRES, *MERGES, *PEERS),
     ],
+    "demo": [
+        *("throughput.py", "--compute", "demo", "--gigabits", "0.1", "1", "--rounds", "1"),
+        *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS[:2]),
+    ],
+    "time_to_accuracy": ["time_to_accuracy.py"],
+    "accuracy": [
+        *("accuracy.py", "--tasks", "fashion", "fashion-adamw", "--simulated"),
+        *("--settings", "synchronous", "default"),
+    ],
+    "packing": ["packing.py"],
+    "links": ["links.py", "--hosts", "4", "8", "--gigabits", "1"],
     "mpi4jax": [
         *("throughput.py", *SHORT, "--engine", "mpi4jax", "--methods"),
         *(*LIMITS, JDASO, "synchronous"),
@@ -30,43 +49,33 @@ RUNS = {
         *("throughput.py", *SHORT, "--hosts", "2", "4", "--gigabits", "1", "2.5", "10"),
         *("--step-ms", "100", "200", "400", "--methods", *LIMITS, JDASO, "synchronous"),
     ],
-    "eight": [  # each method in its own processes: together they would not fit into 24 GiB
-        *("throughput.py", *SHORT, "--apart", "--hosts", "8", "--gigabits", "1", "2.5", "10"),
-        *("--step-ms", "200", "400", "--methods", *LIMITS, JDASO, "synchronous"),
-    ],
-    "large": [
-        *("throughput.py", *SHORT, "--apart", "--hosts", "2", "--gigabits", "1", "10"),
-        *("--parameters", "124e6", "138e6", "--methods", *LIMITS, JDASO),
-    ],
-    "links": ["links.py", "--hosts", "4", "8", "--gigabits", "1"],
-    "demo": [
-        *("throughput.py", "--compute", "demo", "--gigabits", "0.1", "1", "--rounds", "1"),
-        *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS[:2]),
+    "many_nodes": [
+        *("accuracy.py", "--tasks", "fashion-adamw", "--nodes", "--simulated", "64"),
+        *("--seeds", "1", "--settings", "synchronous", "default", "paper", "near"),
     ],
     "text": [
         *("throughput.py", "--compute", "text", "--gigabits", "0.1", "1", "--rounds", "1"),
         *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS[:2]),
     ],
-    "time_to_accuracy": ["time_to_accuracy.py"],
-    "accuracy": [
-        *("accuracy.py", "--tasks", "fashion", "fashion-adamw", "--simulated"),
-        *("--settings", "synchronous", "default", "paper"),
+    "eight": [  # each method in its own processes: together they would not fit into 24 GiB
+        *("throughput.py", *SHORT, "--apart", "--hosts", "8", "--gigabits", "1", "2.5", "10"),
+        *("--step-ms", "200", "400", "--methods", *LIMITS, JDASO),
+    ],
+    "large": [
+        *("throughput.py", *SHORT, "--apart", "--hosts", "2", "--gigabits", "1", "10"),
+        *("--parameters", "124e6", "138e6", "--methods", *LIMITS, JDASO),
     ],
     "accuracy_text": [
         *("accuracy.py", "--tasks", "text", "--nodes", "4", "--simulated"),
         *("--settings", "synchronous", "default"),
     ],
-    "many_nodes": [
-        *("accuracy.py", "--tasks", "fashion-adamw", "--nodes", "--simulated", "64"),
-        *("--seeds", "1", "--settings", "synchronous", "default", "paper", "near"),
-    ],
-    "packing": ["packing.py"],
 }
 
 
 def main(names):
     """Runs those that are named, or all; one that fails is left out of the page."""
     unknown, failed = [name for name in names if name not in RUNS], []
+    end = time.perf_counter() + 60 * LIMIT_MINUTES
     if unknown:
         raise SystemExit(f"There is no {', '.join(unknown)}; there are {', '.join(RUNS)}.")
     for name in names or RUNS:
@@ -80,16 +89,28 @@ def main(names):
             flags += ["--name", name]
         print(f"== {name}: {script} {' '.join(flags)}", flush=True)
         begin = time.perf_counter()
-        try:
-            command = [sys.executable, str(HERE / script), *flags]
-            done = subprocess.run(command, timeout=_report.LIMIT_SECONDS).returncode
-        except subprocess.TimeoutExpired:
-            done = "it took too long"
+        done = run([sys.executable, str(HERE / script), *flags], end - begin)
         print(f"== {name}: {time.perf_counter() - begin:.0f} s, status {done}", flush=True)
         failed += [name] * (done != 0)
     _page.write()
     if failed:
         raise SystemExit(f"Failed, and left out of the page: {', '.join(failed)}.")
+
+
+def run(command, seconds):
+    """Its exit status, or words where it is stopped: as Ctrl-C does, so that it tears down."""
+    if seconds <= 0:
+        return "not begun: no time left"
+    process = subprocess.Popen(command)
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    return "stopped: no time left"
 
 
 if __name__ == "__main__":
