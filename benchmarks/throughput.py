@@ -17,8 +17,9 @@ over rounds.
 HeAT's DASO is missing: it does not start without CUDA. "sent" is read from the interface's
 counter; "fits" says whether the link carries an exchange in S steps; "of link" is an exchange's
 time at the link's rate (a ring's 2(P-1)/P of the bytes) over the time it took, "of allowed" the
-step's time if nothing but the link's rate held it up over what it took. Needs root, iproute2
-and MPICH.
+step's time if nothing but the link's rate held it up over what it took. "of passes" is what a start
+and a merge add to a cycle over the time in which a plain copy moves as many bytes as they need to
+move at the least. Needs root, iproute2 and MPICH.
 """
 
 import argparse
@@ -46,6 +47,8 @@ from jdaso.fabric import (
 from jdaso.plots import plot_timeline
 
 LIMITS = ("bare", "instant")
+FEWEST_PASSES = {"float32": 11, "narrow": 16}
+"""Reads and writes of all parameters that a start and a merge ("corrected") need at the least."""
 METHODS = (*LIMITS, JDASO, "synchronous")
 PEERS = ("torch ddp", "torch post-local sgd", "horovod")
 WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1 + 4 / BLOCK}
@@ -76,6 +79,8 @@ def parse():
     options = parser.parse_args()
     if options.compute != "paced":
         options.step_ms = [0.0]
+        if torch := [method for method in options.methods if method in PEERS]:
+            parser.error(f"{', '.join(torch)}: the peers of PyTorch are paced only")
     if options.quick:
         options.hosts, options.parameters, options.rounds = [2], [1e6], 1
         options.cycles, options.warm = 8, 1
@@ -104,10 +109,14 @@ def run_cell(cluster, parameters, options):
             flags += ["--delay", options.delay or options.sync_every, "--engine", options.engine]
             flags += ["--warm", options.warm, "--cycles", options.cycles]
             flags += ["--instant-wire", options.instant_wire]
-            rows = _report.launch(__file__, flags, hosts, cluster.mpiexec([]))
+            try:
+                rows = _report.launch(__file__, flags, hosts, cluster.mpiexec([]))
+            except subprocess.CalledProcessError as error:  # too little memory, say
+                print(f"{hosts} hosts, {', '.join(group)}: failed with status {error.returncode}")
+                continue
             for row in rows:
                 events = row.pop("events", [])
-                if options.timeline and row["method"].startswith("daso"):
+                if options.timeline and row["method"] == JDASO:
                     draw_cycle(events, options)
             found += [{**row, "round": number + row["round"]} for row in rows]
         print(json.dumps(found[-len(groups) :]), flush=True)
@@ -174,7 +183,8 @@ def summary(found, cluster, parameters, options):
             "ms": _report.median(r["seconds"] for r in rounds) * 1e3,
         }
         for limit in LIMITS:
-            pairs = zip(by_key.get((step_ms, limit), ()), rounds, strict=False)
+            same = limit_of(limit, method, [name for _, name in by_key], options)
+            pairs = zip(by_key.get((step_ms, same), ()), rounds, strict=False)
             ratios = [a["seconds"] / b["seconds"] for a, b in pairs]
             row[f"of {limit}"] = _report.median(ratios) if ratios else ""
         row["MB a step"] = _report.median(r["sent"] for r in rounds) / 1e6
@@ -190,12 +200,31 @@ def summary(found, cluster, parameters, options):
         copies = [r["copy"] for r in found if "copy" in r]
         if copies and bare:
             copy = row["copy GB/s"] = _report.median(copies) / 1e9
+            if wire and method.endswith("corrected"):
+                row["of passes"] = of_passes(row, wire, alone)
             model = predicted(method, wire, cluster, parameters, alone / 1e3, copy, options)
             if model is not None:
                 row["model ms"] = 1e3 * model.step_seconds
                 row["model off"] = row["model ms"] / row["ms"] - 1
         rows.append(row)
     return rows
+
+
+def limit_of(limit, method, measured, options):
+    """The limit that a method is held against: "instant" of the same wire and merge, or none."""
+    if limit == "bare" or not method.startswith("daso"):
+        return limit
+    settings = method.removeprefix("daso ")
+    if f"instant {settings}" in measured:
+        return f"instant {settings}"
+    return limit if settings == f"{options.instant_wire} corrected" else None
+
+
+def of_passes(row, wire, bare_ms):
+    """What a cycle costs beyond B bare steps, in times of a plain copy of as many bytes."""
+    passes = FEWEST_PASSES["float32" if wire == "float32" else "narrow"]
+    at_least = passes / 2 * 4e6 * row["M"] / (row["copy GB/s"] * 1e9)
+    return (row["ms"] - bare_ms) / 1e3 * row["B"] / at_least
 
 
 def predicted(method, wire, cluster, parameters, bare, copy, options):
@@ -209,7 +238,7 @@ def predicted(method, wire, cluster, parameters, bare, copy, options):
     delay = options.delay or options.sync_every
     training = Training(int(parameters), bare, options.sync_every, delay, wire or "float32")
     if wire:
-        return predict(fabric, training)
+        return predict(fabric, training) if options.engine == "mpi4py" else None
     return predict_synchronous(fabric, training) if method == "synchronous" else None
 
 
@@ -232,7 +261,8 @@ def main():
         if int(os.environ["PMI_RANK"]) == 0:
             _report.give(rows)
         return
-    rows = []
+    rows, missing = [], []
+    settings = {"engine": options.engine, "rounds": options.rounds, "cycles": options.cycles}
     for gigabits in options.gigabits:
         for hosts in options.hosts:
             try:
@@ -240,11 +270,14 @@ def main():
                     for parameters in options.parameters:
                         found = run_cell(cluster, parameters, options)
                         rows += summary(found, cluster, parameters, options)
+                        _report.report(options.name, rows, **settings)  # what there is so far
             except ClusterError as error:
                 print(f"{hosts} hosts at {gigabits:g} Gbit/s: {error}")
+                missing.append(f"{hosts} hosts at {gigabits:g} Gbit/s")
     if not rows:
         raise SystemExit("Nothing was measured: no cluster could be made as it was asked for.")
-    settings = {"engine": options.engine, "rounds": options.rounds, "cycles": options.cycles}
+    if missing:
+        settings["refused (the link was off)"] = "; ".join(missing)
     _report.report(options.name, rows, **settings)
 
 

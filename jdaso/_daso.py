@@ -129,6 +129,8 @@ def daso(
         session.require_usable()
         inner_state = inner.init(params)
         agree_on_init(session, params, inner_state, between.facts)
+        if session.num_nodes > 1:  # `finalize` may come before the first update
+            between.register(params)
         return between.init(params, inner_state)
 
     def update(

@@ -28,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--rate", help="of a node's link, each way (default 10gbit)")
     number("--latency-us", type=float, help="of a message, in microseconds (default 20)")
     number("--jitter-ms", type=float, default=0.0, help="standard deviation of a step (default 0)")
+    host = "GB/s at which a host copies memory: steps run on its CPUs, not on accelerators"
+    number("--copy-gbytes", type=float, help=host)
     number("--parameters", type=float, default=25.6e6, help="(default 25.6e6, ResNet-50)")
     number("--step-ms", type=float, default=200.0, help="a step without network (default 200)")
     number("--sync-every", type=int, default=4, help="B (default 4)")
@@ -114,11 +116,15 @@ def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
     ):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}.")
+    host = {}
+    if arguments.copy_gbytes is not None:
+        host = {"copy_bytes_per_second": arguments.copy_gbytes * 1e9, "accelerators": False}
     fabric = Fabric(
         nodes=arguments.nodes,
         bits_per_second=bits_per_second_of(chosen["rate"]),
         latency_seconds=chosen["latency_us"] * 1e-6,
         jitter_seconds=arguments.jitter_ms / 1e3,
+        **host,
     )
     training = Training(
         parameters=int(arguments.parameters),

@@ -135,6 +135,7 @@ class Prediction:
         handling_seconds: packing, copying and merging, a step.
         exposed_seconds: for which a step waits for the network (or for a slower node).
         bytes_per_step: that a node sends.
+        sync_every: steps from one exchange to the next.
     """
 
     step_seconds: float
@@ -143,13 +144,14 @@ class Prediction:
     handling_seconds: float
     exposed_seconds: float
     bytes_per_step: float
+    sync_every: int = 1
 
     @property
     def hidden_share(self) -> float:
         """Of the exchange's time, the share during which the node computed."""
         if self.exchange_seconds == 0:
             return 1.0
-        return max(0.0, 1 - self.exposed_seconds / self.exchange_seconds)
+        return max(0.0, 1 - self.sync_every * self.exposed_seconds / self.exchange_seconds)
 
 
 def exchange_seconds(fabric: Fabric, parameters: int, wire: str, chunk_bytes: int) -> float:
@@ -207,7 +209,7 @@ def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) 
     handling = each + handling / every
     step = bare + handling + exposed / every
     sent = 2 * (fabric.nodes - 1) / fabric.nodes * training.parameters * WIRE_BYTES[training.wire]
-    return Prediction(step, bare, exchange, handling, exposed / every, sent / every)
+    return Prediction(step, bare, exchange, handling, exposed / every, sent / every, every)
 
 
 def predict_synchronous(

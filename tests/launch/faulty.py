@@ -103,6 +103,10 @@ def run(rank):
     with contextlib.nullcontext() if unclosed else session:
         if odd and CASE == "phases_invalid":
             jdaso.Phases(STEPS, sync_every=2, delay=3)
+        if odd and CASE == "phases_zero":
+            jdaso.Phases(STEPS, sync_every=0)
+        if odd and CASE == "phases_long":
+            jdaso.Phases(STEPS, warmup_steps=STEPS, cooldown_steps=1)
         warmup = 0 if CASE == "bits_traced_cycling" else 3
         phases = jdaso.Phases(STEPS, warmup, 4, 4, delay=1 if odd and CASE == "phases" else 2)
         axis = "local" if len(session.devices) > 1 else None

@@ -291,16 +291,25 @@ def quick_benchmark(folder, name, *flags):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((folder / f"{name}.json").read_text())["rows"]
-    return {row["method"]: row for row in rows}
+    return {row.get("method"): row for row in rows}
 
 
 def test_methods_are_compared_on_it(tmp_path):
-    rows = quick_benchmark(tmp_path, "throughput", "--gigabits", "0.2")
+    methods = ["bare", "instant", "daso bfloat16 corrected", "synchronous", "jax gloo"]
+    flags = ["--gigabits", "0.2", "--methods", *methods]
+    rows = quick_benchmark(tmp_path, "throughput", *flags)
+    assert rows["jax gloo"]["MB a step"] == pytest.approx(4.0, rel=0.1)
     # Of a million parameters two nodes send a half to be summed, and half of the sum.
     assert rows["bare"]["MB a step"] < 0.01
     assert rows["synchronous"]["MB a step"] == pytest.approx(4.0, rel=0.1)
     assert rows["daso bfloat16 corrected"]["MB a step"] == pytest.approx(2.0 / 4, rel=0.25)
     assert 20 <= rows["bare"]["ms"] < 1.2 * rows["synchronous"]["ms"]
+
+
+def test_exchanges_alone_are_measured_on_it(tmp_path):
+    (row,) = quick_benchmark(tmp_path, "links", "--gigabits", "0.5", "--megabytes", "2").values()
+    for wire in ("float32", "bfloat16", "int8"):
+        assert 0.1 < row[f"{wire} of link"] < 1.3  # what a burst lets through comes on top
 
 
 def test_the_time_to_an_accuracy_is_measured_on_it(tmp_path):

@@ -34,6 +34,8 @@ AGREED = {
     "unlimited": r"timeout_seconds must be above 0 and at most .*got inf",
     "phases": r"the setting phases: node 1 has .*delay=1",
     "phases_invalid": r"delay must be within 1..sync_every, got delay=3",
+    "phases_zero": r"sync_every must be at least 1, got 0",
+    "phases_long": r"warmup_steps \+ cooldown_steps must not exceed total_steps, got 20 \+ 1",
     "wire": r"the setting wire: node 1 has bfloat16",
     "version": r"the jdaso version: node 1 has 0.0.1",
     "inner": r"the inner optimizer's state: node 1 has empty, the others \[0\]\.count int32",
@@ -48,9 +50,15 @@ ANYWHERE = AGREED | {"raise": "boom", "bits_traced": "Parameters differ at the f
 """What is said of it on each node, however many there are."""
 
 
-@pytest.mark.parametrize("case", AGREED)
-def test_every_node_says_what_is_wrong(case):
-    done = launch(case)
+BY_MPI4PY = ("shape", "phases_zero", "phases_long", "params_none", "axis", "nan", "bits_traced")
+
+
+@pytest.mark.parametrize(
+    ("case", "engine"),
+    [(case, "mpi4jax") for case in AGREED] + [(case, "mpi4py") for case in BY_MPI4PY],
+)
+def test_every_node_says_what_is_wrong(case, engine):
+    done = launch(case, engine)
     assert done.returncode != 0
     told = errors(done)
     assert set(told) == {0, 1}, done.stdout

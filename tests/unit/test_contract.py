@@ -76,7 +76,7 @@ class Case:
         Not with a narrow wire, which rounds; and not where stale parameters, or an outer optimizer,
         pull a node that has nothing to learn from the others.
         """
-        return self.nodes == 1 or self.name in ("daso-corrected-P3", "synchronous-P3")
+        return self.nodes == 1 or self.name in ("daso-P3", "synchronous-P3")
 
 
 def _daso(**settings):
@@ -93,7 +93,7 @@ def _nesterov():
 
 SETTINGS = {
     "daso": _daso(),
-    "daso-corrected": _daso(merge="corrected", blocking="parameters"),
+    "daso-paper": _daso(merge="paper", blocking="parameters"),
     "daso-outer-int8": _daso(merge=_nesterov(), wire="int8"),  # every field of the state is in use
     "synchronous": _synchronous(),
     "synchronous-bfloat16": _synchronous(wire="bfloat16"),
@@ -110,11 +110,7 @@ ALONE = [case for case in CASES if case.nodes == 1]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 some_cases = pytest.mark.parametrize(
     "case",
-    [
-        case
-        for case in CASES
-        if case.name in ("daso-P1", "daso-corrected-P3", "synchronous-P3", "local_mean")
-    ],
+    [case for case in CASES if case.name in ("daso-P1", "daso-P3", "synchronous-P3", "local_mean")],
     ids=lambda case: case.name,
 )
 

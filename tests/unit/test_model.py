@@ -42,6 +42,7 @@ def test_by_hand():
     assert found.bytes_per_step == pytest.approx(2 * 3 / 4 * 51.2e6 / 4)
     late = predict(fabric, dataclasses.replace(training, delay=2))
     assert late.exposed_seconds == pytest.approx((0.6144 - 0.4) / 4)
+    assert late.hidden_share == pytest.approx(0.4 / 0.6144)
     waits = predict_synchronous(fabric, training)
     assert waits.exposed_seconds == pytest.approx(2 * 0.6144)
     overlapped = predict_synchronous(fabric, training, behind_backward=0.5)
@@ -144,12 +145,19 @@ def test_the_command(capsys, tmp_path):
     assert main([*command, "--json"]) == 0
     rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["synchronous"]["step ms"] > 5 * rows["daso"]["step ms"]
+    assert main([*command, "--json", "--copy-gbytes", "3.2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    fabric = Fabric(4, 1e9, copy_bytes_per_second=3.2e9, accelerators=False)
+    expected = predict(fabric, Training(25_600_000, 0.2))
+    assert found["rows"][0]["step ms"] == pytest.approx(1e3 * expected.step_seconds)
+    assert found["rows"][0]["step ms"] > 1.2 * rows["daso"]["step ms"]
     assert main([*command, "--wire", "int4"]) == 2
     assert "jdaso simulate: wire must be" in capsys.readouterr().err
     for options, words in (
         (["--batch", "0"], "--batch must be at least 1, got 0"),
         (["--samples", "0"], "--samples must be at least 1"),
         (["--devices", "0"], "--devices must be at least 1"),
+        (["--copy-gbytes", "0"], "copy_bytes_per_second must be above 0"),
         (["--delay", "0"], "delay must be within 1..sync_every, got delay=0"),
         (["--backward", "1.5"], "share of a step, 0 to 1, got 1.5"),
         (["--advise", "--exchange-ms", "0"], "must be above 0"),
