@@ -77,7 +77,8 @@ class Session:
         timeout_seconds: the longest that this node waits for the others, anywhere on the host.
         share_gpus: whether nodes on one host may use the same GPU.
         exchange_steps: for ``"simulated"``: how many steps an exchange takes, as
-            ``delay="auto"`` sees it.
+            ``delay="auto"`` sees it; or a table ``{step: steps}`` of those that start at these
+            steps, where all others take 1.
         faults: for ``"simulated"``: ``{(node, step): value}`` puts ``value`` (NaN, inf)
             in the first number of that node's snapshot of that step.
 
@@ -115,7 +116,7 @@ class Session:
         num_nodes: int | None = None,
         timeout_seconds: float = 600.0,
         share_gpus: bool = False,
-        exchange_steps: int = 1,
+        exchange_steps: int | Mapping[int, int] = 1,
         faults: Mapping[tuple[int, int], float] | None = None,
     ):
         invalid = _check_settings(engine, num_nodes, timeout_seconds, faults)

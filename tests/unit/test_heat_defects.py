@@ -462,6 +462,18 @@ def test_defect_18_the_delay_follows_the_time_of_an_exchange(exchange_steps):
     np.testing.assert_array_equal(state.phase.delay, [min(exchange_steps, 6)] * 2)
 
 
+def test_defect_18_the_delay_follows_a_table_of_times():
+    """Starts at steps 2, 8, 14, ...: the one at 14 takes 5 steps; what follows it takes 1 again."""
+    phases = jdaso.Phases(60, 2, 2, sync_every=6, delay="auto")
+    delays = []
+    for steps in (14, 19, 26):
+        with virtual(2, exchange_steps={14: 5}) as session:
+            tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session)
+            _, (_, state) = run(tx, session, jnp.zeros((2, 2)), jnp.zeros((2, steps, 2)))
+        delays.append(int(state.phase.delay[0]))
+    assert delays == [1, 5, 1]
+
+
 def test_defect_18_max_skips_bounds_the_first_cycle():
     for max_skips in (1, 2, 3):
         phases = jdaso.Phases.heat(steps_per_epoch=4, total_epochs=20, max_skips=max_skips)
