@@ -33,7 +33,7 @@ RUNS = {
         *("throughput.py", "--compute", "demo", "--gigabits", "0.1", "1", "--rounds", "1"),
         *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS[:2]),
     ],
-    "time_to_accuracy": ["time_to_accuracy.py"],
+    "time_to_accuracy": ["time_to_accuracy.py", "--methods", "synchronous", "daso"],
     "accuracy": [
         *("accuracy.py", "--tasks", "fashion", "fashion-adamw", "--simulated"),
         *("--settings", "synchronous", "default"),
