@@ -85,8 +85,8 @@ SECTIONS = {
     ),
     "time_to_accuracy": (
         "Time to an accuracy",
-        "The demo's network on Fashion-MNIST, trained to the end. The clock stands still while the "
-        "test images are looked at, once what is in flight has come.",
+        "The demo's network on Fashion-MNIST, trained to the end. The test images are looked at "
+        "when the clock has stopped.",
         (),
     ),
     "accuracy": (
