@@ -212,7 +212,10 @@ def test_finalize_wherever_the_run_stops(session, wire):
         updates, state = tx.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
-    for stop in range(7):
+    params = unravel(jnp.asarray(problem.x0))
+    untouched = jdaso.finalize(params, tx.init(params), session)  # nothing was traced yet
+    np.testing.assert_allclose(ravel_pytree(untouched)[0], problem.x0, rtol=1e-6)
+    for stop in (1, 2, 3, 4, 5, 6):
         params = unravel(jnp.asarray(problem.x0))
         state = tx.init(params)
         for n in range(stop):
