@@ -90,11 +90,13 @@ class Method:
         row["parameters"] = sum(x.size for x in jax.tree.leaves(params))
         stats = self.session.stats
         if exchanges := stats.exchanges - before.exchanges:
-            spent = stats.exchange_seconds - before.exchange_seconds
-            row["exchange ms"] = 1e3 * spent / exchanges
+            row["events"] = [e for e in self.session.timeline.events if e.begin_seconds >= begin]
+            spent = [e.end_seconds - e.begin_seconds for e in row["events"] if e.name == "exchange"]
+            # Those that began before the clock ran had not yet the steps' rhythm.
+            spent = spent or [(stats.exchange_seconds - before.exchange_seconds) / exchanges]
+            row["exchange ms"] = 1e3 * sum(spent) / len(spent)
             row["lost ms"] = 1e3 * (stats.lost_seconds - before.lost_seconds) / exchanges
             row["hidden"] = max(0.0, 1 - row["lost ms"] / row["exchange ms"])
-            row["events"] = [e for e in self.session.timeline.events if e.begin_seconds >= begin]
         if self.exchanges:
             params = jdaso.finalize(params, state, self.session)
         jax.block_until_ready(params)
