@@ -2,8 +2,9 @@
 
     python benchmarks/_all.py [PART ...]
 
-Within an hour: what has not ended by then is stopped, and the page names what it lacks. Parts stand
-in the order of their weight; those that are left out can be run by name, which adds them.
+Within an hour: what has not ended by then is stopped, and the page says what it lacks (parts, and
+of one that was stopped how many cells it has). Parts stand in the order of their weight; those that
+are left out can be run by name, which adds them.
 """
 
 import signal
@@ -73,7 +74,7 @@ RUNS = {
 
 
 def main(names):
-    """Runs those that are named, or all; one that fails is left out of the page."""
+    """Runs those that are named, or all; of one that fails the page shows what it had by then."""
     unknown, failed = [name for name in names if name not in RUNS], []
     end = time.perf_counter() + 60 * LIMIT_MINUTES
     if unknown:
@@ -94,7 +95,7 @@ def main(names):
         failed += [name] * (done != 0)
     _page.write()
     if failed:
-        raise SystemExit(f"Failed, and left out of the page: {', '.join(failed)}.")
+        raise SystemExit(f"Not whole, or not at all, on the page: {', '.join(failed)}.")
 
 
 def run(command, seconds):

@@ -261,7 +261,8 @@ def main():
         if int(os.environ["PMI_RANK"]) == 0:
             _report.give(rows)
         return
-    rows, missing = [], []
+    rows, missing, done = [], [], 0
+    cells = len(options.gigabits) * len(options.hosts) * len(options.parameters)
     settings = {"engine": options.engine, "rounds": options.rounds, "cycles": options.cycles}
     for gigabits in options.gigabits:
         for hosts in options.hosts:
@@ -270,7 +271,9 @@ def main():
                     for parameters in options.parameters:
                         found = run_cell(cluster, parameters, options)
                         rows += summary(found, cluster, parameters, options)
-                        _report.report(options.name, rows, **settings)  # what there is so far
+                        done += 1
+                        settings["cells"] = f"{done} of {cells}"  # should it be stopped here
+                        _report.report(options.name, rows, **settings)
             except ClusterError as error:
                 print(f"{hosts} hosts at {gigabits:g} Gbit/s: {error}")
                 missing.append(f"{hosts} hosts at {gigabits:g} Gbit/s")
@@ -278,7 +281,7 @@ def main():
         raise SystemExit("Nothing was measured: no cluster could be made as it was asked for.")
     if missing:
         settings["refused (the link was off)"] = "; ".join(missing)
-    _report.report(options.name, rows, **settings)
+        _report.report(options.name, rows, **settings)
 
 
 if __name__ == "__main__":

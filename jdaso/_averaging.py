@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
@@ -21,14 +19,21 @@ from ._blocking import (
     exact_mean_of_finite,
     land_alike,
     sum_at_first,
+    warn_past_end,
 )
-from ._compat import host_call
 from ._exchange import Exchange, Received
 from ._header import checksum, first_bad_leaf, header, loss_words, time_words
 from ._merge import Merge
 from ._packing import dress, from_leaves, pack, strip, to_halves, to_leaves, zeros_like
 from ._phases import Phases
-from ._schedule import PhaseState, count_loss, count_start, fit_delay, init_phases
+from ._schedule import (
+    PhaseState,
+    count_loss,
+    count_start,
+    fit_delay,
+    init_phases,
+    steps_taken,
+)
 from ._session import Completion, Session
 from ._types import Leaves, PyTree, ShapeDtype
 from ._wire import Wire
@@ -163,20 +168,12 @@ class Averaging:
         state = new._replace(ticket=jnp.zeros_like(state.ticket))
         phase = count_loss(state.phase, *loss_words(received.heads))
         if self.session.simulated:
-            times = self._simulated_seconds(state.started), jnp.float32(1)
+            taken = steps_taken(self.session.exchange_steps, state.started)
+            times = taken, jnp.float32(1)  # a step of virtual nodes takes a second
         else:
             times = time_words(received.heads)
         phase = fit_delay(self.phases, phase, *times)
         return merged, state._replace(phase=phase)
-
-    def _simulated_seconds(self, started: jax.Array) -> jax.Array:
-        """Of an exchange between virtual nodes, whose steps take a second."""
-        given = self.session.exchange_steps
-        table = given if isinstance(given, Mapping) else {}
-        seconds = jnp.float32(1 if isinstance(given, Mapping) else given)
-        for step, steps in table.items():
-            seconds = jnp.where(started == step, jnp.float32(steps), seconds)
-        return seconds
 
     def _apply(
         self,
@@ -254,19 +251,8 @@ class Averaging:
 
     def blocking_header(self, value: Any, step: jax.Array, bits: jax.Array) -> jax.Array:
         """The header of an exact mean; where the run has passed its end, the host says so once."""
-
-        def warn(step: Any) -> np.int32:
-            self.session.warn_past_end(int(step))
-            return np.int32(0)
-
-        def call() -> jax.Array:
-            return host_call(warn, ShapeDtype((), jnp.int32), step)
-
-        warned = jnp.int32(0)
-        if not self.session.simulated:
-            # All past the end is blocking: it costs a step in which nothing is due no condition.
-            past = step == self.phases.total_steps
-            warned = jax.lax.cond(past, call, lambda: jnp.int32(0))
+        # All past the end is blocking: it costs a step in which nothing is due no condition.
+        warned = warn_past_end(self.session, self.phases.total_steps, step)
         return blocking_header(value, step + warned, bits)
 
     def mean_of_gradients(

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from ._compat import host_call
 from ._exchange import Exchange, Received
 from ._header import BAD_LEAF, checksum, fingerprints, first_bad_leaf, header, loss_words
 from ._local import mean_locally
@@ -23,7 +25,7 @@ from ._packing import (
     unpadded,
 )
 from ._session import Session
-from ._types import Chunks, Leaves, PyTree
+from ._types import Chunks, Leaves, PyTree, ShapeDtype
 from ._wire import Wire
 
 
@@ -55,6 +57,21 @@ def blocking_header(value: Any, step: jax.Array, sum_of_bits: jax.Array) -> jax.
     given = value is not None
     loss = jnp.asarray(value, jnp.float32) if given else jnp.float32(0)
     return header(loss_sum=loss, loss_count=jnp.float32(given), step=step, checksum=sum_of_bits)
+
+
+def warn_past_end(session: Session, total_steps: int, step: jax.Array) -> jax.Array:
+    """0; where the run passes its end, the host says so once. What uses the 0 keeps the call."""
+
+    def warn(_: Any) -> np.int32:
+        session.warn_past_end(total_steps)
+        return np.int32(0)
+
+    def call() -> jax.Array:
+        return host_call(warn, ShapeDtype((), jnp.int32), step)
+
+    if session.simulated:
+        return jnp.int32(0)
+    return jax.lax.cond(step == total_steps, call, lambda: jnp.int32(0))
 
 
 def sum_at_first(params: PyTree, step: jax.Array) -> jax.Array:

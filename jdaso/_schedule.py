@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -93,6 +94,16 @@ def count_loss(state: PhaseState, sums, counts) -> PhaseState:
         loss_sum=state.loss_sum + jnp.sum(jnp.where(finite, sums, 0.0)),
         loss_count=state.loss_count + jnp.sum(jnp.where(finite, counts, 0.0)),
     )
+
+
+def steps_taken(table: int | Mapping[int, int], started) -> Array:
+    """Of an exchange that started at that step: by a table 1 where it says nothing."""
+    if not isinstance(table, Mapping):
+        return jnp.float32(table)
+    taken = jnp.float32(1)
+    for step, steps in table.items():
+        taken = jnp.where(started == step, jnp.float32(steps), taken)
+    return taken
 
 
 def fit_delay(phases: Phases, state: PhaseState, exchange_seconds, step_seconds) -> PhaseState:

@@ -119,7 +119,7 @@ class Session:
         exchange_steps: int | Mapping[int, int] = 1,
         faults: Mapping[tuple[int, int], float] | None = None,
     ):
-        invalid = _check_settings(engine, num_nodes, timeout_seconds, faults)
+        invalid = _check_settings(engine, num_nodes, timeout_seconds, faults, exchange_steps)
         reserve_cpu_threads()
         several = launched_ranks() > 1 and (comm is None or comm.Get_size() > 1)
         if several and invalid is None and engine != "simulated" and computes_on_cpus():
@@ -400,7 +400,7 @@ def _say_alone(*, has_mpi: bool) -> None:
 
 
 def _check_settings(
-    engine: str, num_nodes: int | None, timeout_seconds: float, faults: Any
+    engine: str, num_nodes: int | None, timeout_seconds: float, faults: Any, exchange_steps: Any
 ) -> ValueError | None:
     """What is wrong with the settings. Not raised here: the other nodes have to hear of it."""
     if engine not in ENGINES:
@@ -409,11 +409,15 @@ def _check_settings(
         return ValueError(
             f'engine="simulated" needs num_nodes, at least 1 virtual node, got {num_nodes}.'
         )
-    if engine != "simulated" and (num_nodes is not None or faults):
+    if engine != "simulated" and (num_nodes is not None or faults or exchange_steps != 1):
         return ValueError(
-            f'num_nodes and faults are for engine="simulated"; with engine={engine!r} the number '
-            "of nodes is the number of MPI ranks (mpiexec -n N)."
+            'num_nodes, faults and exchange_steps are for engine="simulated"; with '
+            f"engine={engine!r} the number of nodes is the number of MPI ranks (mpiexec -n N), and "
+            "exchanges take the time that they take."
         )
+    times = exchange_steps.values() if isinstance(exchange_steps, Mapping) else [exchange_steps]
+    if wrong := [steps for steps in times if not steps >= 1]:
+        return ValueError(f"exchange_steps must be at least 1, got {wrong[0]}.")
     if not 0 < timeout_seconds <= _LONGEST_SECONDS:
         return ValueError(
             f"timeout_seconds must be above 0 and at most {_LONGEST_SECONDS:g} (a year), got "

@@ -474,6 +474,19 @@ def test_defect_18_the_delay_follows_a_table_of_times():
     assert delays == [1, 5, 1]
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (dict(engine="simulated", num_nodes=2, exchange_steps=0), "at least 1, got 0"),
+        (dict(engine="simulated", num_nodes=2, exchange_steps={4: -2}), "at least 1, got -2"),
+        (dict(exchange_steps={4: 2}), 'exchange_steps are for engine="simulated"'),
+    ],
+)
+def test_defect_18_times_that_cannot_be_are_named(settings, said):
+    with pytest.raises(ValueError, match=said):
+        jdaso.Session(**settings)
+
+
 def test_defect_18_max_skips_bounds_the_first_cycle():
     for max_skips in (1, 2, 3):
         phases = jdaso.Phases.heat(steps_per_epoch=4, total_epochs=20, max_skips=max_skips)
