@@ -23,6 +23,8 @@ WIRES = [JDASO, "daso float32 corrected", "daso int8 corrected"]
 MERGES = ["daso bfloat16 paper", "daso bfloat16 outer"]
 PEERS = [*SYNCHRONOUS, "torch post-local sgd"]
 LIMIT_MINUTES = 58.0
+VIRTUAL = ["accuracy.py", "--seeds", "1", "--nodes", "--simulated"]
+SETTINGS = ["--settings", "synchronous", "default", "paper", "near", "near third", "mild outer"]
 SHORT = ["--rounds", "1", "--cycles", "2", "--warm", "2"]
 
 RUNS = {
@@ -50,10 +52,7 @@ RUNS = {
         *("throughput.py", *SHORT, "--hosts", "2", "4", "--gigabits", "1", "2.5", "10"),
         *("--step-ms", "100", "200", "400", "--methods", *LIMITS, JDASO, "synchronous"),
     ],
-    "many_nodes": [
-        *("accuracy.py", "--tasks", "fashion-adamw", "--nodes", "--simulated", "64"),
-        *("--seeds", "1", "--settings", "synchronous", "default", "paper", "near"),
-    ],
+    "many_nodes": [*VIRTUAL, "64", "--tasks", "fashion", "--rate", "0.1", *SETTINGS],
     "text": [
         *("throughput.py", "--compute", "text", "--gigabits", "0.1", "1", "--rounds", "1"),
         *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS[:2]),
@@ -66,6 +65,11 @@ RUNS = {
         *("throughput.py", *SHORT, "--apart", "--hosts", "2", "--gigabits", "1", "10"),
         *("--parameters", "124e6", "138e6", "--methods", *LIMITS, JDASO),
     ],
+    "more_nodes": [
+        *(*VIRTUAL, "8", "16", "32", "128", "--tasks", "fashion", "--rate", "0.1", *SETTINGS),
+    ],
+    "many_nodes_adamw": [*VIRTUAL, "64", "--tasks", "fashion-adamw", *SETTINGS],
+    "settings": ["accuracy.py", "--tasks", "fashion", "--simulated"],
     "accuracy_text": [
         *("accuracy.py", "--tasks", "text", "--nodes", "4", "--simulated"),
         *("--settings", "synchronous", "default"),

@@ -82,7 +82,7 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
             ),
         )
     best: dict[str, float] = {}  # by task
-    for row in found.get("many_nodes", []):
+    for row in [*found.get("many_nodes", []), *found.get("many_nodes_adamw", [])]:
         if row["setting"] != "synchronous":
             best[row["task"]] = min(row["behind"], best.get(row["task"], math.inf))
     yield from most(

@@ -101,7 +101,15 @@ SECTIONS = {
     ),
     "many_nodes": (
         "Accuracy with 64 nodes",
-        "Virtual ones (engine simulated): 16 images a node and step, one seed.",
+        "Virtual ones (engine simulated): 16 images a node and step, one seed. Momentum SGD at a "
+        "rate of 0.1; synchronous training ends half a point higher at 0.2, and 64 nodes diverge.",
+        (),
+    ),
+    "more_nodes": ("Accuracy with 8 to 128 nodes", "As above.", ()),
+    "many_nodes_adamw": ("Accuracy with 64 nodes and AdamW", "As above, at a rate of 0.006.", ()),
+    "settings": (
+        "Accuracy after equal epochs: all settings",
+        "Real nodes; `benchmarks/accuracy.py` says what each setting is.",
         (),
     ),
     "packing": ("Work on numbers, in times of a copy", "", ()),

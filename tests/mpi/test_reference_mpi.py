@@ -22,10 +22,11 @@ TOTAL, WARMUP, COOLDOWN = 20, 3, 4
 ALL_PAIRS = [(b, s) for b in range(1, 9) for s in range(1, b + 1)]
 NARROW_PAIRS = [(4, 2), (5, 5), (8, 3)]  # with more exchanges roundings hang on float32's last bits
 MIXES = [
-    ("paper", "adamw", "bfloat16"),
-    ("corrected", "sgd", "float16"),
+    pytest.param("paper", "adamw", "bfloat16", marks=pytest.mark.any_mpi),
+    pytest.param("corrected", "sgd", "float16", marks=pytest.mark.any_mpi),
     ("outer", "sgd", "int8"),
 ]
+MERGES = ["corrected", *(pytest.param(x, marks=pytest.mark.any_mpi) for x in ("paper", "outer"))]
 
 
 both_engines = pytest.mark.parametrize("session", ["mpi4jax", "mpi4py"], indirect=True)
@@ -103,7 +104,7 @@ def test_narrow_wires(session, merge, optimizer, wire):
 
 @both_engines
 @pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.any_mpi)])
-@pytest.mark.parametrize("merge", ["paper", "corrected", "outer"])
+@pytest.mark.parametrize("merge", MERGES)
 def test_every_distance_and_delay(session, merge, optimizer):
     """All 36 pairs (B, S) with B up to 8 in one run, one exchange each; twice the same bits."""
     distances, delays = zip(*ALL_PAIRS, strict=True)
