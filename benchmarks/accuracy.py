@@ -27,12 +27,13 @@ NESTEROV = jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))
 MILD = jdaso.outer(optax.sgd(0.7, momentum=0.5, nesterov=True))
 
 
-def fixed(sync_every, delay, *, cooldown=0.1):
-    """Phases with a tenth of the run for warm-up, and a share of it for cool-down."""
+def fixed(sync_every, delay, *, warmup=0.1, cooldown=0.1):
+    """Phases with shares of the run for warm-up and cool-down."""
 
     def make(steps, epochs):
         total = steps * epochs
-        return jdaso.Phases(total, total // 10, int(total * cooldown), sync_every, delay)
+        blocking = [int(total * share) for share in (warmup, cooldown)]
+        return jdaso.Phases(total, *blocking, sync_every, delay)
 
     return make
 
@@ -61,10 +62,11 @@ SETTINGS = {
     "int8": (fixed(4, 1), {"wire": "int8"}),
     "heat": (heat, {}),
     "poster": (poster, {}),
-    "third": (fixed(4, 1, cooldown=1 / 3), {}),  # of the run is cool-down
-    "half": (fixed(4, 1, cooldown=1 / 2), {}),
-    "near third": (fixed(1, 1, cooldown=1 / 3), {}),
-    "near half": (fixed(1, 1, cooldown=1 / 2), {}),
+    "half warm-up": (fixed(4, 1, warmup=1 / 2), {}),
+    "third warm-up": (fixed(4, 1, warmup=1 / 3), {}),
+    "half cool-down": (fixed(4, 1, cooldown=1 / 2), {}),
+    "third cool-down": (fixed(4, 1, cooldown=1 / 3), {}),
+    "near, half warm-up": (fixed(1, 1, warmup=1 / 2), {}),
     "late": (fixed(4, 4), {}),
     "late paper": (fixed(4, 4), {"merge": "paper"}),
     "late int8": (fixed(4, 4), {"wire": "int8"}),

@@ -25,7 +25,7 @@ from jdaso._compat import host_call
 
 STEP_SECONDS = 0.010
 WIDTH, LAYERS, SMALL_LEAVES = 256, 3, 9  # about 200 k parameters
-REPEATS, QUICK_REPEATS = 400, 60
+REPEATS, QUICK_REPEATS = 400, 20
 MARK = 1.02
 SOME = 5  # steps at a time
 
