@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -128,8 +129,6 @@ def _commit() -> str:
 
 
 def _text(value: Any) -> str:
-    return (
-        f"{value:.3g}"
-        if isinstance(value, float) and abs(value) < 1000
-        else str(round(value) if isinstance(value, float) else value)
-    )
+    if not isinstance(value, float):
+        return str(value)
+    return str(round(value)) if 1000 <= abs(value) < math.inf else f"{value:.3g}"

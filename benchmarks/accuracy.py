@@ -147,10 +147,12 @@ def summary(rows):
         base = groups.get((task, engine, nodes, "synchronous"), [])
         base = base or groups.get((task, "simulated", 2, "synchronous"), [])
         accuracy = [100 * row["accuracy"] for row in group]
-        behind = np.mean([100 * row["accuracy"] for row in base]) - np.mean(accuracy)
         row = {"task": task, "engine": engine, "nodes": nodes, "setting": name}
         row |= {"accuracy": float(np.mean(accuracy)), "spread": float(np.std(accuracy))}
-        row |= {"behind": float(behind), "loss": float(np.mean([r["loss"] for r in group]))}
+        if base:
+            behind = np.mean([100 * row["accuracy"] for row in base]) - np.mean(accuracy)
+            row["behind"] = float(behind)
+        row["loss"] = float(np.mean([row["loss"] for row in group]))
         table.append({**row, "seeds": len(group)})
     return table
 
