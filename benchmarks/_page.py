@@ -56,9 +56,9 @@ SECTIONS = {
     ),
     "eight": (
         "Eight hosts",
-        "12.8 M parameters, paced: eight processes with 25.6 M and a bfloat16 wire take 3.1 GB each, "
-        "more than 24 GiB in all. Eight hosts share two cores: *instant*, which sends nothing, "
-        "shows what that alone costs.",
+        "12.8 M parameters, paced: eight processes with 25.6 M and a bfloat16 wire take 3.1 GB "
+        "each, more than 24 GiB in all. Eight hosts share two cores: *instant*, which sends "
+        "nothing, shows what that alone costs.",
         ("hidden", "MB a step", "lost ms"),
     ),
     "large": (
