@@ -219,6 +219,7 @@ class Session:
                 self.control.duplicate,
                 check=self.control.check,
                 limit_seconds=limit,
+                bytes_per_second=self.control.bytes_per_second,
             )
             channel = Channel(
                 layout,

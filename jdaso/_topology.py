@@ -170,10 +170,16 @@ def _everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list
     return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
-def poll(done: Callable[[], bool], check: Callable[[], None], limit_seconds: float) -> bool:
+def poll(
+    done: Callable[[], bool],
+    check: Callable[[], None],
+    limit_seconds: float,
+    most_pause: float = 2e-3,
+) -> bool:
     """Asks `done` until it says yes, ever less often; False when the limit has passed.
 
-    `check` is called on the way and may raise.
+    `check` is called on the way and may raise. MPI moves bytes only when it is asked: a pause of
+    more than `most_pause` seconds would slow it down.
     """
     begin, pause = time.perf_counter(), 1e-5
     while not done():
@@ -181,7 +187,7 @@ def poll(done: Callable[[], bool], check: Callable[[], None], limit_seconds: flo
             return False
         check()
         time.sleep(pause)
-        pause = min(pause * 2, 2e-3)
+        pause = min(pause * 2, most_pause)
     return True
 
 

@@ -87,6 +87,7 @@ def make_reducer(
     *,
     check: Callable[[], None],
     limit_seconds: float,
+    bytes_per_second: Callable[[], float],
 ) -> Reducer:
     """How an engine reduces, over communicators that nobody else uses.
 
@@ -96,6 +97,7 @@ def make_reducer(
         duplicate: gives an mpi4py communicator of all nodes; they call it together.
         check: called while waiting; raises when there is no sense in waiting on.
         limit_seconds: the longest wait.
+        bytes_per_second: the slowest link's; all nodes call it together, and get the same.
     """
     sums = partial(sum_part, wire)
     sums = compiled_for_host(sums) if wire.narrow else sums
@@ -108,7 +110,8 @@ def make_reducer(
         return InTurn(reduce, limit_seconds)
     from ._mpi4py import Mpi4pyReducer
 
-    return Mpi4pyReducer((duplicate(), duplicate()), wire, sums, check, limit_seconds)
+    comms = duplicate(), duplicate()
+    return Mpi4pyReducer(comms, wire, sums, check, limit_seconds, bytes_per_second())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Chunks:
 def reducer(scatter, gather, limit_seconds=20.0):
     sums = lambda rows, width: (rows[0, :width].copy(), np.zeros(0, np.float32))  # noqa: E731
     comms = (scatter, gather)
-    return Mpi4pyReducer(comms, WIRES["float32"], sums, lambda: None, limit_seconds)
+    return Mpi4pyReducer(comms, WIRES["float32"], sums, lambda: None, limit_seconds, np.inf)
 
 
 @pytest.mark.parametrize("slow", [0, 1, 300])
@@ -98,7 +98,7 @@ def test_what_goes_wrong_on_a_helper_is_raised_and_they_end_with_the_reducer():
 
     wire, comms = WIRES["float32"], (OneNode(), OneNode())
     before = threading.active_count()
-    reduce = Mpi4pyReducer(comms, wire, fail, lambda: None, 20.0)
+    reduce = Mpi4pyReducer(comms, wire, fail, lambda: None, 20.0, np.inf)
     assert threading.active_count() == before + 2
     with pytest.raises(RuntimeError, match="no sum"):
         reduce(Chunks())

@@ -1,0 +1,56 @@
+"""Exchanges over slow links, in small messages, beside those over fast ones, in collectives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import jdaso
+from jdaso._engine import _mpi4py
+from jdaso._exchange import Exchange
+from jdaso._header import header
+
+RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+pytestmark = pytest.mark.skipif(SIZE == 1, reason="a node alone sends nothing")
+SHAPES = (300, 1001), (77,), (9, 5000)  # chunks of 350 KB and more: rows of several messages
+
+
+def wait(exchange, ticket, flight):
+    received = exchange.wait(ticket, flight, jnp.int32(0))
+    return received.total, received.residual
+
+
+def exchanged(wire, slow, monkeypatch):
+    """Totals and what the wire took, of two exchanges."""
+    monkeypatch.setattr(_mpi4py, "_SLOW_LINK", np.inf if slow else 0.0)
+    keys = jax.random.split(jax.random.key(RANK), len(SHAPES))
+    leaves = tuple(jax.random.normal(k, shape) for k, shape in zip(keys, SHAPES, strict=True))
+    found = []
+    with jdaso.Session(engine="mpi4py", timeout_seconds=30) as session:
+        exchange = Exchange.of(leaves, session, wire=wire)
+        assert exchange.channel._reduce._slow == slow
+        for step in range(2):
+            sends, step = jax.tree.map(lambda x, n=step: x + n, leaves), jnp.int32(step)
+            ticket, flight, _ = jax.jit(exchange.start)(sends, header(step=step), step, step)
+            found.append(jax.jit(wait, static_argnums=0)(exchange, ticket, flight))
+        bytes_sent = session.stats.bytes_sent
+    return jax.tree.map(np.asarray, found), bytes_sent
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8"])
+def test_small_messages_bring_the_same_bits(wire, monkeypatch):
+    monkeypatch.setattr(_mpi4py, "_MESSAGE_BYTES", 10_001)
+    messages, sent = exchanged(wire, True, monkeypatch)
+    collectives, same = exchanged(wire, False, monkeypatch)
+    jax.tree.map(np.testing.assert_array_equal, messages, collectives)
+    assert sent == same
+
+
+def test_the_speed_of_links_is_measured_once_and_the_same_everywhere():
+    with jdaso.Session(engine="mpi4py", timeout_seconds=30) as session:
+        speed = session.control.bytes_per_second()
+        assert session.control.bytes_per_second() == speed
+    everyone = MPI.COMM_WORLD.allgather(speed)
+    assert everyone == [speed] * SIZE
+    assert 1e7 < speed < 1e12  # memory of one machine
