@@ -35,7 +35,7 @@ RUNS = {
     ],
     "demo": [
         *("throughput.py", "--compute", "demo", "--gigabits", "0.1", "1", "--rounds", "1"),
-        *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS[:2]),
+        *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS),
     ],
     "time_to_accuracy": ["time_to_accuracy.py", "--methods", "synchronous", "daso"],
     "accuracy": [
@@ -56,7 +56,7 @@ RUNS = {
     "many_nodes": [*VIRTUAL, "64", "--tasks", "fashion", "--rate", "0.1", *SETTINGS],
     "text": [
         *("throughput.py", "--compute", "text", "--gigabits", "0.1", "1", "--rounds", "1"),
-        *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS[:2]),
+        *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS),
     ],
     "eight": [  # half as many parameters: 25.6 M do not fit into 24 GiB
         *("throughput.py", *SHORT, "--apart", "--hosts", "8", "--gigabits", "1", "2.5", "10"),

@@ -54,7 +54,7 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
     )
     real = (row for row in found.get("demo", []) if (row["hosts"], row["Gbit/s"]) == (4, 0.1))
     yield from least(
-        "real compute, 4 hosts, 100 Mbit/s: images a second, times jdaso's and JAX's synchronous",
+        "real compute, 4 hosts, 100 Mbit/s: images a second, times those of each synchronous peer",
         2.0,
         times_faster(real),
     )

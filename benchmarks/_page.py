@@ -76,7 +76,7 @@ SECTIONS = {
     "demo": (
         "Real compute: the demo's network",
         "Fashion-MNIST, 64 images a host and step; the processor computes, and shares its cores "
-        "with the exchanges. PyTorch is measured paced only.",
+        "with the exchanges. PyTorch's network has the same shapes.",
         ("model ms", "model off", "step", "peak MB", "copy GB/s", "of passes"),
     ),
     "text": (

@@ -1,4 +1,4 @@
-"""PyTorch's data parallelism under the same paced step as `throughput.py`, which starts this file.
+"""PyTorch's data parallelism under the same steps as `throughput.py`, which starts this file.
 
 It runs in an environment of its own, `.venv-peers` with torch in it, where there is no JAX. One
 process a host, collectives by gloo over TCP.
@@ -7,8 +7,7 @@ process a host, collectives by gloo over TCP.
 - *torch post-local sgd*: local steps, and the hierarchical averager's mean every B steps.
 - *horovod*: its DistributedOptimizer, where it is installed.
 
-The step's time is a third forward and two thirds backward, spread evenly over the layers, as usual
-in networks; so what a peer hides behind the backward pass is hidden here too.
+What a step computes stands in `_torch_tasks`.
 """
 
 import argparse
@@ -21,44 +20,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from _torch_tasks import model_of
 from torch.nn.parallel import DistributedDataParallel
 
-LEAVES = 16
 
-
-class PacedLayer(torch.autograd.Function):
-    """Takes its time both ways, and gives a gradient of every parameter."""
-
-    @staticmethod
-    def forward(ctx, x, weight, seconds):
-        ctx.weight, ctx.seconds = weight, seconds
-        time.sleep(seconds / 3)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        time.sleep(ctx.seconds * 2 / 3)
-        return grad, 1e-3 * ctx.weight.detach(), None
-
-
-class Model(torch.nn.Module):
-    def __init__(self, count, seconds):
-        super().__init__()
-        self.seconds = seconds / LEAVES
-        self.weights = torch.nn.ParameterList(
-            torch.full((count // LEAVES,), 0.5 + k) for k in range(LEAVES)
-        )
-
-    def forward(self, x):
-        for weight in self.weights:
-            x = PacedLayer.apply(x, weight, self.seconds)
-        return x
-
-
-def make_step(method, options):
-    """A function that makes one step."""
-    model = Model(options.parameters, options.step_ms / 1e3)
-    x = torch.zeros(1, requires_grad=True)
+def make_step(method, model, options):
+    """A function that makes step n."""
     if method == "horovod":
         import horovod.torch as hvd  # pyright: ignore[reportMissingImports]
 
@@ -70,9 +37,9 @@ def make_step(method, options):
         inner = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
         optimizer = inner if method == "torch ddp" else post_local(model, inner, options.sync_every)
 
-    def step():
+    def step(n):
         optimizer.zero_grad()
-        loss = model(x).sum()
+        loss = model(n)
         loss.backward()
         optimizer.step()
         return loss.item()
@@ -105,6 +72,9 @@ def bytes_sent():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", required=True)
+    parser.add_argument("--compute", required=True, help="paced, demo or text")
+    parser.add_argument("--arrays", help="an .npz with what is trained on")
+    parser.add_argument("--batch", type=int, required=True, help="of a node")
     parser.add_argument("--parameters", type=int, required=True)
     parser.add_argument("--step-ms", type=float, required=True)
     parser.add_argument("--sync-every", type=int, required=True)
@@ -115,19 +85,21 @@ def main():
     rank, size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
     address = "tcp://" + os.environ["JDASO_BENCHMARK_COORDINATOR"]
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size)
-    step = make_step(options.method, options)
-    for _ in range(options.warm):
-        step()
+    model = model_of(options, rank, size)
+    parameters = sum(x.numel() for x in model.parameters())
+    step = make_step(options.method, model, options)
+    for n in range(options.warm):
+        step(n)
     dist.barrier()
     sent, begin = bytes_sent(), time.perf_counter()
-    for _ in range(options.steps):
-        step()
+    for n in range(options.warm, options.warm + options.steps):
+        step(n)
     seconds = (time.perf_counter() - begin) / options.steps
     sent = (bytes_sent() - sent) / options.steps
     dist.barrier()
     if rank == 0:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        row = {"seconds": seconds, "sent": sent, "peak MB": peak}
+        row = {"seconds": seconds, "sent": sent, "peak MB": peak, "parameters": parameters}
         Path(os.environ["JDASO_BENCHMARK_RESULT"]).write_text(json.dumps(row))
     dist.destroy_process_group()
 

@@ -146,13 +146,13 @@ def summary(rows):
     for (task, engine, nodes, name), group in groups.items():
         base = groups.get((task, engine, nodes, "synchronous"), [])
         base = base or groups.get((task, "simulated", 2, "synchronous"), [])
-        accuracy = [100 * row["accuracy"] for row in group]
+        accuracy = [100 * r["accuracy"] for r in group]
         row = {"task": task, "engine": engine, "nodes": nodes, "setting": name}
         row |= {"accuracy": float(np.mean(accuracy)), "spread": float(np.std(accuracy))}
         if base:
-            behind = np.mean([100 * row["accuracy"] for row in base]) - np.mean(accuracy)
+            behind = np.mean([100 * r["accuracy"] for r in base]) - np.mean(accuracy)
             row["behind"] = float(behind)
-        row["loss"] = float(np.mean([row["loss"] for row in group]))
+        row["loss"] = float(np.mean([r["loss"] for r in group]))
         table.append({**row, "seeds": len(group)})
     return table
 

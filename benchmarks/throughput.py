@@ -27,11 +27,14 @@ import json
 import math
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import _report
+import numpy as np
 from _marks import JDASO
 from _methods import COORDINATOR, Cell, measure, measure_gloo
+from _tasks import TASKS
 from _work import Kind
 
 from jdaso._packing import BLOCK
@@ -79,8 +82,6 @@ def parse():
     options = parser.parse_args()
     if options.compute != "paced":
         options.step_ms = [0.0]
-        if torch := [method for method in options.methods if method in PEERS]:
-            parser.error(f"{', '.join(torch)}: the peers of PyTorch are paced only")
     if options.quick:
         options.hosts, options.parameters, options.rounds = [2], [1e6], 1
         options.cycles, options.warm = 8, 1
@@ -148,13 +149,17 @@ def torch_rows(cluster, method, parameters, options):
     if not there:
         print(f"{method}: {module} is not installed in {python.parent.parent}")
         return []
+    script, hosts = str(Path(__file__).with_name("_torch_peers.py")), len(cluster.hosts)
     for step_ms in options.step_ms:
         flags = ["--method", method, "--parameters", int(parameters), "--step-ms", step_ms]
+        flags += ["--compute", options.compute, "--batch", options.batch]
         flags += ["--sync-every", options.sync_every, "--warm", options.sync_every]
         flags += ["--steps", options.cycles * options.sync_every]
-        script = str(Path(__file__).with_name("_torch_peers.py"))
-        mpiexec = cluster.mpiexec([])
-        row = _report.launch(script, flags, len(cluster.hosts), mpiexec, python=str(python))
+        with tempfile.TemporaryDirectory() as folder:
+            if options.compute != "paced":
+                flags += ["--arrays", f"{folder}/arrays.npz"]
+                np.savez(flags[-1], *TASKS[options.compute]().arrays)
+            row = _report.launch(script, flags, hosts, cluster.mpiexec([]), python=str(python))
         rows.append({"method": method, "step_ms": step_ms, "round": 0, **row})
     return rows
 
