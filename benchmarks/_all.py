@@ -71,6 +71,7 @@ RUNS = {
     ],
     "many_nodes_adamw": [*VIRTUAL, "64", "--tasks", "fashion-adamw", *SETTINGS],
     "settings": ["accuracy.py", "--tasks", "fashion", "--simulated"],
+    "settings_text": ["accuracy.py", "--tasks", "text", "--nodes", "2", "4", "--simulated"],
     "accuracy_text": [
         *("accuracy.py", "--tasks", "text", "--nodes", "4", "--simulated"),
         *("--settings", "synchronous", "default"),

@@ -114,6 +114,11 @@ SECTIONS = {
         "Real nodes; `benchmarks/accuracy.py` says what each setting is.",
         (),
     ),
+    "settings_text": (
+        "Accuracy after equal epochs: all settings, text",
+        "Share of characters that are foretold right; real nodes.",
+        (),
+    ),
     "packing": ("Work on numbers, in times of a copy", "", ()),
 }
 

@@ -2,6 +2,7 @@
 
 __version__ = "0.1.0"
 
+from . import checkpoint as checkpoint
 from ._averaging import DasoState as DasoState
 from ._collectives import broadcast as broadcast
 from ._collectives import finalize as finalize
@@ -20,5 +21,6 @@ from ._timeline import Event as Event
 from ._timeline import Stats as Stats
 from ._timeline import Timeline as Timeline
 from ._types import NodeError as NodeError
+from ._types import Stopped as Stopped
 
 _reserve_cpu_threads()

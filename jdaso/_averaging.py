@@ -12,19 +12,24 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from ._blocking import (
+    at_least_some,
     blocking_header,
+    common_of,
     difference,
     exact_mean,
     exact_mean_of_everything,
     exact_mean_of_finite,
     land_alike,
-    sum_at_first,
+    sum_of_bits,
     warn_past_end,
+    weighed,
 )
+from ._common import LEFT_OUT, Common
+from ._engine._channel import Channel
 from ._exchange import Exchange, Received
-from ._header import checksum, first_bad_leaf, header, loss_words, time_words
+from ._header import first_bad_leaf, header, loss_words, mean_weight, time_words
 from ._merge import Merge
-from ._packing import dress, from_leaves, pack, strip, to_halves, to_leaves, zeros_like
+from ._packing import dress, from_leaves, pack, strip, to_leaves, zeros_like
 from ._phases import Phases
 from ._schedule import (
     PhaseState,
@@ -48,7 +53,9 @@ class DasoState(NamedTuple):
     started: Int[Array, ""]  # step of the last start; the same on all nodes
     drift: Int[Array, ""]  # steps since the node's devices were last equal; the same on all nodes
     phase: PhaseState  # the same on all nodes
-    loss: Float[Array, 2]  # sum and number of losses since the last start; differs
+    # Since the last start: sums of weighted losses and of weights, number of steps; differs.
+    loss: Float[Array, 3]
+    weight: Float[Array, ""]  # the nodes' mean, when last heard of; the same on all nodes
     inner: optax.OptState  # differs between nodes while cycling
     # Like the parameters, in float32; empty where a leaf does not travel, () where none is needed.
     anchor: PyTree  # a point common to all nodes
@@ -56,6 +63,14 @@ class DasoState(NamedTuple):
     error: PyTree  # what a narrow wire has yet to deliver; differs
     outer: PyTree  # state of the outer optimizer; the same on all nodes
     flight: PyTree  # the exchange in flight between virtual nodes; () on real ones
+
+
+class Late(NamedTuple):
+    """What cycling steps keep the same on all nodes; the fields' names are in errors."""
+
+    anchor: PyTree
+    outer: PyTree
+    phase: PhaseState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +86,7 @@ class Averaging:
         local_axis: axis of the local devices that the caller is inside of, or None.
         blocking: what is averaged while waiting, ``"gradients"`` or ``"parameters"``.
         on_nonfinite: ``"raise"`` or ``"skip"``.
+        on_drift: what happens where nodes differ that must not.
         chunk_bytes: most float32 bytes that travel at once.
         name: tells optimizers of equal shapes that are used in one step apart.
     """
@@ -83,6 +99,7 @@ class Averaging:
     local_axis: str | None
     blocking: str
     on_nonfinite: str
+    on_drift: str
     chunk_bytes: int
     name: str
 
@@ -105,6 +122,7 @@ class Averaging:
             "merge": self.rule.name,
             "blocking": self.blocking,
             "on_nonfinite": self.on_nonfinite,
+            "on_drift": self.on_drift,
             "chunk_bytes": self.chunk_bytes,
             "name": self.name,
         }
@@ -140,7 +158,8 @@ class Averaging:
             started=zero(),
             drift=zero(),
             phase=init_phases(self.phases),
-            loss=jnp.zeros(2, jnp.float32),
+            loss=jnp.zeros(3, jnp.float32),
+            weight=jnp.ones((), jnp.float32),
             inner=inner,
             anchor=zeros() if self.keeps_anchor else (),
             snapshot=zeros() if rule.needs_snapshot else (),
@@ -156,15 +175,20 @@ class Averaging:
 
         Leaf by leaf, so that XLA makes one pass over them: joined to chunks they take four.
         """
-        received = self.exchange_of(params, self.wire.name).wait(
-            state.ticket, state.flight, state.phase.exchanges
-        )
+        exchange, common = self.exchange_of(params, self.wire.name), self.common_of_late(state)
+        received = exchange.wait(state.ticket, state.flight, state.phase.exchanges, common)
         leaves = to_leaves(optax.apply_updates(params, updates))
         leaves, new = self._apply(received, leaves, params, state, step - state.started)
         merged = difference(from_leaves(params, leaves), params, updates)
         if self.on_nonfinite == "skip":
             kept = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
             merged, new = select(received.finite, (merged, new), (updates, kept))
+        if self.on_drift == "repair":
+            merged, new = jax.lax.cond(
+                received.apart,
+                lambda: (updates, self._take_late(exchange, common, state)),
+                lambda: (merged, new),
+            )
         state = new._replace(ticket=jnp.zeros_like(state.ticket))
         phase = count_loss(state.phase, *loss_words(received.heads))
         if self.session.simulated:
@@ -173,7 +197,14 @@ class Averaging:
         else:
             times = time_words(received.heads)
         phase = fit_delay(self.phases, phase, *times)
-        return merged, state._replace(phase=phase)
+        weight = state.weight * mean_weight(received.heads)
+        return merged, state._replace(phase=phase, weight=weight)
+
+    def _take_late(self, exchange: Exchange, common: Common, state: DasoState) -> DasoState:
+        """The majority's; what the nodes sent is dropped, for some of it was made from the rest."""
+        right: Late = exchange.of_majority(common, common.tree)
+        error = jax.tree.map(jnp.zeros_like, state.error)
+        return state._replace(**right._asdict(), error=error)
 
     def _apply(
         self,
@@ -184,10 +215,11 @@ class Averaging:
         age: jax.Array,
     ) -> tuple[Leaves, DasoState]:
         """The merge rule on what was received; keeps what the wire took for the next exchange."""
-        total, anchor, error = received.total, strip(state.anchor), state.error
+        total, anchor, error = received.scaled(received.total), strip(state.anchor), state.error
         if self.wire.narrow:
             total = jax.tree.map(lambda c, d: self.nodes * c + d, anchor, total)
             lost = jnp.asarray(1 - self.rule.kept_share(self.nodes, age), jnp.float32)
+            lost = received.scaled(lost)
             owed = tuple(lost * e for e in strip(error))
             exchange = self.exchange_of(params, self.wire.name)
             error = dress(params, exchange.add_residual(owed, received, lost))
@@ -221,23 +253,32 @@ class Averaging:
         state: DasoState,
         step: jax.Array,
         value: Any,
-    ) -> tuple[PyTree, DasoState]:
+        weight: Any,
+    ) -> tuple[PyTree, DasoState, jax.Array]:
         """Exact mean of parameters and of the inner state; pays what the wire still owes.
 
-        New updates. From the third cool-down update on, what has not met by then is made to.
+        New updates, and whether nodes differed before. From the third cool-down update on, what has
+        not met by then is made to.
         """
         exchange = self.exchange_of(params)
         chunks = exchange.pack(optax.apply_updates(params, updates))
+        if weight is not None:
+            total, steps = state.loss[1:]
+            since = total / jnp.maximum(steps, 1.0) / state.weight
+            weight = at_least_some(jnp.where(steps > 0, since, weight))
         if self.wire.narrow:
-            chunks = jax.tree.map(jnp.add, chunks, pack(exchange.layout, strip(state.error)))
+            owed = pack(exchange.layout, strip(state.error))  # weighed already
+            owed = owed if weight is None else jax.tree.map(lambda x: x / weight, owed)
+            chunks = jax.tree.map(jnp.add, chunks, owed)
             state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
-        given, bits = None, jnp.int32(0)
+        given, bits, common = None, jnp.int32(0), None
         if self.blocking == "parameters":
             # Of parameters alone: moments of local gradients differ, and the mean sets them.
-            given, bits = value, self.sum_of_bits(params, state._replace(inner=()), step)
-        head = self.blocking_header(given, step, bits)
+            given = value
+            bits, common = self.common_of_blocking(params, (), step)
+        head = self.blocking_header(given, step, bits, weight)
         chunks, inner, received = exact_mean_of_everything(
-            self.exchange_of, params, chunks, state.inner, head, step
+            self.exchange_of, params, chunks, state.inner, head, step, common, weight
         )
         phase = count_loss(state.phase, *loss_words(received.heads))
         third = step >= self.phases.total_steps - self.phases.cooldown_steps + 2
@@ -247,43 +288,82 @@ class Averaging:
             lambda: chunks,
         )
         updates = difference(exchange.unpack(params, chunks), params, updates)
-        return updates, state._replace(inner=inner, phase=phase)
+        return updates, state._replace(inner=inner, phase=phase), received.apart
 
-    def blocking_header(self, value: Any, step: jax.Array, bits: jax.Array) -> jax.Array:
+    def blocking_header(
+        self, value: Any, step: jax.Array, bits: jax.Array, weight: Any
+    ) -> jax.Array:
         """The header of an exact mean; where the run has passed its end, the host says so once."""
         # All past the end is blocking: it costs a step in which nothing is due no condition.
         warned = warn_past_end(self.session, self.phases.total_steps, step)
-        return blocking_header(value, step + warned, bits)
+        return blocking_header(value, step + warned, bits, weight)
 
     def mean_of_gradients(
-        self, grads: PyTree, head: jax.Array, step: jax.Array
+        self, grads: PyTree, head: jax.Array, step: jax.Array, common: Common, weight: Any
     ) -> tuple[PyTree, Received]:
         """Exact mean; with ``on_nonfinite="skip"`` over the nodes whose gradients are finite."""
         mean = exact_mean if self.on_nonfinite == "raise" else exact_mean_of_finite
-        return mean(self.exchange_of(grads), grads, head, step)
+        return mean(self.exchange_of(grads), grads, head, step, common, weight)
 
-    def sum_of_bits(self, params: PyTree, state: DasoState, step: jax.Array) -> jax.Array:
-        """Checksum of what is to be the same on all nodes: at first parameters, at last all.
+    def is_settled(self, step: jax.Array) -> jax.Array:
+        """Whether all nodes hold the same before this blocking update, bit for bit.
 
-        Where the devices of the node differ, it is one that no other node has.
+        In warm-up they always do. In the cool-down they have come to it by the third update.
         """
+        end = self.phases.total_steps - self.phases.cooldown_steps
+        settled = (self.phases.cycling_steps == 0) | (step < self.phases.warmup_steps)
+        return settled if self.on_drift == "ignore" else settled | (step >= end + 3)
 
-        def of_all() -> jax.Array:
-            total = checksum((*to_leaves((params, state.inner)), *to_halves(state.inner)))
-            if self.local_axis is None:
-                return total
-            least, most = (f(total, self.local_axis) for f in (jax.lax.pmin, jax.lax.pmax))
-            return jnp.where(least == most, most, most + 1 + self.exchange_of(params).node)
+    def common_of_blocking(
+        self, params: PyTree, inner: PyTree, step: jax.Array
+    ) -> tuple[jax.Array, Common]:
+        """What is to be the same before a blocking update, and its checksum.
 
-        cools = (self.phases.cycling_steps > 0) & (
-            step >= self.phases.total_steps - self.phases.cooldown_steps
+        That sums up the parameters; where the nodes come together, the inner state too. A bit that
+        changes in an inner state later changes the parameters one update after.
+        """
+        settled = self.is_settled(step)
+        due = settled & ((step == 0) | (self.on_drift != "ignore"))
+        common = common_of(params, due, self.on_drift)
+        bits = jax.lax.cond(
+            settled,
+            lambda: jax.lax.cond(due, lambda: self._sum_of_params(params), lambda: jnp.int32(0)),
+            lambda: sum_of_bits(self.exchange_of(params), (common.tree, inner)),
         )
-        return jax.lax.cond(cools, of_all, lambda: sum_at_first(params, step))
+        return bits, common
+
+    def _sum_of_params(self, params: PyTree) -> jax.Array:
+        leaves = to_leaves(params)
+        total = sum_of_bits(self.exchange_of(params), leaves)
+        if self.on_nonfinite == "raise":
+            return total
+        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
+        return jnp.where(jnp.all(jnp.stack(finite)), total, LEFT_OUT)
+
+    def common_of_late(self, state: DasoState) -> Common:
+        """What is to be the same where an exchange starts, and until its merge."""
+        due = (state.started == 0) | (self.on_drift != "ignore")
+        late = Late(state.anchor, state.outer, state.phase)
+        first = state.started == self.phases.warmup_steps  # there parameters are not mended
+        return Common(late, due, self.on_drift == "repair", ~first)
+
+    def _sum_of_late(self, params: PyTree, state: DasoState, step: jax.Array) -> jax.Array:
+        """Checksum of what is to be the same where an exchange starts; first of parameters too."""
+        exchange, late = self.exchange_of(params), (state.anchor, state.phase)
+        ignores = self.on_drift == "ignore"
+        return jax.lax.cond(
+            step == (0 if ignores else self.phases.warmup_steps),
+            lambda: sum_of_bits(exchange, (to_leaves(params), late)),
+            lambda: jnp.int32(0) if ignores else sum_of_bits(exchange, late),
+        )
 
     def start(
-        self, params: PyTree, updates: PyTree, state: DasoState, step: jax.Array
+        self, params: PyTree, updates: PyTree, state: DasoState, step: jax.Array, weight: Any
     ) -> DasoState:
-        """Starts an exchange of the parameters as `updates` will make them."""
+        """Starts an exchange of the parameters as `updates` will make them.
+
+        Its weight is the mean of those since the last start.
+        """
         exchange = self.exchange_of(params, self.wire.name)
         leaves = to_leaves(optax.apply_updates(params, updates))
         if self.session.faults:
@@ -294,17 +374,21 @@ class Averaging:
                 first, lambda: dress(params, to_leaves(params)), lambda: state.anchor
             )
             state = state._replace(anchor=anchor)
-        send = leaves
+        if weight is not None:
+            weight = at_least_some(state.loss[1] / state.loss[2] / state.weight)
         if self.wire.narrow:
-            kept = strip(state.anchor), strip(state.error)
-            send = jax.tree.map(lambda s, c, e: s - c + e, leaves, *kept)
+            moved = jax.tree.map(jnp.subtract, leaves, strip(state.anchor))
+            send = jax.tree.map(jnp.add, weighed(weight, moved), strip(state.error))
+        else:
+            send = weighed(weight, leaves)
         head = header(
             loss_sum=state.loss[0],
-            loss_count=state.loss[1],
+            loss_weight=state.loss[1],
+            weight=1.0 if weight is None else weight,
             # Between real nodes the host looks, while the step goes on (`Channel`).
             bad_leaf=self._first_bad_leaf(leaves) if self.session.simulated else 0,
             step=step,
-            checksum=sum_at_first(params, step),
+            checksum=self._sum_of_late(params, state, step),
         )
         ticket, flight, sent = exchange.start(send, head, step, state.phase.exchanges)
         return state._replace(
@@ -329,7 +413,10 @@ class Averaging:
 
         def complete(leaves: Leaves, state: DasoState, in_flight: bool) -> Leaves:
             if in_flight:
-                received = exchange.wait(state.ticket, state.flight, state.phase.exchanges)
+                # No repair: all raise, and go on from a checkpoint.
+                common = dataclasses.replace(self.common_of_late(state), repairs=False)
+                turn = state.phase.exchanges
+                received = exchange.wait(state.ticket, state.flight, turn, common)
                 age = state.step - 1 - state.started
                 merged, new = outside._apply(received, leaves, shapes, state, age)
                 if self.on_nonfinite == "skip":
@@ -341,7 +428,10 @@ class Averaging:
                 leaves = jax.tree.map(jnp.add, leaves, strip(state.error))
             return leaves
 
-        done = Completion(complete, self.on_nonfinite == "skip")
+        def channel() -> Channel:
+            return exchange.channel
+
+        done = Completion(complete, self.on_nonfinite == "skip", channel)
         self.session.completions[self.number, exchange.layout.leaves] = done
 
 

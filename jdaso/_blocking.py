@@ -10,16 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ._common import Common
 from ._compat import host_call
 from ._exchange import Exchange, Received
-from ._header import BAD_LEAF, checksum, fingerprints, first_bad_leaf, header, loss_words
+from ._header import (
+    BAD_LEAF,
+    checksum,
+    fingerprints,
+    first_bad_leaf,
+    header,
+    loss_words,
+    weight_of_all,
+)
 from ._local import mean_locally
 from ._packing import (
     cut,
+    dress,
     from_halves,
     from_leaves,
     to_halves,
     to_leaves,
+    to_numbers,
     travels,
     unpack,
     unpadded,
@@ -27,6 +38,8 @@ from ._packing import (
 from ._session import Session
 from ._types import Chunks, Leaves, PyTree, ShapeDtype
 from ._wire import Wire
+
+_LEAST_WEIGHT = 1e-6
 
 
 def require_params(params: PyTree | None, name: str) -> PyTree:
@@ -52,11 +65,31 @@ def same_on_virtual_nodes(session: Session, tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jax.lax.pmax(x, session.node_axis), tree)
 
 
-def blocking_header(value: Any, step: jax.Array, sum_of_bits: jax.Array) -> jax.Array:
-    """Header of a mean that the step waits for."""
-    given = value is not None
-    loss = jnp.asarray(value, jnp.float32) if given else jnp.float32(0)
-    return header(loss_sum=loss, loss_count=jnp.float32(given), step=step, checksum=sum_of_bits)
+def blocking_header(
+    value: Any, step: jax.Array, sum_of_bits: jax.Array, weight: Any = None
+) -> jax.Array:
+    """Header of a mean that the step waits for, of what has this weight."""
+    weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
+    loss = jnp.float32(jnp.nan) if value is None else jnp.asarray(value, jnp.float32)
+    return header(
+        loss_sum=jnp.where(weight > 0, weight * loss, 0.0),
+        loss_weight=weight,
+        weight=weight,
+        step=step,
+        checksum=sum_of_bits,
+    )
+
+
+def at_least_some(weight: Any) -> jax.Array:
+    """The weight of parameters that a node sends: if all have run out, there still is a mean."""
+    return jnp.maximum(weight, _LEAST_WEIGHT)
+
+
+def weighed(weight: Any, tree: PyTree) -> PyTree:
+    """Numbers times the weight of this node; as they are where it has none."""
+    if weight is None:
+        return tree
+    return jax.tree.map(lambda x: jnp.where(weight > 0, weight * x, jnp.zeros_like(x)), tree)
 
 
 def warn_past_end(session: Session, total_steps: int, step: jax.Array) -> jax.Array:
@@ -74,17 +107,57 @@ def warn_past_end(session: Session, total_steps: int, step: jax.Array) -> jax.Ar
     return jax.lax.cond(step == total_steps, call, lambda: jnp.int32(0))
 
 
-def sum_at_first(params: PyTree, step: jax.Array) -> jax.Array:
-    """Checksum of the parameters at step 0, else 0."""
-    return jax.lax.cond(step == 0, lambda: checksum(to_leaves(params)), lambda: jnp.int32(0))
+class Parameters(NamedTuple):
+    """What blocking steps keep the same on all nodes; the field's name is in errors."""
+
+    params: PyTree  # those that travel; others are a node's own
+
+
+def common_of(params: PyTree, due: Any, on_drift: str) -> Common:
+    """The parameters, as what is to be the same on all nodes."""
+    return Common(Parameters(dress(params, to_leaves(params))), due, on_drift == "repair")
+
+
+def sum_of_bits(exchange: Exchange, tree: PyTree) -> jax.Array:
+    """Checksum of a tree; where the devices of the node differ, one that no other node has."""
+    total = checksum(to_numbers(tree))
+    if exchange.local_axis is None:
+        return total
+    least, most = (f(total, exchange.local_axis) for f in (jax.lax.pmin, jax.lax.pmax))
+    return jnp.where(least == most, most, most + 1 + exchange.ask_node())
+
+
+def take_majority(
+    exchange: Exchange,
+    common: Common,
+    params: PyTree,
+    inner: PyTree,
+    updates: PyTree,
+    new_inner: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """Updates to the parameters of a node that holds what most do, and its inner state.
+
+    Nothing of the step in which it was found: its mean holds gradients at the wrong place.
+
+    Args:
+        exchange: of the parameters.
+        common: what the nodes hold.
+        params: before the step, as is `inner`.
+        inner: an inner state's dtypes may be others after the first step.
+        updates: of the step, as is `new_inner`; only their dtypes count.
+        new_inner: see above.
+    """
+    there, inner = exchange.of_majority(common, (params, inner))
+    alike = lambda x, new: x if x.dtype == new.dtype else x.astype(new.dtype)  # noqa: E731
+    return difference(there, params, updates), jax.tree.map(alike, inner, new_inner)
 
 
 def mean_value(value: Any, heads: jax.Array) -> Any:
     """The loss averaged over the nodes."""
     if value is None:
         return None
-    sums, counts = loss_words(heads)
-    mean = jnp.sum(sums) / jnp.maximum(jnp.sum(counts), 1.0)
+    sums, weights = (jnp.sum(words) for words in loss_words(heads))
+    mean = sums / jnp.where(weights > 0, weights, 1.0)
     return mean.astype(jnp.result_type(value))
 
 
@@ -94,23 +167,33 @@ def rounded(wire: Wire, chunks: Chunks) -> Chunks:
 
 
 def exact_mean(
-    exchange: Exchange, tree: PyTree, head: jax.Array, step: jax.Array
+    exchange: Exchange,
+    tree: PyTree,
+    head: jax.Array,
+    step: jax.Array,
+    common: Common | None = None,
+    weight: Any = None,
 ) -> tuple[PyTree, Received]:
-    """Float32 mean over nodes of a tree's float leaves; the others stay as they are."""
-    received = exchange.total(exchange.pack(tree), head, step)
-    means = tuple(total / exchange.layout.nodes for total in received.total)
+    """Weighted float32 mean over nodes of a tree's float leaves; the others stay as they are."""
+    received = exchange.total(weighed(weight, exchange.pack(tree)), head, step, common)
+    means = tuple(total / exchange.layout.nodes for total in received.scaled(received.total))
     return exchange.unpack(tree, means), received
 
 
 def exact_mean_of_finite(
-    exchange: Exchange, tree: PyTree, head: jax.Array, step: jax.Array
+    exchange: Exchange,
+    tree: PyTree,
+    head: jax.Array,
+    step: jax.Array,
+    common: Common | None = None,
+    weight: Any = None,
 ) -> tuple[PyTree, Received]:
     """The same over the nodes whose numbers are finite.
 
     Where numbers that are not are an error, all nodes raise it.
     """
     means, received = _mean_of_finite(
-        exchange, exchange.pack(tree), exchange.layout.size, head, step
+        exchange, exchange.pack(tree), exchange.layout.size, head, step, common, weight
     )
     return exchange.unpack(tree, means), received
 
@@ -130,6 +213,8 @@ def exact_mean_of_everything(
     inner: PyTree,
     head: jax.Array,
     step: jax.Array,
+    common: Common | None,
+    weight: Any,
 ) -> tuple[Chunks, PyTree, Received]:
     """Exact mean of parameters and inner state over the nodes whose numbers are finite.
 
@@ -143,6 +228,8 @@ def exact_mean_of_everything(
         inner: the inner state.
         head: this node's header.
         step: completed updates.
+        common: what the header sums up.
+        weight: of this node; None for 1 on all.
 
     Returns:
         The parameters' mean, packed; the inner state; what the exchange brought.
@@ -150,10 +237,10 @@ def exact_mean_of_everything(
     layout, leaves, whole = exchange_of(params).layout, to_leaves(inner), to_halves(inner)
     exchange = exchange_of(Everything(params, inner, whole))
     floats = layout.size + sum(leaf.size for leaf in leaves)
-    mine = exchange.node == 0
+    mine = exchange.ask_node() == 0
     whole = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in whole)
     packed = cut(exchange.layout, (*unpadded(layout, chunks), *leaves, *whole))
-    means, received = _mean_of_finite(exchange, packed, floats, head, step)
+    means, received = _mean_of_finite(exchange, packed, floats, head, step, common, weight)
     chunks = cut(layout, unpadded(exchange.layout, means, layout.size))
     rest = unpack(exchange.layout, means)[len(layout.exchanged) :]
     inner = from_halves(from_leaves(inner, rest), rest[len(leaves) :])
@@ -161,7 +248,13 @@ def exact_mean_of_everything(
 
 
 def _mean_of_finite(
-    exchange: Exchange, chunks: Chunks, count: int, head: jax.Array, step: jax.Array
+    exchange: Exchange,
+    chunks: Chunks,
+    count: int,
+    head: jax.Array,
+    step: jax.Array,
+    common: Common | None,
+    weight: Any,
 ) -> tuple[Chunks, Received]:
     """Mean of the first `count` numbers over the nodes where all are finite; sum of the rest."""
     averaged, left = [], count
@@ -173,12 +266,11 @@ def _mean_of_finite(
     if exchange.local_axis is not None:
         bad = jax.lax.pmax(bad, exchange.local_axis)
     sent = tuple(
-        jnp.where((bad == 0) | ~here, chunk, jnp.zeros_like(chunk))
+        jnp.where(here, jnp.where(bad == 0, weighed(weight, chunk), jnp.zeros_like(chunk)), chunk)
         for chunk, here in zip(chunks, averaged, strict=True)
     )
-    received = exchange.total(sent, head.at[BAD_LEAF].set(bad), step)
-    finite = jnp.sum(received.heads[:, BAD_LEAF] == 0)
-    number = jnp.maximum(finite, 1).astype(jnp.float32)
+    received = exchange.total(sent, head.at[BAD_LEAF].set(bad), step, common)
+    finite, number = jnp.sum(received.heads[:, BAD_LEAF] == 0), weight_of_all(received.heads)
     means = received.total
     if not exchange.raise_nonfinite:  # else what was sent need not be kept
         means = tuple(jnp.where(finite > 0, *pair) for pair in zip(means, chunks, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 import zlib
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from ._exit import end_job
+from ._heartbeat import CALLS
 from ._lookout import Lookout
 from ._topology import Topology, poll
 from ._types import NodeError
+from ._watchdog import Wait
 
 _PART_BYTES = 1 << 26
 """Longest message: MPI counts have 32 bits."""
@@ -38,17 +41,22 @@ class Control:
 
     On failure: every method raises `NodeError` on all nodes, at once where another node fails or
     leaves, else when `timeout_seconds` have passed.
+
+    Args:
+        topology: the nodes.
+        timeout_seconds: the longest wait; None derives it from what is usual (`Patience`).
     """
 
-    def __init__(self, topology: Topology, timeout_seconds: float):
+    def __init__(self, topology: Topology, timeout_seconds: float | None):
         self.topology = topology
-        self.timeout_seconds = timeout_seconds
         self.lookout = Lookout(topology, timeout_seconds)
         self.broken: Exception | None = None  # what went wrong here
+        self.given_up: Exception | None = None  # what is waited for no longer
         self.refused: Exception | None = None  # what was asked in vain; the run can go on
         self._lock = threading.Lock()
         self._copies: list[Any] = []  # communicators given out by `duplicate`
         self._bytes_per_second: float | None = None
+        self._calls = 0  # made so far; the same on all nodes where they make the same
         if topology.num_nodes > 1:
             try:
                 self._comm = self._duplicate(topology.comm)
@@ -72,9 +80,11 @@ class Control:
         return self.error("This session was closed, and a compiled step still uses it.")
 
     def check(self) -> None:
-        """Raises if another node has failed."""
+        """Raises if another node has failed, or what this one waited for was given up."""
         if self.lookout.failure is not None:
             raise self.error(self.lookout.failure)
+        if self.given_up is not None:
+            raise self.given_up
 
     def duplicate(self) -> Any:
         """A communicator for one more user; freed with the session. Collective."""
@@ -86,18 +96,19 @@ class Control:
         self._wait(request, "open a communicator")
         return copy
 
-    def agree(self, what: str, facts: Facts) -> None:
+    def agree(self, what: str, facts: Facts, *, limit_seconds: float | None = None) -> None:
         """Raises on every node, naming node and fact, unless all hold the same `facts`.
 
         Args:
             what: what the nodes are doing, as a verb.
             facts: what must be equal.
+            limit_seconds: the longest wait, where a node may be long about it.
         """
         if self.alone:
             return
         facts = [(str(name), str(value)) for name, value in facts]
         mine = np.array([_crc(what), _crc(repr(facts))], np.uint32)
-        everyone = self._allgather(mine, what)
+        everyone = self._allgather(mine, what, limit_seconds)
         if (everyone == everyone[0]).all():
             return
         mine = json.dumps((what, facts)).encode()
@@ -110,13 +121,22 @@ class Control:
         self.agree(what, [("shape", str(array.shape)), ("dtype", str(array.dtype))])
         return self._allgather(array, what)
 
-    def broadcast(self, array: np.ndarray) -> np.ndarray:
-        """Node 0's array on every node; shapes and dtypes were agreed on before."""
+    def everyone(self, what: str, text: str, *, limit_seconds: float | None = None) -> list[str]:
+        """What each node says, node by node; with a limit where a node may be long about it."""
+        if self.alone:
+            return [text]
+        self.agree(what, [], limit_seconds=limit_seconds)
+        return [said.decode() for said in self._allgather_bytes(text.encode(), what)]
+
+    def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
+        """One node's array on every node; shapes and dtypes were agreed on before."""
         out = np.array(array, order="C")
+        if self.alone:
+            return out
         flat = out.reshape(-1).view(np.uint8) if out.size else np.zeros(0, np.uint8)
         for begin in range(0, flat.size, _PART_BYTES):
             part = flat[begin : begin + _PART_BYTES]
-            self._wait(self._comm.Ibcast([part, _byte()]), "broadcast", part)
+            self._wait(self._comm.Ibcast([part, _byte()], root), "broadcast", part)
         return out
 
     def bytes_per_second(self) -> float:
@@ -145,7 +165,9 @@ class Control:
             for comm in (*self._copies, self._comm):
                 comm.Free()
 
-    def _allgather(self, array: np.ndarray, what: str) -> np.ndarray:
+    def _allgather(
+        self, array: np.ndarray, what: str, limit_seconds: float | None = None
+    ) -> np.ndarray:
         if self.alone:
             return array[None]
         with self._lock:
@@ -156,7 +178,7 @@ class Control:
                 send = np.ascontiguousarray(flat[begin : begin + _PART_BYTES])
                 recv = np.empty((self.topology.num_nodes, send.size), np.uint8)
                 request = self._comm.Iallgather([send, _byte()], [recv, _byte()])
-                self._wait(request, what, send, recv)
+                self._wait(request, what, send, recv, limit_seconds=limit_seconds)
                 rows[:, begin : begin + _PART_BYTES] = recv
             return out
 
@@ -167,28 +189,36 @@ class Control:
         rows = self._allgather(padded, what)
         return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
-    def _wait(self, request: Any, what: str, *data: Any, most_pause: float = 2e-3) -> None:
+    def _wait(
+        self,
+        request: Any,
+        what: str,
+        *data: Any,
+        most_pause: float = 2e-3,
+        limit_seconds: float | None = None,
+    ) -> None:
         """Waits for a request; where that ends in vain, what MPI may yet write to is kept."""
-        begin = time.perf_counter()
+        self._calls += 1
+        self.lookout.heartbeats.note(CALLS, self._calls)
+        wait = Wait(
+            self.lookout,
+            "call",
+            f"waits to {what}",
+            call=self._calls,
+            column=CALLS,
+            limit_seconds=limit_seconds,
+        )
 
         def check() -> None:
-            waited = time.perf_counter() - begin
-            why = self.lookout.why_wait_no_longer(waited, f"waits to {what}")
-            if why is not None:
+            if (why := wait.why_no_longer()) is not None:
                 raise self.error(why)
 
         done = False
         try:
-            done = poll(request.Test, check, self.timeout_seconds, most_pause)
+            done = poll(request.Test, check, math.inf, most_pause)
         finally:
             if not done:
                 _unfinished.append((request, data))
-        if not done:
-            raise self.error(
-                f"Waited {self.timeout_seconds:g} s to {what}, and not all nodes came. "
-                "Look for a node that is stuck or took another path through the program; raise "
-                "Session(timeout_seconds=...) if one is only slow."
-            )
 
 
 def _first_difference(everyone: Sequence[Any]) -> str:

@@ -9,16 +9,19 @@ import jax.numpy as jnp
 import optax
 
 from ._agreement import agree_on_init
-from ._averaging import Averaging, DasoState
+from ._averaging import Averaging, DasoState, select
 from ._blocking import (
     check_blocking,
+    common_of,
     difference,
     mean_value,
     require_params,
     same_on_virtual_nodes,
+    take_majority,
 )
+from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES
-from ._header import loss_words
+from ._header import loss_words, mean_weight
 from ._local import mean_gradients_locally, mean_locally, require_axis
 from ._merge import Merge, merge_of
 from ._phases import Phases
@@ -38,6 +41,7 @@ def daso(
     merge: str | Merge = "corrected",
     blocking: str = "gradients",
     on_nonfinite: str = "raise",
+    on_drift: str = "raise",
     chunk_bytes: int = CHUNK_BYTES,
     name: str = "daso",
 ) -> optax.GradientTransformationExtraArgs:
@@ -77,12 +81,22 @@ def daso(
             ``"raise"``, or all nodes ``"skip"`` that merge. From an exact mean ``"skip"`` leaves
             out that node; its own numbers stay (optax adds, and nothing leads away from NaN)
             until `finalize` gives it the others' mean.
+        on_drift: what happens where nodes hold different bits of what is the same on all:
+            parameters in warm-up, and in the cool-down from its fourth update on; the common point
+            of narrow wires and outer optimizers; the phases. A checksum goes with each exchange.
+            All nodes ``"raise"``, naming leaf and node; or ``"repair"``: all take what most of
+            them hold, and a merge in which it is found is left out (without a majority, as of two
+            nodes, they raise); or ``"ignore"`` it.
         chunk_bytes: most float32 bytes that travel at once.
         name: tells optimizers of equal shapes that are used in one step apart.
 
     Returns:
         A transformation whose ``update`` needs ``params`` and takes the local loss as ``value=``
-        (a scalar; needed by phases that follow the loss). Other arguments go to `inner`.
+        (a scalar; needed by phases that follow the loss). Where nodes take different numbers of
+        samples, give theirs as ``weight=`` (a scalar, at least 0; 1 where it is not given): every
+        mean over nodes is then weighted, ``sum_p w_p x_p / sum_p w_p``, late ones by the mean of
+        the weights since the last start. All nodes give one or none does. With 0 a node makes no
+        step of its own and follows the others. Other arguments go to `inner`.
 
     Raises:
         ValueError: a setting is out of its range, or does not fit the others.
@@ -103,6 +117,7 @@ def daso(
     Reference: arXiv 2104.05588, section III.
     """
     check_blocking(blocking)
+    check_on_drift(on_drift, virtual=session.simulated)
     if on_nonfinite not in ("raise", "skip"):
         raise ValueError(f'on_nonfinite must be "raise" or "skip", got {on_nonfinite!r}.')
     if phases.by_loss is None and phases.local_every > 1 and local_axis is None:
@@ -120,6 +135,7 @@ def daso(
         local_axis=local_axis,
         blocking=blocking,
         on_nonfinite=on_nonfinite,
+        on_drift=on_drift,
         chunk_bytes=chunk_bytes,
         name=name,
     )
@@ -129,6 +145,8 @@ def daso(
         session.require_usable()
         inner_state = inner.init(params)
         agree_on_init(session, params, inner_state, between.facts)
+        session.facts[between.number] = between.facts
+        session.control.lookout.phase_of = phases.name
         if session.num_nodes > 1:  # `finalize` may come before the first update
             between.register(params)
         return between.init(params, inner_state)
@@ -139,6 +157,7 @@ def daso(
         params: PyTree | None = None,
         *,
         value: Any = None,
+        weight: Any = None,
         **extra: Any,
     ) -> tuple[PyTree, DasoState]:
         params = require_params(params, "daso")
@@ -158,6 +177,9 @@ def daso(
         )
         state = state._replace(ticket=ticket, started=started, phase=phase)
         act = decide(phases, phase, step, started, ticket)
+        given_weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
+        if weight is not None:  # about 1, whatever they count: narrow wires have a range
+            weight = given_weight / state.weight
 
         value = mean_locally(value, local_axis)
         together = act.blocking | act.start | act.mean | (drift + 1 >= phase.local_every)
@@ -168,28 +190,36 @@ def daso(
         else:
             updates = mean_gradients_locally(updates, local_axis)
 
+        held_inner = state.inner
         for_inner, apart = value, jnp.bool_(False)
         if blocking == "gradients":
 
-            def mean_of_gradients() -> tuple[PyTree, Any, PhaseState, jax.Array]:
-                head = between.blocking_header(
-                    value, step, between.sum_of_bits(params, state, step)
-                )
-                mean, received = between.mean_of_gradients(updates, head, step)
+            def mean_of_gradients() -> tuple[PyTree, Any, PhaseState, jax.Array, jax.Array]:
+                bits, common = between.common_of_blocking(params, state.inner, step)
+                head = between.blocking_header(value, step, bits, weight)
+                mean, received = between.mean_of_gradients(updates, head, step, common, weight)
                 counted = count_loss(phase, *loss_words(received.heads))
-                return mean, mean_value(value, received.heads), counted, received.apart
+                heard = state.weight * mean_weight(received.heads)
+                return mean, mean_value(value, received.heads), counted, received.apart, heard
 
-            updates, for_inner, phase, apart = jax.lax.cond(
-                act.blocking, mean_of_gradients, lambda: (updates, value, phase, apart)
+            updates, for_inner, phase, apart, heard = jax.lax.cond(
+                act.blocking,
+                mean_of_gradients,
+                lambda: (updates, value, phase, apart, state.weight),
             )
-            state = state._replace(phase=phase)
+            state = state._replace(phase=phase, weight=heard)
 
         given = {} if for_inner is None else {"value": for_inner}
         updates, inner_state = inner.update(updates, state.inner, params, **given, **extra)
+        if weight is not None:  # a node that has run out moves with the others only
+            works = act.blocking | (weight > 0)
+            updates = select(works, updates, jax.tree.map(jnp.zeros_like, updates))
+            inner_state = select(works, inner_state, state.inner)
         state = state._replace(inner=inner_state)
-        if value is not None:
-            more = jnp.stack([jnp.asarray(value, jnp.float32), jnp.float32(1)])
-            state = state._replace(loss=jnp.where(act.blocking, 0.0, state.loss + more))
+        loss = jnp.float32(jnp.nan) if value is None else jnp.asarray(value, jnp.float32)
+        summed = jnp.where(given_weight > 0, given_weight * loss, 0.0)
+        more = jnp.stack([summed, given_weight, jnp.float32(1)])
+        state = state._replace(loss=jnp.where(act.blocking, 0.0, state.loss + more))
         if drifts:
             updates, inner_state = jax.lax.cond(
                 together & (drift > 0),
@@ -199,11 +229,13 @@ def daso(
             drift = jnp.where(together, 0, drift + 1)
             state = state._replace(inner=inner_state)
 
-        apart &= step > 0
+        drifted, apart = apart & between.is_settled(step), apart & ~between.is_settled(step)
         act = act._replace(mean=act.mean | apart | (act.blocking & (blocking == "parameters")))
         updates, state = jax.lax.cond(
-            act.mean | act.merge | act.start,
-            lambda: _talk(act, apart, params, updates, state, step, value),
+            act.mean | act.merge | act.start | drifted,
+            lambda: _talk(
+                act, apart, drifted, held_inner, params, updates, state, step, value, weight
+            ),
             lambda: (updates, state),
         )
         phase = end_step(phases, state.phase, step)
@@ -219,11 +251,14 @@ def daso(
     def _talk(
         act: Actions,
         apart: jax.Array,
+        drifted: jax.Array,
+        held_inner: PyTree,
         params: PyTree,
         updates: PyTree,
         state: DasoState,
         step: jax.Array,
         value: Any,
+        weight: Any,
     ) -> tuple[PyTree, DasoState]:
         """Merge, then the exact mean, then start: each snapshot holds the latest merge.
 
@@ -234,13 +269,21 @@ def daso(
             lambda: between.merge(params, updates, state, step),
             lambda: (updates, state),
         )
-        updates, state = jax.lax.cond(
+        updates, state, differed = jax.lax.cond(
             act.mean,
-            lambda: between.mean(apart, params, updates, state, step, value),
-            lambda: (updates, state),
+            lambda: between.mean(apart, params, updates, state, step, value, weight),
+            lambda: (updates, state, drifted),
         )
+        if on_drift == "repair":
+            exchange, held = between.exchange_of(params), common_of(params, True, on_drift)
+            updates, inner_state = jax.lax.cond(
+                act.blocking & differed & between.is_settled(step),
+                lambda: take_majority(exchange, held, params, held_inner, updates, state.inner),
+                lambda: (updates, state.inner),
+            )
+            state = state._replace(inner=inner_state)
         state = jax.lax.cond(
-            act.start, lambda: between.start(params, updates, state, step), lambda: state
+            act.start, lambda: between.start(params, updates, state, step, weight), lambda: state
         )
         return updates, state
 

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
+from ._common import Common, apart
 from ._compat import host_call
 from ._engine._channel import Channel
-from ._header import BAD_LEAF, CHECKSUM, HEADER, STATUS, STEP, differ
+from ._header import BAD_LEAF, HEADER, STATUS, STEP, differ, weight_of_all
 from ._inline import after, reduce_by_mpi4jax, reduce_virtual
 from ._packing import (
     BLOCK,
@@ -28,9 +29,11 @@ from ._packing import (
     chunk_bytes_of,
     describe,
     from_leaves,
+    from_numbers,
     layout_of,
     pack,
     to_leaves,
+    to_numbers,
     unpack,
 )
 from ._session import Session, guarded
@@ -52,8 +55,9 @@ class Received:
     Attributes:
         total: sum over nodes of what they sent, the same on all nodes: leaves of a late exchange,
             chunks of a mean.
-        residual: what the wire took from the part that this node summed, its row of each chunk; see
-            `add_residual`. Of a mean chunks, with zeros elsewhere. Empty for the float32 wire.
+        residual: what the wire took from the part that this node summed. Of a late exchange its row
+            of each chunk, and the node's number; see `add_residual`. Of a mean chunks, with zeros
+            elsewhere. Empty for the float32 wire.
         heads: headers of all nodes, int32 ``[nodes, HEADER]``.
     """
 
@@ -66,11 +70,15 @@ class Received:
         """Whether the numbers of all nodes are finite."""
         return ~jnp.any(self.heads[:, BAD_LEAF] != 0)
 
+    def scaled(self, total: PyTree) -> PyTree:
+        """What nodes of these weights sent, as if all had had the weight 1."""
+        factor = jnp.float32(len(self.heads)) / weight_of_all(self.heads)
+        return jax.tree.map(lambda x: factor * x, total)
+
     @property
     def apart(self) -> jax.Array:
         """Whether the nodes sent different checksums, but for those that are left out."""
-        words, finite = self.heads[:, CHECKSUM], self.heads[:, BAD_LEAF] == 0
-        return jnp.any(finite & (words != words[jnp.argmax(finite)]))
+        return apart(self.heads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,13 +221,23 @@ class Exchange:
         # The ticket comes from the callbacks, so that no later wait can be scheduled before them.
         return jnp.stack(tokens).max()
 
-    def wait(self, ticket: jax.Array, flight: PyTree, turn: jax.Array) -> Received:
-        """Waits for a late exchange. Raises on every node what the headers say."""
+    def wait(
+        self, ticket: jax.Array, flight: PyTree, turn: jax.Array, common: Common | None = None
+    ) -> Received:
+        """Waits for a late exchange. Raises on every node what the headers say.
+
+        Args:
+            ticket: what `start` gave.
+            flight: the same.
+            turn: which local device asks the host first.
+            common: of what the headers hold the checksum.
+        """
         wire, layout = self.wire, self.layout
         if self.session.simulated:
-            found = self._received(*self._from_flight(flight))
+            rows, lost, heads = self._from_flight(flight)
+            found = self._received(rows, lost, heads, common)
             return dataclasses.replace(found, total=unpack(layout, found.total))
-        heads = self._wait_for_heads(ticket, turn)
+        heads = self._wait_for_heads(ticket, turn, common)
         leaves: list[jax.Array] = []
         for s, segment in enumerate(layout.segments):
             size = segment.end - segment.begin
@@ -236,6 +254,8 @@ class Exchange:
         residual = ()
         if wire.narrow:
             shapes = tuple(ShapeDtype((width,), jnp.float32) for width in layout.widths)
+            shapes = (*shapes, ShapeDtype((), jnp.int32))
+            # With the node's number, for the reason of `ask_node`.
             residual = self._fetch(self.channel.fetch_residual, shapes, ticket, heads, turn)
         return Received(tuple(leaves), residual, heads)
 
@@ -246,17 +266,19 @@ class Exchange:
             lost = unpack(layout, received.residual)
             return tuple(x + factor * y for x, y in zip(leaves, lost, strict=True))
         flat, shapes = [x.reshape(-1) for x in leaves], [x.shape for x in leaves]
-        start = 0
-        for row in received.residual:  # this node's of each chunk: a piece of a few leaves
-            width = row.size
-            low = start + self.session.node * width
+        *rows, node = received.residual
+        low = 0
+        for row in rows:
+            high = low + row.size * layout.nodes
+            chunk = jnp.zeros(high - low, row.dtype)
+            chunk = jax.lax.dynamic_update_slice(chunk, factor * row, (node * row.size,))
             for number, offset in enumerate(layout.offsets[:-1]):
-                begin, end = max(low, offset), min(low + width, offset + flat[number].size)
+                begin, end = max(low, offset), min(high, offset + flat[number].size)
                 if begin < end:
-                    piece = jax.lax.slice(row, (begin - low,), (end - low,))
+                    piece = jax.lax.slice(chunk, (begin - low,), (end - low,))
                     place = slice(begin - offset, end - offset)
-                    flat[number] = flat[number].at[place].add(factor * piece)
-            start += width * layout.nodes
+                    flat[number] = flat[number].at[place].add(piece)
+            low = high
         return tuple(x.reshape(shape) for x, shape in zip(flat, shapes, strict=True))
 
     def _fetch(
@@ -268,30 +290,35 @@ class Exchange:
         call = guarded(lambda t, _: fetch(int(t)), self.session, nothing)
         return self._from_one(turn, partial(self._call, call, shapes, ticket, heads[0, 0]), shapes)
 
-    def _wait_for_heads(self, ticket: jax.Array, turn: jax.Array) -> jax.Array:
+    def _wait_for_heads(
+        self, ticket: jax.Array, turn: jax.Array, common: Common | None
+    ) -> jax.Array:
         channel, nodes = self.channel, self.layout.nodes
         refused = np.zeros((self.layout.nodes, HEADER), np.int32)
         refused[:, STATUS] = 1
         wait = guarded(lambda t: channel.wait(int(t)), self.session, refused)
         shape = ShapeDtype((nodes, HEADER), jnp.int32)
         heads = self._from_one(turn, partial(self._call, wait, shape, ticket), shape)
-        return self._report(heads)
+        return self._report(heads, common)
 
-    def total(self, chunks: Chunks, head: jax.Array, step: jax.Array) -> Received:
-        """Sum over nodes; the step waits for it."""
+    def total(
+        self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
+    ) -> Received:
+        """Sum over nodes; the step waits for it. `common` is what the header sums up."""
         if self.session.simulated or self._in_step:
             encoded = [self.wire.encode(chunk) for chunk in chunks]
             if self.session.simulated:
-                return self._received(*reduce_virtual(self.session, self.wire, encoded, head))
+                reduced = reduce_virtual(self.session, self.wire, encoded, head)
+                return self._received(*reduced, common)
             call = self._call
             reduced = reduce_by_mpi4jax(self.session, self.wire, encoded, head, step, call)
-            return self._received(*reduced)
+            return self._received(*reduced, common)
         calls = [
             (partial(self.channel.start_chunk, k=k), (self.wire.encode(chunk),))
             for k, chunk in enumerate(chunks)
         ]
         ticket = self._hand_over(calls, head, step, step)
-        heads = self._wait_for_heads(ticket, step)
+        heads = self._wait_for_heads(ticket, step, common)
         rows, lost = [], []
         for k, width in enumerate(self.layout.widths):
             shapes = (
@@ -305,10 +332,16 @@ class Exchange:
         return self._received(tuple(rows), tuple(lost), heads, reported=True)
 
     def _received(
-        self, rows: Chunks, lost: Chunks, heads: jax.Array, *, reported: bool = False
+        self,
+        rows: Chunks,
+        lost: Chunks,
+        heads: jax.Array,
+        common: Common | None = None,
+        *,
+        reported: bool = False,
     ) -> Received:
         if not reported:
-            checked = self._report(heads)
+            checked = self._report(heads, common)
             rows = after(jnp.max(checked - heads), rows)
             heads = checked
         total = tuple(self.wire.decode(row) for row in rows)
@@ -326,25 +359,36 @@ class Exchange:
             jax.lax.axis_index(Session.node_axis) if self.session.simulated else self.session.node
         )
 
-    def _report(self, heads: jax.Array) -> jax.Array:
+    def ask_node(self) -> jax.Array:
+        """The same, from the host while the step runs.
+
+        Where it decides between numbers it must not be a constant of the program. XLA would drop
+        what is not taken, fuse the rest otherwise than on other nodes, and so round otherwise:
+        what is to be the same on all nodes would part by a bit.
+        """
+        if self.session.simulated:
+            return self.node
+        node = np.int32(self.session.node)
+        return self._call(lambda: node, ShapeDtype((), jnp.int32))
+
+    def _report(self, heads: jax.Array, common: Common | None) -> jax.Array:
         """Every device of every node raises together if the headers say that something is wrong.
 
         Returns the headers, so that nothing that follows can come before.
         """
-        wrong = (
-            jnp.any(heads[:, STATUS] != 0)
-            | differ(heads[:, STEP])
-            | (jnp.any(heads[:, STEP] == 0) & differ(heads[:, CHECKSUM]))
-        )
+        wrong = jnp.any(heads[:, STATUS] != 0) | differ(heads[:, STEP])
+        if common is not None:
+            wrong |= common.is_wrong(heads)
         if self.raise_nonfinite:
             wrong |= jnp.any(heads[:, BAD_LEAF] != 0)
         paths = tuple(leaf.path for leaf in self.layout.exchanged)
+        common_paths = () if common is None else common.paths
 
-        def report(heads: Any) -> np.ndarray:
+        def report(heads: Any, prints: Any) -> np.ndarray:
             words = np.array(heads)
             if not self.raise_nonfinite:
                 words[:, BAD_LEAF] = 0
-            self.session.report(words, paths)
+            self.session.report(words, paths, common_paths, np.asarray(prints))
             return np.zeros((), np.int32)
 
         shape, callback = ShapeDtype((), jnp.int32), self._call
@@ -355,8 +399,32 @@ class Exchange:
             wrong = jax.lax.pmax(wrong.astype(jnp.int32), Session.node_axis) > 0
             heads = jax.lax.pmax(heads, Session.node_axis)
             callback = partial(jax.pure_callback, vmap_method="sequential")
-        call = partial(callback, report, shape, heads)
+
+        def call() -> jax.Array:
+            prints = jnp.zeros(0, jnp.int32)
+            if common is not None:
+                prints = common.prints(self.ask_node(), self.local_axis)
+            if self.session.simulated:
+                prints = jax.lax.all_gather(prints, Session.node_axis)
+            return callback(report, shape, heads, prints)
+
         return heads + jax.lax.cond(wrong, call, lambda: jnp.int32(0))
+
+    def of_majority(self, common: Common, tree: PyTree) -> PyTree:
+        """A tree of one of the nodes that hold what most do; which do not is logged.
+
+        Not between virtual nodes.
+        """
+        leaves, paths = to_numbers(tree), common.paths
+
+        def take(prints: Any, *leaves: Any) -> Any:
+            return self.session.of_majority(np.asarray(prints), paths, leaves)
+
+        shapes = tuple(ShapeDtype(leaf.shape, leaf.dtype) for leaf in leaves)
+        call = guarded(take, self.session, lambda _, *leaves: leaves)
+        prints = common.prints(self.ask_node(), self.local_axis)
+        call = partial(self._call, call, shapes, prints, *leaves)
+        return from_numbers(tree, self._from_one(0, call, shapes))
 
     def _from_one(self, device: Any, call: Callable[[], PyTree], shapes: PyTree) -> PyTree:
         """Calls on one local device and hands the result to all; plainly without a local axis."""

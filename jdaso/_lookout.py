@@ -1,22 +1,31 @@
 """How a node that fails, leaves or is stuck is noticed by the others, whatever they do meanwhile.
 
-Nodes sound alarms on a communicator of their own, and a thread looks out for those of others.
+Nodes sound alarms and heartbeats on a communicator of their own, and a thread looks out for those
+of others.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from ._heartbeat import CALLS, STARTED, Heartbeats
+from ._stopping import Stopping
 from ._topology import Topology, poll
+from ._types import NodeError
+from ._watchdog import Patience, Wait
 
 log = logging.getLogger("jdaso")
 
-_FAILED, _FOLLOWED, _LEFT, _ENDED = 1, 2, 3, 4
-"""Tags of alarms: a node failed; it failed because another did; it ended its session; its program
-has ended after a failure, and has nothing more to say."""
+_FAILED, _FOLLOWED, _LEFT, _ENDED, _BEAT, _WHERE, _PLACE, _STOPPING = range(1, 9)
+"""Tags of messages: a node failed; it failed because another did; it ended its session; its program
+has ended after a failure, and has nothing more to say; a heartbeat; a node asks where another one's
+program is; where it is; and from there on those of `Stopping`."""
 
 _GRACE_SECONDS = 5.0
 """How long a node goes on waiting after another one left: its last messages may be on the way."""
@@ -24,8 +33,11 @@ _GRACE_SECONDS = 5.0
 _PARTING_SECONDS = 2.0
 """How long a node that ends its session waits to hear the same from the others."""
 
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.1
 """How often a node looks whether another one sounded the alarm."""
+
+_FRAMES = 8
+"""How many frames of its stack a node tells that is asked where it is."""
 
 
 class Lookout:
@@ -36,22 +48,34 @@ class Lookout:
         failed: nodes that have failed, be it because of this one.
         left: nodes that ended their session.
         ended: nodes whose program has ended after a failure.
+        heartbeats: what each node last said of itself.
+        patience: how long waits take.
+        stopping: how all nodes agree to stop.
+        places: where the programs of nodes are that were asked.
+        phase_of: names the phase of a step.
 
     On failure: no method raises. Where the compiled step itself waits in MPI for what cannot come,
     the look-out ends the job (`enter`).
     """
 
-    def __init__(self, topology: Topology, timeout_seconds: float):
-        self.topology, self.timeout_seconds = topology, timeout_seconds
+    def __init__(self, topology: Topology, timeout_seconds: float | None):
+        self.topology = topology
+        self.heartbeats = Heartbeats(topology.node, topology.num_nodes)
+        self.patience = Patience(timeout_seconds)
+        self.stopping = Stopping(topology.node, topology.num_nodes, self._send_stopping)
+        self.places: dict[int, str] = {}
+        self.phase_of: Callable[[int], str] = lambda step: ""
+        self._owner = threading.get_ident()
         self.failure: str | None = None
         self.failed: set[int] = set()
         self.left: set[int] = set()
         self.ended: set[int] = set()
         self._closed = False
         self._comm: Any = None
-        self._blocked: list[tuple[float, int]] = []  # since when, and in which step
+        self._blocked: list[tuple[float, Wait]] = []  # since when the compiled step waits
         self._stop = threading.Event()
         self._alarms_out: list[tuple[Any, bytes]] = []  # requests and the text they send
+        self._beats_out: dict[int, tuple[Any, bytes]] = {}  # by node
         self._thread = threading.Thread(target=self._look, name="jdaso-lookout", daemon=True)
 
     def begin(self, comm: Any) -> None:
@@ -79,6 +103,41 @@ class Lookout:
             )
         return None
 
+    def prefix(self, step: int | None) -> str:
+        """How this node's messages begin; with the phase of a step."""
+        phase = "" if step is None else self.phase_of(step)
+        return self.topology.prefix(step) + (f" {phase}:" if phase else "")
+
+    def describe(self, node: int) -> str:
+        """What is known of a node that is waited for."""
+        hosts, silent = self.topology.hosts, self.heartbeats.silent_seconds(node)
+        name = f"node {node} (host {hosts[node]})" if hosts else f"node {node}"
+        if node in self.left | self.ended:
+            return f"{name} has ended its session"
+        if silent > self.heartbeats.usual_delay_seconds:
+            return f"{name} has not been heard of for {silent:.1f} s: stopped, dead, or cut off"
+        return f"{name} is alive, at {self.places.get(node, 'a place not known yet')}"
+
+    def ask_where(self, nodes: Iterable[int]) -> None:
+        """Asks nodes where their programs are; the answers come to `places`."""
+        for node in nodes:
+            self.places.pop(node, None)
+            self._send(node, _WHERE, b"")
+
+    def stops_at(self, step: int) -> bool:
+        """Whether all nodes stop after this step; pauses while they agree on one.
+
+        Raises:
+            NodeError: a node failed, or does not answer.
+        """
+        wait = Wait(self, "call", "agrees on where to stop", call=0, column=CALLS, step=step)
+
+        def check() -> None:
+            if (why := wait.why_no_longer()) is not None:
+                raise NodeError(f"{self.topology.prefix(step)} {why}")
+
+        return self.stopping.stops_at(step, check)
+
     def fail(self, text: str) -> None:
         """Tells all others that this node has failed; does not wait for them."""
         self._sound(_FAILED if self.failure is None else _FOLLOWED, text)
@@ -97,7 +156,10 @@ class Lookout:
 
     def enter(self, step: int) -> None:
         """The compiled step goes into MPI by itself; from here the look-out watches over it."""
-        self._blocked.append((time.perf_counter(), step))
+        self.heartbeats.note(STARTED, step + 1)
+        doing = f"waits for a mean of all nodes in step {step}"
+        wait = Wait(self, "mean", doing, call=step + 1, column=STARTED, step=step)
+        self._blocked.append((time.perf_counter(), wait))
 
     def leave(self) -> float:
         """The compiled step came back from MPI; returns how many seconds it was there.
@@ -105,8 +167,10 @@ class Lookout:
         A step may hold several means, and XLA may enter the next before it leaves the last.
         """
         blocked = self._blocked
-        begin, _ = blocked.pop(0) if blocked else (time.perf_counter(), 0)
-        return time.perf_counter() - begin
+        begin, _ = blocked.pop(0) if blocked else (time.perf_counter(), None)
+        seconds = time.perf_counter() - begin
+        self.patience.note("mean", seconds)
+        return seconds
 
     def abandon(self) -> None:
         """An error ends the step: none of its means is waited for any more."""
@@ -119,13 +183,16 @@ class Lookout:
         stays, to hear whether the others have failed too.
         """
         ended, self._closed, self._blocked = self._closed, True, []
+        self.stopping.close()
         if ended or failed or self._comm is None:
             return False
-        self._sound(_LEFT, "")
         self.stop()
+        self._sound(_LEFT, "")
 
         def parted() -> bool:
             self._take_alarms()
+            self._alarms_out += self._beats_out.values()
+            self._beats_out = {}
             self._alarms_out = [(sent, text) for sent, text in self._alarms_out if not sent.Test()]
             return not self._alarms_out and len(self.left) == self.topology.num_nodes - 1
 
@@ -142,15 +209,33 @@ class Lookout:
             self._thread.join(timeout=2.0)
 
     def _sound(self, tag: int, text: str) -> None:
-        if self._comm is None:
-            return
+        for node in range(self.topology.num_nodes):
+            self._send(node, tag, text.encode()[:8192])
+
+    def _send(self, node: int, tag: int, payload: bytes) -> None:
+        if self._comm is not None and node != self.topology.node:
+            self._alarms_out.append(self._isend(node, tag, payload))
+
+    def _isend(self, node: int, tag: int, payload: bytes) -> tuple[Any, bytes]:
+        """The request, and what it sends, to be kept until it is done."""
         from mpi4py import MPI
 
-        payload = text.encode()[:8192]
-        for node in range(self.topology.num_nodes):
-            if node != self.topology.node:
-                request = self._comm.Isend([payload, len(payload), MPI.BYTE], dest=node, tag=tag)
-                self._alarms_out.append((request, payload))
+        return self._comm.Isend([payload, len(payload), MPI.BYTE], dest=node, tag=tag), payload
+
+    def _send_stopping(self, node: int, what: int, step: int) -> None:
+        self._send(node, _STOPPING + what, str(step).encode())
+
+    def _beat(self) -> None:
+        """Sends a heartbeat, where it is time to and the one before has gone out."""
+        payload = self.heartbeats.beat()
+        if payload is None or self._closed:
+            return
+        self._alarms_out = [(sent, text) for sent, text in self._alarms_out if not sent.Test()]
+        self._beats_out = {x: sent for x, sent in self._beats_out.items() if not sent[0].Test()}
+        gone = self.left | self.ended | set(self._beats_out)
+        for node in self.heartbeats.targets:
+            if node not in gone:
+                self._beats_out[node] = self._isend(node, _BEAT, payload)
 
     def _look(self) -> None:
         """The thread: takes alarms in."""
@@ -159,6 +244,8 @@ class Lookout:
         while not self._stop.wait(_LOOK_SECONDS):
             try:
                 self._take_alarms()
+                self._beat()
+                self.stopping.look()
                 self._watch_step()
             except MPI.Exception as error:  # MPI is being shut down around us
                 log.debug("jdaso look-out ends: %s", error)
@@ -172,6 +259,18 @@ class Lookout:
             source, tag = status.Get_source(), status.Get_tag()
             payload = bytearray(status.Get_count(MPI.BYTE))
             message.Recv([payload, len(payload), MPI.BYTE])
+            if tag == _BEAT:
+                self.heartbeats.take(payload)
+                continue
+            if tag == _WHERE:
+                self._send(source, _PLACE, _where(self._owner).encode())
+                continue
+            if tag == _PLACE:
+                self.places[source] = payload.decode(errors="replace")
+                continue
+            if tag >= _STOPPING:
+                self.stopping.take(source, tag - _STOPPING, int(payload))
+                continue
             if tag == _LEFT:
                 self.left.add(source)
                 continue
@@ -192,22 +291,25 @@ class Lookout:
         blocked = list(self._blocked)  # another thread sets it
         if not blocked:
             return
-        begin, step = blocked[0]
-        waited, why = time.perf_counter() - begin, None
-        if waited > _GRACE_SECONDS:  # it may yet come back by itself
-            why = self.why_wait_no_longer(waited, "waits for a mean of all nodes")
-        if why is None and waited > self.timeout_seconds:
-            why = (
-                f"Waited {self.timeout_seconds:g} s for a mean of all nodes. Look for a node that "
-                "is stuck; raise Session(timeout_seconds=...) if one is only slow."
-            )
-        if why is None:
+        _, wait = blocked[0]
+        why = wait.why_no_longer()
+        early = wait.waited_seconds <= _GRACE_SECONDS  # it may yet come back by itself
+        if why is None or (early and self.failure is not None):
             return
         from mpi4py import MPI
 
-        log.critical("%s %s The job is ended.", self.topology.prefix(step), why)
+        log.critical("%s %s The job is ended.", self.topology.prefix(wait.step), why)
         time.sleep(_LOOK_SECONDS * 5)  # the others say what they know
         MPI.COMM_WORLD.Abort(1)
+
+
+def _where(thread: int) -> str:
+    """Where a thread of this process is, the innermost frame first."""
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return "its end"
+    frames = traceback.extract_stack(frame)[: -_FRAMES - 1 : -1]
+    return " < ".join(f"{x.filename}:{x.lineno} in {x.name}" for x in frames)
 
 
 def _names(nodes: set[int]) -> str:

@@ -197,6 +197,17 @@ def from_halves(tree: PyTree, halves: Leaves) -> PyTree:
     return jax.tree.map(restore, tree)
 
 
+def to_numbers(tree: PyTree) -> Leaves:
+    """All leaves as float32: first those that are averaged, then the others' halves."""
+    return (*to_leaves(tree), *to_halves(tree))
+
+
+def from_numbers(tree: PyTree, numbers: Leaves) -> PyTree:
+    """`tree` with its leaves replaced by what `to_numbers` gave."""
+    floats = len(to_leaves(tree))
+    return from_halves(from_leaves(tree, numbers[:floats]), numbers[floats:])
+
+
 def dress(tree: PyTree, leaves: Leaves) -> PyTree:
     """Float32 leaves in the structure of a tree, so that optax can map a state with its parameters.
 

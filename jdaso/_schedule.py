@@ -20,8 +20,8 @@ class PhaseState(NamedTuple):
     exchanges: Int[Array, ""]  # exchanges started so far
     best_loss: Float[Array, ""]  # best mean of a window; inf before the first
     bad_windows: Int[Array, ""]  # windows in a row without improvement
-    loss_sum: Float[Array, ""]  # of this window, over nodes; as the exchanges brought it
-    loss_count: Float[Array, ""]  # losses in that sum
+    loss_sum: Float[Array, ""]  # of this window, weighted, over nodes; as the exchanges brought it
+    loss_weight: Float[Array, ""]  # of the losses in that sum
 
 
 class Actions(NamedTuple):
@@ -48,7 +48,7 @@ def init_phases(phases: Phases) -> PhaseState:
         best_loss=real(jnp.inf),
         bad_windows=whole(0),
         loss_sum=real(0),
-        loss_count=real(0),
+        loss_weight=real(0),
     )
 
 
@@ -64,11 +64,13 @@ def decide(phases: Phases, state: PhaseState, step, started, ticket) -> Actions:
     last = cycling & (step == end - 1)
     settling = (step >= end) & (step < end + 2) & (phases.cycling_steps > 0)
     age = step - started
+    start = cycling & ~last & ((step == phases.warmup_steps) | (age >= state.sync_every))
     return Actions(
         blocking=~cycling,
-        merge=cycling & (ticket != 0) & ((age >= state.delay) | last),
+        # Before a start in any case, whatever a bit that flipped has made of the delay.
+        merge=cycling & (ticket != 0) & ((age >= state.delay) | last | start),
         mean=last | settling,
-        start=cycling & ~last & ((step == phases.warmup_steps) | (age >= state.sync_every)),
+        start=start,
     )
 
 
@@ -84,15 +86,15 @@ def count_start(phases: Phases, state: PhaseState) -> PhaseState:
     return state._replace(exchanges=state.exchanges + 1)
 
 
-def count_loss(state: PhaseState, sums, counts) -> PhaseState:
-    """Adds what an exchange brought: sums of losses and their numbers, ``[nodes]`` each.
+def count_loss(state: PhaseState, sums, weights) -> PhaseState:
+    """Adds what an exchange brought: sums of losses and their weights, ``[nodes]`` each.
 
     A node whose loss is not finite is left out: it would hide the others' for the whole window.
     """
     finite = jnp.isfinite(sums)
     return state._replace(
         loss_sum=state.loss_sum + jnp.sum(jnp.where(finite, sums, 0.0)),
-        loss_count=state.loss_count + jnp.sum(jnp.where(finite, counts, 0.0)),
+        loss_weight=state.loss_weight + jnp.sum(jnp.where(finite, weights, 0.0)),
     )
 
 
@@ -123,8 +125,8 @@ def end_step(phases: Phases, state: PhaseState, step) -> PhaseState:
     rule = phases.by_loss
     if rule is None:
         return state
-    mean = state.loss_sum / jnp.maximum(state.loss_count, 1.0)
-    look = ((step + 1) % rule.window_steps == 0) & (state.loss_count > 0)
+    mean = state.loss_sum / jnp.where(state.loss_weight > 0, state.loss_weight, 1.0)
+    look = ((step + 1) % rule.window_steps == 0) & (state.loss_weight > 0)
     best = state.best_loss
     better = look & (jnp.isinf(best) | (mean < best - rule.threshold * jnp.abs(best)))
     cycling = (step >= phases.warmup_steps) & (step < phases.total_steps - phases.cooldown_steps)
@@ -146,5 +148,5 @@ def end_step(phases: Phases, state: PhaseState, step) -> PhaseState:
         best_loss=jnp.where(better, mean, best),
         bad_windows=jnp.where(plateau, 0, bad),
         loss_sum=jnp.where(look, 0.0, state.loss_sum),
-        loss_count=jnp.where(look, 0.0, state.loss_count),
+        loss_weight=jnp.where(look, 0.0, state.loss_weight),
     )

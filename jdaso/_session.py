@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from . import _exit
+from ._common import drifted, majority, odd_leaves
 from ._compat import (
     STEP_ERRORS,
     computes_on_cpus,
@@ -24,18 +25,22 @@ from ._compat import (
     wait_for_steps,
 )
 from ._control import Control, Facts
+from ._deaths import say_failed, say_rank, say_through
 from ._engine import ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
-from ._header import STATUS, STEP, complaint
+from ._header import CHECKSUM, STATUS, STEP, complaint
 from ._packing import Layout, Leaf
 from ._timeline import Stats, Timeline
 from ._topology import Topology, claim_gpus, find_topology, launched_ranks
-from ._types import Leaves, NodeError
+from ._types import Leaves, NodeError, Stopped
 from ._wire import wire_of
 
 log = logging.getLogger("jdaso")
 
-_LONGEST_SECONDS = 365 * 24 * 3600.0
+_DAY_SECONDS = 24 * 3600.0
+_LONGEST_SECONDS = 365 * _DAY_SECONDS
+_START_SECONDS = 600.0
+"""The longest wait for all nodes to start, where no other limit is given."""
 
 
 class Completion(NamedTuple):
@@ -44,10 +49,12 @@ class Completion(NamedTuple):
     Attributes:
         complete: merges what is in flight, and adds what a wire owes, into float32 leaves.
         skips: whether numbers that are not finite are left out, and not an error.
+        channel: gives the channel of its late exchanges; all nodes call it together.
     """
 
     complete: Callable[..., Leaves]
     skips: bool
+    channel: Callable[[], Channel]
 
 
 class Session:
@@ -75,6 +82,10 @@ class Session:
             node's own numbers come back).
         num_nodes: number of virtual nodes; for ``"simulated"`` only.
         timeout_seconds: the longest that this node waits for the others, anywhere on the host.
+            Where None that follows from what waits have taken so far: 100 times the longest of
+            the last 16, at least 600 s; and 20 times, at least 60 s, for a node of which nothing
+            is heard any more. A wait of more than twice the usual is reported in the log, with the
+            nodes that are missing and where their programs are.
         share_gpus: whether nodes on one host may use the same GPU.
         exchange_steps: for ``"simulated"``: how many steps an exchange takes, as
             ``delay="auto"`` sees it; or a table ``{step: steps}`` of those that start at these
@@ -114,7 +125,7 @@ class Session:
         engine: str = "mpi4py",
         *,
         num_nodes: int | None = None,
-        timeout_seconds: float = 600.0,
+        timeout_seconds: float | None = None,
         share_gpus: bool = False,
         exchange_steps: int | Mapping[int, int] = 1,
         faults: Mapping[tuple[int, int], float] | None = None,
@@ -130,18 +141,23 @@ class Session:
         self._owner = threading.get_ident()
         self._channels: dict[Any, Channel] = {}
         self.optimizers = 0  # how many were made
+        self.facts: dict[int, Facts] = {}  # of each that was initialised, by its number
         # What `finalize` does, by the optimizer's number and the leaves that its exchanges take.
         self.completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}
         self.programs: dict[Any, Callable[..., Any]] = {}  # compiled means
         self._warned = False
         self._reported: Exception | None = None
+        self._compared: tuple[Any, np.ndarray] | None = None  # for which headers, what nodes hold
+        self._lock = threading.Lock()
+        self.reach: Callable[[str], None] = lambda point: None  # for faults on purpose
+        self.closing: list[Callable[[bool], None]] = []  # told whether it is after an error
         self.timeline = Timeline()
         # Where it is invalid, the others are still to be told.
         limit = 60.0 if invalid is not None else timeout_seconds
         if engine == "simulated" and comm is None and launched_ranks() == 1:
             self.topology = Topology(0, 1, socket.gethostname())  # MPI need not be there
         else:
-            self.topology = find_topology(comm, limit)
+            self.topology = find_topology(comm, limit or _START_SECONDS)
         self.control = Control(self.topology, limit)
         _exit.watch(self)
         try:
@@ -154,6 +170,7 @@ class Session:
                 self.control = Control(self.topology, limit)
             self.node = self.topology.node
             self.num_nodes = num_nodes or self.topology.num_nodes
+            say_rank(self.node, self.topology.host)
             self._begin()
         except BaseException as error:
             self.closed = True
@@ -172,8 +189,16 @@ class Session:
         )
         self._check_threads()
         # Nodes may have different devices; all of them average in the same way.
-        able = np.array([self._runs_mpi4jax_in_steps()])
-        self.in_step = bool(self.control.allgather("start a session", able).all())
+        about = np.array([self._runs_mpi4jax_in_steps(), len(self.devices)])
+        able, devices = self.control.allgather("start a session", about).T
+        self.in_step = bool(able.all())
+        if len(set(devices.tolist())) > 1 and self.node == 0:
+            log.warning(
+                "%s The nodes drive different numbers of devices (%s). Where they take different "
+                "numbers of samples a step, give these as tx.update(..., weight=samples).",
+                self.topology.prefix(),
+                ", ".join(map(str, devices)),
+            )
         self.step_comm = self.control.duplicate() if self.in_step else None
 
     @property
@@ -212,13 +237,12 @@ class Session:
             facts = [("optimizer", f"{name} on {wire}"), ("chunks", str(layout.widths))]
             self.control.agree("open a channel", facts)
             fmt = wire_of(wire)
-            limit = self.control.timeout_seconds
             reducer = make_reducer(
                 self.engine,
                 fmt,
                 self.control.duplicate,
                 check=self.control.check,
-                limit_seconds=limit,
+                limit_seconds=_DAY_SECONDS,  # the waits of steps are watched over, and end sooner
                 bytes_per_second=self.control.bytes_per_second,
             )
             channel = Channel(
@@ -262,8 +286,21 @@ class Session:
                 "reach the nodes in different orders. Make the calls from one thread."
             )
 
-    def report(self, heads: np.ndarray, leaves: tuple[str, ...]) -> None:
-        """Raises what the headers of an exchange say, if anything; the same everywhere."""
+    def report(
+        self,
+        heads: np.ndarray,
+        leaves: tuple[str, ...],
+        common: tuple[str, ...] = (),
+        prints: np.ndarray | None = None,
+    ) -> None:
+        """Raises what the headers of an exchange say, if anything; the same everywhere.
+
+        Args:
+            heads: of all nodes.
+            leaves: paths of the leaves that were exchanged.
+            common: of those that are to be the same on all nodes.
+            prints: checksums of these; between virtual nodes, of all nodes.
+        """
         self.control.lookout.abandon()  # the step will not say that it came back
         step = int(heads[self.node % len(heads), STEP])
         error, text = None, complaint(heads, leaves)
@@ -271,10 +308,53 @@ class Session:
             error = self.control.broken or self.control.refused
             error = error or self.control.error("An exchange failed.", step)
         elif text is not None:
-            error = self.control.error(text, step)
+            drives = ""  # what decides when a node talks may have changed in its memory
+            if prints is not None and len(set(heads[:, STEP].tolist())) > 1:
+                drives = self._who_differs(heads, common, prints)
+            found = any(x in drives for x in ("sync_every", "phase.delay", "local_every"))
+            error = self.control.error(drifted(step, drives) if found else text, step)
+        elif prints is not None and (heads[:, CHECKSUM] != heads[0, CHECKSUM]).any():
+            odd = self._who_differs(heads, common, prints)
+            if not odd:  # what differed is not kept
+                words = heads[:, [CHECKSUM]]
+                others = np.flatnonzero(words != words[majority(words)]).tolist()
+                odd = f"nodes {', '.join(map(str, others))}"
+            error = self.control.error(drifted(step, odd), step)
         if error is not None:
             self._reported = error
             raise error
+
+    def _who_differs(self, heads: np.ndarray, common: tuple[str, ...], prints: np.ndarray) -> str:
+        """Says which nodes hold other bits than most, and in which leaves."""
+        if not self.simulated:
+            with self._lock:  # each local device asks; the nodes talk once
+                asked = common, heads.tobytes()
+                if self._compared is None or self._compared[0] != asked:
+                    what = "compare what should be the same on all nodes"
+                    self._compared = asked, self.control.allgather(what, prints)
+                prints = self._compared[1]
+        return odd_leaves(prints, common)
+
+    def of_majority(
+        self, prints: np.ndarray, paths: tuple[str, ...], leaves: tuple[np.ndarray, ...]
+    ) -> tuple[np.ndarray, ...]:
+        """The leaves of a node that holds what most do; says who does not.
+
+        Args:
+            prints: checksums of what this node holds.
+            paths: what that is.
+            leaves: what is taken.
+        """
+        everyone = self.control.allgather("compare what should be the same on all nodes", prints)
+        right = majority(everyone)
+        log.warning(
+            "%s Nodes held different bits where all should hold the same: %s. All take those of "
+            "node %d.",
+            self.topology.prefix(),
+            odd_leaves(everyone, paths),
+            right,
+        )
+        return tuple(self.control.broadcast(np.asarray(leaf), root=right) for leaf in leaves)
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
@@ -290,6 +370,8 @@ class Session:
     def fail(self, text: str) -> None:
         """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""
         if not self.control.alone and not self.closed:
+            if self.control.lookout.failure is None:
+                say_failed()
             where = f"node {self.node} on host {self.topology.host}"
             self.control.lookout.fail(f"{where} failed: {text}")
 
@@ -306,7 +388,15 @@ class Session:
         if self.closed:
             return
         failed = after_error
-        known = self.control.broken
+        known, unsaid = self.control.broken, None
+        for close in self.closing:
+            try:
+                close(after_error)
+            except Exception as error:  # the rest is to be closed all the same
+                unsaid = error
+                if isinstance(error, NodeError):
+                    failed = True
+                    self.fail(_exit.summary(error))
         try:
             jax.effects_barrier()
             wait_for_steps(self.devices)
@@ -315,7 +405,7 @@ class Session:
             level = logging.DEBUG if after_error else logging.ERROR
             log.log(level, "A step failed before the session was closed: %s", error)
         failed = failed or bool(self.control.broken or self.control.lookout.failure)
-        limit = 1.0 if failed else self.control.timeout_seconds
+        limit = 1.0 if failed else None
         ended = True
         for channel in self._channels.values():
             ended &= channel.close(limit, after_error=after_error)
@@ -327,8 +417,10 @@ class Session:
         self.closed = True
         self.control.close(failed or not ended)
         _exit.unwatch(self, failed=failed, stuck=not ended)
-        if error is not None and not after_error:
-            raise error
+        if not failed:
+            say_through()
+        if not after_error and (error or unsaid) is not None:
+            raise error or unsaid  # pyright: ignore[reportGeneralTypeIssues]
 
     def __enter__(self) -> Session:
         return self
@@ -336,7 +428,8 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace
     ) -> None:
-        if kind is None or (kind is SystemExit and not getattr(error, "code", 0)):
+        done = kind is SystemExit and not getattr(error, "code", 0)
+        if kind is None or done or isinstance(error, Stopped):
             self.close()
             return
         assert error is not None
@@ -401,7 +494,11 @@ def _say_alone(*, has_mpi: bool) -> None:
 
 
 def _check_settings(
-    engine: str, num_nodes: int | None, timeout_seconds: float, faults: Any, exchange_steps: Any
+    engine: str,
+    num_nodes: int | None,
+    timeout_seconds: float | None,
+    faults: Any,
+    exchange_steps: Any,
 ) -> ValueError | None:
     """What is wrong with the settings. Not raised here: the other nodes have to hear of it."""
     if engine not in ENGINES:
@@ -419,7 +516,7 @@ def _check_settings(
     times = exchange_steps.values() if isinstance(exchange_steps, Mapping) else [exchange_steps]
     if wrong := [steps for steps in times if not steps >= 1]:
         return ValueError(f"exchange_steps must be at least 1, got {wrong[0]}.")
-    if not 0 < timeout_seconds <= _LONGEST_SECONDS:
+    if timeout_seconds is not None and not 0 < timeout_seconds <= _LONGEST_SECONDS:
         return ValueError(
             f"timeout_seconds must be above 0 and at most {_LONGEST_SECONDS:g} (a year), got "
             f"{timeout_seconds}."

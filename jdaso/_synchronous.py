@@ -7,21 +7,27 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from ._agreement import agree_on_init
 from ._blocking import (
+    at_least_some,
     blocking_header,
     check_blocking,
+    common_of,
     difference,
     exact_mean,
     mean_value,
     require_params,
     rounded,
     same_on_virtual_nodes,
-    sum_at_first,
+    sum_of_bits,
+    take_majority,
+    weighed,
 )
+from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES, Exchange
+from ._header import mean_weight
 from ._local import mean_gradients_locally, mean_locally
 from ._packing import dress, pack, strip, unpack, zeros_like
 from ._session import Session
@@ -36,6 +42,7 @@ class SynchronousState(NamedTuple):
     inner: optax.OptState  # the same on all nodes
     # What a narrow wire has yet to deliver, like the parameters, in float32; differs between nodes.
     error: PyTree
+    weight: Float[Array, ""]  # the nodes' mean, when last heard of; the same on all nodes
 
 
 def synchronous(
@@ -45,6 +52,7 @@ def synchronous(
     local_axis: str | None = None,
     wire: str = "float32",
     blocking: str = "gradients",
+    on_drift: str = "raise",
     chunk_bytes: int = CHUNK_BYTES,
     name: str = "synchronous",
 ) -> optax.GradientTransformationExtraArgs:
@@ -61,12 +69,17 @@ def synchronous(
         wire: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"int8"``.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` instead (equal for SGD, not for Adam; float32 only).
+        on_drift: what happens where nodes hold different parameters before an update, of which a
+            checksum goes with each exchange: all nodes ``"raise"``, naming leaf and node; or
+            ``"repair"``: all take what most of them hold (without a majority, as of two nodes,
+            they raise); or ``"ignore"`` it.
         chunk_bytes: most float32 bytes that travel at once.
         name: tells optimizers of equal shapes that share a session apart.
 
     Returns:
         A transformation whose ``update`` needs ``params`` and takes the local loss as ``value=``;
-        `inner` gets the loss averaged over the nodes.
+        `inner` gets the loss averaged over the nodes. ``weight=`` (a scalar, at least 0) is this
+        node's weight in the means, as the number of its samples; 1 where it is not given.
 
     Raises:
         ValueError: a setting is out of its range.
@@ -80,6 +93,7 @@ def synchronous(
         >>> session.close()
     """
     check_blocking(blocking)
+    check_on_drift(on_drift, virtual=session.simulated)
     if wire_of(wire).narrow and blocking == "parameters":
         raise ValueError(
             f'wire={wire!r} rounds, and weights are never rounded: use blocking="gradients", or '
@@ -91,12 +105,16 @@ def synchronous(
     def init(params: PyTree) -> SynchronousState:
         session.require_usable()
         what = f"synchronous, number {number}, {wire}, {blocking}, {name}"
-        facts = [("the optimizer", what), ("the setting chunk_bytes", str(chunk_bytes))]
+        settings = {"chunk_bytes": chunk_bytes, "on_drift": on_drift}
+        facts = [("the optimizer", what)]
+        facts += [(f"the setting {key}", str(value)) for key, value in settings.items()]
         inner_state = inner.init(params)
         agree_on_init(session, params, inner_state, facts)
+        session.facts[number] = facts
         narrow = wire_of(wire).narrow and session.num_nodes > 1
         error = zeros_like(params) if narrow else ()
-        return SynchronousState(jnp.zeros((), jnp.int32), inner_state, error)
+        step, weight = jnp.zeros((), jnp.int32), jnp.ones((), jnp.float32)
+        return SynchronousState(step, inner_state, error, weight)
 
     def update(
         updates: PyTree,
@@ -104,6 +122,7 @@ def synchronous(
         params: PyTree | None = None,
         *,
         value: Any = None,
+        weight: Any = None,
         **extra: Any,
     ) -> tuple[PyTree, SynchronousState]:
         params = require_params(params, "synchronous")
@@ -121,23 +140,40 @@ def synchronous(
             owner=number,
             chunk_bytes=chunk_bytes,
         )
-        if session.num_nodes > 1 and blocking == "gradients":
-            head = blocking_header(value, step, sum_at_first(params, step))
-            sent = exchange.pack(updates)
+        heard = state.weight
+        if weight is not None:  # about 1, whatever they count: narrow wires have a range
+            weight = jnp.asarray(weight, jnp.float32) / state.weight
+        if weight is not None and blocking == "parameters":
+            weight = at_least_some(weight)
+        several, differed = session.num_nodes > 1, jnp.bool_(False)
+        due = (step == 0) | (on_drift != "ignore")
+        common = common_of(params, due, on_drift)
+
+        def make_header() -> jax.Array:
+            bits = jax.lax.cond(
+                due, lambda: sum_of_bits(exchange, common.tree), lambda: jnp.int32(0)
+            )
+            return blocking_header(value, step, bits, weight)
+
+        if several and blocking == "gradients":
+            head = make_header()
+            sent = weighed(weight, exchange.pack(updates))
             if exchange.wire.narrow:
                 sent = jax.tree.map(jnp.add, sent, pack(exchange.layout, strip(error)))
-            received = exchange.total(sent, head, step)
-            means = tuple(total / session.num_nodes for total in received.total)
+            received = exchange.total(sent, head, step, common)
+            differed, heard = received.apart, heard * mean_weight(received.heads)
+            totals = received.scaled(received.total)
+            means = tuple(total / session.num_nodes for total in totals)
             updates = exchange.unpack(updates, means)
             if exchange.wire.narrow:
                 error = jax.tree.map(jnp.subtract, sent, rounded(exchange.wire, sent))
-                error = jax.tree.map(jnp.add, error, received.residual)
+                error = received.scaled(jax.tree.map(jnp.add, error, received.residual))
                 error = dress(updates, unpack(exchange.layout, error))
             value = mean_value(value, received.heads)
         if value is not None:
             extra["value"] = value
         updates, inner_state = inner.update(updates, state.inner, params, **extra)
-        if session.num_nodes > 1 and blocking == "parameters":
+        if several and blocking == "parameters":
             both = (optax.apply_updates(params, updates), inner_state)  # pyright: ignore
             exact = Exchange.of(
                 both,
@@ -147,10 +183,17 @@ def synchronous(
                 owner=number,
                 chunk_bytes=chunk_bytes,
             )
-            head = blocking_header(value, step, sum_at_first(params, step))
-            (target, inner_state), _ = exact_mean(exact, both, head, step)
-            updates = difference(target, params, updates)
-        return updates, SynchronousState(step + 1, inner_state, error)
+            head = make_header()
+            (target, inner_state), received = exact_mean(exact, both, head, step, common, weight)
+            updates, differed = difference(target, params, updates), received.apart
+            heard = heard * mean_weight(received.heads)
+        if several and on_drift == "repair":
+            updates, inner_state = jax.lax.cond(
+                differed,
+                lambda: take_majority(exchange, common, params, state.inner, updates, inner_state),
+                lambda: (updates, inner_state),
+            )
+        return updates, SynchronousState(step + 1, inner_state, error, heard)
 
     # optax's protocol names its own aliases of Any for states.
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore

@@ -41,6 +41,7 @@ class Topology:
         local_size: how many nodes share this machine.
         gpus_of_host: the GPUs that each of these nodes could see at first, by names that are
             theirs alone (UUIDs); None where that is not known.
+        hosts: the machine of each node.
         comm: the users' communicator (mpi4py), None without MPI. Never used for messages; each
             user of MPI gets a duplicate of its own.
     """
@@ -52,6 +53,7 @@ class Topology:
     local_size: int = 1
     gpus_of_host: tuple[tuple[str, ...] | None, ...] = (None,)
     comm: Any = None
+    hosts: tuple[str, ...] = ()
 
     def prefix(self, step: int | None = None) -> str:
         """How every error of this node begins."""
@@ -98,6 +100,7 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
         return Topology(comm.Get_rank(), 1, host, comm=comm)
     about = {
         "machine": _machine(),
+        "host": host,
         "threads": MPI.Query_thread() == MPI.THREAD_MULTIPLE,
         "gpus": gpu_identities(),
     }
@@ -114,7 +117,8 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
         )
     here = [p for p in range(nodes) if everyone[p]["machine"] == about["machine"]]
     gpus = tuple(g if g is None else tuple(g) for g in (everyone[p]["gpus"] for p in here))
-    return Topology(node, nodes, host, here.index(node), len(here), gpus, comm)
+    hosts = tuple(other["host"] for other in everyone)
+    return Topology(node, nodes, host, here.index(node), len(here), gpus, comm, hosts)
 
 
 def _start_mpi_with_all_ranks(timeout_seconds: float) -> Any:

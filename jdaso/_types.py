@@ -19,6 +19,22 @@ Chunks = tuple[jax.Array, ...]
 ShapeDtype = jax.ShapeDtypeStruct
 
 
+STOPPED_STATUS = 75
+"""Exit status of a program that was told to stop and has saved: EX_TEMPFAIL, start it again."""
+
+
+class Stopped(SystemExit):
+    """All nodes end together, at the same step, because one was told to; their state is saved.
+
+    The program ends with status 75 (EX_TEMPFAIL): start it again to go on.
+    """
+
+    __module__ = "jdaso"
+
+    def __init__(self):
+        super().__init__(STOPPED_STATUS)
+
+
 class NodeError(RuntimeError):
     """Something is wrong with, or between, the nodes of a run.
 

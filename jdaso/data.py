@@ -2,7 +2,8 @@
 
 `fashion_mnist` says in ``ImageData.source`` where its images came from. `batches` is a pure
 function, so that every node computes its own share without asking, and all get equally many: one
-batch more on one node would leave it waiting for an exchange that the others never start.
+batch more on one node would leave it waiting for an exchange that the others never start. Where
+nodes have data of their own, and not equally much, `evened` makes up for it.
 """
 
 import contextlib
@@ -14,10 +15,15 @@ import os
 import time
 import urllib.request
 import zlib
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+
+from ._session import Session
+
+Batch = TypeVar("Batch")
 
 # SHA-256 of the uncompressed content: the Debian package holds the same bytes as the original
 # download, compressed differently.
@@ -79,6 +85,54 @@ def batches(
     order = np.random.default_rng([seed, epoch]).permutation(num_examples)
     order = order[: num_batches * num_nodes * batch_size]
     return order.reshape(num_batches, num_nodes, batch_size)[:, node]
+
+
+def evened(
+    batches: Collection[Batch], session: Session, weigh: Callable[[Batch], float] = lambda batch: 1
+) -> Iterator[tuple[Batch, float]]:
+    """The batches of this node with their weights, as many on all nodes.
+
+    A node that has run out gets its last batch again, with weight 0, until all nodes are done:
+    ``tx.update(grads, opt_state, params, weight=weight)`` then lets it follow the others. All nodes
+    call it together; they agree on the largest number once, when the first batch is asked for.
+
+    Args:
+        batches: what has a length and can be iterated over; at least one.
+        session: the nodes.
+        weigh: the weight of a batch, such as its number of samples.
+
+    Yields:
+        Batch and weight.
+
+    Raises:
+        NodeError: a node has no batch at all; on all nodes.
+        ValueError: `batches` has fewer than its length says.
+
+    Example:
+        >>> import jdaso, jdaso.data
+        >>> with jdaso.Session() as session:
+        ...     for batch, weight in jdaso.data.evened([[1, 2], [3]], session, weigh=len):
+        ...         print(batch, weight)
+        [1, 2] 2
+        [3] 1
+    """
+    own = len(batches)
+    of_nodes = session.control.allgather("count batches", np.array([own]))[:, 0].tolist()
+    if not all(of_nodes):
+        empty = ", ".join(str(node) for node, count in enumerate(of_nodes) if not count)
+        raise session.control.error(
+            f"No batches on node {empty}, and {max(of_nodes)} on another. Give each node at least "
+            "one: a node without data has nothing to compute its part of a step from."
+        )
+    taken, batch = 0, None
+    for taken, batch in enumerate(batches, start=1):
+        yield batch, weigh(batch)
+        if taken == own:
+            break
+    if batch is None or taken < own:
+        raise ValueError(f"Batches say that they are {own}, and there are {taken}.")
+    for _ in range(max(of_nodes) - own):
+        yield batch, 0.0
 
 
 def fashion_mnist(

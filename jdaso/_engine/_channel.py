@@ -26,22 +26,35 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from .._control import Control
 from .._header import BAD_LEAF, EXCHANGE_SECONDS, HEADER, STATUS, STEP_SECONDS
+from .._heartbeat import STARTED
 from .._packing import Layout
 from .._timeline import Timeline
 from .._types import NodeError
+from .._watchdog import Wait
 from .._wire import Wire
 from . import Reducer
 from ._staging import Place, Staging
 
 log = logging.getLogger("jdaso")
 
-_LEAVE_SECONDS = 1.0
-"""How long a thread may take to come back from MPI after an exchange has failed."""
+
+class Flight(NamedTuple):
+    """What an exchange brought, as it was on the wire; with it a run goes on where it was saved."""
+
+    rows: np.ndarray  # encoded sums of all chunks, one after another; the same on all nodes
+    residuals: tuple[np.ndarray, ...]  # what the wire took from the part that this node summed
+    heads: np.ndarray  # headers of all nodes
+
+
+_LEAVE_SECONDS, _END_SECONDS = 1.0, 30.0
+"""How long a thread may take to come back from MPI after an exchange has failed, and to end when
+nothing is left to do."""
 
 
 class Job:
@@ -259,12 +272,12 @@ class Channel:
         job = self._fetched(ticket)
         return self.staging.read(s, None if job is None else job.place)
 
-    def fetch_residual(self, ticket: int) -> tuple[np.ndarray, ...]:
-        """What the wire took from the part of each chunk that this node summed, float32."""
-        job = self._ended(ticket)
+    def fetch_residual(self, ticket: int) -> tuple[np.ndarray | np.int32, ...]:
+        """What the wire took from the part of each chunk that this node summed, and its number."""
+        job, node = self._ended(ticket), np.int32(self._control.topology.node)
         if job is None:
-            return tuple(np.zeros(width, np.float32) for width in self.layout.widths)
-        return tuple(job.residuals)
+            return *(np.zeros(width, np.float32) for width in self.layout.widths), node
+        return *job.residuals, node
 
     def _ended(self, ticket: int) -> Job | None:
         """The exchange with that ticket; None if there is none, or it failed."""
@@ -279,11 +292,50 @@ class Channel:
                 job.fetched += 1
         return job
 
+    def kept(self, ticket: int) -> Job | None:
+        """The exchange with that ticket, whose place no other takes until `brought` has ended."""
+        with self._lock:
+            job = self._jobs.get(ticket)
+            if job is not None:
+                job.place.readers += 1
+            return job
+
+    def brought(self, job: Job) -> Flight:
+        """What a `kept` exchange brings, once it has come; from any thread.
+
+        Raises:
+            NodeError: it failed.
+        """
+        try:
+            if (error := job.error or self._await(job)) is not None:
+                raise error
+            assert job.heads is not None
+            residuals = tuple(np.array(x) for x in job.residuals)
+            return Flight(job.place.whole.copy(), residuals, job.heads)
+        finally:
+            with self._lock:
+                job.place.readers -= 1
+
+    def adopt(self, ticket: int, owner: int, flight: Flight) -> None:
+        """Takes what an exchange of an earlier run brought, to be merged under its ticket.
+
+        Raises:
+            NodeError: one that is still under way failed.
+        """
+        with self._lock:
+            if (error := self._drain(None)) is not None:
+                raise error
+            job = self._enroll(ticket, owner, blocking=False)
+        job.place.whole[...] = flight.rows
+        job.residuals, job.heads = list(flight.residuals), flight.heads
+        job.handed = [True for _ in job.handed]
+        job.done.set()
+
     def in_flight(self) -> list[Job]:
         """Exchanges that were started and never waited for."""
         return [job for job in self._jobs.values() if not job.waited]
 
-    def close(self, limit_seconds: float, *, after_error: bool = False) -> bool:
+    def close(self, limit_seconds: float | None, *, after_error: bool = False) -> bool:
         """Completes what is on the wire and ends the thread; False where it did not end.
 
         What went wrong with it is kept in `Control.broken`. After an error of the program's own
@@ -293,26 +345,34 @@ class Channel:
         error = self._drain(limit_seconds, logging.DEBUG if after_error else logging.WARNING)
         self._control.broken = self._control.broken or error
         self._queue.put(None)
-        self._thread.join(timeout=limit_seconds if error is None else _LEAVE_SECONDS)
+        limit = _LEAVE_SECONDS if error is not None else limit_seconds or _END_SECONDS
+        self._thread.join(timeout=limit)
         return not self._thread.is_alive()
 
-    def _begin(self, ticket: int, owner: int, blocking: bool) -> Job:
-        error = self._drain(self._control.timeout_seconds)
+    def _enroll(self, ticket: int, owner: int, blocking: bool) -> Job:
+        """An exchange with a place for its results that nobody else reads or writes."""
         self._jobs.pop(ticket, None)
         last = list(self._jobs.values())[-1:] if self._repeats else []
         self._jobs = {job.ticket: job for job in last}
-        places = (x for x in self.staging.places if all(x is not job.place for job in last))
-        place = next(places, None) or self.staging.add_place()
+        taken = [job.place for job in last]
+        free = (x for x in self.staging.places if not x.readers and x not in taken)
+        place = next(free, None) or self.staging.add_place()
         job = self._jobs[ticket] = Job(ticket, owner, blocking, self._pieces[blocking], place)
+        return job
+
+    def _begin(self, ticket: int, owner: int, blocking: bool) -> Job:
+        error = self._drain(None)
+        job = self._enroll(ticket, owner, blocking)
         if error is not None:  # it is not begun: whoever waits for it is told why
             job.error = error
             job.done.set()
             return job
         self._measure_step(job)
+        self._control.lookout.heartbeats.note(STARTED, ticket)
         self._queue.put(job)
         return job
 
-    def _drain(self, limit_seconds: float, level: int = logging.WARNING) -> NodeError | None:
+    def _drain(self, limit_seconds: float | None, level: int = logging.WARNING) -> NodeError | None:
         """Completes exchanges that a run left behind, so that all nodes stay in step."""
         for job in self.in_flight():
             error = self._await(job, limit_seconds)
@@ -333,6 +393,8 @@ class Channel:
             try:
                 self._reduce(_Chunks(self, job))
                 job.seconds = self._timeline.record("exchange", job.step, job.begin_seconds)
+                kind = "mean" if job.blocking else "exchange"
+                self._control.lookout.patience.note(kind, job.seconds)
                 if not job.blocking:
                     self._exchange_seconds = job.seconds
                 if job.blocking:
@@ -378,21 +440,19 @@ class Channel:
 
     def _await(self, job: Job, limit_seconds: float | None = None) -> NodeError | None:
         """Waits for the thread, looking out for other nodes meanwhile."""
-        control, begin = self._control, time.perf_counter()
-        limit = control.timeout_seconds if limit_seconds is None else limit_seconds
+        wait = Wait(
+            self._control.lookout,
+            "mean" if job.blocking else "exchange",
+            f"waits for the exchange started at step {job.step}",
+            call=job.ticket,
+            column=STARTED,
+            step=job.step,
+            limit_seconds=limit_seconds,
+        )
         while not job.done.wait(0.05):
-            waited = time.perf_counter() - begin
-            what = f"waits for the exchange started at step {job.step}"
-            why = control.lookout.why_wait_no_longer(waited, what)
-            if why is not None:
-                return control.error(why, job.step)
-            if waited > limit:
-                return control.error(
-                    f"The exchange started at step {job.step} did not end within "
-                    f"{limit:g} s. Look for a node that is stuck; raise "
-                    "Session(timeout_seconds=...) if one is only slow.",
-                    job.step,
-                )
+            if (why := wait.why_no_longer()) is not None:
+                error = self._control.given_up = self._control.error(why, job.step)
+                return error
         return job.error
 
     def _lose(self, name: str, job: Job, begin_seconds: float) -> None:

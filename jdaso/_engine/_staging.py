@@ -26,6 +26,7 @@ class Place:
         sizes = [layout.nodes * wire.encoded_width(width) for width in layout.widths]
         ends = itertools.accumulate(sizes, initial=0)
         self.whole = np.zeros(sum(sizes), wire.dtype)
+        self.readers = 0  # who still reads an exchange's results though it was merged
         ranges = itertools.pairwise(ends)
         self.rows = [self.whole[a:b].reshape(layout.nodes, -1) for a, b in ranges]
 

@@ -238,7 +238,7 @@ def test_what_mpiexec_would_misread_is_refused():
 
 def test_words_arrive_as_they_are():
     words = ["a b", "$HOME", "'", '"', "`x`", "\n", "*", "", "-n", "\\"]
-    code = "import sys; print(sys.argv[1:])"
+    code = "import sys; sys.stdout.write(f'{sys.argv[1:]}\\n')"  # print writes in two pieces
     done = run("--", sys.executable, "-c", code, *words)
     assert done.stdout.splitlines() == [str(words)] * 2, done.stderr
 

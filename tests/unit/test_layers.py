@@ -7,12 +7,14 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "jdaso"
 LAYERS = [
-    ["_types", "_compat", "_timeline", "_launch"],
-    ["_phases", "_schedule", "_packing", "_header", "_wire", "_merge"],
-    ["_exit", "_topology", "_lookout", "_control", "_engine", "_session"],
+    ["_types", "_compat", "_timeline", "_launch", "_deaths"],
+    ["_supervise"],
+    ["_phases", "_schedule", "_packing", "_header", "_common", "_wire", "_merge"],
+    ["_exit", "_topology", "_lookout", "_heartbeat", "_stopping", "_watchdog", "_control"]
+    + ["_engine", "_session"],
     ["_agreement", "_local", "_inline", "_exchange", "_blocking"],
     ["_averaging", "_synchronous", "_daso", "_collectives"],
-    ["checkpoint", "metrics", "data", "flax", "plots", "pipeline", "fabric", "array"],
+    ["checkpoint", "faults", "metrics", "data", "flax", "plots", "pipeline", "fabric", "array"],
     ["cli", "__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -152,7 +152,7 @@ def test_sums_run_over_the_rows_in_order(name, nodes):
 def test_a_header_rides_along(name):
     wire = WIRES[name]
     head = _header.header(
-        step=5, loss_sum=jnp.float32(1.5), loss_count=jnp.float32(3), bad_leaf=jnp.int32(7)
+        step=5, loss_sum=jnp.float32(1.5), loss_weight=jnp.float32(3), bad_leaf=jnp.int32(7)
     )
     rows = wire.encode(jnp.ones((3, BLOCK)))
     body, heads = _wire.detach(wire, _wire.attach(wire, rows, head))

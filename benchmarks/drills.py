@@ -1,0 +1,320 @@
+"""Faults by the hundred: what a small run survives, how soon it is noticed, and what is lost.
+
+    python benchmarks/drills.py [faults] [kills] [chaos] [soak] [--quick]
+
+All parts run `_resumable.py` under ``python -m jdaso run``, whose noise depends on node and step
+alone: whatever happens on the way, it must end with the bits of a run that was left in peace.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from importlib.metadata import version
+from pathlib import Path
+
+import _report
+
+PROGRAM = Path(__file__).parent / "_resumable.py"
+TAG = "JDASO_DRILL"
+LIMIT_SECONDS = 180.0  # without a word: a hang
+NODES = 3
+
+FAULTS = {
+    "killed": "1@30:kill",
+    "killed with an exchange in flight": "1@flight:kill",
+    "killed while it saves": "1@save:kill",
+    "killed in a restore": "2@30:kill;1@restore:kill",
+    "node 0 killed": "0@30:kill",
+    "two killed": "1@30:kill;2@30:kill",
+    "segmentation fault": "1@30:segfault",
+    "leaves (`os._exit`)": "1@30:exit",
+    "raises": "1@30:raise",
+    "stopped for 4 s": "1@30:stop=4",
+    "late by 4 s": "1@30:delay=4",
+    "hangs for 4 s, Python's lock held": "1@30:hang=4",
+    "a bit flips in warm-up": "1@5:flip",
+    "a bit flips while cycling": "1@30:flip",
+    "a bit flips in the cool-down": "1@57:flip",
+    "NaN": "1@30:nan",
+}
+IN_THE_PROGRAM = ["1@flight:kill", "2@save:kill", "0@flight:kill", "0@save:kill"]
+
+
+class Job:
+    """One run under the supervisor, and what it says, with the time of each line."""
+
+    def __init__(self, folder, nodes, *flags, faults="", restarts=1000):
+        self.folder, self.tag = Path(folder), uuid.uuid4().hex
+        mpiexec = Path(sys.executable).parent / "mpiexec"
+        command = [sys.executable, "-m", "jdaso", "run", f"--max-restarts={restarts}", "--"]
+        command += [mpiexec, "-n", nodes, sys.executable, PROGRAM, folder, *flags]
+        settings = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "JDASO_FAULTS": faults}
+        if version("jaxlib") < "0.12":  # starting is most of what these runs do
+            settings["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+        self.lines = []
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            env=os.environ | settings | {TAG: self.tag},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append((time.monotonic(), line.rstrip()))
+
+    @property
+    def text(self):
+        return "\n".join(line for _, line in self.lines)
+
+    def said(self, pattern, since=0.0):
+        """When it first said something like that."""
+        return next(
+            (at for at, x in list(self.lines) if at >= since and re.search(pattern, x)), None
+        )
+
+    def ranks(self):
+        """``{rank: process}`` of those that run now."""
+        return {rank: pid for pid, rank in members(self.tag) if rank is not None}
+
+    def at(self):
+        """How far each node has come."""
+        files = sorted((self.folder / "at").glob("*"))
+        return [int(file.read_text() or 0) for file in files]
+
+    def wait(self):
+        """Its exit status; None for a hang. Nothing of it is left then."""
+        while self.process.poll() is None:
+            last = self.lines[-1][0] if self.lines else time.monotonic()
+            if time.monotonic() - last > LIMIT_SECONDS and not self._moves():
+                break
+            time.sleep(0.1)
+        status = self.process.poll()
+        if status is None:
+            self.process.kill()
+        self._reader.join(5)
+        orphans = list(members(self.tag))
+        for pid, _ in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return status, len(orphans)
+
+    def _moves(self):
+        before = self.at()
+        time.sleep(10)
+        return self.at() != before
+
+    def ends(self):
+        """``{node: (loss, digest, exchanges, MiB grown)}``."""
+        form = r"(\d+) end \d+ (\S+) ([0-9a-f]{64}) (\d+) (\S+)"
+        found = re.findall(form, self.text)
+        return {int(n): (float(a), digest, int(b), float(c)) for n, a, digest, b, c in found}
+
+
+def members(tag):
+    """Processes of a job, and which rank each is."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            words = (folder / "environ").read_bytes().split(b"\0")
+            if f"{TAG}={tag}".encode() not in words:
+                continue
+            line = (folder / "cmdline").read_bytes().split(b"\0")
+            rank = next((int(w[9:]) for w in words if w.startswith(b"PMI_RANK=")), None)
+            program = len(line) > 1 and line[1].endswith(b"_resumable.py")
+            yield int(folder.name), rank if program else None
+
+
+_undisturbed = {}
+
+
+def undisturbed(nodes, *flags):
+    """Loss and digest of a run that nothing happens to."""
+    key = nodes, flags
+    if key not in _undisturbed:
+        with tempfile.TemporaryDirectory() as folder:
+            job = Job(folder, nodes, *flags, restarts=0)
+            status, _ = job.wait()
+            if status != 0 or len(job.ends()) != nodes:
+                raise SystemExit(f"The undisturbed run failed:\n{job.text}")
+            _undisturbed[key] = job.ends()[0]
+    return _undisturbed[key]
+
+
+def is_right(job, nodes, *flags):
+    """Whether all nodes ended with the bits of the run that nothing happened to."""
+    ends = job.ends()
+    right = undisturbed(nodes, *flags)[1]
+    return len(ends) == nodes and all(digest == right for _, digest, *_ in ends.values())
+
+
+def faults(quick):
+    """One of each: what is said, how long until then, and what is lost."""
+    rows = []
+    for name, table in list(FAULTS.items())[:: 16 if quick else 1]:
+        with tempfile.TemporaryDirectory() as folder:
+            job = Job(folder, NODES, faults=table, restarts=2)
+            status, orphans = job.wait()
+            begin = job.said("fault: ")
+            noticed = r"died first|Not arrived|different bits|not finite|failed: Inj|ended the sess"
+            seen, again = job.said(noticed), job.said(r"jdaso run: the job failed")
+            said = next((x for _, x in job.lines if re.search(noticed, x)), "nothing")
+            ends = job.ends()
+            rows.append(
+                {
+                    "fault": name,
+                    "said after s": "" if seen is None else seen - begin,
+                    "restarts": len(re.findall("restart [0-9]+ of", job.text)),
+                    "job ended after s": "" if again is None else again - begin,
+                    "status": status,
+                    "same bits": bool(ends) and is_right(job, NODES),
+                    "orphans": orphans,
+                    "said": said.removeprefix("log: ")[:400],
+                }
+            )
+    _report.report("drills_faults", rows, nodes=NODES)
+
+
+def kills(count, chance, nodes_of=(2, 2, 3, 4), most=16):
+    """Kills at random moments: from outside, in the phases, in flight, in saves and restores."""
+    seconds, kinds, wrong, hangs, orphans, jobs = [], {}, 0, 0, 0, 0
+    begin = time.monotonic()
+    while sum(kinds.values()) < count:
+        nodes, several = chance.choice(nodes_of), chance.randint(most // 2, most)
+        flags = ("--steps=240", "--step-ms=10")
+        with tempfile.TemporaryDirectory() as folder:
+            table = chance.choice([*IN_THE_PROGRAM, "1@30:kill;1@restore:kill", ""])
+            job = Job(
+                folder, nodes, *flags, faults=table if nodes > 2 else table.replace("2@", "0@")
+            )
+            for _ in range(several):
+                time.sleep(chance.uniform(0.5, 6.0))
+                ranks = job.ranks()
+                if job.process.poll() is not None:
+                    break
+                if not ranks:
+                    continue
+                kind = chance.choice(["one", "one", "node 0", "two at once"])
+                chosen = {"node 0": [0], "one": [chance.choice(list(ranks))]}.get(kind)
+                chosen = chosen or chance.sample(list(ranks), min(2, len(ranks)))
+                at = time.monotonic()
+                for rank in chosen:
+                    with contextlib.suppress(ProcessLookupError, KeyError):
+                        os.kill(ranks[rank], signal.SIGKILL)
+                while job.said("the job failed", at) is None and time.monotonic() < at + 60:
+                    if job.process.poll() is not None:
+                        break
+                    time.sleep(0.01)
+                if (seen := job.said("the job failed", at)) is not None:
+                    seconds.append(seen - at)
+                    kinds[kind] = kinds.get(kind, 0) + 1
+            status, left = job.wait()
+            for at, line in job.lines:
+                if re.search("fault: kill", line) and (seen := job.said("the job failed", at)):
+                    seconds.append(seen - at)
+                    kinds["in flight, a save or a restore"] = (
+                        kinds.get("in flight, a save or a restore", 0) + 1
+                    )
+            jobs += 1
+            hangs += status is None
+            orphans += left
+            if status != 0 or not is_right(job, nodes, *flags):
+                wrong += 1
+                print(f"WRONG: status {status}, {table}\n{job.text[-3000:]}", flush=True)
+        print(f"{sum(kinds.values())} kills, {jobs} jobs, {wrong} wrong: {kinds}", flush=True)
+    seconds.sort()
+    share = lambda q: seconds[min(int(q * len(seconds)), len(seconds) - 1)]  # noqa: E731
+    row = {"kills": len(seconds), "jobs": jobs, "hangs": hangs, "orphans": orphans, "wrong": wrong}
+    row |= {f"{int(100 * q)} %": share(q) for q in (0.1, 0.5, 0.9, 0.99)}
+    row |= {"longest s": seconds[-1], "minutes": (time.monotonic() - begin) / 60, **kinds}
+    _report.report("drills_kills", [row])
+
+
+def chaos(minutes, chance, nodes=4, an_hour=240):
+    """A failure every 15 s in the mean; the loss, and how many steps were made twice."""
+    steps = int(minutes * 60 * 0.5 / 0.025)
+    flags = (f"--steps={steps}", "--step-ms=20", "--every-steps=25")
+    loss = undisturbed(nodes, f"--steps={steps}", "--step-ms=0", "--every-steps=25")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        job, begin, failures, lost = Job(folder, nodes, *flags), time.monotonic(), 0, 0
+        while job.process.poll() is None and time.monotonic() < begin + 60 * minutes:
+            time.sleep(chance.expovariate(an_hour / 3600))
+            ranks = job.ranks()
+            if not ranks:
+                continue
+            before = max(job.at(), default=0)
+            at = time.monotonic()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(ranks[chance.choice(list(ranks))], signal.SIGKILL)
+            failures += 1
+            while job.said("the job failed", at) is None and time.monotonic() < at + 30:
+                time.sleep(0.05)
+            saved = [int(x.name[5:13]) for x in Path(folder).glob("step_*")]
+            lost += max(before - max(saved, default=0), 0)
+        killing = time.monotonic() - begin
+        status, orphans = job.wait()
+        ends = job.ends()
+        row = {"nodes": nodes, "minutes": killing / 60, "failures": failures, "status": status}
+        row |= {"steps": steps, "steps made twice": lost, "orphans": orphans}
+        row |= {"loss": ends[0][0] if ends else "", "undisturbed": loss}
+        row |= {"whole minutes": (time.monotonic() - begin) / 60}
+        quiet = (f"--steps={steps}", "--step-ms=0", "--every-steps=25")
+        row["same bits"] = is_right(job, nodes, *quiet)
+    _report.report("drills_chaos", [row], failures_an_hour=an_hour)
+
+
+def soak(minutes, exchanges, nodes=4):
+    """Random delays; memory, tickets and the result."""
+    steps = int(exchanges * 1.6)
+    most_ms = minutes * 60_000 / steps * 1.25  # the slowest of four takes 0.8 of it
+    usual = (f"--steps={steps}", "--sync-every=1", "--delay=1", f"--every-steps={10**9}")
+    flags = (*usual, "--step-ms=0", f"--random-ms={most_ms:.1f}")
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.monotonic()
+        job = Job(folder, nodes, *flags, restarts=0)
+        status, orphans = job.wait()
+        taken = (time.monotonic() - begin) / 60
+        ends = job.ends()
+    expected = steps - 2 * (steps // 6) - 1
+    row = {"nodes": nodes, "minutes": taken, "status": status, "orphans": orphans}
+    row |= {"exchanges": [x[2] for x in ends.values()], "expected": expected}
+    row |= {"grown MiB": [x[3] for x in ends.values()]}
+    row["same bits"] = is_right(job, nodes, *usual, "--step-ms=0")
+    _report.report("drills_soak", [row])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", default=["faults", "kills", "chaos", "soak"])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    chance, quick = random.Random(given.seed), given.quick
+    parts = {
+        "faults": lambda: faults(quick),
+        "kills": lambda: kills(1, chance, [2], 2) if quick else kills(200, chance),
+        "chaos": lambda: chaos(0.4 if quick else 10, chance),
+        "soak": lambda: soak(0.05 if quick else 31, 60 if quick else 20_000),
+    }
+    if quick and given.parts == list(parts):
+        given.parts = ["faults", "kills"]  # the others are more of the same
+    for part in given.parts:
+        parts[part]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What is to be the same on all nodes: whether it is, which leaf of which node is not, and a cure.
+
+A checksum travels in the header of exchanges that are made anyway. Only where the nodes' differ do
+the hosts ask further.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._header import BAD_LEAF, CHECKSUM, checksums
+from ._packing import describe, to_numbers
+from ._types import PyTree
+
+LEFT_OUT = np.int32(np.iinfo(np.int32).max)
+"""In place of a checksum: this node's numbers are not finite, and count no more."""
+
+ON_DRIFT = ("raise", "repair", "ignore")
+
+
+def check_on_drift(on_drift: str, *, virtual: bool) -> None:
+    """Raises unless it says what happens where nodes differ."""
+    if on_drift not in ON_DRIFT:
+        raise ValueError(f'on_drift must be "raise", "repair" or "ignore", got {on_drift!r}.')
+    if virtual and on_drift == "repair":
+        raise ValueError('on_drift="repair" is for real nodes; virtual ones share their memory.')
+
+
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """What is to be the same on all nodes.
+
+    Attributes:
+        tree: a NamedTuple; the names of its fields are in errors.
+        due: whether all nodes are to hold the same by now. Else that they differ is no error.
+        repairs: whether the majority's is taken then, if there is one,
+        mendable: and it mends everything.
+    """
+
+    tree: PyTree
+    due: Any
+    repairs: bool = False
+    mendable: Any = True
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Names of the leaves, in the order of `to_numbers`."""
+        about = [leaf for leaf in describe(self.tree) if np.prod(leaf.shape) > 0]
+        about.sort(key=lambda leaf: not leaf.exchanged)
+        return tuple(leaf.path.removeprefix(".") for leaf in about)
+
+    def is_wrong(self, heads: jax.Array) -> jax.Array:
+        """Whether headers say that nodes differ which must not, and nothing is to be done."""
+        wrong = self.due & apart(heads)
+        if self.repairs:
+            counts = _counts(heads)
+            alike = counts & (heads[:, CHECKSUM, None] == heads[None, :, CHECKSUM])
+            most = jnp.max(jnp.where(counts, jnp.sum(alike, axis=1), 0))
+            wrong &= (2 * most <= jnp.sum(counts)) | jnp.logical_not(self.mendable)
+        return wrong
+
+    def prints(self, node: Any, local_axis: str | None) -> jax.Array:
+        """A checksum of each leaf; of one that the node's own devices hold differently, no other's.
+
+        Args:
+            node: this node's number.
+            local_axis: the axis of its devices.
+        """
+        mine = checksums(to_numbers(self.tree))
+        if local_axis is None:
+            return mine
+        least, most = (f(mine, local_axis) for f in (jax.lax.pmin, jax.lax.pmax))
+        return jnp.where(least == most, most, most + 1 + node)
+
+
+def apart(heads: jax.Array) -> jax.Array:
+    """Whether the nodes sent different checksums, but for those that are left out."""
+    words, counts = heads[:, CHECKSUM], _counts(heads)
+    return jnp.any(counts & (words != words[jnp.argmax(counts)]))
+
+
+def _counts(heads: jax.Array) -> jax.Array:
+    """Which nodes are not left out."""
+    return (heads[:, BAD_LEAF] == 0) & (heads[:, CHECKSUM] != LEFT_OUT)
+
+
+def majority(prints: np.ndarray) -> int:
+    """The first node of the largest number of nodes that hold the same; ``[nodes, leaves]``."""
+    rows = [row.tobytes() for row in prints]
+    counts = Counter(rows)
+    return max(range(len(rows)), key=lambda node: (counts[rows[node]], -node))
+
+
+def odd_leaves(prints: np.ndarray, paths: tuple[str, ...]) -> str:
+    """Which nodes hold what differently from the majority, for errors; empty if none does."""
+    right, said = prints[majority(prints)], []
+    for node, row in enumerate(prints):
+        if odd := [path for path, same in zip(paths, row == right, strict=True) if not same]:
+            more = f" and {len(odd) - 3} more leaves" if len(odd) > 3 else ""
+            said.append(f"node {node} in {', '.join(odd[:3])}{more}")
+    return "; ".join(said)
+
+
+def drifted(step: int, odd: str) -> str:
+    """What to say, and to do, where nodes hold what they should not."""
+    if step == 0:
+        return (
+            f"Nodes differ at the first update: {odd}. Give all nodes the same with params = "
+            "jdaso.broadcast(params, session) before tx.init."
+        )
+    return (
+        f"Nodes hold different bits where all should hold the same: {odd}. A bit has changed in "
+        "the memory of one of them, or they do not compute the same. Go on from a checkpoint; let "
+        'the majority decide with on_drift="repair"; or, where nodes are meant to differ, '
+        'on_drift="ignore".'
+    )

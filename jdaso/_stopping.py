@@ -1,0 +1,127 @@
+"""How all nodes stop at the same step when one of them is told to: a signal, say.
+
+A loop runs ahead of the device, and each node's by another number of steps, so that a step has to
+be found that no loop has passed, without waiting for any of them. Node 0 leads:
+
+    any node   ASK   -> node 0    it was told to stop
+    node 0     HOLD  -> all       "promise a step before which you will not pass"
+    each node  HELD  -> node 0    the step that its loop comes to next, where it pauses
+    node 0     STOP  -> all       the latest of them: all stop there
+
+The threads that look out for other nodes bring and take the messages, so that it does not matter
+what the loops wait for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+ASK, HOLD, HELD, STOP = range(4)
+
+_REPEAT_SECONDS = 10.0
+"""Schedulers and launchers both tell a process: signals so close together mean the same."""
+
+
+class Stopping:
+    """This node's part of it.
+
+    Args:
+        node: this node.
+        nodes: how many there are.
+        send: sends a node a message, one of the four, and a step.
+    """
+
+    def __init__(self, node: int, nodes: int, send: Callable[[int, int, int], None]):
+        self._node, self._nodes, self._send = node, nodes, send
+        self._told_at = 0.0
+        self._told = self._asked = self._holds = False
+        self._step = -1
+        self._stop: int | None = None
+        self._held: dict[int, int] = {}
+        self._change = threading.Condition()
+        self._previous: dict[int, object] = {}
+
+    def on_signals(self, signals: Iterable[signal.Signals]) -> None:
+        """Takes these signals as being told to stop; a later one ends the process at once.
+
+        Signals are taken in the main thread only; in others nothing is done.
+        """
+        if threading.current_thread() is threading.main_thread():
+            for number in signals:
+                previous = signal.signal(number, self._take_signal)
+                self._previous.setdefault(number, previous)
+
+    def tell(self) -> None:
+        """This node is told to stop; may be called from a signal's handler."""
+        self._told = True
+
+    def stops_at(self, step: int, check: Callable[[], None]) -> bool:
+        """Whether all nodes stop after `step`; pauses while they agree.
+
+        Args:
+            step: completed updates; each call's larger than the one before.
+            check: called while it pauses; raises where that is in vain.
+        """
+        if self._nodes == 1:
+            return self._told
+        with self._change:
+            self._step = step
+            while self._holds and self._stop is None:
+                self._change.wait(0.1)
+                check()
+            return self._stop is not None and step >= self._stop
+
+    def look(self) -> None:
+        """Called by the look-out now and then: says what this node was told."""
+        if self._told and not self._asked:
+            self._asked = True
+            self._say(0, ASK, 0)
+
+    def take(self, source: int, what: int, step: int) -> None:
+        """Takes a message; called by the look-out."""
+        if what == ASK and not self._held:
+            self._held = {-1: -1}  # asked twice, it begins once
+            for node in range(self._nodes):
+                self._say(node, HOLD, 0)
+        elif what == HOLD:
+            with self._change:
+                self._holds = True
+                step = self._step + 1
+            self._say(0, HELD, step)
+        elif what == HELD:
+            self._held[source] = step
+            if len(self._held) == self._nodes + 1:
+                for node in range(self._nodes):
+                    self._say(node, STOP, max(self._held.values()))
+        elif what == STOP:
+            with self._change:
+                self._stop = step
+                self._change.notify_all()
+
+    def close(self) -> None:
+        """Gives the signals back."""
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._previous.items():
+                with contextlib.suppress(TypeError):  # one that was not set from Python
+                    signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+            self._previous = {}
+
+    def _say(self, node: int, what: int, step: int) -> None:
+        if node == self._node:
+            self.take(node, what, step)
+        else:
+            self._send(node, what, step)
+
+    def _take_signal(self, number: int, _frame: object) -> None:
+        now = time.monotonic()
+        if self._told and now > self._told_at + _REPEAT_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        if not self._told:
+            self._told_at = now
+        self.tell()

@@ -1,0 +1,465 @@
+"""Checkpoints: saved in the background, whole or not at all, and restored bit for bit."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from .._session import Session
+from .._types import PyTree, Stopped
+from . import _files
+from ._files import COMMON, CheckpointError, DamagedError, Leaf, Manifest, node_folder
+from ._folder import Folder, appears
+from ._resize import fit_leaves, read_resized, spread
+from ._state import (
+    Kept,
+    Value,
+    adopt_flights,
+    check_leaves,
+    describe_layout,
+    flight_arrays,
+    from_host,
+    is_flight,
+    keep_flights,
+    parted_devices,
+    to_host,
+    values_of,
+)
+
+log = logging.getLogger("jdaso")
+
+_DISK_SECONDS = 3600.0
+"""The longest that one node's disk may take."""
+
+_NICE = 15
+
+
+class Checkpoints:
+    """Saves and restores the whole state of a run, in a folder that all nodes see.
+
+    The state is any tree: parameters, optimizer state, BatchNorm statistics, random keys, the
+    position in the data. What an exchange in flight brings is saved with it: the save completes
+    it on the wire but does not merge it, and a restored run merges it at the step where it would
+    have been. So a restored run goes on bit for bit as if it had never stopped, on as many nodes.
+
+    All nodes make it, save and restore together, at the same steps. A save copies the state to the
+    host and returns; a thread writes it. Each node writes its own numbers, node 0 those that are
+    the same everywhere. A checkpoint is complete when all nodes have written theirs: one that was
+    cut short is never used, and the one before it is still there. Every file has a checksum; no
+    pickle, so that a checkpoint from elsewhere cannot run code.
+
+    On another number of nodes: parameters, inner optimizer and all other float leaves become the
+    mean of the old nodes', in float64; integers become node 0's; random keys that differed stay
+    apart. Phases, plateau state and the outer optimizer go on. The exchange in flight is dropped
+    (the mean of the parameters holds what it carried, but for what a narrow wire's rounding still
+    owed it), and so are losses that no exchange has carried yet.
+
+    Args:
+        folder: made where it is missing; on a file system that all nodes share.
+        session: the nodes. Closing it waits for what is being written.
+        every_steps: how often `after` saves.
+        keep_last: how many complete checkpoints stay.
+        keep_best: how many of the best stay besides, by the scores given to `save`.
+        best: ``"max"`` or ``"min"``: which scores are good.
+        stop_signals: signals that ask the run to save and end at the next step that all nodes can
+            reach together; see `after`. They are taken only in the program's main thread.
+
+    Raises:
+        CheckpointError: on all nodes, if one does not see the folder, or another run uses it.
+        ValueError: a setting is out of its range.
+
+    On failure: a save that fails is logged at once; what is complete stays, and `wait` raises.
+
+    Example:
+        >>> import tempfile, jax.numpy as jnp, jdaso
+        >>> from jdaso.checkpoint import Checkpoints
+        >>> with jdaso.Session() as session:
+        ...     checkpoints = Checkpoints(tempfile.mkdtemp(), session, every_steps=2)
+        ...     state, begin = checkpoints.restore({"w": jnp.zeros(3)})
+        ...     for step in range(begin, 4):
+        ...         state = {"w": state["w"] + 1}
+        ...         checkpoints.after(step + 1, state)
+        ...     checkpoints.wait()
+        ...     checkpoints.restore(state)[1]
+        4
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        session: Session,
+        *,
+        every_steps: int = 1000,
+        keep_last: int = 2,
+        keep_best: int = 0,
+        best: str = "max",
+        stop_signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGUSR1),
+    ):
+        for name, value, least in (
+            ("every_steps", every_steps, 1),
+            ("keep_last", keep_last, 1),
+            ("keep_best", keep_best, 0),
+        ):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}.")
+        if best not in ("max", "min"):
+            raise ValueError(f'best must be "max" or "min", got {best!r}.')
+        session.require_usable()
+        self.session, self.every_steps = session, every_steps
+        self._folder = Folder(
+            Path(folder).absolute(), keep_last=keep_last, keep_best=keep_best, best=best
+        )
+        self._node, self._nodes = session.topology.node, session.topology.num_nodes
+        self._shares = session.engine != "instant"  # there each node has its own for all
+        self._buffers: dict[str, np.ndarray] = {}
+        self._flights: list[Kept] = []  # of the last save
+        self._writer: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._run, self._number = self._begin()
+        session.closing.append(self._close)
+        session.control.lookout.stopping.on_signals(stop_signals)
+
+    @property
+    def folder(self) -> Path:
+        """Where they are."""
+        return self._folder.path
+
+    def after(self, step: int, state: PyTree, score: float | None = None) -> None:
+        """Call it after each update: saves where it is time to.
+
+        That is every `every_steps`, and where the run was told to stop: by a signal to any node's
+        process (Slurm's SIGTERM and SIGUSR1 before preemption), all nodes agree on the next step
+        that all can reach, save there, and end with `Stopped`, whose exit status is 75.
+
+        Args:
+            step: completed updates, the same on all nodes.
+            state: what the next update needs.
+            score: see `save`.
+
+        Raises:
+            Stopped: the run was told to stop, and is saved.
+        """
+        stops = self.session.control.lookout.stops_at(step)
+        due = step % self.every_steps == 0
+        if due or stops:
+            self.save(step, state, score)
+        if stops:
+            self.wait()
+            for kept in self._flights:  # what is in flight is saved
+                kept.job.waited = True
+            if self._node == 0:
+                log.warning(
+                    "%s The run was told to stop. It is saved at step %d; start it again to go on.",
+                    self.session.topology.prefix(),
+                    step,
+                )
+            raise Stopped
+
+    def save(self, step: int, state: PyTree, score: float | None = None) -> None:
+        """Copies a state to the host and begins to write it; waits for the save before it.
+
+        Args:
+            step: completed updates, the same on all nodes.
+            state: what the next update needs.
+            score: how good it is, for `keep_best`; the same on all nodes.
+
+        Raises:
+            CheckpointError: the state is not one of this session.
+        """
+        self.session.require_usable()
+        self._join()
+        self._error = None  # what failed before is said; this is a new one
+        self._number += 1
+        state = jax.block_until_ready(state)
+        parted = parted_devices(state, self.session)
+        values = values_of(state, shares=self._shares, parted=parted)
+        flights = self._flights = keep_flights(state, self.session)
+        mine = [value for value in values if self._node == 0 or not value.leaf.common]
+        for leaf, value in mine:
+            buffer = self._buffers.get(leaf.file)
+            self._buffers[leaf.file] = to_host(Value(leaf, value), buffer)
+        manifest = Manifest(
+            run=self._run,
+            number=self._number,
+            step=step,
+            node=self._node,
+            nodes=self._nodes,
+            score=None if score is None else float(score),
+            facts=self._facts(),
+            leaves=tuple(value.leaf for value in values),
+            parted=parted,
+            flights=tuple((x.owner, x.ticket, describe_layout(x.channel)) for x in flights),
+            files={},
+            versions=_versions(),
+        )
+        self._writer = threading.Thread(
+            target=self._write,
+            args=(manifest, self._buffers, flights),
+            name="jdaso-save",
+            daemon=True,
+        )
+        self._writer.start()
+
+    def wait(self) -> None:
+        """Waits until all nodes have written what they were saving.
+
+        Raises:
+            CheckpointError: on all nodes, if the last save of one failed.
+        """
+        self._join()
+        said = "" if self._error is None else str(self._error)
+        self._error = None
+        self._raise_together("wait for a checkpoint", said)
+        if self._node == 0:
+            self._folder.prune()
+
+    def restore(self, like: PyTree, step: int | None = None) -> tuple[PyTree, int]:
+        """The newest complete checkpoint, or that of a step.
+
+        One that is damaged is logged, and the one before it is taken.
+
+        Args:
+            like: a state as the program has it before its first update: the tree, dtypes, shapes
+                and shardings that the result shall have. Make it with ``tx.init``, so that the
+                exchange in flight finds its optimizer.
+            step: which one; the newest where None.
+
+        Returns:
+            The state, and how many updates it has seen; `like` and 0 if there is none.
+
+        Raises:
+            CheckpointError: on all nodes; of other shapes, phases or settings than the program's;
+                or damaged, where `step` was given or none is whole. Names the leaf.
+        """
+        self.session.require_usable()
+        self._join()
+        damaged: list[str] = []
+        for name in self._names(step):
+            try:
+                return self._restore(self.folder / name, like)
+            except DamagedError as error:
+                damaged.append(str(error))
+                log.error("A checkpoint is left out: %s", error)
+        if damaged or step is not None:
+            what = "No checkpoint" if step is None else f"The checkpoint of step {step}"
+            why = damaged[0] if damaged else "There is none."
+            raise CheckpointError(f"{what} in {self.folder} can be restored. {why}")
+        return like, 0
+
+    def steps(self) -> list[int]:
+        """Steps of the complete checkpoints that this node sees, oldest first."""
+        return sorted({manifest.step for _, manifest in self._folder.complete()})
+
+    def _begin(self) -> tuple[str, int]:
+        """Agrees on a name for this run, takes the folder, and sees that all nodes see it.
+
+        Returns:
+            The name, and the number of the last save in the folder.
+        """
+        control, folder, said = self.session.control, self._folder, ""
+        run = control.everyone("open checkpoints", secrets.token_hex(4))[0]
+        if self._node == 0:
+            try:
+                folder.take(run)
+            except OSError as error:
+                said = f"{folder.path} cannot be used ({error})."
+            except CheckpointError as error:
+                said = str(error)
+        self._raise_together("open checkpoints", said)
+        token = folder.token(run)
+        if not appears(token):
+            said = (
+                f"Node {self._node} on host {self.session.topology.host} does not see what node 0 "
+                f"writes to {folder.path}. Give a folder on a file system that all nodes share."
+            )
+        try:
+            self._raise_together("open checkpoints", said)
+        finally:
+            if self._node == 0:
+                token.unlink(missing_ok=True)
+        last = folder.last_number() if self._node == 0 else 0
+        return run, int(control.everyone("open checkpoints", str(last))[0])
+
+    def _facts(self) -> tuple[tuple[str, str], ...]:
+        """Settings of the optimizers of the session."""
+        facts = sorted(self.session.facts.items())
+        return tuple((f"{name} of optimizer {n}", value) for n, x in facts for name, value in x)
+
+    def _write(
+        self, manifest: Manifest, arrays: dict[str, np.ndarray], flights: Sequence[Kept]
+    ) -> None:
+        """The thread: numbers first, the manifest last."""
+        begin = time.perf_counter()
+        with contextlib.suppress(OSError):  # the step goes first; what orbax starts inherits it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        folder = self._folder.of(manifest.step, manifest.number)
+        try:
+            nothing = np.zeros(0)  # of what node 0 writes
+            found = [(leaf, arrays.get(leaf.file, nothing)) for leaf in manifest.leaves]
+            for number, kept in enumerate(flights):
+                found += flight_arrays(number, kept.channel.brought(kept.job), shares=self._shares)
+            folder.mkdir(exist_ok=True)
+            leaves: list[Leaf] = []
+            own = node_folder(self._node)
+            for name, common in ((COMMON, True), (own, False)):
+                part = [(leaf, array) for leaf, array in found if leaf.common == common]
+                if common and self._node != 0:
+                    leaves += [leaf for leaf, _ in part]
+                else:
+                    leaves += _files.write_arrays(folder, name, part)
+            self.session.reach("save")
+            files = _files.checksums(folder, (COMMON, own) if self._node == 0 else (own,))
+            manifest = dataclasses.replace(manifest, leaves=tuple(leaves), files=files)
+            manifest.write(folder)
+            if self._node == 0:
+                self._folder.prune()
+        except Exception as error:
+            self._error = CheckpointError(
+                f"{self.session.topology.prefix(manifest.step)} A checkpoint could not be written "
+                f"to {folder}: {error}. Checkpoints before it are still there."
+            )
+            log.error("%s", self._error)
+            return
+        log.info("saved step %d in %.1f s", manifest.step, time.perf_counter() - begin)
+
+    def _join(self) -> None:
+        """Waits for this node's writing.
+
+        Raises:
+            CheckpointError: the file system does not come back.
+        """
+        if self._writer is not None:
+            self._writer.join(_DISK_SECONDS)
+            if self._writer.is_alive():
+                raise CheckpointError(
+                    f"{self.session.topology.prefix()} A checkpoint was not written to "
+                    f"{self.folder} within {_DISK_SECONDS:g} s. Look for a file system that hangs."
+                )
+            self._writer = None
+
+    def _close(self, after_error: bool) -> None:
+        """With the session: what is being written is finished."""
+        try:
+            if after_error:
+                self._join()
+            else:
+                self.wait()
+        finally:
+            self._folder.give_back()
+
+    def _names(self, step: int | None) -> list[str]:
+        """Complete checkpoints, newest first; the same on all nodes."""
+        found = ""
+        if self._node == 0:
+            wanted = [x for x in self._folder.complete() if step is None or x[1].step == step]
+            found = json.dumps([folder.name for folder, _ in reversed(wanted)])
+        return json.loads(self.session.control.everyone("restore a checkpoint", found)[0])
+
+    def _restore(self, folder: Path, like: PyTree) -> tuple[PyTree, int]:
+        """One checkpoint, on all nodes or on none."""
+        said, first = "", None
+        self.session.reach("restore")
+        try:
+            if not appears(_files.manifest_path(folder, 0)):
+                raise DamagedError(f"{folder} is not seen by node {self._node}.")
+            first = Manifest.read(folder, 0)
+        except DamagedError as error:
+            said = str(error)
+        self._raise_together("restore a checkpoint", said, DamagedError)
+        assert first is not None
+        here = values_of(like, shares=self._shares)
+        self._check_facts(first)
+        if first.nodes != self._nodes:
+            arrays = self._read_resized(folder, first, here)
+        else:
+            arrays = self._read(folder, first, here)
+            adopt_flights(like, self.session, first.flights, arrays)
+        mesh = self.session.mesh
+        leaves = [from_host(value, arrays[value.leaf.file], mesh) for value in here]
+        return jax.tree.unflatten(jax.tree.structure(like), leaves), first.step
+
+    def _check_facts(self, manifest: Manifest) -> None:
+        here = dict(self._facts())
+        alone = manifest.nodes == 1 and not self.session.simulated
+        if self.session.num_nodes == 1 or alone:  # there they decide nothing
+            return
+        for name, value in manifest.facts:
+            if here.get(name) != value:
+                raise CheckpointError(
+                    f"The checkpoint of step {manifest.step} was saved with another value of "
+                    f"{name}: {value}, and here it is {here.get(name, 'absent')}. Restore with "
+                    "the settings that it was saved with."
+                )
+
+    def _read(self, folder: Path, first: Manifest, here: Sequence[Value]) -> dict[str, np.ndarray]:
+        """This node's arrays and the common ones."""
+        said, kind, arrays = "", DamagedError, {}
+        try:
+            appears(_files.manifest_path(folder, self._node))
+            own = first if self._node == 0 else Manifest.read(folder, self._node)
+            if (own.run, own.number) != (first.run, first.number):
+                raise DamagedError(
+                    f"{folder}: the parts of nodes 0 and {self._node} do not belong together."
+                )
+            first.verify(folder, (COMMON,))
+            own.verify(folder, (node_folder(self._node),))
+            saved = [leaf for leaf in own.leaves if not is_flight(leaf)]
+            check_leaves(saved, here, first.parted)
+            for name, of in ((COMMON, first), (node_folder(self._node), own)):
+                leaves = [leaf for leaf in of.leaves if leaf.common == (name == COMMON)]
+                arrays |= _files.read_arrays(folder, name, leaves)
+        except CheckpointError as error:
+            said, kind = str(error), type(error)
+        self._raise_together("restore a checkpoint", said, kind)
+        return arrays
+
+    def _read_resized(
+        self, folder: Path, first: Manifest, here: Sequence[Value]
+    ) -> dict[str, np.ndarray]:
+        """What the parts of all old nodes come to."""
+        said, kind, fitting, arrays = "", DamagedError, {}, {}
+        try:
+            leaves = [leaf for leaf in first.leaves if not is_flight(leaf)]
+            fitting = fit_leaves(leaves, here, first.nodes, first.parted)
+            if self._node == 0:
+                arrays = read_resized(folder, fitting, first.nodes)
+        except CheckpointError as error:
+            said, kind = str(error), type(error)
+        self._raise_together("restore a checkpoint", said, kind)
+        log.warning(
+            "The checkpoint of step %d is of %d nodes, and here are %d: floats become the mean of "
+            "all nodes, and what was in flight is dropped.",
+            first.step,
+            first.nodes,
+            self._nodes,
+        )
+        return spread(here, fitting, first.nodes, arrays, self.session)
+
+    def _raise_together(
+        self, what: str, said: str, kind: type[CheckpointError] = CheckpointError
+    ) -> None:
+        """Raises on all nodes what any of them says."""
+        mine = f"{kind.__name__}|{said}" if said else ""
+        everyone = self.session.control.everyone(what, mine, limit_seconds=2 * _DISK_SECONDS)
+        for text in everyone:
+            if text:
+                name, _, why = text.partition("|")
+                raise (DamagedError if name == "DamagedError" else CheckpointError)(why)
+
+
+def _versions() -> dict[str, str]:
+    from .. import __version__
+
+    return {"jdaso": __version__, "jax": jax.__version__}

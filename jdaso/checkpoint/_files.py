@@ -1,0 +1,349 @@
+"""One node's part of a checkpoint on disk: arrays, as orbax writes them, and a manifest.
+
+    step_00000400-000012/   the twelfth save in this folder
+        common/         arrays that are the same on all nodes, written by node 0
+        node_0/  ...    those that are not, an own folder for each node
+        node_0.json ... manifests: what there is, and a checksum of every file
+
+A manifest is the last thing that a node writes, and it appears whole or not at all. A checkpoint
+is complete when the manifests of all nodes are there, so that a kill at any moment leaves the one
+before it. Nothing here is ever executed: arrays are raw numbers, all else is JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import logging
+import math
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMAT = 1
+COMMON = "common"
+
+_SMALL, _SMALL_BYTES = "jdaso.small", 256 * 2**10
+"""The array that holds all small ones, and what is small."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used; the text names the file or the leaf."""
+
+    __module__ = "jdaso.checkpoint"
+
+
+class DamagedError(CheckpointError):
+    """It is not what was written: an older one may do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One array of a checkpoint.
+
+    Attributes:
+        path: where it is in the tree, as JAX writes it.
+        file: the name of its folder in that of orbax.
+        dtype: of its elements; of random keys ``"key<fry>"`` and alike.
+        shape: of what is in the file.
+        common: whether it is the same on all nodes.
+        field: of a state of jdaso's which field it belongs to, else "".
+        crc: CRC-32 of a small one, which is in a file with others.
+    """
+
+    path: str
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    common: bool
+    field: str = ""
+    crc: int = dataclasses.field(default=0, compare=False)
+
+    def of_devices(self, count: int) -> Leaf | None:
+        """The same with a first axis of devices; None for none."""
+        return dataclasses.replace(self, shape=(count, *self.shape)) if count else None
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What one node wrote.
+
+    Attributes:
+        run: which run of the program wrote it.
+        number: of the save among all in the folder; the same on all nodes.
+        step: completed updates.
+        node: who wrote it.
+        nodes: how many there were.
+        score: what the program said of it, for `Checkpoints(keep_best=...)`.
+        facts: settings of its optimizers, by name.
+        leaves: its arrays.
+        parted: how many local devices have replicas that differ; 0 if they do not.
+        flights: of each exchange in flight the optimizer's number, the ticket, and the layout.
+        files: of each file its size and SHA-256, by its path in the checkpoint.
+        versions: what wrote it.
+    """
+
+    run: str
+    number: int
+    step: int
+    node: int
+    nodes: int
+    score: float | None
+    facts: tuple[tuple[str, str], ...]
+    leaves: tuple[Leaf, ...]
+    parted: int
+    flights: tuple[tuple[int, int, str], ...]
+    files: Mapping[str, tuple[int, str]]
+    versions: Mapping[str, str]
+
+    def write(self, folder: Path) -> None:
+        """Puts it beside the arrays, which are on the disk by then."""
+        body = {"format": FORMAT, **dataclasses.asdict(self)}
+        text = json.dumps({"body": body, "sha256": _digest(_dumps(body))}, indent=1)
+        part = folder / f"node_{self.node}.json.part"
+        with open(part, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, manifest_path(folder, self.node))
+        _sync_folder(folder)
+
+    @classmethod
+    def read(cls, folder: Path, node: int) -> Manifest:
+        """The manifest of one node.
+
+        Raises:
+            DamagedError: it is missing, or not what was written.
+        """
+        path = manifest_path(folder, node)
+        try:
+            text = json.loads(path.read_bytes())
+            body = text["body"]
+            if text["sha256"] != _digest(_dumps(body)):
+                raise ValueError("its checksum is another")
+            if body.pop("format") != FORMAT:
+                raise ValueError(f"its format is not {FORMAT}")
+            body["leaves"] = tuple(
+                Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in body["leaves"]
+            )
+            body["facts"] = tuple((name, value) for name, value in body["facts"])
+            body["flights"] = tuple(tuple(flight) for flight in body["flights"])
+            body["files"] = {name: (size, sha) for name, (size, sha) in body["files"].items()}
+            return cls(**body)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedError(f"{path} is missing or damaged ({error}).") from error
+
+    def verify(self, folder: Path, names: Iterable[str] | None = None) -> None:
+        """Compares every file, or those in folders of these names, with its checksum.
+
+        Raises:
+            DamagedError: one is missing, or differs in any byte; names the leaf.
+        """
+        for name, (size, sha) in self.files.items():
+            if names is not None and name.split("/")[0] not in names:
+                continue
+            path = folder / name
+            try:
+                if path.stat().st_size == size and _digest_of_file(path) == sha:
+                    continue
+                why = "its checksum is another"
+            except OSError as error:
+                why = str(error)
+            raise DamagedError(f"{path} is damaged: {self._leaf_at(folder, name)} ({why}).")
+
+    def _leaf_at(self, folder: Path, name: str) -> str:
+        """Which leaf a damaged file holds."""
+        part, array, *_ = *name.split("/"), ""
+        leaves = [leaf for leaf in self.leaves if leaf.common == (part == COMMON)]
+        if found := [leaf.path for leaf in leaves if leaf.file == array and not _is_small(leaf)]:
+            return f"leaf {found[0]}"
+        if array != _SMALL:
+            return "the list of its arrays"
+        data, begin = b"", 0
+        with contextlib.suppress(OSError):
+            data = (folder / name).read_bytes()
+        for leaf in filter(_is_small, leaves):
+            end = begin + _nbytes(leaf)
+            if zlib.crc32(data[begin:end]) != leaf.crc:
+                return f"leaf {leaf.path}"
+            begin = end
+        return "the shape of its small leaves"
+
+
+def manifest_path(folder: Path, node: int) -> Path:
+    """Where a node's manifest is."""
+    return folder / f"node_{node}.json"
+
+
+def node_folder(node: int) -> str:
+    """The folder of one node's own arrays."""
+    return f"node_{node}"
+
+
+def plain_dtype(dtype: str) -> str:
+    """What NumPy calls the numbers of a dtype; random keys are words."""
+    return "uint32" if dtype.startswith("key<") else dtype
+
+
+def write_arrays(
+    folder: Path, name: str, arrays: Sequence[tuple[Leaf, np.ndarray]]
+) -> tuple[Leaf, ...]:
+    """Writes arrays to ``folder / name``, by orbax; the leaves, small ones with a checksum.
+
+    Each large array is a file, so that damage has the name of a leaf. Small ones are one array of
+    bytes: file systems of clusters are slow with many small files.
+    """
+    ocp = _orbax()
+    shutil.rmtree(folder / name, ignore_errors=True)
+    tree = {leaf.file: array for leaf, array in arrays if not _is_small(leaf)}
+    small = [array.tobytes() for leaf, array in arrays if _is_small(leaf)]
+    if any(small):
+        tree[_SMALL] = np.frombuffer(b"".join(small), np.uint8)
+    if tree:
+        with _checkpointer(ocp) as checkpointer:
+            checkpointer.save(folder.absolute() / name, tree)
+    sums = map(zlib.crc32, small)
+    leaves = (leaf for leaf, _ in arrays)
+    return tuple(dataclasses.replace(x, crc=next(sums)) if _is_small(x) else x for x in leaves)
+
+
+def read_arrays(folder: Path, name: str, leaves: Sequence[Leaf]) -> dict[str, np.ndarray]:
+    """The arrays of these leaves, all that were written there; `Manifest.verify` comes before.
+
+    Returns:
+        The arrays, by `Leaf.file`.
+
+    Raises:
+        DamagedError: orbax cannot read one, or it is not what the manifest says.
+    """
+    ocp = _orbax()
+    names = [leaf.file for leaf in leaves if not _is_small(leaf)]
+    small = [leaf for leaf in leaves if _is_small(leaf)]
+    ends = list(itertools.accumulate((_nbytes(leaf) for leaf in small), initial=0))
+    names += [_SMALL] * bool(ends[-1])
+    found: dict[str, Any] = {}
+    if names:
+        as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
+        args = ocp.args.PyTreeRestore(item=dict.fromkeys(names, 0), restore_args=as_numpy)
+        try:
+            with _checkpointer(ocp) as checkpointer:
+                found = checkpointer.restore(folder.absolute() / name, args=args)
+        except Exception as error:  # of orbax, tensorstore, or what they are built on
+            raise DamagedError(f"{folder / name} cannot be read: {error}") from error
+    packed = found.pop(_SMALL, np.zeros(0, np.uint8))
+    if packed.shape != (ends[-1],):
+        raise DamagedError(f"{folder / name}: its small leaves have another size.")
+    for leaf, begin, end in zip(small, ends, ends[1:], strict=False):
+        array = np.array(packed[begin:end]).view(plain_dtype(leaf.dtype))
+        found[leaf.file] = array.reshape(leaf.shape)
+    for leaf in leaves:
+        array = found[leaf.file]
+        if (array.shape, array.dtype) != (leaf.shape, np.dtype(plain_dtype(leaf.dtype))):
+            raise DamagedError(f"{folder / name}, leaf {leaf.path}: its shape is another.")
+    return found
+
+
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Size and SHA-256 of every file below these folders, which are on the disk afterwards."""
+    found = {}
+    for name in names:
+        for path in sorted((folder / name).rglob("*")):
+            if path.is_file():
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
+                size = path.stat().st_size
+                found[path.relative_to(folder).as_posix()] = (size, _digest_of_file(path))
+            else:
+                _sync_folder(path)
+        if (folder / name).is_dir():
+            _sync_folder(folder / name)
+    return found
+
+
+def complete(folder: Path) -> Manifest | None:
+    """Node 0's manifest, if those of all nodes of its run are there."""
+    try:
+        first = Manifest.read(folder, 0)
+    except DamagedError:
+        return None
+    others = (manifest_path(folder, node) for node in range(1, first.nodes))
+    return first if all(path.is_file() for path in others) else None
+
+
+def remove(folder: Path) -> None:
+    """Removes a checkpoint; if that is cut short, what is left is not a complete one."""
+    with contextlib.suppress(OSError):
+        manifest_path(folder, 0).unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _orbax() -> Any:
+    try:
+        import orbax.checkpoint as ocp
+    except ImportError as error:
+        raise ImportError(
+            f'Checkpoints need orbax-checkpoint ({error}). Run pip install "jdaso[checkpoint]".'
+        ) from error
+    return ocp
+
+
+@contextlib.contextmanager
+def _checkpointer(ocp: Any):
+    absl = logging.getLogger("absl")
+    absl.addFilter(_is_news)
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_compression=False)
+    checkpointer = ocp.Checkpointer(handler)
+    try:
+        yield checkpointer
+    finally:
+        checkpointer.close()
+        absl.removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether orbax warns of something; that it is told to write no OCDBT is nothing."""
+    return "Skipping merge of OCDBT" not in str(record.msg)
+
+
+def _place(leaf: Leaf, node: int) -> str:
+    return f"{COMMON if leaf.common else node_folder(node)}/{leaf.file}"
+
+
+def _nbytes(leaf: Leaf) -> int:
+    return math.prod(leaf.shape) * np.dtype(plain_dtype(leaf.dtype)).itemsize
+
+
+def _is_small(leaf: Leaf) -> bool:
+    return _nbytes(leaf) < _SMALL_BYTES
+
+
+def _dumps(body: Any) -> bytes:
+    return json.dumps(body, sort_keys=True).encode()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest_of_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

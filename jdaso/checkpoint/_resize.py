@@ -1,0 +1,129 @@
+"""A checkpoint of other nodes: what becomes of the numbers of P nodes on P' of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._packing import is_float
+from .._session import Session
+from ._files import COMMON, CheckpointError, Leaf, Manifest, node_folder, plain_dtype, read_arrays
+from ._state import Value
+
+_OF_MANY = ("anchor", "snapshot", "error", "outer", "flight")
+"""Fields that are empty where there is one node only."""
+
+_BEGUN_ANEW = ("ticket", "drift", "loss")
+"""Fields of what is under way: nothing is."""
+
+
+def fit_leaves(
+    saved: Sequence[Leaf], here: Sequence[Value], nodes: int, parted: int
+) -> dict[str, Leaf]:
+    """Which saved leaf goes where, by file.
+
+    Raises:
+        CheckpointError: the trees differ beyond what one node lacks.
+    """
+    of_path = {leaf.path: leaf for leaf in saved}
+    fitting = {}
+    for leaf, _ in here:
+        other = of_path.pop(leaf.path, None)
+        if other is not None and other.dtype == leaf.dtype:
+            if other.shape == leaf.shape or (parted and other.shape == (parted, *leaf.shape)):
+                fitting[leaf.file] = other
+                continue
+        if other is None and nodes == 1 and leaf.field in ("snapshot", "error", "flight"):
+            continue
+        if other is None and nodes == 1 and leaf.field in ("anchor", "outer"):
+            raise CheckpointError(
+                f"The checkpoint is of one node, which keeps no {leaf.field}, and leaf {leaf.path} "
+                'is needed on several. Go on with merge="corrected" or "paper" and '
+                'wire="float32", or on one node.'
+            )
+        said = "absent" if other is None else str(other)
+        raise CheckpointError(f"Leaf {leaf.path} is {said} in the checkpoint and {leaf} here.")
+    for leaf in of_path.values():
+        if leaf.field not in _OF_MANY:
+            raise CheckpointError(
+                f"The checkpoint has a leaf {leaf.path}, {leaf}, which the state here has not."
+            )
+    return fitting
+
+
+def read_resized(folder: Path, fitting: dict[str, Leaf], nodes: int) -> dict[str, np.ndarray]:
+    """One set of arrays for the parts of all nodes: floats averaged, the rest node 0's.
+
+    In float64. Random keys are stacked, one of each node.
+
+    Raises:
+        CheckpointError: a part is missing or damaged.
+    """
+    own = {file: leaf for file, leaf in fitting.items() if not leaf.common}
+    found: dict[str, np.ndarray] = {}
+    totals: dict[str, np.ndarray] = {}
+    keys: dict[str, list[np.ndarray]] = {}
+    for node in range(nodes):
+        manifest = Manifest.read(folder, node)
+        manifest.verify(folder)
+        parts = [leaf for leaf in manifest.leaves if not leaf.common]
+        arrays = read_arrays(folder, node_folder(node), parts)
+        if node == 0:
+            parts = [leaf for leaf in manifest.leaves if leaf.common]
+            arrays |= read_arrays(folder, COMMON, parts)
+            found = {file: arrays[leaf.file] for file, leaf in fitting.items()}
+        for file, leaf in own.items():
+            array = arrays[leaf.file]
+            if leaf.dtype.startswith("key<"):
+                keys.setdefault(file, []).append(array)
+            elif is_float(array.dtype):
+                wide = np.complex128 if np.iscomplexobj(array) else np.float64
+                totals[file] = totals.get(file, 0) + array.astype(wide)
+    found |= {file: (x / nodes).astype(found[file].dtype) for file, x in totals.items()}
+    return found | {file: np.stack(of_nodes) for file, of_nodes in keys.items()}
+
+
+def spread(
+    here: Sequence[Value],
+    fitting: dict[str, Leaf],
+    nodes: int,
+    read: dict[str, np.ndarray],
+    session: Session,
+) -> dict[str, np.ndarray]:
+    """Gives all nodes what node 0 has read; by file."""
+    found = {}
+    for leaf, value in here:
+        dtype = np.dtype(plain_dtype(leaf.dtype))
+        if leaf.file not in fitting:
+            found[leaf.file] = np.zeros(leaf.shape, dtype)
+            continue
+        key, shape = leaf.dtype.startswith("key<"), fitting[leaf.file].shape
+        room = np.zeros((nodes, *shape) if key and not leaf.common else shape, dtype)
+        array = session.control.broadcast(read.get(leaf.file, room))
+        if key and not leaf.common:
+            array = _own_keys(array, jax.random.key_impl(value), session)
+        elif array.shape != leaf.shape:  # of local devices that had parted
+            array = array.mean(0, dtype=np.float64) if is_float(dtype) else array[0]
+        if leaf.field in _BEGUN_ANEW:
+            array = np.zeros_like(array)
+        found[leaf.file] = np.asarray(array, dtype)
+    return found
+
+
+def _own_keys(of_nodes: np.ndarray, impl, session: Session) -> np.ndarray:
+    """A key for this node: an old node's, and where there are more nodes than old ones a new one.
+
+    Keys that were the same on all nodes stay the same.
+    """
+    if (of_nodes == of_nodes[0]).all():
+        return of_nodes[0]
+    turn, node = divmod(session.node, len(of_nodes))
+    if turn == 0:
+        return of_nodes[node]
+    keys = jax.random.wrap_key_data(jnp.asarray(of_nodes[node]), impl=impl)
+    flat = jax.vmap(lambda key: jax.random.fold_in(key, turn))(keys.reshape(-1))
+    return np.asarray(jax.random.key_data(flat.reshape(keys.shape)))

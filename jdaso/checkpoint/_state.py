@@ -1,0 +1,307 @@
+"""A training state as arrays on the host, and back: which leaves there are, and whose they are."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._averaging import DasoState
+from .._engine._channel import Channel, Flight, Job
+from .._session import Session
+from .._synchronous import SynchronousState
+from .._types import PyTree
+from ._files import CheckpointError, DamagedError, Leaf
+
+# Fields that are the same on all nodes at every step; node 0 writes them for all.
+_COMMON = {
+    DasoState: {
+        "optimizer",
+        "step",
+        "ticket",
+        "started",
+        "drift",
+        "phase",
+        "anchor",
+        "outer",
+        "weight",
+    },
+    SynchronousState: {"step", "inner", "weight"},
+}
+
+
+class _Field(NamedTuple):
+    """Where a leaf belongs."""
+
+    name: str
+    common: bool
+
+
+class Value(NamedTuple):
+    """One leaf of a state, and how it is saved."""
+
+    leaf: Leaf
+    value: Any
+
+
+class Kept(NamedTuple):
+    """An exchange in flight, whose result a save waits for."""
+
+    owner: int
+    ticket: int
+    channel: Channel
+    job: Job
+
+
+def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
+    """The leaves of a state.
+
+    Args:
+        state: any tree.
+        shares: whether nodes hold something in common.
+        parted: how many local devices have replicas that differ (`local_every`); 0 if they do not.
+    """
+    flat = jax.tree_util.tree_flatten_with_path(state)[0]
+    fields = jax.tree.leaves(
+        jax.tree.map(_fields_of, state, is_leaf=_is_ours), is_leaf=lambda x: isinstance(x, _Field)
+    )
+    names: set[str] = set()
+    found = []
+    for (path, value), (field, common) in zip(flat, fields, strict=True):
+        where = jax.tree_util.keystr(path)
+        simple = jax.tree_util.keystr(path, simple=True, separator=".")
+        array = _data(value)
+        if array.dtype.kind in "OUS":
+            raise CheckpointError(
+                f"Leaf {where} is a {type(value).__name__}, and a checkpoint holds numbers. Leave "
+                "it out of the state."
+            )
+        shape = tuple(np.shape(array))
+        if parted and _devices(value) == parted:
+            shape = (parted, *shape)
+        file = _file_name(simple, names)
+        common = common and shares
+        leaf = Leaf(where, file, _dtype(value), shape, common, field)
+        found.append(Value(leaf, value))
+    return found
+
+
+def parted_devices(state: PyTree, session: Session) -> int:
+    """How many local devices hold replicas of their own; 0 where they are the same."""
+    drifts = [int(np.max(np.asarray(x.drift))) for x in _dasos(state)]
+    return len(session.devices) if len(session.devices) > 1 and any(drifts) else 0
+
+
+def to_host(value: Value, buffer: np.ndarray | None) -> np.ndarray:
+    """A copy on the host, in `buffer` if that fits."""
+    array = _data(value.value)
+    if value.leaf.shape != tuple(np.shape(array)):
+        array = np.stack([np.asarray(shard.data) for shard in array.addressable_shards])
+    array = np.asarray(array)
+    if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
+        return np.array(array)
+    np.copyto(buffer, array)
+    return buffer
+
+
+def from_host(value: Value, array: np.ndarray, mesh: jax.sharding.Mesh) -> Any:
+    """What was saved, as the leaf in whose place it goes: its type, sharding and devices.
+
+    Of local devices that had parted each gets its own, on all of `mesh`.
+    """
+    like = value.value
+    if not isinstance(like, jax.Array):
+        if isinstance(like, np.ndarray):
+            return array
+        return type(like)(array.item())
+    if value.leaf.dtype.startswith("key<"):
+        keys = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
+        return jax.device_put(keys, like.sharding) if like.committed else keys
+    if array.shape != like.shape:
+        everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        pairs = zip(array, mesh.devices.flat, strict=True)
+        shards = [jax.device_put(x, device) for x, device in pairs]
+        return jax.make_array_from_single_device_arrays(like.shape, everywhere, shards)
+    if like.committed:
+        return jax.device_put(array, like.sharding)
+    if like.weak_type and array.ndim == 0:
+        return jnp.asarray(array.item())
+    return jnp.asarray(array)
+
+
+def check_leaves(saved: Sequence[Leaf], here: Sequence[Value], parted: int) -> None:
+    """Compares a checkpoint with the state that it is to be put into.
+
+    Where `parted` devices had replicas of their own, what is saved has an axis of devices.
+
+    Raises:
+        CheckpointError: they are not of the same tree, shapes and dtypes; names the leaf.
+    """
+    of_path = {leaf.path: leaf for leaf in saved}
+    for leaf, _ in here:
+        other = of_path.pop(leaf.path, None)
+        if other is None:
+            raise CheckpointError(
+                f"The checkpoint has no leaf {leaf.path}, which is {leaf} here. Restore into a "
+                "state of the program that saved it."
+            )
+        if other != leaf and other != leaf.of_devices(parted):
+            raise CheckpointError(
+                f"Leaf {leaf.path} is {other} in the checkpoint and {leaf} here. Restore into a "
+                "state of the program that saved it."
+            )
+    if of_path:
+        path, leaf = next(iter(of_path.items()))
+        raise CheckpointError(
+            f"The checkpoint has a leaf {path}, {leaf}, which the state here has not. Restore "
+            "into a state of the program that saved it."
+        )
+
+
+def keep_flights(state: PyTree, session: Session) -> list[Kept]:
+    """The exchanges that a state has in flight.
+
+    Raises:
+        CheckpointError: one is not known to this session.
+    """
+    found: list[Kept] = []
+    if session.simulated or session.num_nodes == 1:  # there the state carries it
+        return found
+    for owner, ticket in _tickets(state):
+        for channel in _channels(session, owner):
+            known = [x for x in found if x.channel is channel and x.ticket == ticket]
+            job = None if known else channel.kept(ticket)
+            if job is not None:
+                found.append(Kept(owner, ticket, channel, job))
+                break
+        else:
+            raise CheckpointError(
+                f"The state has an exchange in flight (ticket {ticket}) that this session does "
+                "not know. Save the state that the last update returned."
+            )
+    return found
+
+
+def is_flight(leaf: Leaf) -> bool:
+    """Whether it is not of the state, but of an exchange in flight."""
+    return leaf.path.startswith("<")
+
+
+def flight_arrays(number: int, flight: Flight, *, shares: bool) -> list[tuple[Leaf, np.ndarray]]:
+    """What an exchange brought, as arrays to save; see `values_of`."""
+    arrays = {"rows": flight.rows, "heads": flight.heads}
+    arrays |= {f"residual{k}": x for k, x in enumerate(flight.residuals)}
+    found = []
+    for name, array in arrays.items():
+        file, common = f"exchange{number}.{name}", shares and name in ("rows", "heads")
+        found.append((Leaf(f"<{file}>", file, str(array.dtype), array.shape, common), array))
+    return found
+
+
+def describe_layout(channel: Channel) -> str:
+    """What two layouts share only if one's rows can be read as the other's."""
+    layout = channel.layout
+    leaves = ", ".join(f"{leaf.path} {leaf}" for leaf in layout.leaves)
+    return f"{channel.wire.name}, rows {layout.widths}, leaves {leaves}"
+
+
+def adopt_flights(
+    state: PyTree,
+    session: Session,
+    flights: Sequence[tuple[int, int, str]],
+    arrays: Mapping[str, np.ndarray],
+) -> None:
+    """Registers what saved exchanges brought, so that they are merged where they would have been.
+
+    Raises:
+        CheckpointError: no optimizer here has such exchanges.
+    """
+    for number, (owner, ticket, layout) in enumerate(flights):
+        channels = _channels(session, owner)
+        fitting = [channel for channel in channels if describe_layout(channel) == layout]
+        if not fitting:
+            raise CheckpointError(
+                f"The checkpoint has an exchange of optimizer {owner} in flight that no optimizer "
+                f"here could have started: {layout}."
+            )
+        (channel,) = fitting[:1]
+        residuals = [f"exchange{number}.residual{k}" for k in range(len(channel.layout.widths))]
+        flight = Flight(
+            arrays[f"exchange{number}.rows"],
+            tuple(arrays[name] for name in residuals),
+            arrays[f"exchange{number}.heads"],
+        )
+        place = channel.staging.places[0].whole
+        if (flight.rows.shape, flight.rows.dtype) != (place.shape, place.dtype):
+            raise DamagedError("An exchange in flight does not have the size that its layout says.")
+        channel.adopt(ticket, owner, flight)
+
+
+def _channels(session: Session, owner: int) -> list[Channel]:
+    """Those of one optimizer's late exchanges; all nodes ask together."""
+    return [x.channel() for (number, _), x in session.completions.items() if number == owner]
+
+
+def _dasos(state: PyTree) -> list[DasoState]:
+    is_daso = lambda x: isinstance(x, DasoState)  # noqa: E731
+    return [x for x in jax.tree.leaves(state, is_leaf=is_daso) if is_daso(x)]
+
+
+def _tickets(state: PyTree) -> list[tuple[int, int]]:
+    """Optimizer and ticket of each exchange in flight."""
+    pairs = [
+        tuple(int(np.max(np.asarray(x))) for x in (daso.optimizer, daso.ticket))
+        for daso in _dasos(state)
+    ]
+    return [(owner, ticket) for owner, ticket in pairs if ticket]
+
+
+def _is_ours(x: Any) -> bool:
+    return type(x) in _COMMON
+
+
+def _fields_of(x: Any) -> Any:
+    """Of each leaf of a state of ours the field that it belongs to."""
+    if not _is_ours(x):
+        return _Field("", common=False)
+    fields = (_Field(name, name in _COMMON[type(x)]) for name in x._fields)
+    return [jax.tree.map(lambda _, y=y: y, getattr(x, y.name)) for y in fields]
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def _devices(value: Any) -> int:
+    """On how many devices there is a replica."""
+    if not isinstance(value, jax.Array) or _is_key(value) or not value.is_fully_replicated:
+        return 0
+    return len(value.sharding.device_set)
+
+
+def _data(value: Any) -> Any:
+    """A leaf as what has a NumPy dtype."""
+    if _is_key(value):
+        return jax.random.key_data(value)
+    return value if isinstance(value, jax.Array | np.ndarray) else np.asarray(value)
+
+
+def _dtype(value: Any) -> str:
+    return str(value.dtype) if _is_key(value) else str(_data(value).dtype)
+
+
+def _file_name(path: str, taken: set[str]) -> str:
+    """A name that any file system takes, and that no other leaf has."""
+    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", path).strip(".") or "leaf"
+    if len(name) > 120:
+        name = f"{name[:100]}-{zlib.crc32(path.encode()):08x}"
+    number, plain = 1, name
+    while name.lower() in taken:
+        number, name = number + 1, f"{plain}~{number}"
+    taken.add(name.lower())
+    return name

@@ -1,0 +1,190 @@
+"""Faults on purpose, for tests and drills: what breaks, on which node, and when."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._averaging import DasoState
+from ._packing import is_float
+from ._session import Session
+from ._types import PyTree
+
+VARIABLE = "JDASO_FAULTS"
+POINTS = ("flight", "save", "restore")
+ACTIONS = ("kill", "stop", "segfault", "exit", "raise", "hang", "flip", "nan", "delay")
+_FORM = re.compile(r"(\d+)@([\w-]+):([a-z]+)(?:=([0-9.]+))?")
+
+
+class InjectedError(RuntimeError):
+    """The exception of the fault ``raise``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        node: where.
+        when: after so many updates; or, the first time, in a phase (``"warm-up"``, ``"cycling"``,
+            ``"cool-down"``), with an exchange in flight (``"flight"``), in the background of a save
+            (``"save"``), or in a restore (``"restore"``).
+        action: ``"kill"``, ``"stop"`` (SIGSTOP, then SIGCONT), ``"segfault"``, ``"exit"``,
+            ``"raise"``, ``"hang"`` (holding Python's lock), ``"flip"`` (the lowest bit of the first
+            parameter), ``"nan"`` (in its place) or ``"delay"``.
+        seconds: how long it stops, hangs or delays.
+    """
+
+    node: int
+    when: int | str
+    action: str
+    seconds: float = 1.0
+
+    def __post_init__(self):
+        if self.action not in ACTIONS:
+            raise ValueError(f"A fault is one of {', '.join(ACTIONS)}, got {self.action!r}.")
+        if self.action in ("flip", "nan") and self.when in ("save", "restore"):
+            raise ValueError(f'"{self.action}" needs a state, and there is none at {self.when!r}.')
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """A fault from ``NODE@WHEN:ACTION`` or ``NODE@WHEN:ACTION=SECONDS``, as ``1@40:kill``."""
+        found = _FORM.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(
+                f"{text!r} is no fault. Write NODE@WHEN:ACTION, as 1@40:kill or 0@save:stop=3; "
+                f"actions are {', '.join(ACTIONS)}."
+            )
+        node, when, action, seconds = found.groups()
+        given = {} if seconds is None else {"seconds": float(seconds)}
+        return cls(int(node), int(when) if when.isdigit() else when, action, **given)
+
+
+class Faults:
+    """Makes faults happen on this node.
+
+    Args:
+        faults: which; of those of ``JDASO_FAULTS``, separated by semicolons, where None.
+        session: the nodes.
+        folder: where it is noted what has happened, so that a run that is started again does not
+            meet the same fault again; None forgets with the process.
+
+    Example:
+        >>> import jdaso, jax.numpy as jnp
+        >>> from jdaso.faults import Fault, Faults
+        >>> with jdaso.Session() as session:
+        ...     faults = Faults([Fault(0, 3, "nan")], session)
+        ...     for step in range(4):
+        ...         params = faults.at(step, {"w": jnp.ones(2)})
+        >>> params["w"]
+        Array([nan,  1.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        faults: Iterable[Fault] | None,
+        session: Session,
+        folder: str | Path | None = None,
+    ):
+        if faults is None:
+            parts = os.environ.get(VARIABLE, "").split(";")
+            faults = [Fault.parse(part) for part in parts if part.strip()]
+        self._mine = [fault for fault in faults if fault.node == session.node]
+        self._session = session
+        self._folder = None if folder is None else Path(folder)
+        self._done: set[Fault] = set()
+        session.reach = self._reach
+
+    def at(self, step: int, params: PyTree, opt_state: PyTree = None) -> PyTree:
+        """Call it with what the next update gets; returns the parameters, changed or not.
+
+        Args:
+            step: completed updates.
+            params: the parameters.
+            opt_state: for faults with an exchange in flight.
+        """
+        phase = self._session.control.lookout.phase_of(step)
+        for fault in self._mine:
+            here = fault.when in (step, phase) or (fault.when == "flight" and _flies(opt_state))
+            if here and self._is_new(fault):
+                params = self._act(fault, params)
+        return params
+
+    def _reach(self, point: str) -> None:
+        """The session's program reaches a point that has no step."""
+        for fault in self._mine:
+            if fault.when == point and self._is_new(fault):
+                self._act(fault, None)
+
+    def _is_new(self, fault: Fault) -> bool:
+        name = f"fault-{fault.node}-{fault.when}-{fault.action}"
+        if fault in self._done or (self._folder is not None and (self._folder / name).exists()):
+            return False
+        self._done.add(fault)
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / name).touch()
+        return True
+
+    def _act(self, fault: Fault, params: PyTree) -> PyTree:
+        sys.stderr.write(f"{self._session.topology.prefix()} fault: {fault.action}\n")
+        sys.stderr.flush()
+        process = os.getpid()
+        if fault.action == "kill":
+            os.kill(process, signal.SIGKILL)
+        elif fault.action == "stop":
+            wake = f"sleep {fault.seconds}; kill -CONT {process}"
+            subprocess.Popen(["sh", "-c", wake], start_new_session=True)
+            os.kill(process, signal.SIGSTOP)
+        elif fault.action == "segfault":
+            ctypes.string_at(0)
+        elif fault.action == "exit":
+            os._exit(3)
+        elif fault.action == "raise":
+            raise InjectedError(f"a fault on purpose on node {fault.node}")
+        elif fault.action == "hang":
+            ctypes.PyDLL(None).usleep(int(fault.seconds * 1e6))
+        elif fault.action == "delay":
+            time.sleep(fault.seconds)
+        else:
+            return _spoil(params, fault.action)
+        return params
+
+
+def _flies(opt_state: PyTree) -> bool:
+    is_daso = lambda x: isinstance(x, DasoState)  # noqa: E731
+    states = [x for x in jax.tree.leaves(opt_state, is_leaf=is_daso) if is_daso(x)]
+    return any(int(np.max(np.asarray(state.ticket))) for state in states)
+
+
+def _spoil(params: PyTree, action: str) -> PyTree:
+    """Changes the first number of the first float leaf."""
+    leaves, tree = jax.tree.flatten(params)
+    for k, leaf in enumerate(leaves):
+        if is_float(jnp.result_type(leaf)) and np.size(leaf):
+            array = np.array(leaf)
+            if action == "nan":
+                array.reshape(-1)[0] = np.nan
+            else:
+                array.reshape(-1).view(np.uint8)[0] ^= 1
+            leaves[k] = _like(leaf, array)
+            break
+    return jax.tree.unflatten(tree, leaves)
+
+
+def _like(leaf: Any, array: np.ndarray) -> Any:
+    committed = isinstance(leaf, jax.Array) and leaf.committed
+    return jax.device_put(array, leaf.sharding) if committed else jnp.asarray(array)

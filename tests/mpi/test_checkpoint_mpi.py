@@ -1,0 +1,254 @@
+"""A run that goes on from a checkpoint is the run that never stopped, bit for bit."""
+
+import os
+import shutil
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import training
+from mpi4py import MPI
+
+import jdaso
+from jdaso.checkpoint import CheckpointError, Checkpoints
+from jdaso.checkpoint._state import values_of
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+EVERY_STEP = "JDASO_TEST_EVERY_STEP" in os.environ
+STEPS = 60 if EVERY_STEP else 20
+PHASES = jdaso.Phases(STEPS, STEPS // 5, STEPS // 5, sync_every=4, delay=3)
+WIRES = ["float32", "bfloat16", "float16", "int8"]
+ENGINES = ["mpi4py", "mpi4jax", "instant"]
+MIXES = [(engine, wire) for engine in ENGINES for wire in WIRES]
+if not EVERY_STEP:
+    more = [pytest.param("mpi4jax", "float16", marks=pytest.mark.any_mpi), ("instant", "bfloat16")]
+    MIXES = [("mpi4py", "float32"), ("mpi4py", "int8"), *more]
+SHAPES = {"bias": (3,), "empty": (0, 2), "weight": (300, 7)}
+
+
+@pytest.fixture
+def folder():
+    name = COMM.bcast(tempfile.mkdtemp() if RANK == 0 else None)
+    yield name
+    COMM.Barrier()
+    if RANK == 0:
+        shutil.rmtree(name)
+
+
+def make(session, wire, merge="corrected", phases=PHASES, shapes=SHAPES):
+    """A state as before the first update, and the update; its noise comes from the state's key."""
+    tx = jdaso.daso(
+        optax.adam(3e-2), phases=phases, session=session, wire=wire, merge=training.merge_of(merge)
+    )
+    params = {name: jnp.ones(shape) for name, shape in shapes.items()}
+    state = {
+        "params": params,
+        "optimizer": tx.init(params),
+        "statistics": {"mean": jnp.zeros(3)},
+        "key": jax.random.fold_in(jax.random.key(7), session.node),
+        "position": 0,
+    }
+
+    @jax.jit
+    def update(params, opt_state, key):
+        key, now = jax.random.split(key)
+        noise = jax.tree.map(lambda x: jax.random.normal(now, x.shape), params)
+        grads = jax.tree.map(lambda x, y: x + y, params, noise)
+        loss = sum(jnp.sum(x**2) for x in jax.tree.leaves(params))
+        updates, opt_state = tx.update(grads, opt_state, params, value=loss)
+        return optax.apply_updates(params, updates), opt_state, key
+
+    def step(state):
+        args = state["params"], state["optimizer"], state["key"]
+        params, optimizer, key = update(*args)
+        mean = state["statistics"]["mean"] * 0.9 + params["bias"]
+        now = {"params": params, "optimizer": optimizer, "key": key}
+        return now | {"statistics": {"mean": mean}, "position": state["position"] + 1}
+
+    return state, step
+
+
+def bits(state):
+    """All numbers of a state but for the ticket's owner, as bytes."""
+    leaves = jax.tree.leaves(state)
+    keys = [jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) for x in leaves]
+    data = [jax.random.key_data(x) if y else x for x, y in zip(leaves, keys, strict=True)]
+    return [np.asarray(x).tobytes() for x in data]
+
+
+@pytest.mark.parametrize(("engine", "wire"), MIXES)
+def test_it_goes_on_as_if_it_had_never_stopped(engine, wire, folder):
+    """Stopped after any step of all phases, also with an exchange in flight."""
+    with jdaso.Session(engine=engine) as session:
+        checkpoints = Checkpoints(folder, session, every_steps=1, keep_last=STEPS)
+        state, step = make(session, wire)
+        history = []
+        for n in range(STEPS):
+            state = step(state)
+            checkpoints.after(n + 1, state)
+            history.append(bits(state))
+        final = bits(jdaso.finalize(state["params"], state["optimizer"], session))
+    in_flight = 0
+    with jdaso.Session(engine=engine) as session:
+        checkpoints = Checkpoints(folder, session)
+        like, step = make(session, wire)
+        assert checkpoints.steps() == list(range(1, STEPS + 1))
+        for stop in range(1, STEPS + 1, 1 if EVERY_STEP else 3):
+            state, begin = checkpoints.restore(like, stop)
+            assert begin == stop == state["position"]
+            in_flight += int(state["optimizer"].ticket) != 0
+            assert bits(state) == history[stop - 1]
+            for n in range(stop, STEPS):
+                state = step(state)
+                assert bits(state) == history[n], (stop, n)
+            assert bits(jdaso.finalize(state["params"], state["optimizer"], session)) == final
+    assert in_flight > STEPS // 10 or SIZE == 1
+
+
+@pytest.mark.any_mpi
+def test_a_save_leaves_the_run_as_it_is(folder):
+    """It completes the exchange on the wire, but the merge stays where it is."""
+    ends = []
+    for saves in (False, True):
+        with jdaso.Session() as session:
+            checkpoints = Checkpoints(folder, session, every_steps=1)
+            state, step = make(session, "bfloat16")
+            for n in range(STEPS):
+                state = step(state)
+                if saves:
+                    checkpoints.after(n + 1, state)
+            ends.append(bits(state))
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.any_mpi
+def test_other_shapes_phases_and_settings_are_refused(folder):
+    with jdaso.Session() as session:
+        checkpoints = Checkpoints(folder, session)
+        state, step = make(session, "float32")
+        checkpoints.save(1, step(state))
+        checkpoints.wait()
+    others = [
+        (
+            dict(shapes=SHAPES | {"weight": (300, 8)}),
+            r"Leaf .*\['weight'\] is float32\[300,7\] in",
+        ),
+        (dict(shapes=SHAPES | {"more": (1,)}), r"has no leaf .*\['more'\]"),
+    ]
+    if SIZE > 1:
+        others += [
+            (dict(phases=jdaso.Phases(STEPS, 2, 2)), "another value of the setting phases"),
+            (dict(merge="paper"), "another value of the setting merge"),
+        ]
+    for settings, said in others:
+        with jdaso.Session() as session:
+            checkpoints = Checkpoints(folder, session)
+            state, _ = make(session, **{"wire": "float32", **settings})
+            with pytest.raises(CheckpointError, match=said):
+                checkpoints.restore(state)
+
+
+@pytest.mark.any_mpi
+def test_a_damaged_leaf_is_named_and_the_checkpoint_before_it_is_taken(folder):
+    with jdaso.Session() as session:
+        checkpoints = Checkpoints(folder, session)
+        state, step = make(session, "float32")
+        states = [state := step(state) for _ in range(2)]
+        for n, now in enumerate(states):
+            checkpoints.save(n + 1, now)
+        checkpoints.wait()
+        if RANK == SIZE - 1:
+            (path,) = checkpoints.folder.glob(f"step_00000002-*/node_{RANK}/jdaso.small/0")
+            data = path.read_bytes()
+            path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        COMM.Barrier()
+        with pytest.raises(CheckpointError, match=r"leaf \['statistics'\]\['mean'\]"):
+            checkpoints.restore(state, 2)
+        restored, begin = checkpoints.restore(state)
+        assert begin == 1 and bits(restored) == bits(states[0])
+
+
+@pytest.mark.skipif(SIZE < 2, reason="needs several nodes")
+@pytest.mark.parametrize("fewer", [True, False])
+def test_on_other_nodes_floats_are_averaged(fewer, folder):
+    """From all nodes to node 0 alone and back, with an exchange in flight."""
+    first = PHASES.warmup_steps + 2
+    sizes = (COMM, MPI.COMM_SELF) if fewer else (MPI.COMM_SELF, COMM)
+    params, ends = None, []
+    for comm in sizes:
+        COMM.Barrier()  # a run of other nodes begins when the one before it has ended
+        if comm is MPI.COMM_SELF and RANK > 0:
+            continue
+        with jdaso.Session(comm, timeout_seconds=20) as session:
+            checkpoints = Checkpoints(folder, session)
+            state, step = make(session, "float32")
+            if comm is sizes[0]:
+                for _ in range(first):
+                    state = step(state)
+                checkpoints.save(first, state)
+                params = jax.device_get(state["params"]["weight"])
+            else:
+                state, begin = checkpoints.restore(state)
+                assert begin == first == state["position"]
+                assert int(state["optimizer"].step) == first
+                assert int(state["optimizer"].ticket) == 0
+                ends.append(np.asarray(state["params"]["weight"]))
+                state = step(state)
+    everyone = COMM.allgather(params)
+    everyone = [x for x in everyone if x is not None]
+    mean = np.mean(np.float64(everyone), axis=0).astype(np.float32)
+    assert all(np.array_equal(end, mean) for end in ends)
+    assert ends or (fewer and RANK > 0)
+
+
+@pytest.mark.skipif(SIZE < 2, reason="needs several nodes")
+@pytest.mark.parametrize(("wire", "merge"), [*((x, "corrected") for x in WIRES), ("int8", "outer")])
+def test_what_is_saved_once_is_the_same_on_all_nodes(wire, merge):
+    """Bit for bit: XLA rounds another program otherwise, and nodes must not have programs apart."""
+    with jdaso.Session() as session:
+        state, step = make(session, wire, merge)
+        for n in range(STEPS):
+            state = step(state)
+            shared = [x for x in values_of(state, shares=True) if x.leaf.common]
+            assert len(shared) > 10
+            for leaf, value, *_ in shared:
+                same = len(set(COMM.allgather(np.asarray(value).tobytes()))) == 1
+                assert same, f"{leaf.path} after {n + 1} updates"
+
+
+@pytest.mark.any_mpi
+def test_two_optimizers_go_on_each_where_it_was(folder):
+    """With an exchange of each in flight."""
+    ends = []
+    for restored in (False, True):
+        with jdaso.Session(engine="mpi4py") as session:
+            checkpoints = Checkpoints(folder, session)
+            txs = [
+                jdaso.daso(optax.sgd(0.1 * k), phases=PHASES, session=session, name=f"number {k}")
+                for k in (1, 2)
+            ]
+            params = [jnp.full(40, 1.0 + session.node) * 0 + 1, jnp.ones(40)]
+            state = params, [tx.init(x) for tx, x in zip(txs, params, strict=True)]
+
+            @jax.jit
+            def step(params, states, n, node=session.node, txs=txs):
+                noise = jax.random.normal(jax.random.fold_in(jax.random.key(node), n), (2, 40))
+                for k, tx in enumerate(txs):
+                    updates, states[k] = tx.update(params[k] + noise[k], states[k], params[k])
+                    params[k] = optax.apply_updates(params[k], updates)
+                return params, states
+
+            begin = 0
+            if restored:
+                state, begin = checkpoints.restore(state)
+                assert begin == PHASES.warmup_steps + 2
+            for n in range(begin, STEPS):
+                state = jax.block_until_ready(step(*state, n))
+                if n + 1 == PHASES.warmup_steps + 2 and not restored:
+                    checkpoints.save(n + 1, state)
+            ends.append(bits(state[0]))
+    assert ends[0] == ends[1]

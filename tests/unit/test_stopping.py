@@ -1,0 +1,95 @@
+"""All nodes stop at one step that no loop has passed, whatever the order of events."""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jdaso._stopping import Stopping
+
+
+def never():
+    raise AssertionError("nobody should pause here")
+
+
+def run(nodes, seed, asking):
+    """Loops and messages of all nodes in a random order; where each stopped."""
+    order = random.Random(seed)
+    wires = {(a, b): [] for a in range(nodes) for b in range(nodes)}
+    parts = [
+        Stopping(p, nodes, lambda to, what, step, p=p: wires[p, to].append((what, step)))
+        for p in range(nodes)
+    ]
+    steps, stopped = [order.randrange(20)] * nodes, {}  # where a restored run begins
+    for node in asking:
+        parts[node].tell()
+    for _ in range(5000):
+        node = order.randrange(nodes)
+        part = parts[node]
+        kind = order.choice(["loop", "look", "take"])
+        pauses = part._holds and part._stop is None
+        if kind == "loop" and node not in stopped and not pauses:
+            steps[node] += 1
+            if part.stops_at(steps[node], never):
+                stopped[node] = steps[node]
+        elif kind == "look":
+            part.look()
+        elif kind == "take":
+            full = [a for a in range(nodes) if wires[a, node]]
+            if full:
+                source = order.choice(full)
+                part.take(source, *wires[source, node].pop(0))
+    return stopped
+
+
+@given(st.integers(2, 6), st.integers(0, 10**6), st.data())
+def test_all_stop_at_the_same_step(nodes, seed, data):
+    asking = data.draw(st.sets(st.integers(0, nodes - 1), min_size=1))
+    stopped = run(nodes, seed, asking)
+    assert len(stopped) == nodes
+    assert len(set(stopped.values())) == 1, stopped
+
+
+def test_nobody_stops_untold():
+    assert run(3, 0, set()) == {}
+
+
+def test_a_loop_pauses_until_the_step_is_known():
+    sent = []
+    part = Stopping(1, 2, lambda *message: sent.append(message))
+    assert not part.stops_at(4, never)
+    part.take(0, 1, 0)  # HOLD
+    assert sent == [(0, 2, 5)]  # HELD: it comes to 5 next
+    threading.Timer(0.2, part.take, (0, 3, 7)).start()  # STOP at 7
+    begin = time.monotonic()
+    assert not part.stops_at(5, lambda: None)
+    assert time.monotonic() - begin > 0.1
+    assert not part.stops_at(6, never)
+    assert part.stops_at(7, never)
+
+
+def test_a_pause_ends_where_it_is_in_vain():
+    part = Stopping(1, 2, lambda *_: None)
+    part.take(0, 1, 0)
+
+    def check():
+        raise RuntimeError("node 0 died")
+
+    with pytest.raises(RuntimeError, match="died"):
+        part.stops_at(1, check)
+
+
+def test_a_signal_tells_it_and_is_given_back():
+    part = Stopping(0, 1, lambda *_: None)
+    before = signal.getsignal(signal.SIGUSR2)
+    part.on_signals([signal.SIGUSR2])
+    assert not part.stops_at(1, never)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert part.stops_at(2, never)
+    part.close()
+    assert signal.getsignal(signal.SIGUSR2) == before

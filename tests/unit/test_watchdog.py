@@ -1,0 +1,179 @@
+"""Who is waited for, when it is said, and when a wait ends."""
+
+import logging
+import math
+
+import pytest
+
+from jdaso import _heartbeat, _watchdog
+from jdaso._heartbeat import CALLS, STARTED, Heartbeats
+from jdaso._lookout import Lookout
+from jdaso._topology import Topology
+from jdaso._watchdog import Patience, Wait
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(_heartbeat, "time", clock)
+    monkeypatch.setattr(_watchdog, "time", clock)
+    return clock
+
+
+def beat(all_nodes, gone=()):
+    """One beat of all nodes but those that are gone."""
+    sent = [(node, all_nodes[node].beat()) for node in range(len(all_nodes)) if node not in gone]
+    for node, payload in sent:
+        for target in all_nodes[node].targets:
+            all_nodes[target].take(payload)
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 7, 64, 200])
+def test_news_reaches_all_in_as_many_beats_as_promised(nodes, clock):
+    everyone = [Heartbeats(node, nodes) for node in range(nodes)]
+    everyone[nodes // 2].note(STARTED, 17)
+    beats = math.ceil(everyone[0].usual_delay_seconds / everyone[0].beat_seconds)
+    for _ in range(beats - 2):  # beside what the look-outs' pauses take
+        clock.now += everyone[0].beat_seconds
+        beat(everyone)
+    assert all(x.table[nodes // 2, STARTED] == 17 for x in everyone)
+    assert all(
+        x.missing(STARTED, 17) == [p for p in range(nodes) if p != nodes // 2] for x in everyone
+    )
+    assert len(everyone[0].targets) <= math.log2(nodes) + 1
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8, 33])
+def test_only_the_one_that_is_gone_is_silent(nodes, clock):
+    everyone = [Heartbeats(node, nodes) for node in range(nodes)]
+    for n in range(40):
+        clock.now += everyone[0].beat_seconds
+        beat(everyone, gone={1} if n >= 20 else set())
+    for node, x in enumerate(everyone):
+        silent = [p for p in range(nodes) if x.silent_seconds(p) > x.usual_delay_seconds]
+        assert silent == [1] or node == 1
+
+
+def test_a_process_that_was_stopped_does_not_blame_the_others(clock, caplog):
+    mine = Heartbeats(0, 3)
+    mine.beat()
+    clock.now += 100
+    mine.beat()
+    assert "did not run for 100.0 s" in caplog.text
+    assert mine.silent_seconds(1) == 0
+
+
+def test_what_is_noted_only_grows():
+    mine = Heartbeats(0, 2)
+    mine.note(CALLS, 5)
+    mine.note(CALLS, 3)
+    assert mine.table[0, CALLS] == 5
+
+
+def lookout_of_three(timeout_seconds=None):
+    return Lookout(Topology(0, 3, "a", hosts=("a", "b", "c")), timeout_seconds)
+
+
+def wait_on(lookout, **settings):
+    about = {"call": 37, "column": STARTED, "step": 36} | settings
+    return Wait(lookout, "exchange", "waits for the exchange started at step 36", **about)
+
+
+def pass_time(clock, wait, seconds):
+    """What ends the wait within so many seconds, looked at every tenth."""
+    for _ in range(round(10 * seconds)):
+        clock.now += 0.1
+        wait._lookout.heartbeats.beat()
+        if (why := wait.why_no_longer()) is not None:
+            return why
+    return None
+
+
+def test_it_names_who_is_missing_within_twice_the_usual_and_two_seconds(clock, caplog):
+    lookout = lookout_of_three()
+    lookout.phase_of = lambda step: "cycling"
+    for seconds in (0.3, 0.8, 0.5):
+        lookout.patience.note("exchange", seconds)
+    lookout.heartbeats.note(STARTED, 37)
+    lookout.heartbeats.table[1, STARTED] = 37
+    wait = wait_on(lookout)
+    assert pass_time(clock, wait, 2.4) is None and not caplog.text
+    pass_time(clock, wait, 1.1)  # 3.5 s < 2 x 0.8 + 2 s
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    text = record.getMessage()
+    assert "[node 0 of 3, host a, step 36] cycling:" in text
+    assert "usual: 0.8 s" in text
+    assert "node 2 (host c) has not been heard of for" in text and "node 1" not in text
+
+
+def test_a_node_that_is_alive_says_where_it_is(clock, caplog):
+    lookout = lookout_of_three()
+    lookout.patience.note("exchange", 0.1)
+    lookout.heartbeats.table[:2, STARTED] = 37
+    wait = wait_on(lookout)
+    lookout.ask_where = lambda nodes: lookout.places.update({2: "train.py:7 in load"})
+    for _ in range(15):
+        lookout.heartbeats._heard[2] = clock.now
+        pass_time(clock, wait, 0.1)
+    assert "node 2 (host c) is alive, at train.py:7 in load" in caplog.text
+
+
+def test_it_is_said_again_when_the_wait_has_doubled(clock, caplog):
+    lookout = lookout_of_three()
+    lookout.patience.note("exchange", 0.5)
+    lookout.heartbeats.table[1:, STARTED] = 37
+    wait = wait_on(lookout)
+    pass_time(clock, wait, 40)
+    assert 3 <= len(caplog.records) <= 6
+
+
+@pytest.mark.parametrize(
+    ("usual", "limit", "silence"), [(None, 600, 60), (1.0, 600, 60), (10.0, 1000, 200)]
+)
+def test_limits_follow_from_what_is_usual(usual, limit, silence):
+    patience = Patience(None)
+    if usual is not None:
+        patience.note("exchange", usual)
+    assert patience.limit_seconds("exchange") == limit
+    assert patience.silence_seconds("exchange") == silence
+    assert Patience(7.0).limit_seconds("exchange") == Patience(7.0).silence_seconds("mean") == 7
+
+
+def test_a_silent_node_is_given_up_and_a_living_one_waited_for(clock):
+    lookout = lookout_of_three()
+    lookout.heartbeats.table[1, STARTED] = 37
+    why = pass_time(clock, wait_on(lookout), 100)
+    assert "node 2 (host c) has not been heard of for 60" in why
+    lookout.heartbeats._heard[:] = clock.now + 1e9  # it is heard of, always
+    why = pass_time(clock, wait_on(lookout), 700)
+    assert "did not end within 600 s" in why and "node 2" in why
+
+
+def test_where_no_call_is_waited_for_silence_tells(clock, caplog):
+    lookout = lookout_of_three()
+    lookout.patience.note("call", 0.1)
+    wait = Wait(lookout, "call", "agrees on where to stop", call=0, column=CALLS, step=9)
+    for _ in range(40):
+        lookout.heartbeats._heard[1] = clock.now
+        pass_time(clock, wait, 0.1)
+    text = caplog.records[0].getMessage()
+    assert "Not arrived: node 2 (host c) has not been heard of" in text and "node 1" not in text
+
+
+def test_time_in_which_this_process_was_stopped_does_not_count(clock):
+    lookout = lookout_of_three(timeout_seconds=5.0)
+    lookout.heartbeats._heard[:] = clock.now + 1e9
+    wait = wait_on(lookout)
+    clock.now += 1000
+    assert wait.why_no_longer() is None
+    assert "within 5 s" in pass_time(clock, wait, 10)

@@ -1,0 +1,187 @@
+"""Means weighted by samples, and nodes that have run out of them, against plain NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jdaso
+
+STEPS, WARMUP, COOLDOWN, EVERY, DELAY = 16, 3, 4, 3, 2
+PHASES = jdaso.Phases(STEPS, WARMUP, COOLDOWN, EVERY, DELAY)
+NODES, SIZE, RATE = 3, 40, 0.1
+START = np.linspace(-1, 1, SIZE, dtype=np.float32)
+
+
+def gradients(seed=0):
+    return np.random.default_rng(seed).normal(size=(STEPS, NODES, SIZE)).astype(np.float32)
+
+
+def weights_of(seed=1):
+    return np.random.default_rng(seed).integers(1, 9, size=(STEPS, NODES)).astype(np.float32)
+
+
+def run(make, grads, weights, losses=None, inner=None):
+    """What each virtual node holds after all updates, and the states after each."""
+    with jdaso.Session(engine="simulated", num_nodes=NODES) as session:
+        tx = make(inner or optax.sgd(RATE), session)
+        params = {"w": jnp.asarray(START)}
+        state = tx.init(params)
+        params, state = jax.tree.map(lambda x: jnp.stack([x] * NODES), (params, state))
+
+        def step(params, state, grad, weight, value):
+            given = {} if weight is None else {"weight": weight}
+            given |= {} if value is None else {"value": value}
+            updates, state = tx.update({"w": grad}, state, params, **given)
+            return optax.apply_updates(params, updates), state
+
+        step = jax.jit(jax.vmap(step, axis_name=session.node_axis))
+        states = []
+        for n in range(len(grads)):
+            weight = None if weights is None else jnp.asarray(weights[n])
+            value = None if losses is None else jnp.asarray(losses[n])
+            params, state = step(params, state, jnp.asarray(grads[n]), weight, value)
+            states.append(state)
+        return np.asarray(params["w"]), states
+
+
+def daso(merge="corrected", wire="float32", blocking="gradients"):
+    return lambda inner, session: jdaso.daso(
+        inner, phases=PHASES, session=session, merge=merge, wire=wire, blocking=blocking
+    )
+
+
+def synchronous(wire="float32", blocking="gradients"):
+    return lambda inner, session: jdaso.synchronous(
+        inner, session=session, wire=wire, blocking=blocking
+    )
+
+
+def reference(grads, weights, merge):
+    """DASO with SGD, by its definition, in float64."""
+    x = np.tile(START.astype(np.float64), (NODES, 1))
+    mean = lambda w, y: (w[:, None] * y).sum(0) / w.sum()  # noqa: E731
+    sent, start, since = None, None, []
+    end = STEPS - COOLDOWN
+    for n, (g, w) in enumerate(zip(grads.astype(np.float64), weights, strict=True)):
+        if not WARMUP <= n < end:
+            x = x - RATE * mean(w, g)
+            if n < end + 2 and n >= end:
+                x = np.tile(mean(w, x), (NODES, 1))
+            continue
+        x = x - RATE * g * (w > 0)[:, None]
+        since.append(w)
+        last = n == end - 1
+        if sent is not None and (n - start >= DELAY or last):
+            (snapshot, target), age = sent, n - start
+            if merge == "corrected":
+                x = x + target - snapshot
+            else:
+                x = (2 * age * x + NODES * target) / (2 * age + NODES)
+            sent = None
+        if last:
+            x = np.tile(mean(np.mean(since, axis=0), x), (NODES, 1))
+        elif n == WARMUP or n - start >= EVERY:
+            sent, start = (x, mean(np.mean(since, axis=0), x)), n
+            since = []
+    return x
+
+
+@pytest.mark.parametrize("merge", ["corrected", "paper"])
+@pytest.mark.parametrize("some_run_out", [False, True])
+def test_every_mean_is_weighted(merge, some_run_out):
+    grads, weights = gradients(), weights_of()
+    if some_run_out:
+        weights[7:, 2] = 0
+        weights[9:, 0] = 0
+    held, _ = run(daso(merge), grads, weights)
+    np.testing.assert_allclose(held, reference(grads, weights, merge), atol=3e-6)
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "float16", "int8"])
+def test_narrow_wires_weigh_alike(wire):
+    grads, weights = gradients(), weights_of()
+    held, _ = run(daso(wire=wire), grads, weights)
+    exact = reference(grads, weights, "corrected")
+    np.testing.assert_allclose(held, exact, atol=0.02)
+    assert np.abs(held - exact).mean() < 2e-3
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+@pytest.mark.parametrize("blocking", ["gradients", "parameters"])
+def test_weights_of_one_change_nothing(wire, blocking):
+    """No bit with float32; a narrow wire's programs round in another order."""
+    grads, ones = gradients(), np.ones((STEPS, NODES), np.float32)
+    plain, _ = run(daso(wire=wire, blocking=blocking), grads, None)
+    weighed, _ = run(daso(wire=wire, blocking=blocking), grads, ones)
+    np.testing.assert_allclose(weighed, plain, rtol=0, atol=0 if wire == "float32" else 1e-6)
+
+
+@pytest.mark.parametrize("blocking", ["gradients", "parameters"])
+def test_samples_as_weights_are_one_process_with_all_samples(blocking):
+    """SGD of a linear model whose nodes hold 1, 5 and 2 samples."""
+    grads, counts = gradients(), np.array([1, 5, 2], np.float32)
+    held, _ = run(synchronous(blocking=blocking), grads, np.tile(counts, (STEPS, 1)))
+    x = START.astype(np.float64)
+    for g in grads:
+        samples = np.repeat(g, counts.astype(int), axis=0)
+        x = x - RATE * samples.mean(axis=0)
+    np.testing.assert_allclose(held, np.tile(x, (NODES, 1)), atol=2e-6)
+
+
+@pytest.mark.parametrize("make", [daso(), daso(merge="paper"), daso(wire="int8"), synchronous()])
+def test_a_node_that_has_run_out_changes_nothing(make):
+    """Whatever its gradients are, the others' numbers are the same."""
+    one, other, weights = gradients(), gradients(), weights_of()
+    weights[6:, 1] = 0
+    other[6:, 1] = 1000 * gradients(5)[6:, 1]
+    inner = optax.adam(1e-2)
+    held, states = run(make, one, weights, inner=inner)
+    again, _ = run(make, other, weights, inner=inner)
+    np.testing.assert_allclose(held, again, atol=1e-6)
+    assert np.isfinite(held).all()
+
+
+@pytest.mark.parametrize(
+    "make", [daso(), daso(blocking="parameters"), synchronous(blocking="parameters")]
+)
+@pytest.mark.parametrize("nodes", [2, 3, 4, 9])
+def test_all_nodes_may_have_run_out(make, nodes, monkeypatch):
+    monkeypatch.setitem(globals(), "NODES", nodes)
+    held, _ = run(make, gradients(), np.zeros((STEPS, nodes), np.float32))
+    assert np.isfinite(held).all() and np.abs(held).max() < 10
+
+
+def test_the_loss_is_weighted_too():
+    losses = np.random.default_rng(2).uniform(1, 2, size=(STEPS, NODES)).astype(np.float32)
+    weights = weights_of()
+    weights[:, 1] = 0
+    _, states = run(daso(), gradients(), weights, losses)
+    phase = states[0].phase
+    np.testing.assert_allclose(phase.loss_weight, weights[0].sum(), rtol=1e-6)
+    np.testing.assert_allclose(phase.loss_sum, (weights * losses)[0].sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("make", [daso, synchronous])
+def test_only_the_ratios_of_weights_count(make, wire):
+    """Powers of two change no bit, however many samples they count."""
+    grads, weights = 30 * gradients(), weights_of()
+    of_all = [np.full((STEPS, NODES), scale) for scale in (1.0, 2.0**17, 2.0**-10)]
+    # The first mean does not know yet what they count, and a narrow wire rounds it otherwise.
+    near = 5e-3 if make is synchronous and wire != "float32" else 1e-5
+    plain, *others = (run(make(wire=wire), grads, each * 1.0)[0] for each in of_all)
+    for other in others:
+        np.testing.assert_allclose(other, plain, atol=near)
+    parts, again = (run(make(wire=wire), grads, c * weights)[0] for c in (1.0, 2.0**-10))
+    np.testing.assert_allclose(again, parts, atol=2e-2 if wire == "int8" else 1e-3)
+
+
+def test_weight_zero_hides_numbers_that_are_not_finite():
+    """An empty batch has the mean 0 / 0."""
+    grads, weights = gradients(), weights_of()
+    weights[2:, 1], grads[2:, 1] = 0, np.nan
+    for make in (daso(), synchronous(), daso(wire="int8")):
+        held, _ = run(make, grads, weights)
+        assert np.isfinite(held).all()
