@@ -82,7 +82,7 @@ def blocking_header(
 
 def at_least_some(weight: Any) -> jax.Array:
     """The weight of parameters that a node sends: if all have run out, there still is a mean."""
-    return jnp.maximum(weight, _LEAST_WEIGHT)
+    return jnp.where(weight >= 0, jnp.maximum(weight, _LEAST_WEIGHT), weight)  # wrong ones stay
 
 
 def weighed(weight: Any, tree: PyTree) -> PyTree:

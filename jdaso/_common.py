@@ -1,13 +1,12 @@
-"""What is to be the same on all nodes: whether it is, which leaf of which node is not, and a cure.
+"""What is to be the same on all nodes, as compiled steps see it: checksums, and whether they agree.
 
-A checksum travels in the header of exchanges that are made anyway. Only where the nodes' differ do
-the hosts ask further.
+They travel in the header of exchanges that are made anyway. Only where they differ do the hosts
+compare further (`_drift`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from typing import Any
 
 import jax
@@ -88,35 +87,3 @@ def apart(heads: jax.Array) -> jax.Array:
 def _counts(heads: jax.Array) -> jax.Array:
     """Which nodes are not left out."""
     return (heads[:, BAD_LEAF] == 0) & (heads[:, CHECKSUM] != LEFT_OUT)
-
-
-def majority(prints: np.ndarray) -> int:
-    """The first node of the largest number of nodes that hold the same; ``[nodes, leaves]``."""
-    rows = [row.tobytes() for row in prints]
-    counts = Counter(rows)
-    return max(range(len(rows)), key=lambda node: (counts[rows[node]], -node))
-
-
-def odd_leaves(prints: np.ndarray, paths: tuple[str, ...]) -> str:
-    """Which nodes hold what differently from the majority, for errors; empty if none does."""
-    right, said = prints[majority(prints)], []
-    for node, row in enumerate(prints):
-        if odd := [path for path, same in zip(paths, row == right, strict=True) if not same]:
-            more = f" and {len(odd) - 3} more leaves" if len(odd) > 3 else ""
-            said.append(f"node {node} in {', '.join(odd[:3])}{more}")
-    return "; ".join(said)
-
-
-def drifted(step: int, odd: str) -> str:
-    """What to say, and to do, where nodes hold what they should not."""
-    if step == 0:
-        return (
-            f"Nodes differ at the first update: {odd}. Give all nodes the same with params = "
-            "jdaso.broadcast(params, session) before tx.init."
-        )
-    return (
-        f"Nodes hold different bits where all should hold the same: {odd}. A bit has changed in "
-        "the memory of one of them, or they do not compute the same. Go on from a checkpoint; let "
-        'the majority decide with on_drift="repair"; or, where nodes are meant to differ, '
-        'on_drift="ignore".'
-    )

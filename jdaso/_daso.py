@@ -178,8 +178,10 @@ def daso(
         state = state._replace(ticket=ticket, started=started, phase=phase)
         act = decide(phases, phase, step, started, ticket)
         given_weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
-        if weight is not None:  # about 1, whatever they count: narrow wires have a range
-            weight = given_weight / state.weight
+        if weight is not None:
+            # One below 0 must not be lost in a sum: the headers say on all nodes who gave it.
+            given_weight = jnp.where(given_weight >= 0, given_weight, jnp.nan)
+            weight = given_weight / state.weight  # about 1: narrow wires have a range
 
         value = mean_locally(value, local_axis)
         together = act.blocking | act.start | act.mean | (drift + 1 >= phase.local_every)

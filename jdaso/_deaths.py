@@ -25,8 +25,8 @@ _RANK = re.compile(rf"{RANK_MARK}(\d+) (\d+) (\S+)")
 
 _HELLO_SECONDS = 1.0
 
-_FAILED, _THROUGH = b"failed.", b"through."
-"""What a rank says to the supervisor later."""
+_FAILED, _THROUGH, _AGAIN = b"failed", b"through", b"again"
+"""What a rank says to the supervisor later: one message each."""
 
 _DEAD = (  # what launchers say of a process that died
     re.compile(r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
@@ -45,11 +45,11 @@ class Deaths:
 
     def __init__(self, path: str):
         self._names: dict[int, str] = {}  # by the process
-        self._ranks: dict[int, socket.socket] = {}  # by file descriptor
-        self._named: dict[int, str] = {}  # the same
-        self._said: list[str] = []  # by the launcher
+        self._ranks: dict[int, tuple[int, socket.socket]] = {}  # by file descriptor
+        self._said: list[tuple[int, str]] = []  # by the launcher: process, what
+        self._through: set[int] = set()  # processes whose session is closed
         self._first: str | None = None
-        self._server = socket.socket(socket.AF_UNIX)
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._server.bind(path)
         self._server.listen(128)
         self._wake, self._waker = os.pipe()
@@ -65,25 +65,25 @@ class Deaths:
             self._name(rank)
             return True
         for found in filter(None, (pattern.search(line) for pattern in _DEAD)):
-            rank = found.groupdict().get("rank")
-            name = f"node {rank} {{}} first (process {found['pid']} on host {found['host']})"
-            if rank is not None or int(found["pid"]) in self._names:
-                self._said.append(self._names.get(int(found["pid"]), name).format("died"))
+            rank, pid = found.groupdict().get("rank"), int(found["pid"])
+            name = f"node {rank} {{}} first (process {pid} on host {found['host']})"
+            if rank is not None or pid in self._names:
+                self._said.append((pid, self._names.get(pid, name).format("died")))
         return False
 
     def first(self) -> str | None:
         """Who it was, once the job has ended."""
         os.close(self._waker)
         self._thread.join(timeout=1.0)
-        for source in (self._poll, self._server, *self._ranks.values()):
+        for source in (self._poll, self._server, *(x for _, x in self._ranks.values())):
             source.close()
         os.close(self._wake)
-        return next(iter((*filter(None, [self._first]), *self._said)), None)
+        said = [what for pid, what in self._said if pid not in self._through]
+        return next(iter((*filter(None, [self._first]), *said)), None)
 
-    def _name(self, rank: re.Match[str]) -> str:
+    def _name(self, rank: re.Match[str]) -> None:
         node, pid, host = rank.groups()
-        name = f"node {node} {{}} first (process {pid} on host {host})"
-        return self._names.setdefault(int(pid), name)
+        self._names[int(pid)] = f"node {node} {{}} first (process {pid} on host {host})"
 
     def _watch(self) -> None:
         while self._first is None:
@@ -93,18 +93,26 @@ class Deaths:
                 if source == self._server.fileno():
                     self._welcome()
                 elif (what := self._heard(source)) is not None:
-                    self._first = self._named[source].format(what)
+                    self._first = self._names[self._ranks[source][0]].format(what)
                     break
 
     def _heard(self, source: int) -> str | None:
-        """What has become of a rank; None of one that is through."""
+        """What has become of a rank, if that is what the job fails of."""
+        pid, connection = self._ranks[source]
         said = b""
         with contextlib.suppress(OSError):
-            said = self._ranks[source].recv(64)
-        if _THROUGH in said:
+            said = connection.recv(64)
+        if said == _THROUGH:
+            self._through.add(pid)
+        elif said == _AGAIN:
+            self._through.discard(pid)
+        elif said == _FAILED:
+            return "failed"
+        elif pid not in self._through:
+            return "died"
+        else:
             self._poll.unregister(source)
-            return None
-        return "failed" if _FAILED in said else "died"
+        return None
 
     def _welcome(self) -> None:
         """A rank of this host says who it is."""
@@ -112,8 +120,8 @@ class Deaths:
             connection, _ = self._server.accept()
             connection.settimeout(_HELLO_SECONDS)
             if rank := _RANK.fullmatch(connection.recv(1024).decode(errors="replace")):
-                self._ranks[connection.fileno()] = connection
-                self._named[connection.fileno()] = self._name(rank)
+                self._name(rank)
+                self._ranks[connection.fileno()] = int(rank[2]), connection
                 self._poll.register(connection, select.EPOLLIN)
 
 
@@ -122,9 +130,13 @@ def say_rank(node: int, host: str) -> None:
 
     One on this host is told by a connection, which stays for as long as the process lives.
     """
-    if not os.environ.get(LAUNCH) or _to_supervisor:
+    if not os.environ.get(LAUNCH):
         return
-    text, connection = f"{RANK_MARK}{node} {os.getpid()} {host}", socket.socket(socket.AF_UNIX)
+    if _to_supervisor:  # one session after another
+        _tell(_AGAIN)
+        return
+    text = f"{RANK_MARK}{node} {os.getpid()} {host}"
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     _to_supervisor.append(connection)
     try:
         connection.connect(os.environ.get(PATH, ""))
@@ -137,13 +149,15 @@ def say_rank(node: int, host: str) -> None:
 
 def say_failed() -> None:
     """Tells a supervisor on this host that this node fails, and not because another did."""
-    for connection in _to_supervisor:
-        with contextlib.suppress(OSError):
-            connection.send(_FAILED, socket.MSG_DONTWAIT)
+    _tell(_FAILED)
 
 
 def say_through() -> None:
     """Tells it that this node has closed its session in order."""
+    _tell(_THROUGH)
+
+
+def _tell(what: bytes) -> None:
     for connection in _to_supervisor:
         with contextlib.suppress(OSError):
-            connection.send(_THROUGH, socket.MSG_DONTWAIT)
+            connection.send(what, socket.MSG_DONTWAIT)

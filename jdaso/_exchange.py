@@ -21,7 +21,15 @@ from jax.experimental import io_callback
 from ._common import Common, apart
 from ._compat import host_call
 from ._engine._channel import Channel
-from ._header import BAD_LEAF, HEADER, STATUS, STEP, differ, weight_of_all
+from ._header import (
+    BAD_LEAF,
+    HEADER,
+    STATUS,
+    STEP,
+    differ,
+    weight_of_all,
+    weights_are_wrong,
+)
 from ._inline import after, reduce_by_mpi4jax, reduce_virtual
 from ._packing import (
     BLOCK,
@@ -376,7 +384,7 @@ class Exchange:
 
         Returns the headers, so that nothing that follows can come before.
         """
-        wrong = jnp.any(heads[:, STATUS] != 0) | differ(heads[:, STEP])
+        wrong = jnp.any(heads[:, STATUS] != 0) | differ(heads[:, STEP]) | weights_are_wrong(heads)
         if common is not None:
             wrong |= common.is_wrong(heads)
         if self.raise_nonfinite:
@@ -418,7 +426,7 @@ class Exchange:
         leaves, paths = to_numbers(tree), common.paths
 
         def take(prints: Any, *leaves: Any) -> Any:
-            return self.session.of_majority(np.asarray(prints), paths, leaves)
+            return self.session.comparison.of_majority(np.asarray(prints), paths, leaves)
 
         shapes = tuple(ShapeDtype(leaf.shape, leaf.dtype) for leaf in leaves)
         call = guarded(take, self.session, lambda _, *leaves: leaves)

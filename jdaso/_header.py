@@ -114,9 +114,14 @@ def loss_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def weight_of_all(heads: jax.Array) -> jax.Array:
     """Sum of the nodes' weights, but for those that are left out; 1 where all are 0."""
-    weights = jnp.where(heads[:, BAD_LEAF] == 0, _floats(heads)[:, WEIGHT], 0.0)
-    total = jnp.sum(weights)
+    total = jnp.sum(_weights(heads))
     return jnp.where(total > 0, total, 1.0)
+
+
+def weights_are_wrong(heads: jax.Array) -> jax.Array:
+    """Whether a node has given a weight that is none."""
+    weights = _floats(heads)[:, WEIGHT]
+    return jnp.any(~(jnp.isfinite(weights) & (weights >= 0)))
 
 
 def time_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -127,8 +132,8 @@ def time_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def mean_weight(heads: jax.Array) -> jax.Array:
     """Of the nodes that are not left out; 1 where all are 0."""
-    weights = jnp.where(heads[:, BAD_LEAF] == 0, _floats(heads)[:, WEIGHT], 0.0)
-    mean = jnp.sum(weights) / jnp.maximum(jnp.sum(heads[:, BAD_LEAF] == 0, dtype=jnp.float32), 1.0)
+    counted = jnp.sum(heads[:, BAD_LEAF] == 0, dtype=jnp.float32)
+    mean = jnp.sum(_weights(heads)) / jnp.maximum(counted, 1.0)
     return jnp.where(mean > 0, mean, 1.0)
 
 
@@ -146,6 +151,14 @@ def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
             f"The nodes have made different numbers of updates ({where}). Skip updates on all "
             "nodes or on none: put optax.apply_if_finite inside jdaso.daso(...)."
         )
+    weights = np.ascontiguousarray(heads[:, WEIGHT]).view(np.float32)
+    wrong = [(node, w) for node, w in enumerate(weights) if not (np.isfinite(w) and w >= 0)]
+    if wrong:
+        where = ", ".join(f"node {node} gave {weight:g}" for node, weight in wrong)
+        return (
+            f"A weight must be finite and at least 0: {where} (in units of the nodes' mean). Give "
+            "tx.update(..., weight=) the number of samples, or 0 where there are none."
+        )
     bad = [(node, int(leaf)) for node, leaf in enumerate(heads[:, BAD_LEAF]) if leaf]
     if bad:
         where = "; ".join(f"node {node}, leaf {leaves[leaf - 1]}" for node, leaf in bad)
@@ -154,6 +167,10 @@ def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
             'clip gradients, or leave such exchanges out with on_nonfinite="skip".'
         )
     return None
+
+
+def _weights(heads: jax.Array) -> jax.Array:
+    return jnp.where(heads[:, BAD_LEAF] == 0, _floats(heads)[:, WEIGHT], 0.0)
 
 
 def _floats(words: jax.Array) -> jax.Array:

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from . import _exit
-from ._common import drifted, majority, odd_leaves
 from ._compat import (
     STEP_ERRORS,
     computes_on_cpus,
@@ -26,9 +25,10 @@ from ._compat import (
 )
 from ._control import Control, Facts
 from ._deaths import say_failed, say_rank, say_through
+from ._drift import Comparison
 from ._engine import ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
-from ._header import CHECKSUM, STATUS, STEP, complaint
+from ._header import STATUS, STEP
 from ._packing import Layout, Leaf
 from ._timeline import Stats, Timeline
 from ._topology import Topology, claim_gpus, find_topology, launched_ranks
@@ -147,8 +147,6 @@ class Session:
         self.programs: dict[Any, Callable[..., Any]] = {}  # compiled means
         self._warned = False
         self._reported: Exception | None = None
-        self._compared: tuple[Any, np.ndarray] | None = None  # for which headers, what nodes hold
-        self._lock = threading.Lock()
         self.reach: Callable[[str], None] = lambda point: None  # for faults on purpose
         self.closing: list[Callable[[bool], None]] = []  # told whether it is after an error
         self.timeline = Timeline()
@@ -170,6 +168,7 @@ class Session:
                 self.control = Control(self.topology, limit)
             self.node = self.topology.node
             self.num_nodes = num_nodes or self.topology.num_nodes
+            self.comparison = Comparison(self.control, virtual=self.simulated)
             say_rank(self.node, self.topology.host)
             self._begin()
         except BaseException as error:
@@ -303,58 +302,15 @@ class Session:
         """
         self.control.lookout.abandon()  # the step will not say that it came back
         step = int(heads[self.node % len(heads), STEP])
-        error, text = None, complaint(heads, leaves)
+        error = None
         if heads[:, STATUS].any():
             error = self.control.broken or self.control.refused
             error = error or self.control.error("An exchange failed.", step)
-        elif text is not None:
-            drives = ""  # what decides when a node talks may have changed in its memory
-            if prints is not None and len(set(heads[:, STEP].tolist())) > 1:
-                drives = self._who_differs(heads, common, prints)
-            found = any(x in drives for x in ("sync_every", "phase.delay", "local_every"))
-            error = self.control.error(drifted(step, drives) if found else text, step)
-        elif prints is not None and (heads[:, CHECKSUM] != heads[0, CHECKSUM]).any():
-            odd = self._who_differs(heads, common, prints)
-            if not odd:  # what differed is not kept
-                words = heads[:, [CHECKSUM]]
-                others = np.flatnonzero(words != words[majority(words)]).tolist()
-                odd = f"nodes {', '.join(map(str, others))}"
-            error = self.control.error(drifted(step, odd), step)
+        elif (text := self.comparison.complaint(heads, leaves, common, prints)) is not None:
+            error = self.control.error(text, step)
         if error is not None:
             self._reported = error
             raise error
-
-    def _who_differs(self, heads: np.ndarray, common: tuple[str, ...], prints: np.ndarray) -> str:
-        """Says which nodes hold other bits than most, and in which leaves."""
-        if not self.simulated:
-            with self._lock:  # each local device asks; the nodes talk once
-                asked = common, heads.tobytes()
-                if self._compared is None or self._compared[0] != asked:
-                    what = "compare what should be the same on all nodes"
-                    self._compared = asked, self.control.allgather(what, prints)
-                prints = self._compared[1]
-        return odd_leaves(prints, common)
-
-    def of_majority(
-        self, prints: np.ndarray, paths: tuple[str, ...], leaves: tuple[np.ndarray, ...]
-    ) -> tuple[np.ndarray, ...]:
-        """The leaves of a node that holds what most do; says who does not.
-
-        Args:
-            prints: checksums of what this node holds.
-            paths: what that is.
-            leaves: what is taken.
-        """
-        everyone = self.control.allgather("compare what should be the same on all nodes", prints)
-        right = majority(everyone)
-        log.warning(
-            "%s Nodes held different bits where all should hold the same: %s. All take those of "
-            "node %d.",
-            self.topology.prefix(),
-            odd_leaves(everyone, paths),
-            right,
-        )
-        return tuple(self.control.broadcast(np.asarray(leaf), root=right) for leaf in leaves)
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:

@@ -106,6 +106,7 @@ def evened(
 
     Raises:
         NodeError: a node has no batch at all; on all nodes.
+        TypeError: `batches` has no length.
         ValueError: `batches` has fewer than its length says.
 
     Example:
@@ -116,6 +117,11 @@ def evened(
         [1, 2] 2
         [3] 1
     """
+    if not hasattr(batches, "__len__"):
+        raise TypeError(
+            f"evened needs batches with a length, got {type(batches).__name__}: the nodes agree on "
+            "the largest number before the first. Give a list, or what has __len__ and __iter__."
+        )
     own = len(batches)
     of_nodes = session.control.allgather("count batches", np.array([own]))[:, 0].tolist()
     if not all(of_nodes):

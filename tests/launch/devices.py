@@ -161,10 +161,37 @@ def senders_go_round(session):
         np.testing.assert_array_equal(sent, [(n + np.arange(count)) % DEVICES] * DEVICES)
 
 
+def a_flip_on_one_device_is_found(session):
+    """Its node is named: its devices hold what no other node does."""
+    phases = jdaso.Phases(TOTAL, 6, 4, SYNC_EVERY, DELAY)
+    tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session, local_axis=AXIS)
+
+    def step(x, state, gradient):
+        updates, state = tx.update(gradient, state, x)
+        return optax.apply_updates(x, updates), state
+
+    step, x = over_devices(session, step), jnp.ones(SIZE)
+    x, state = stacked(x), stacked(tx.init(x))
+    for n in range(5):
+        if n == 3 and session.node == 1:
+            words = np.array(x)
+            words[1].view(np.uint32)[7] ^= 1 << 20
+            x = jnp.asarray(words)
+        try:
+            with session.told():
+                x, state = jax.block_until_ready(step(x, state, jnp.ones((DEVICES, SIZE))))
+        except jdaso.NodeError as error:
+            assert n == 3 and "same: node 1 in params." in str(error), (n, str(error))
+            return
+    raise AssertionError("it was not found")
+
+
 with jdaso.Session(engine=ENGINE, timeout_seconds=30) as session:
     assert len(session.devices) == DEVICES
     if CASE == "local_every":
         finalize_what_has_parted(session)
+    elif CASE == "drift":
+        a_flip_on_one_device_is_found(session)
     elif CASE == "senders":
         senders_go_round(session)
     elif CASE == "pmap":

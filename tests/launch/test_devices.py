@@ -8,9 +8,9 @@ from _launcher import mpirun
 SCRIPT = Path(__file__).with_name("devices.py")
 
 
-def check(*args):
-    done = mpirun(2, [SCRIPT, *args], devices=2)
-    assert done.returncode == 0 and done.stdout.count(": end") == 2, done.stdout
+def check(*args, nodes=2):
+    done = mpirun(nodes, [SCRIPT, *args], devices=2)
+    assert done.returncode == 0 and done.stdout.count(": end") == nodes, done.stdout
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,10 @@ def test_pmap():
 def test_finalize_loses_nothing_that_the_devices_did_apart(engine):
     """`local_every=3`, stopped after each of twelve updates."""
     check("local_every", engine)
+
+
+def test_a_bit_that_flips_on_one_device_is_found():
+    check("drift", "mpi4py", nodes=3)
 
 
 def test_the_sending_device_goes_round():

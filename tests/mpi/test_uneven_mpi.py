@@ -93,6 +93,28 @@ def test_daso_comes_near_it_and_all_nodes_to_the_same(session, wire):
 
 
 @pytest.mark.several
+@pytest.mark.parametrize("weight", [-3.0, np.nan, np.inf])
+@pytest.mark.parametrize("make", [synchronous, daso("float32"), daso("int8")])
+def test_a_weight_that_is_none_is_an_error_on_all(session, make, weight):
+    tx = make(optax.sgd(RATE), session, 9)
+    params = {"w": jnp.zeros(FEATURES)}
+    state = tx.init(params)
+
+    @jax.jit
+    def step(params, state, weight):
+        updates, state = tx.update(params, state, params, weight=weight)
+        return optax.apply_updates(params, updates), state
+
+    odd = RANK == SIZE - 1
+    said = rf"A weight must be finite and at least 0: node {SIZE - 1} gave (-[0-9.]+|nan|inf) "
+    with pytest.raises(jdaso.NodeError, match=said):
+        for n in range(9):  # late exchanges tell at their merge
+            with session.told():
+                given = weight if odd and n >= 2 else 4.0
+                params, state = jax.block_until_ready(step(params, state, given))
+
+
+@pytest.mark.several
 def test_a_node_without_batches_is_named_on_all(session):
     mine = [] if RANK == SIZE - 1 else [1, 2]
     with pytest.raises(jdaso.NodeError, match=f"No batches on node {SIZE - 1}, and 2 on another"):

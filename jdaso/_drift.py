@@ -1,0 +1,129 @@
+"""Where nodes hold what they should not: which leaf of which node that is, and what most hold."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+
+import numpy as np
+
+from ._control import Control
+from ._header import CHECKSUM, STEP, complaint
+
+log = logging.getLogger("jdaso")
+
+_COMPARE = "compare what should be the same on all nodes"
+
+_DRIVES = ("sync_every", "phase.delay", "local_every")
+"""Leaves that decide when a node talks: where they part, so do the counts of updates."""
+
+
+class Comparison:
+    """What the nodes hold, leaf by leaf; they ask each other only after their headers differed.
+
+    Args:
+        control: the nodes.
+        virtual: whether they share this process.
+    """
+
+    def __init__(self, control: Control, *, virtual: bool):
+        self._control, self._virtual = control, virtual
+        self._lock = threading.Lock()
+        self._last: tuple[object, np.ndarray] | None = None  # for which headers, what nodes hold
+
+    def complaint(
+        self,
+        heads: np.ndarray,
+        leaves: tuple[str, ...],
+        common: tuple[str, ...],
+        prints: np.ndarray | None,
+    ) -> str | None:
+        """What is wrong by the headers of an exchange, the same on all nodes; None if nothing.
+
+        Args:
+            heads: of all nodes.
+            leaves: paths of the leaves that were exchanged.
+            common: of those that are to be the same on all nodes.
+            prints: checksums of these, if they count; between virtual nodes, of all nodes.
+        """
+        text, step = complaint(heads, leaves), int(heads[0, STEP])
+        if prints is None:
+            return text
+        if text is not None:
+            if len(set(heads[:, STEP].tolist())) == 1:
+                return text
+            # What decides when a node talks may have changed in its memory.
+            odd = self._who_differs(heads, common, prints)
+            return drifted(step, odd) if any(name in odd for name in _DRIVES) else text
+        words = heads[:, [CHECKSUM]]
+        if (words == words[0]).all():
+            return None
+        odd = self._who_differs(heads, common, prints)
+        if not odd:  # what differed is not kept
+            others = np.flatnonzero(words != words[majority(words)]).tolist()
+            odd = f"nodes {', '.join(map(str, others))}"
+        return drifted(step, odd)
+
+    def of_majority(
+        self, prints: np.ndarray, paths: tuple[str, ...], leaves: tuple[np.ndarray, ...]
+    ) -> tuple[np.ndarray, ...]:
+        """The leaves of a node that holds what most do; says who does not.
+
+        Args:
+            prints: checksums of what this node holds.
+            paths: what that is.
+            leaves: what is taken.
+        """
+        everyone = self._control.allgather(_COMPARE, prints)
+        right = majority(everyone)
+        log.warning(
+            "%s Nodes held different bits where all should hold the same: %s. All take those of "
+            "node %d.",
+            self._control.topology.prefix(),
+            odd_leaves(everyone, paths),
+            right,
+        )
+        return tuple(self._control.broadcast(np.asarray(leaf), root=right) for leaf in leaves)
+
+    def _who_differs(self, heads: np.ndarray, common: tuple[str, ...], prints: np.ndarray) -> str:
+        """Says which nodes hold other bits than most, and in which leaves."""
+        if not self._virtual:
+            with self._lock:  # each local device asks; the nodes talk once
+                asked = common, heads.tobytes()
+                if self._last is None or self._last[0] != asked:
+                    self._last = asked, self._control.allgather(_COMPARE, prints)
+                prints = self._last[1]
+        return odd_leaves(prints, common)
+
+
+def majority(prints: np.ndarray) -> int:
+    """The first node of the largest number of nodes that hold the same; ``[nodes, leaves]``."""
+    rows = [row.tobytes() for row in prints]
+    counts = Counter(rows)
+    return max(range(len(rows)), key=lambda node: (counts[rows[node]], -node))
+
+
+def odd_leaves(prints: np.ndarray, paths: tuple[str, ...]) -> str:
+    """Which nodes hold what differently from the majority, for errors; empty if none does."""
+    right, said = prints[majority(prints)], []
+    for node, row in enumerate(prints):
+        if odd := [path for path, same in zip(paths, row == right, strict=True) if not same]:
+            more = f" and {len(odd) - 3} more leaves" if len(odd) > 3 else ""
+            said.append(f"node {node} in {', '.join(odd[:3])}{more}")
+    return "; ".join(said)
+
+
+def drifted(step: int, odd: str) -> str:
+    """What to say, and to do, where nodes hold what they should not."""
+    if step == 0:
+        return (
+            f"Nodes differ at the first update: {odd}. Give all nodes the same with params = "
+            "jdaso.broadcast(params, session) before tx.init."
+        )
+    return (
+        f"Nodes hold different bits where all should hold the same: {odd}. A bit has changed in "
+        "the memory of one of them, or they do not compute the same. Go on from a checkpoint; let "
+        'the majority decide with on_drift="repair"; or, where nodes are meant to differ, '
+        'on_drift="ignore".'
+    )
