@@ -12,7 +12,6 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from ._blocking import (
-    at_least_some,
     blocking_header,
     common_of,
     difference,
@@ -20,6 +19,7 @@ from ._blocking import (
     exact_mean_of_everything,
     exact_mean_of_finite,
     land_alike,
+    select,
     sum_of_bits,
     warn_past_end,
     weighed,
@@ -27,7 +27,14 @@ from ._blocking import (
 from ._common import LEFT_OUT, Common
 from ._engine._channel import Channel
 from ._exchange import Exchange, Received
-from ._header import first_bad_leaf, header, loss_words, mean_weight, time_words
+from ._header import (
+    first_bad_leaf,
+    header,
+    loss_words,
+    mean_weight,
+    none_weighs,
+    time_words,
+)
 from ._merge import Merge
 from ._packing import dress, from_leaves, pack, strip, to_leaves, zeros_like
 from ._phases import Phases
@@ -40,7 +47,7 @@ from ._schedule import (
     steps_taken,
 )
 from ._session import Completion, Session
-from ._types import Leaves, PyTree, ShapeDtype
+from ._types import Chunks, Leaves, PyTree, ShapeDtype
 from ._wire import Wire
 
 
@@ -169,20 +176,24 @@ class Averaging:
         )
 
     def merge(
-        self, params: PyTree, updates: PyTree, state: DasoState, step: jax.Array
+        self, params: PyTree, updates: PyTree, state: DasoState, step: jax.Array, weight: Any
     ) -> tuple[PyTree, DasoState]:
         """Waits for what is in flight and merges it at its true age; new updates.
 
         Leaf by leaf, so that XLA makes one pass over them: joined to chunks they take four.
+        `weight` is only asked whether there is one.
         """
         exchange, common = self.exchange_of(params, self.wire.name), self.common_of_late(state)
         received = exchange.wait(state.ticket, state.flight, state.phase.exchanges, common)
         leaves = to_leaves(optax.apply_updates(params, updates))
         leaves, new = self._apply(received, leaves, params, state, step - state.started)
         merged = difference(from_leaves(params, leaves), params, updates)
-        if self.on_nonfinite == "skip":
-            kept = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
-            merged, new = select(received.finite, (merged, new), (updates, kept))
+        if self.on_nonfinite == "skip" or weight is not None:
+            merged, new = select(
+                received.finite & ~none_weighs(received.heads),
+                (merged, new),
+                (updates, self._leave_out(params, received, state)),
+            )
         if self.on_drift == "repair":
             merged, new = jax.lax.cond(
                 received.apart,
@@ -199,6 +210,17 @@ class Averaging:
         phase = fit_delay(self.phases, phase, *times)
         weight = state.weight * mean_weight(received.heads)
         return merged, state._replace(phase=phase, weight=weight)
+
+    def _leave_out(self, params: PyTree, received: Received, state: DasoState) -> DasoState:
+        """The state if a result is not merged: what all have sent they owe once more."""
+        if not self.wire.narrow:
+            return state
+        exchange = self.exchange_of(params, self.wire.name)
+        pairs = zip(strip(state.error), received.total, strict=True)
+        owed = tuple(mine + total / self.nodes for mine, total in pairs)
+        owed = dress(params, exchange.add_residual(owed, received, jnp.float32(1)))
+        gone = jax.tree.map(jnp.zeros_like, state.error)
+        return state._replace(error=select(received.finite, owed, gone))
 
     def _take_late(self, exchange: Exchange, common: Common, state: DasoState) -> DasoState:
         """The majority's; what the nodes sent is dropped, for some of it was made from the rest."""
@@ -257,29 +279,42 @@ class Averaging:
     ) -> tuple[PyTree, DasoState, jax.Array]:
         """Exact mean of parameters and of the inner state; pays what the wire still owes.
 
-        New updates, and whether nodes differed before. From the third cool-down update on, what has
-        not met by then is made to.
+        Where no node has had a batch since the last start, all weigh the same. New updates, and
+        whether nodes differed before. From the third cool-down update on, what has not met by then
+        is made to.
         """
         exchange = self.exchange_of(params)
-        chunks = exchange.pack(optax.apply_updates(params, updates))
+        own, owed = exchange.pack(optax.apply_updates(params, updates)), None
         if weight is not None:
             total, steps = state.loss[1:]
             since = total / jnp.maximum(steps, 1.0) / state.weight
-            weight = at_least_some(jnp.where(steps > 0, since, weight))
+            weight = jnp.where(steps > 0, since, weight)
         if self.wire.narrow:
             owed = pack(exchange.layout, strip(state.error))  # weighed already
-            owed = owed if weight is None else jax.tree.map(lambda x: x / weight, owed)
-            chunks = jax.tree.map(jnp.add, chunks, owed)
             state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
         given, bits, common = None, jnp.int32(0), None
         if self.blocking == "parameters":
             # Of parameters alone: moments of local gradients differ, and the mean sets them.
             given = value
             bits, common = self.common_of_blocking(params, (), step)
-        head = self.blocking_header(given, step, bits, weight)
-        chunks, inner, received = exact_mean_of_everything(
-            self.exchange_of, params, chunks, state.inner, head, step, common, weight
-        )
+
+        def mean_of(weight: Any) -> tuple[Chunks, PyTree, Received]:
+            return exact_mean_of_everything(
+                self.exchange_of,
+                params,
+                own,
+                owed,
+                state.inner,
+                self.blocking_header(given, step, bits, weight),
+                step,
+                common,
+                weight,
+            )
+
+        chunks, inner, received = mean_of(weight)
+        if weight is not None:
+            mean, none = (chunks, inner), none_weighs(received.heads)
+            chunks, inner = jax.lax.cond(none, lambda: mean_of(None)[:2], lambda: mean)
         phase = count_loss(state.phase, *loss_words(received.heads))
         third = step >= self.phases.total_steps - self.phases.cooldown_steps + 2
         chunks = jax.lax.cond(
@@ -375,7 +410,7 @@ class Averaging:
             )
             state = state._replace(anchor=anchor)
         if weight is not None:
-            weight = at_least_some(state.loss[1] / state.loss[2] / state.weight)
+            weight = state.loss[1] / state.loss[2] / state.weight
         if self.wire.narrow:
             moved = jax.tree.map(jnp.subtract, leaves, strip(state.anchor))
             send = jax.tree.map(jnp.add, weighed(weight, moved), strip(state.error))
@@ -419,11 +454,11 @@ class Averaging:
                 received = exchange.wait(state.ticket, state.flight, turn, common)
                 age = state.step - 1 - state.started
                 merged, new = outside._apply(received, leaves, shapes, state, age)
-                if self.on_nonfinite == "skip":
-                    error = jax.tree.map(jnp.zeros_like, state.error)
-                    kept = state._replace(error=error)
-                    merged, new = select(received.finite, (merged, new), (leaves, kept))
-                leaves, state = merged, new
+                leaves, state = select(
+                    received.finite & ~none_weighs(received.heads),
+                    (merged, new),
+                    (leaves, outside._leave_out(shapes, received, state)),
+                )
             if self.wire.narrow:
                 leaves = jax.tree.map(jnp.add, leaves, strip(state.error))
             return leaves
@@ -433,11 +468,6 @@ class Averaging:
 
         done = Completion(complete, self.on_nonfinite == "skip", channel)
         self.session.completions[self.number, exchange.layout.leaves] = done
-
-
-def select(condition, yes: Any, no: Any) -> Any:
-    """`jnp.where` over trees."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
 def _inject(session: Session, leaves: Leaves, step: jax.Array) -> Leaves:

@@ -39,8 +39,6 @@ from ._session import Session
 from ._types import Chunks, Leaves, PyTree, ShapeDtype
 from ._wire import Wire
 
-_LEAST_WEIGHT = 1e-6
-
 
 def require_params(params: PyTree | None, name: str) -> PyTree:
     """The parameters, or an error that says to pass them."""
@@ -80,9 +78,9 @@ def blocking_header(
     )
 
 
-def at_least_some(weight: Any) -> jax.Array:
-    """The weight of parameters that a node sends: if all have run out, there still is a mean."""
-    return jnp.where(weight >= 0, jnp.maximum(weight, _LEAST_WEIGHT), weight)  # wrong ones stay
+def select(condition: Any, yes: PyTree, no: PyTree) -> PyTree:
+    """`jnp.where` over trees."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
 def weighed(weight: Any, tree: PyTree) -> PyTree:
@@ -192,9 +190,9 @@ def exact_mean_of_finite(
 
     Where numbers that are not are an error, all nodes raise it.
     """
-    means, received = _mean_of_finite(
-        exchange, exchange.pack(tree), exchange.layout.size, head, step, common, weight
-    )
+    own = exchange.pack(tree)
+    sent, count = weighed(weight, own), exchange.layout.size
+    means, received = _mean_of_finite(exchange, own, sent, count, head, step, common)
     return exchange.unpack(tree, means), received
 
 
@@ -210,6 +208,7 @@ def exact_mean_of_everything(
     exchange_of: Callable[[PyTree], Exchange],
     params: PyTree,
     chunks: Chunks,
+    owed: Chunks | None,
     inner: PyTree,
     head: jax.Array,
     step: jax.Array,
@@ -225,6 +224,7 @@ def exact_mean_of_everything(
         exchange_of: gives the exchange of a tree.
         params: a tree like the parameters.
         chunks: their numbers, packed.
+        owed: what is added to them once they are weighed; None for nothing.
         inner: the inner state.
         head: this node's header.
         step: completed updates.
@@ -239,8 +239,13 @@ def exact_mean_of_everything(
     floats = layout.size + sum(leaf.size for leaf in leaves)
     mine = exchange.ask_node() == 0
     whole = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in whole)
-    packed = cut(exchange.layout, (*unpadded(layout, chunks), *leaves, *whole))
-    means, received = _mean_of_finite(exchange, packed, floats, head, step, common, weight)
+    sent = weighed(weight, chunks)
+    if owed is not None:
+        sent = jax.tree.map(jnp.add, sent, owed)
+    own = cut(exchange.layout, (*unpadded(layout, chunks), *leaves, *whole))
+    leaves = weighed(weight, leaves)
+    sent = cut(exchange.layout, (*unpadded(layout, sent), *leaves, *whole))
+    means, received = _mean_of_finite(exchange, own, sent, floats, head, step, common)
     chunks = cut(layout, unpadded(exchange.layout, means, layout.size))
     rest = unpack(exchange.layout, means)[len(layout.exchanged) :]
     inner = from_halves(from_leaves(inner, rest), rest[len(leaves) :])
@@ -249,31 +254,34 @@ def exact_mean_of_everything(
 
 def _mean_of_finite(
     exchange: Exchange,
-    chunks: Chunks,
+    own: Chunks,
+    sent: Chunks,
     count: int,
     head: jax.Array,
     step: jax.Array,
     common: Common | None,
-    weight: Any,
 ) -> tuple[Chunks, Received]:
-    """Mean of the first `count` numbers over the nodes where all are finite; sum of the rest."""
+    """Mean of the first `count` numbers over the nodes where all are finite; sum of the rest.
+
+    `sent` is weighed; where no node's are finite there, each keeps its `own`.
+    """
     averaged, left = [], count
-    for chunk in chunks:
+    for chunk in sent:
         place = jax.lax.iota(jnp.int32, chunk.size).reshape(chunk.shape)
         averaged.append(place < min(max(left, 0), chunk.size))
         left -= chunk.size
-    bad = first_bad_leaf(exchange.layout, chunks)
+    bad = first_bad_leaf(exchange.layout, sent)
     if exchange.local_axis is not None:
         bad = jax.lax.pmax(bad, exchange.local_axis)
     sent = tuple(
-        jnp.where(here, jnp.where(bad == 0, weighed(weight, chunk), jnp.zeros_like(chunk)), chunk)
-        for chunk, here in zip(chunks, averaged, strict=True)
+        jnp.where(here & (bad > 0), jnp.zeros_like(chunk), chunk)
+        for chunk, here in zip(sent, averaged, strict=True)
     )
     received = exchange.total(sent, head.at[BAD_LEAF].set(bad), step, common)
     finite, number = jnp.sum(received.heads[:, BAD_LEAF] == 0), weight_of_all(received.heads)
     means = received.total
-    if not exchange.raise_nonfinite:  # else what was sent need not be kept
-        means = tuple(jnp.where(finite > 0, *pair) for pair in zip(means, chunks, strict=True))
+    if not exchange.raise_nonfinite:  # else one's own need not be kept
+        means = tuple(jnp.where(finite > 0, *pair) for pair in zip(means, own, strict=True))
     number = jnp.where(finite > 0, number, 1.0)
     means = tuple(
         jnp.where(here, mean / number, mean) for mean, here in zip(means, averaged, strict=True)

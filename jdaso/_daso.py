@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from ._agreement import agree_on_init
-from ._averaging import Averaging, DasoState, select
+from ._averaging import Averaging, DasoState
 from ._blocking import (
     check_blocking,
     common_of,
@@ -17,6 +17,7 @@ from ._blocking import (
     mean_value,
     require_params,
     same_on_virtual_nodes,
+    select,
     take_majority,
 )
 from ._common import check_on_drift
@@ -214,7 +215,9 @@ def daso(
         given = {} if for_inner is None else {"value": for_inner}
         updates, inner_state = inner.update(updates, state.inner, params, **given, **extra)
         if weight is not None:  # a node that has run out moves with the others only
-            works = act.blocking | (weight > 0)
+            works = weight > 0
+            if blocking == "gradients":
+                works |= act.blocking
             updates = select(works, updates, jax.tree.map(jnp.zeros_like, updates))
             inner_state = select(works, inner_state, state.inner)
         state = state._replace(inner=inner_state)
@@ -268,7 +271,7 @@ def daso(
         """
         updates, state = jax.lax.cond(
             act.merge,
-            lambda: between.merge(params, updates, state, step),
+            lambda: between.merge(params, updates, state, step, weight),
             lambda: (updates, state),
         )
         updates, state, differed = jax.lax.cond(

@@ -118,6 +118,11 @@ def weight_of_all(heads: jax.Array) -> jax.Array:
     return jnp.where(total > 0, total, 1.0)
 
 
+def none_weighs(heads: jax.Array) -> jax.Array:
+    """Whether the weights of all nodes are 0, but for those that are left out."""
+    return ~jnp.any(_weights(heads) > 0)
+
+
 def weights_are_wrong(heads: jax.Array) -> jax.Array:
     """Whether a node has given a weight that is none."""
     weights = _floats(heads)[:, WEIGHT]

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Int
 
 from ._agreement import agree_on_init
 from ._blocking import (
-    at_least_some,
     blocking_header,
     check_blocking,
     common_of,
@@ -21,13 +20,14 @@ from ._blocking import (
     require_params,
     rounded,
     same_on_virtual_nodes,
+    select,
     sum_of_bits,
     take_majority,
     weighed,
 )
 from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES, Exchange
-from ._header import mean_weight
+from ._header import mean_weight, none_weighs
 from ._local import mean_gradients_locally, mean_locally
 from ._packing import dress, pack, strip, unpack, zeros_like
 from ._session import Session
@@ -143,8 +143,6 @@ def synchronous(
         heard = state.weight
         if weight is not None:  # about 1, whatever they count: narrow wires have a range
             weight = jnp.asarray(weight, jnp.float32) / state.weight
-        if weight is not None and blocking == "parameters":
-            weight = at_least_some(weight)
         several, differed = session.num_nodes > 1, jnp.bool_(False)
         due = (step == 0) | (on_drift != "ignore")
         common = common_of(params, due, on_drift)
@@ -174,6 +172,10 @@ def synchronous(
             extra["value"] = value
         updates, inner_state = inner.update(updates, state.inner, params, **extra)
         if several and blocking == "parameters":
+            if weight is not None:  # a node that has run out moves with the others only
+                still = jax.tree.map(jnp.zeros_like, updates)
+                both = (updates, inner_state), (still, state.inner)
+                updates, inner_state = select(weight > 0, *both)
             both = (optax.apply_updates(params, updates), inner_state)  # pyright: ignore
             exact = Exchange.of(
                 both,
@@ -185,6 +187,9 @@ def synchronous(
             )
             head = make_header()
             (target, inner_state), received = exact_mean(exact, both, head, step, common, weight)
+            if weight is not None:
+                none = none_weighs(received.heads)
+                target, inner_state = select(none, both, (target, inner_state))
             updates, differed = difference(target, params, updates), received.apart
             heard = heard * mean_weight(received.heads)
         if several and on_drift == "repair":

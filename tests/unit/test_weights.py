@@ -153,6 +153,21 @@ def test_all_nodes_may_have_run_out(make, nodes, monkeypatch):
     assert np.isfinite(held).all() and np.abs(held).max() < 10
 
 
+@pytest.mark.parametrize(
+    ("wire", "after"),
+    # In an exchange whose weights are not the usual ones a narrow wire pays more or less than it
+    # owes; there is none if they run out at a start.
+    [*(("float32", n) for n in (5, 6, 7, 8)), ("bfloat16", 7), ("float16", 7), ("int8", 7)],
+)
+def test_nothing_is_lost_where_all_have_run_out(wire, after):
+    """While all weigh the same, merges keep the mean; what a wire owes is paid in the end."""
+    grads, weights = gradients(), np.ones((STEPS, NODES), np.float32)
+    weights[after:] = 0
+    held, _ = run(daso(wire=wire), grads, weights)
+    right = START - RATE * grads[:after].astype(np.float64).mean(axis=1).sum(axis=0)
+    np.testing.assert_allclose(held, np.tile(right, (NODES, 1)), atol=2e-6)
+
+
 def test_the_loss_is_weighted_too():
     losses = np.random.default_rng(2).uniform(1, 2, size=(STEPS, NODES)).astype(np.float32)
     weights = weights_of()
