@@ -40,6 +40,7 @@ def options():
     add("--delay", type=int, default=3)
     add("--size", type=int, default=2000)
     add("--timeout-seconds", type=float)
+    add("--on-death", default="end")
     return parser.parse_args()
 
 
@@ -49,7 +50,8 @@ def resident_mebibytes():
 
 
 def main(given):
-    with jdaso.Session(engine=given.engine, timeout_seconds=given.timeout_seconds) as session:
+    settings = {"timeout_seconds": given.timeout_seconds, "on_death": given.on_death}
+    with jdaso.Session(engine=given.engine, **settings) as session:
         steps = given.steps
         blocking = steps // 6, steps // 6
         phases = jdaso.Phases(steps, *blocking, given.sync_every, given.delay)

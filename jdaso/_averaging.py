@@ -24,10 +24,11 @@ from ._blocking import (
     warn_past_end,
     weighed,
 )
-from ._common import LEFT_OUT, Common
+from ._common import Common
 from ._engine._channel import Channel
 from ._exchange import Exchange, Received
 from ._header import (
+    LEFT_OUT,
     first_bad_leaf,
     header,
     loss_words,
@@ -217,7 +218,7 @@ class Averaging:
             return state
         exchange = self.exchange_of(params, self.wire.name)
         pairs = zip(strip(state.error), received.total, strict=True)
-        owed = tuple(mine + total / self.nodes for mine, total in pairs)
+        owed = tuple(mine + total / received.living for mine, total in pairs)
         owed = dress(params, exchange.add_residual(owed, received, jnp.float32(1)))
         gone = jax.tree.map(jnp.zeros_like, state.error)
         return state._replace(error=select(received.finite, owed, gone))
@@ -240,7 +241,7 @@ class Averaging:
         total, anchor, error = received.scaled(received.total), strip(state.anchor), state.error
         if self.wire.narrow:
             total = jax.tree.map(lambda c, d: self.nodes * c + d, anchor, total)
-            lost = jnp.asarray(1 - self.rule.kept_share(self.nodes, age), jnp.float32)
+            lost = jnp.asarray(1 - self.rule.kept_share(received.living, age), jnp.float32)
             lost = received.scaled(lost)
             owed = tuple(lost * e for e in strip(error))
             exchange = self.exchange_of(params, self.wire.name)
@@ -252,6 +253,7 @@ class Averaging:
             anchor,
             state.outer,
             nodes=self.nodes,
+            living=received.living,
             age=age,
             outer_update=partial(self._update_outer, params),
         )

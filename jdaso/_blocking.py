@@ -15,7 +15,10 @@ from ._compat import host_call
 from ._exchange import Exchange, Received
 from ._header import (
     BAD_LEAF,
+    GONE,
+    STATUS,
     checksum,
+    counted,
     fingerprints,
     first_bad_leaf,
     header,
@@ -248,7 +251,9 @@ def exact_mean_of_everything(
     means, received = _mean_of_finite(exchange, own, sent, floats, head, step, common)
     chunks = cut(layout, unpadded(exchange.layout, means, layout.size))
     rest = unpack(exchange.layout, means)[len(layout.exchanged) :]
-    inner = from_halves(from_leaves(inner, rest), rest[len(leaves) :])
+    gone, halves = received.heads[0, STATUS] == GONE, rest[len(leaves) :]
+    halves = select(gone, to_halves(inner), tuple(halves))  # without node 0 each keeps its own
+    inner = from_halves(from_leaves(inner, rest), halves)
     return chunks, inner, received
 
 
@@ -278,11 +283,11 @@ def _mean_of_finite(
         for chunk, here in zip(sent, averaged, strict=True)
     )
     received = exchange.total(sent, head.at[BAD_LEAF].set(bad), step, common)
-    finite, number = jnp.sum(received.heads[:, BAD_LEAF] == 0), weight_of_all(received.heads)
+    finite, number = jnp.any(counted(received.heads)), weight_of_all(received.heads)
     means = received.total
     if not exchange.raise_nonfinite:  # else one's own need not be kept
-        means = tuple(jnp.where(finite > 0, *pair) for pair in zip(means, own, strict=True))
-    number = jnp.where(finite > 0, number, 1.0)
+        means = tuple(jnp.where(finite, *pair) for pair in zip(means, own, strict=True))
+    number = jnp.where(finite, number, 1.0)
     means = tuple(
         jnp.where(here, mean / number, mean) for mean, here in zip(means, averaged, strict=True)
     )
@@ -304,21 +309,21 @@ def land_alike(
     landed = exchange.pack(optax.apply_updates(params, moved))
     prints = tuple(fingerprints(chunk, bits).astype(jnp.float32) for chunk in landed)
 
-    def total(chunks: Chunks, step: jax.Array) -> Chunks:
-        return exchange.total(chunks, header(step=step), step).total
+    def total(chunks: Chunks, step: jax.Array) -> Received:
+        return exchange.total(chunks, header(step=step), step)
 
-    sums = total(prints, step)
+    received = total(prints, step)
     # XLA makes a product of a division by a constant, so that a mean of equals would be inexact.
     odd = tuple(
-        (exchange.layout.nodes * x != y).astype(jnp.float32)
-        for x, y in zip(prints, sums, strict=True)
+        (received.living * x != y).astype(jnp.float32)
+        for x, y in zip(prints, received.total, strict=True)
     )
     odd = mean_locally(odd, exchange.local_axis)
     # No step leads away from NaN: where a node holds it, the others go to the target.
     odd = tuple(jnp.where(jnp.isfinite(x), y, x - x) for x, y in zip(landed, odd, strict=True))
     # Never negative, which XLA does not know: all of the first sum comes before the second.
     number = sum((jnp.sum(x) for x in odd), jnp.float32(0))  # or NaN, which is not < 0
-    odd = total(odd, jnp.where(number < 0, 0, step))
+    odd = total(odd, jnp.where(number < 0, 0, step)).total
     return tuple(jnp.where(x > 0, 0.0, t) for x, t in zip(odd, target, strict=True))
 
 

@@ -13,12 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._header import BAD_LEAF, CHECKSUM, checksums
+from ._header import BAD_LEAF, CHECKSUM, LEFT_OUT, checksums
 from ._packing import describe, to_numbers
 from ._types import PyTree
-
-LEFT_OUT = np.int32(np.iinfo(np.int32).max)
-"""In place of a checksum: this node's numbers are not finite, and count no more."""
 
 ON_DRIFT = ("raise", "repair", "ignore")
 

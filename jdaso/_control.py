@@ -7,12 +7,14 @@ import math
 import threading
 import time
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ._exit import end_job
+from ._group import Group
 from ._heartbeat import CALLS
 from ._lookout import Lookout
 from ._topology import Topology, poll
@@ -27,6 +29,8 @@ _TRIAL_BYTES, _TRIALS = 2 * 2**20, 3
 
 _unfinished: list[Any] = []
 """Requests that ended in vain, with their data: MPI may yet write there, whoever is gone."""
+
+Result = TypeVar("Result")
 
 Facts = Sequence[tuple[str, str]]
 """What must be the same on all nodes: names and values, both readable."""
@@ -57,9 +61,10 @@ class Control:
         self._copies: list[Any] = []  # communicators given out by `duplicate`
         self._bytes_per_second: float | None = None
         self._calls = 0  # made so far; the same on all nodes where they make the same
+        self.survives = False  # whether the run goes on where a node dies
         if topology.num_nodes > 1:
             try:
-                self._comm = self._duplicate(topology.comm)
+                self._group = Group(self._duplicate(topology.comm), range(topology.num_nodes))
                 alarms = self._duplicate(topology.comm)
             except NodeError:
                 end_job()
@@ -86,15 +91,34 @@ class Control:
         if self.given_up is not None:
             raise self.given_up
 
-    def duplicate(self) -> Any:
+    @property
+    def living(self) -> tuple[int, ...]:
+        """Nodes that have not died, as far as all knew when they last spoke here."""
+        return (self.topology.node,) if self.alone else self._group.living
+
+    def survive(self) -> None:
+        """From here on the run goes on where a node dies."""
+        self.survives = self.lookout.survives = not self.alone
+
+    def duplicate(self) -> Group:
         """A communicator for one more user; freed with the session. Collective."""
-        self._copies.append(self._duplicate(self._comm))
-        return self._copies[-1]
+        comm = self._together(lambda: self._duplicate(self._group.comm))
+        self._copies.append(comm)
+        return Group(comm, self._group.living)
 
     def _duplicate(self, comm: Any) -> Any:
         copy, request = comm.Idup()
         self._wait(request, "open a communicator")
         return copy
+
+    def _together(self, attempt: Callable[[], Result]) -> Result:
+        """What a collective call gives; where nodes may die, one of those that live."""
+        return self._group.together(attempt, self._check) if self.survives else attempt()
+
+    def _check(self) -> None:
+        """Raises where a wait for the others' agreement is in vain."""
+        if (why := self.lookout.why_wait_no_longer(0.0, "agrees on who lives")) is not None:
+            raise self.error(why)
 
     def agree(self, what: str, facts: Facts, *, limit_seconds: float | None = None) -> None:
         """Raises on every node, naming node and fact, unless all hold the same `facts`.
@@ -135,9 +159,12 @@ class Control:
             return out
         flat = out.reshape(-1).view(np.uint8) if out.size else np.zeros(0, np.uint8)
         for begin in range(0, flat.size, _PART_BYTES):
-            part = flat[begin : begin + _PART_BYTES]
-            self._wait(self._comm.Ibcast([part, _byte()], root), "broadcast", part)
+            self._together(partial(self._broadcast, flat[begin : begin + _PART_BYTES], root))
         return out
+
+    def _broadcast(self, part: np.ndarray, root: int) -> None:
+        request = self._group.comm.Ibcast([part, _byte()], self._group.rank(root))
+        self._wait(request, "broadcast", part)
 
     def bytes_per_second(self) -> float:
         """What the slowest link between neighbors carries, in both directions at once.
@@ -150,8 +177,8 @@ class Control:
             seconds = np.inf
             for _ in range(_TRIALS):
                 begin = time.perf_counter()
-                left = self._comm.Irecv([recv, _byte()], (node - 1) % nodes)
-                right = self._comm.Isend([send, _byte()], (node + 1) % nodes)
+                left = self._group.comm.Irecv([recv, _byte()], (node - 1) % nodes)
+                right = self._group.comm.Isend([send, _byte()], (node + 1) % nodes)
                 for request in (left, right):
                     self._wait(request, "measure the links", send, recv, most_pause=1e-4)
                 seconds = min(seconds, time.perf_counter() - begin)
@@ -161,8 +188,8 @@ class Control:
 
     def close(self, failed: bool) -> None:
         """Parts from the other nodes; see `Lookout.close`."""
-        if self.lookout.close(failed):
-            for comm in (*self._copies, self._comm):
+        if self.lookout.close(failed) and not self.lookout.dead:
+            for comm in (*self._copies, self._group.comm):
                 comm.Free()
 
     def _allgather(
@@ -175,12 +202,18 @@ class Control:
             flat, bits = array.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
             rows = bits.reshape(self.topology.num_nodes, -1)
             for begin in range(0, max(flat.size, 1), _PART_BYTES):
-                send = np.ascontiguousarray(flat[begin : begin + _PART_BYTES])
-                recv = np.empty((self.topology.num_nodes, send.size), np.uint8)
-                request = self._comm.Iallgather([send, _byte()], [recv, _byte()])
-                self._wait(request, what, send, recv, limit_seconds=limit_seconds)
-                rows[:, begin : begin + _PART_BYTES] = recv
+                part = np.ascontiguousarray(flat[begin : begin + _PART_BYTES])
+                gather = partial(self._gather, part, what, limit_seconds)
+                rows[:, begin : begin + _PART_BYTES] = self._together(gather)
             return out
+
+    def _gather(self, send: np.ndarray, what: str, limit_seconds: float | None) -> np.ndarray:
+        """Rows of all nodes; of dead ones the first living one's."""
+        group = self._group
+        recv = np.empty((len(group.living), send.size), np.uint8)
+        request = group.comm.Iallgather([send, _byte()], [recv, _byte()])
+        self._wait(request, what, send, recv, limit_seconds=limit_seconds)
+        return recv[[group.rank(node) for node in range(self.topology.num_nodes)]]
 
     def _allgather_bytes(self, payload: bytes, what: str) -> list[bytes]:
         sizes = self._allgather(np.array([len(payload)], np.int64), what)[:, 0]
@@ -212,6 +245,8 @@ class Control:
         def check() -> None:
             if (why := wait.why_no_longer()) is not None:
                 raise self.error(why)
+            if self.survives:
+                self._group.look()
 
         done = False
         try:

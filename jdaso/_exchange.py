@@ -23,10 +23,12 @@ from ._compat import host_call
 from ._engine._channel import Channel
 from ._header import (
     BAD_LEAF,
+    FAILED,
     HEADER,
     STATUS,
     STEP,
     differ,
+    living,
     weight_of_all,
     weights_are_wrong,
 )
@@ -82,6 +84,11 @@ class Received:
         """What nodes of these weights sent, as if all had had the weight 1."""
         factor = jnp.float32(len(self.heads)) / weight_of_all(self.heads)
         return jax.tree.map(lambda x: factor * x, total)
+
+    @property
+    def living(self) -> jax.Array:
+        """How many nodes have not died, float32."""
+        return living(self.heads)
 
     @property
     def apart(self) -> jax.Array:
@@ -303,7 +310,7 @@ class Exchange:
     ) -> jax.Array:
         channel, nodes = self.channel, self.layout.nodes
         refused = np.zeros((self.layout.nodes, HEADER), np.int32)
-        refused[:, STATUS] = 1
+        refused[:, STATUS] = FAILED
         wait = guarded(lambda t: channel.wait(int(t)), self.session, refused)
         shape = ShapeDtype((nodes, HEADER), jnp.int32)
         heads = self._from_one(turn, partial(self._call, wait, shape, ticket), shape)
@@ -384,7 +391,9 @@ class Exchange:
 
         Returns the headers, so that nothing that follows can come before.
         """
-        wrong = jnp.any(heads[:, STATUS] != 0) | differ(heads[:, STEP]) | weights_are_wrong(heads)
+        wrong = (
+            jnp.any(heads[:, STATUS] == FAILED) | differ(heads[:, STEP]) | weights_are_wrong(heads)
+        )
         if common is not None:
             wrong |= common.is_wrong(heads)
         if self.raise_nonfinite:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,7 +20,13 @@ EXCHANGE_SECONDS, STEP_SECONDS, STATUS = range(6, HEADER)
 """Words of a header. Sums of this node's weighted losses (NaN: unknown) and of their weights since
 its last start; the weight of what it sends, which is multiplied by it; 1 + the first leaf that is
 not finite (0: none); completed updates; checksum of what is to be the same on all nodes (`Common`),
-else 0; measured seconds of the last exchange and of a step; 1 where the host met an error."""
+else 0; measured seconds of the last exchange and of a step; one of the following."""
+
+WELL, FAILED, GONE = range(3)
+"""What the status says: nothing; the host met an error; the node has died."""
+
+LEFT_OUT = np.int32(np.iinfo(np.int32).max)
+"""In place of a checksum: this node's numbers are not finite, and count no more."""
 
 _ROW = 1024
 
@@ -137,8 +144,8 @@ def time_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def mean_weight(heads: jax.Array) -> jax.Array:
     """Of the nodes that are not left out; 1 where all are 0."""
-    counted = jnp.sum(heads[:, BAD_LEAF] == 0, dtype=jnp.float32)
-    mean = jnp.sum(_weights(heads)) / jnp.maximum(counted, 1.0)
+    nodes = jnp.sum(counted(heads), dtype=jnp.float32)
+    mean = jnp.sum(_weights(heads)) / jnp.maximum(nodes, 1.0)
     return jnp.where(mean > 0, mean, 1.0)
 
 
@@ -174,8 +181,29 @@ def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
     return None
 
 
+def living(heads: jax.Array) -> jax.Array:
+    """How many nodes have not died, float32."""
+    return jnp.sum(heads[:, STATUS] != GONE, dtype=jnp.float32)
+
+
+def bury(heads: np.ndarray, living: Sequence[int]) -> np.ndarray:
+    """Headers, on the host, with those of dead nodes: as the first living one's, of weight 0."""
+    dead = [node for node in range(len(heads)) if node not in living]
+    heads = np.array(heads)
+    heads[dead] = heads[living[0]]
+    heads[dead, STATUS], heads[dead, CHECKSUM] = GONE, LEFT_OUT
+    for word in (LOSS_SUM, LOSS_WEIGHT, WEIGHT, BAD_LEAF):
+        heads[dead, word] = 0  # 0.0, too
+    return heads
+
+
+def counted(heads: jax.Array) -> jax.Array:
+    """Which nodes a mean is taken over: they live, and what they sent is finite."""
+    return (heads[:, BAD_LEAF] == 0) & (heads[:, STATUS] != GONE)
+
+
 def _weights(heads: jax.Array) -> jax.Array:
-    return jnp.where(heads[:, BAD_LEAF] == 0, _floats(heads)[:, WEIGHT], 0.0)
+    return jnp.where(counted(heads), _floats(heads)[:, WEIGHT], 0.0)
 
 
 def _floats(words: jax.Array) -> jax.Array:

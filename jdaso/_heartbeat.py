@@ -28,6 +28,7 @@ class Heartbeats:
 
     Attributes:
         table: int64 ``[nodes, 3]``; see the columns above.
+        dead: nodes that nothing more is expected of.
     """
 
     def __init__(self, node: int, nodes: int):
@@ -35,13 +36,16 @@ class Heartbeats:
         self.table = np.zeros((nodes, 3), np.int64)
         self._heard = np.full(nodes, time.monotonic())
         self._next = 0.0
+        self.dead: set[int] = set()
         self.beat_seconds = _BEAT_SECONDS * max(1.0, nodes / _NODES_A_BEAT)
 
     @property
     def targets(self) -> list[int]:
         """To whom this node sends."""
-        hops = (1 << k for k in range(max(self.nodes - 1, 0).bit_length()))
-        return sorted({(self.node + hop) % self.nodes for hop in hops} - {self.node})
+        living = [node for node in range(self.nodes) if node not in self.dead or node == self.node]
+        count, at = len(living), living.index(self.node)
+        hops = (1 << k for k in range(max(count - 1, 0).bit_length()))
+        return sorted({living[(at + hop) % count] for hop in hops} - {self.node})
 
     @property
     def usual_delay_seconds(self) -> float:
@@ -76,8 +80,11 @@ class Heartbeats:
 
     def silent_seconds(self, node: int) -> float:
         """How long nothing new was heard of a node, while this one was listening."""
+        if node in self.dead:
+            return 0.0
         return max(float(self._heard[self.node] - self._heard[node]), 0.0)
 
     def missing(self, column: int, number: int) -> list[int]:
         """Nodes that have not come so far, as far as is known here."""
-        return np.flatnonzero(self.table[:, column] < number).tolist()
+        late = np.flatnonzero(self.table[:, column] < number).tolist()
+        return [node for node in late if node not in self.dead]

@@ -6,6 +6,7 @@ of others.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -14,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ._group import survives_deaths
 from ._heartbeat import CALLS, STARTED, Heartbeats
 from ._stopping import Stopping
 from ._topology import Topology, poll
@@ -48,6 +50,8 @@ class Lookout:
         failed: nodes that have failed, be it because of this one.
         left: nodes that ended their session.
         ended: nodes whose program has ended after a failure.
+        dead: nodes of which MPI has said that they died.
+        survives: whether the others then go on.
         heartbeats: what each node last said of itself.
         patience: how long waits take.
         stopping: how all nodes agree to stop.
@@ -70,6 +74,8 @@ class Lookout:
         self.failed: set[int] = set()
         self.left: set[int] = set()
         self.ended: set[int] = set()
+        self.dead: set[int] = set()
+        self.survives = False
         self._closed = False
         self._comm: Any = None
         self._blocked: list[tuple[float, Wait]] = []  # since when the compiled step waits
@@ -112,6 +118,8 @@ class Lookout:
         """What is known of a node that is waited for."""
         hosts, silent = self.topology.hosts, self.heartbeats.silent_seconds(node)
         name = f"node {node} (host {hosts[node]})" if hosts else f"node {node}"
+        if node in self.dead:
+            return f"{name} has died"
         if node in self.left | self.ended:
             return f"{name} has ended its session"
         if silent > self.heartbeats.usual_delay_seconds:
@@ -148,11 +156,11 @@ class Lookout:
 
     def all_failed(self) -> bool:
         """Whether all other nodes have failed too."""
-        return len(self.failed) >= self.topology.num_nodes - 1
+        return len(self.failed | self.dead) >= self.topology.num_nodes - 1
 
     def all_ended(self) -> bool:
         """Whether all other nodes have said that their program has ended after a failure."""
-        return len(self.ended) >= self.topology.num_nodes - 1
+        return len(self.ended | self.dead) >= self.topology.num_nodes - 1
 
     def enter(self, step: int) -> None:
         """The compiled step goes into MPI by itself; from here the look-out watches over it."""
@@ -193,11 +201,14 @@ class Lookout:
             self._take_alarms()
             self._alarms_out += self._beats_out.values()
             self._beats_out = {}
-            self._alarms_out = [(sent, text) for sent, text in self._alarms_out if not sent.Test()]
-            return not self._alarms_out and len(self.left) == self.topology.num_nodes - 1
+            self._alarms_out = [pair for pair in self._alarms_out if not _has_gone(pair[0])]
+            return not self._alarms_out and len(self.left | self.dead) == others
 
+        others = self.topology.num_nodes - 1
         if not poll(parted, lambda: None, _PARTING_SECONDS):
             return False
+        if self.dead:  # to free it needs all
+            return True
         self._comm.Free()
         self._comm = None
         return True
@@ -213,8 +224,9 @@ class Lookout:
             self._send(node, tag, text.encode()[:8192])
 
     def _send(self, node: int, tag: int, payload: bytes) -> None:
-        if self._comm is not None and node != self.topology.node:
-            self._alarms_out.append(self._isend(node, tag, payload))
+        if self._comm is not None and node not in {self.topology.node, *self.dead}:
+            with contextlib.suppress(*_mpi_errors()):  # it has just died
+                self._alarms_out.append(self._isend(node, tag, payload))
 
     def _isend(self, node: int, tag: int, payload: bytes) -> tuple[Any, bytes]:
         """The request, and what it sends, to be kept until it is done."""
@@ -230,9 +242,9 @@ class Lookout:
         payload = self.heartbeats.beat()
         if payload is None or self._closed:
             return
-        self._alarms_out = [(sent, text) for sent, text in self._alarms_out if not sent.Test()]
-        self._beats_out = {x: sent for x, sent in self._beats_out.items() if not sent[0].Test()}
-        gone = self.left | self.ended | set(self._beats_out)
+        self._alarms_out = [pair for pair in self._alarms_out if not _has_gone(pair[0])]
+        self._beats_out = {x: sent for x, sent in self._beats_out.items() if not _has_gone(sent[0])}
+        gone = self.left | self.ended | self.dead | set(self._beats_out)
         for node in self.heartbeats.targets:
             if node not in gone:
                 self._beats_out[node] = self._isend(node, _BEAT, payload)
@@ -247,9 +259,41 @@ class Lookout:
                 self._beat()
                 self.stopping.look()
                 self._watch_step()
-            except MPI.Exception as error:  # MPI is being shut down around us
-                log.debug("jdaso look-out ends: %s", error)
+                self._note_deaths()
+            except MPI.Exception as error:
+                try:
+                    if self._note_deaths():
+                        continue
+                except MPI.Exception:
+                    pass
+                log.debug("jdaso look-out ends: %s", error)  # MPI is being shut down around us
                 return
+
+    def _note_deaths(self) -> bool:
+        """Whether a node has died since this was last asked, where MPI can say that."""
+        if not survives_deaths():
+            return False
+        from mpi4py import MPI
+
+        group = self._comm.Get_failed()
+        ranks = MPI.Group.Translate_ranks(group, None, self._comm.Get_group())
+        new = sorted(set(ranks) - self.dead)
+        if not new:
+            return False
+        self._comm.Ack_failed()  # from here on messages of any node can be waited for again
+        self.dead.update(new)
+        hosts = self.topology.hosts
+        who = ", ".join(f"node {node} (host {hosts[node]})" for node in new)
+        if self.survives:
+            log.warning("%s %s died. The others go on.", self.topology.prefix(), who)
+            for node in new:
+                self.heartbeats.dead.add(node)
+                self.stopping.lost(node)
+        elif not set(new) <= self.left | self.ended and not self._closed:
+            self.failure = self.failure or f"{who} died."
+            self.failed.update(new)
+            log.error("%s %s", self.topology.prefix(), self.failure)
+        return True
 
     def _take_alarms(self) -> None:
         from mpi4py import MPI
@@ -301,6 +345,20 @@ class Lookout:
         log.critical("%s %s The job is ended.", self.topology.prefix(wait.step), why)
         time.sleep(_LOOK_SECONDS * 5)  # the others say what they know
         MPI.COMM_WORLD.Abort(1)
+
+
+def _mpi_errors() -> tuple[type[Exception], ...]:
+    from mpi4py import MPI
+
+    return (MPI.Exception,)
+
+
+def _has_gone(request: Any) -> bool:
+    """Whether a message was sent, or is for a node that has died."""
+    try:
+        return request.Test()
+    except _mpi_errors():
+        return True
 
 
 def _where(thread: int) -> str:

@@ -39,7 +39,7 @@ class Merge(NamedTuple):
     needs_anchor: bool = False
     outer: optax.GradientTransformation | None = None
 
-    def kept_share(self, nodes: int, age: jax.Array) -> jax.Array | float:
+    def kept_share(self, nodes: Any, age: jax.Array) -> jax.Array | float:
         """The share of the node's own parameters that the rule leaves in place."""
         if self.name != "paper":
             return 0.0
@@ -56,14 +56,18 @@ class Merge(NamedTuple):
         *,
         nodes: int,
         age: jax.Array,
+        living: Any = None,
         outer_update: Callable[..., Any] | None = None,
     ) -> Merged:
         """Merges ``total = sum_p s_p`` into `params`.
 
-        `outer_update` is the outer optimizer's, where the trees are not what it was made for.
+        Where only some nodes are `living`, `total` is P times their mean. `outer_update` is the
+        outer optimizer's, where the trees are not what it was made for.
         """
         mean = jax.tree.map(lambda t: t / nodes, total)
         if self.name == "paper":
+            if living is not None:
+                total, nodes = jax.tree.map(lambda t: living / nodes * t, total), living
             return Merged(merge_paper(params, total, nodes=nodes, age=age), mean, outer)
         if self.name == "corrected":
             return Merged(merge_corrected(params, snapshot, mean), mean, outer)
@@ -74,7 +78,7 @@ class Merge(NamedTuple):
         return Merged(merge_corrected(params, snapshot, anchor), anchor, outer)
 
 
-def merge_paper(params: PyTree, total: PyTree, *, nodes: int, age) -> PyTree:
+def merge_paper(params: PyTree, total: PyTree, *, nodes: Any, age: Any) -> PyTree:
     """Merges a late sum as the paper does.
 
     Returns ``(2a * params + total) / (2a + P)``.

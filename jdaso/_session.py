@@ -28,7 +28,8 @@ from ._deaths import say_failed, say_rank, say_through
 from ._drift import Comparison
 from ._engine import ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
-from ._header import STATUS, STEP
+from ._group import survives_deaths
+from ._header import FAILED, STATUS, STEP
 from ._packing import Layout, Leaf
 from ._timeline import Stats, Timeline
 from ._topology import Topology, claim_gpus, find_topology, launched_ranks
@@ -87,6 +88,9 @@ class Session:
             is heard any more. A wait of more than twice the usual is reported in the log, with the
             nodes that are missing and where their programs are.
         share_gpus: whether nodes on one host may use the same GPU.
+        on_death: what happens where a node's process dies: the job is to ``"end"``, or to
+            ``"shrink"``: the others go on without it, after at most the exchange in which they
+            notice. That needs engine mpi4py and Open MPI's ``mpiexec --with-ft ulfm``.
         exchange_steps: for ``"simulated"``: how many steps an exchange takes, as
             ``delay="auto"`` sees it; or a table ``{step: steps}`` of those that start at these
             steps, where all others take 1.
@@ -127,10 +131,12 @@ class Session:
         num_nodes: int | None = None,
         timeout_seconds: float | None = None,
         share_gpus: bool = False,
+        on_death: str = "end",
         exchange_steps: int | Mapping[int, int] = 1,
         faults: Mapping[tuple[int, int], float] | None = None,
     ):
         invalid = _check_settings(engine, num_nodes, timeout_seconds, faults, exchange_steps)
+        invalid = invalid or _check_on_death(on_death, engine, several=launched_ranks() > 1)
         reserve_cpu_threads()
         several = launched_ranks() > 1 and (comm is None or comm.Get_size() > 1)
         if several and invalid is None and engine != "simulated" and computes_on_cpus():
@@ -159,7 +165,7 @@ class Session:
         self.control = Control(self.topology, limit)
         _exit.watch(self)
         try:
-            self._agree_on_start(invalid, share_gpus)
+            self._agree_on_start(invalid, share_gpus, on_death)
             if self.control.alone and comm is None and not self.simulated:
                 _say_alone(has_mpi=self.topology.comm is not None)
             if self.simulated:  # also where a launcher started many: each has virtual nodes
@@ -171,6 +177,8 @@ class Session:
             self.comparison = Comparison(self.control, virtual=self.simulated)
             say_rank(self.node, self.topology.host)
             self._begin()
+            if on_death == "shrink":
+                self.control.survive()
         except BaseException as error:
             self.closed = True
             self.control.lookout.fail(_exit.summary(error))
@@ -198,7 +206,7 @@ class Session:
                 self.topology.prefix(),
                 ", ".join(map(str, devices)),
             )
-        self.step_comm = self.control.duplicate() if self.in_step else None
+        self.step_comm = self.control.duplicate().comm if self.in_step else None
 
     @property
     def simulated(self) -> bool:
@@ -217,6 +225,27 @@ class Session:
         import mpi4jax
 
         return self.devices[0].platform == "gpu" and mpi4jax.has_cuda_support()
+
+    @property
+    def living(self) -> tuple[int, ...]:
+        """Nodes that have not died, as far as all knew when their hosts last spoke; see `share`."""
+        return self.control.living if not self.simulated else tuple(range(self.num_nodes))
+
+    def share(self) -> tuple[int, int]:
+        """Which part of the work is this node's: its number among those that live, and theirs.
+
+        All nodes call it together, for example before each epoch, and get parts that fit:
+        ``jdaso.data.batches(..., node=part, num_nodes=parts)``. With ``on_death="end"`` that is
+        always ``(node, num_nodes)``.
+
+        Raises:
+            NodeError: a node failed, or does not come.
+        """
+        self.require_usable()
+        if self.control.survives:
+            self.control.everyone("share out the work", "")
+            return self.living.index(self.node), len(self.living)
+        return self.node, self.num_nodes
 
     @property
     def stats(self) -> Stats:
@@ -239,10 +268,12 @@ class Session:
             reducer = make_reducer(
                 self.engine,
                 fmt,
+                layout.nodes,
                 self.control.duplicate,
                 check=self.control.check,
                 limit_seconds=_DAY_SECONDS,  # the waits of steps are watched over, and end sooner
                 bytes_per_second=self.control.bytes_per_second,
+                survives=self.control.survives,
             )
             channel = Channel(
                 layout,
@@ -303,7 +334,7 @@ class Session:
         self.control.lookout.abandon()  # the step will not say that it came back
         step = int(heads[self.node % len(heads), STEP])
         error = None
-        if heads[:, STATUS].any():
+        if (heads[:, STATUS] == FAILED).any():
             error = self.control.broken or self.control.refused
             error = error or self.control.error("An exchange failed.", step)
         elif (text := self.comparison.complaint(heads, leaves, common, prints)) is not None:
@@ -395,7 +426,7 @@ class Session:
         except Exception:
             traceback.print_exc()
 
-    def _agree_on_start(self, invalid: Exception | None, share_gpus: bool) -> None:
+    def _agree_on_start(self, invalid: Exception | None, share_gpus: bool, on_death: str) -> None:
         from . import __version__
 
         raised = invalid
@@ -407,7 +438,8 @@ class Session:
                 raised = error
         status = "starts" if raised is None else str(raised)
         versions = [("the jdaso version", __version__), ("the JAX version", jax.__version__)]
-        facts = [*versions, ("the engine", self.engine), (f"engine {self.engine}", status)]
+        facts = [*versions, ("the engine", self.engine), ("on_death", on_death)]
+        facts.append((f"engine {self.engine}", status))
         self.control.agree("start a session", facts)
         if raised is not None:
             raise raised
@@ -447,6 +479,21 @@ def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Cal
 def _say_alone(*, has_mpi: bool) -> None:
     why = "mpiexec -n N starts more" if has_mpi else "no MPI library was found"
     log.warning("jdaso runs on one node: %s.", why)
+
+
+def _check_on_death(on_death: str, engine: str, *, several: bool) -> ValueError | None:
+    if on_death not in ("end", "shrink"):
+        return ValueError(f'on_death must be "end" or "shrink", got {on_death!r}.')
+    if on_death == "end" or not several:
+        return None
+    if engine != "mpi4py":
+        return ValueError(f'on_death="shrink" needs engine="mpi4py", got {engine!r}.')
+    if not survives_deaths():
+        return ValueError(
+            'on_death="shrink" needs Open MPI, and to be started with mpiexec --with-ft ulfm: '
+            "without it MPI ends the whole job when a process dies."
+        )
+    return None
 
 
 def _check_settings(

@@ -9,7 +9,7 @@ be found that no loop has passed, without waiting for any of them. Node 0 leads:
     node 0     STOP  -> all       the latest of them: all stop there
 
 The threads that look out for other nodes bring and take the messages, so that it does not matter
-what the loops wait for.
+what the loops wait for. Where a node dies, the first of the others leads, and begins anew.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Stopping:
     """
 
     def __init__(self, node: int, nodes: int, send: Callable[[int, int, int], None]):
-        self._node, self._nodes, self._send = node, nodes, send
+        self._node, self._living, self._send = node, list(range(nodes)), send
         self._told_at = 0.0
         self._told = self._asked = self._holds = False
         self._step = -1
@@ -67,7 +67,7 @@ class Stopping:
             step: completed updates; each call's larger than the one before.
             check: called while it pauses; raises where that is in vain.
         """
-        if self._nodes == 1:
+        if len(self._living) == 1:
             return self._told
         with self._change:
             self._step = step
@@ -80,28 +80,34 @@ class Stopping:
         """Called by the look-out now and then: says what this node was told."""
         if self._told and not self._asked:
             self._asked = True
-            self._say(0, ASK, 0)
+            self._say(self._living[0], ASK, 0)
 
     def take(self, source: int, what: int, step: int) -> None:
         """Takes a message; called by the look-out."""
         if what == ASK and not self._held:
             self._held = {-1: -1}  # asked twice, it begins once
-            for node in range(self._nodes):
+            for node in list(self._living):
                 self._say(node, HOLD, 0)
         elif what == HOLD:
             with self._change:
                 self._holds = True
                 step = self._step + 1
-            self._say(0, HELD, step)
+            self._say(source, HELD, step)
         elif what == HELD:
             self._held[source] = step
-            if len(self._held) == self._nodes + 1:
-                for node in range(self._nodes):
-                    self._say(node, STOP, max(self._held.values()))
+            self._stop_if_all_hold()
         elif what == STOP:
             with self._change:
                 self._stop = step
                 self._change.notify_all()
+
+    def lost(self, node: int) -> None:
+        """Called by the look-out: a node has died, and with it what it knew."""
+        self._living.remove(node)
+        self._held.pop(node, None)
+        if self._stop is None:  # it may be who leads, or who was told
+            self._told, self._asked = self._told or self._holds, False
+            self._stop_if_all_hold()
 
     def close(self) -> None:
         """Gives the signals back."""
@@ -110,6 +116,11 @@ class Stopping:
                 with contextlib.suppress(TypeError):  # one that was not set from Python
                     signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
             self._previous = {}
+
+    def _stop_if_all_hold(self) -> None:
+        if set(self._living) <= set(self._held):
+            for node in list(self._living):
+                self._say(node, STOP, max(self._held.values()))
 
     def _say(self, node: int, what: int, step: int) -> None:
         if node == self._node:

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from .._compat import private_cpu_device
+from .._group import Group
 from .._types import Transport
 from .._wire import Wire, sum_rows
 
@@ -83,34 +84,42 @@ def check_engine(name: str, num_nodes: int) -> None:
 def make_reducer(
     engine: str,
     wire: Wire,
-    duplicate: Callable[[], Any],
+    nodes: int,
+    duplicate: Callable[[], Group],
     *,
     check: Callable[[], None],
     limit_seconds: float,
     bytes_per_second: Callable[[], float],
+    survives: bool,
 ) -> Reducer:
     """How an engine reduces, over communicators that nobody else uses.
 
     Args:
         engine: its name.
         wire: the format of the rows.
-        duplicate: gives an mpi4py communicator of all nodes; they call it together.
+        nodes: how many there are rows for.
+        duplicate: gives a communicator of all nodes that live; they call it together.
         check: called while waiting; raises when there is no sense in waiting on.
         limit_seconds: the longest wait.
         bytes_per_second: the slowest link's; all nodes call it together, and get the same.
+        survives: whether it goes on where a node dies.
     """
     sums = partial(sum_part, wire)
     sums = compiled_for_host(sums) if wire.narrow else sums
     if engine == "instant":
-        return InTurn(_Instant(wire, duplicate().Get_size()), limit_seconds)
+        return InTurn(_Instant(wire, len(duplicate().living)), limit_seconds)
     if engine == "mpi4jax":
         from ._mpi4jax import Mpi4jaxTransport
 
-        reduce = partial(_reduce, Mpi4jaxTransport(duplicate()), wire, sums)
+        reduce = partial(_reduce, Mpi4jaxTransport(duplicate().comm), wire, sums)
         return InTurn(reduce, limit_seconds)
+    if survives:
+        from ._surviving import SurvivingReducer
+
+        return SurvivingReducer(duplicate(), nodes, wire, sums, check, limit_seconds)
     from ._mpi4py import Mpi4pyReducer
 
-    comms = duplicate(), duplicate()
+    comms = duplicate().comm, duplicate().comm
     return Mpi4pyReducer(comms, wire, sums, check, limit_seconds, bytes_per_second())
 
 

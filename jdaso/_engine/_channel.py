@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._control import Control
-from .._header import BAD_LEAF, EXCHANGE_SECONDS, HEADER, STATUS, STEP_SECONDS
+from .._header import BAD_LEAF, EXCHANGE_SECONDS, FAILED, HEADER, STATUS, STEP_SECONDS
 from .._heartbeat import STARTED
 from .._packing import Layout
 from .._timeline import Timeline
@@ -253,7 +253,7 @@ class Channel:
         self._lose("wait", job, begin)
         if error is not None:
             job.error = error
-            heads[:, STATUS] = 1
+            heads[:, STATUS] = FAILED
             self._control.broken = error
             return heads
         assert job.heads is not None
@@ -468,7 +468,7 @@ class Channel:
             "all nodes.",
             ticket - 1,
         )
-        heads[:, STATUS] = 1
+        heads[:, STATUS] = FAILED
         return heads
 
     def _measure_step(self, job: Job) -> None:

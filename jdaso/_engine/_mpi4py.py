@@ -33,7 +33,7 @@ from .._types import NodeError
 from .._wire import Wire
 from . import Work, heads_of
 
-_WINDOW = 4
+WINDOW = 4
 """Chunks that are scattered at once; each takes a receive buffer."""
 
 _LEAST_PAUSE, _MOST_PAUSE = 2e-5, 5e-4
@@ -49,12 +49,12 @@ _LEAVE_SECONDS = 10.0
 """How long a helper's last call, a copy or a sum, may take."""
 
 
-class _Chunk(NamedTuple):
+class Chunk(NamedTuple):
     """One on the wire; what MPI reads and writes is held."""
 
     k: int
     request: Any
-    sends: np.ndarray
+    sends: Any
     receives: np.ndarray
     residual: np.ndarray | None = None
     heads: np.ndarray | None = None
@@ -67,8 +67,10 @@ class _Messages:
         node, nodes = comm.Get_rank(), comm.Get_size()
         others = [(node + k) % nodes for k in range(1, nodes)]  # not all to the same one at once
         parts = range(0, receives[0].nbytes, _MESSAGE_BYTES)
-        self._open = [comm.Irecv(_bytes(receives[k], at), k) for at in parts for k in others[::-1]]
-        self._open += [comm.Isend(_bytes(sends[k], at), k) for at in parts for k in others]
+        self._open = [
+            comm.Irecv(as_bytes(receives[k], at), k) for at in parts for k in others[::-1]
+        ]
+        self._open += [comm.Isend(as_bytes(sends[k], at), k) for at in parts for k in others]
         self._open.reverse()
         np.copyto(receives[node], sends[node])
 
@@ -144,12 +146,12 @@ class Mpi4pyReducer:
         self._check, self._limit = check, limit_seconds
         self._slow = bytes_per_second < _SLOW_LINK
         self._received: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
-        self._scattered: deque[_Chunk] = deque()
-        self._gathered: deque[_Chunk] = deque()
+        self._scattered: deque[Chunk] = deque()
+        self._gathered: deque[Chunk] = deque()
         self._taker, self._summer = _Helper(), _Helper()
 
     @property
-    def staging_bytes(self) -> int:
+    def stagingas_bytes(self) -> int:
         """Host memory that it holds between exchanges."""
         return sum(x.nbytes for x in self._received.values())
 
@@ -176,7 +178,7 @@ class Mpi4pyReducer:
         since, pause = time.perf_counter(), _LEAST_PAUSE
         while given < work.count:
             moved, left = False, self._left
-            if taking is None and taken < work.count and len(self._scattered) < _WINDOW:
+            if taking is None and taken < work.count and len(self._scattered) < WINDOW:
                 if work.ready(taken):
                     taking, moved = self._taker.submit(work.take, taken, 0.0), True
             elif taking is not None and taking.done():
@@ -186,7 +188,7 @@ class Mpi4pyReducer:
             if summing is None and self._scattered and self._scattered[0].request.Test():
                 chunk = self._scattered[0]
                 width = work.place(chunk.k).shape[1]
-                summing, moved = self._summer.submit(self._sums, chunk.receives, width), True
+                summing, moved = self._summer.submit(self._sum, chunk.receives, width), True
             elif summing is not None and summing.done():
                 (encoded, residual), summing = summing.result(), None
                 chunk = self._scattered.popleft()
@@ -219,31 +221,35 @@ class Mpi4pyReducer:
         on_wire = (*self._scattered, *self._gathered) if self._slow else ()
         return sum(chunk.request.left for chunk in on_wire)
 
+    def _sum(self, receives: np.ndarray, width: int) -> tuple[Any, Any]:
+        """Sums what came, for a helper; see `sum_part`."""
+        return self._sums(receives, width)
+
     def _start_scatter(self, k: int, rows: np.ndarray) -> None:
-        key = (k % _WINDOW, rows.shape)
+        key = (k % WINDOW, rows.shape)
         if key not in self._received:
             self._received[key] = np.empty(rows.shape, rows.dtype)
         received = self._received[key]
         if self._slow:
             request = _Messages(self._scatter, rows, received)
         else:
-            request = self._scatter.Ialltoall(_bytes(rows), _bytes(received))
-        self._scattered.append(_Chunk(k, request, rows, received))
+            request = self._scatter.Ialltoall(as_bytes(rows), as_bytes(received))
+        self._scattered.append(Chunk(k, request, rows, received))
 
     def _start_gather(
-        self, chunk: _Chunk, encoded: Any, residual: Any, place: np.ndarray, headed: bool
+        self, chunk: Chunk, encoded: Any, residual: Any, place: np.ndarray, headed: bool
     ) -> None:
         encoded = np.asarray(encoded)
         heads = heads_of(self._wire, chunk.receives) if headed else None
         if self._slow:
             request = _Messages(self._gather, [encoded] * len(place), place)
         else:
-            request = self._gather.Iallgather(_bytes(encoded), _bytes(place))
+            request = self._gather.Iallgather(as_bytes(encoded), as_bytes(place))
         residual = np.asarray(residual)
-        self._gathered.append(_Chunk(chunk.k, request, encoded, place, residual, heads))
+        self._gathered.append(Chunk(chunk.k, request, encoded, place, residual, heads))
 
 
-def _bytes(array: np.ndarray, at: int | None = None) -> list[Any]:
+def as_bytes(array: np.ndarray, at: int | None = None) -> list[Any]:
     """An array as MPI takes it, or a message's part of it."""
     from mpi4py import MPI
 

@@ -122,6 +122,7 @@ class Checkpoints:
             Path(folder).absolute(), keep_last=keep_last, keep_best=keep_best, best=best
         )
         self._node, self._nodes = session.topology.node, session.topology.num_nodes
+        self._count()
         self._shares = session.engine != "instant"  # there each node has its own for all
         self._buffers: dict[str, np.ndarray] = {}
         self._flights: list[Kept] = []  # of the last save
@@ -182,6 +183,7 @@ class Checkpoints:
         self._join()
         self._error = None  # what failed before is said; this is a new one
         self._number += 1
+        self._count()
         state = jax.block_until_ready(state)
         parted = parted_devices(state, self.session)
         values = values_of(state, shares=self._shares, parted=parted)
@@ -222,6 +224,7 @@ class Checkpoints:
         said = "" if self._error is None else str(self._error)
         self._error = None
         self._raise_together("wait for a checkpoint", said)
+        self._count()
         if self._node == 0:
             self._folder.prune()
 
@@ -292,6 +295,11 @@ class Checkpoints:
         last = folder.last_number() if self._node == 0 else 0
         return run, int(control.everyone("open checkpoints", str(last))[0])
 
+    def _count(self) -> None:
+        """Which part of a checkpoint is this node's: where nodes may die, all ask together."""
+        if self.session.control.survives:
+            self._node, self._nodes = self.session.share()
+
     def _facts(self) -> tuple[tuple[str, str], ...]:
         """Settings of the optimizers of the session."""
         facts = sorted(self.session.facts.items())
@@ -312,18 +320,18 @@ class Checkpoints:
                 found += flight_arrays(number, kept.channel.brought(kept.job), shares=self._shares)
             folder.mkdir(exist_ok=True)
             leaves: list[Leaf] = []
-            own = node_folder(self._node)
+            own = node_folder(manifest.node)
             for name, common in ((COMMON, True), (own, False)):
                 part = [(leaf, array) for leaf, array in found if leaf.common == common]
-                if common and self._node != 0:
+                if common and manifest.node != 0:
                     leaves += [leaf for leaf, _ in part]
                 else:
                     leaves += _files.write_arrays(folder, name, part)
             self.session.reach("save")
-            files = _files.checksums(folder, (COMMON, own) if self._node == 0 else (own,))
+            files = _files.checksums(folder, (COMMON, own) if manifest.node == 0 else (own,))
             manifest = dataclasses.replace(manifest, leaves=tuple(leaves), files=files)
             manifest.write(folder)
-            if self._node == 0:
+            if manifest.node == 0:
                 self._folder.prune()
         except Exception as error:
             self._error = CheckpointError(

@@ -10,7 +10,17 @@ LAYERS = [
     ["_types", "_compat", "_timeline", "_launch", "_deaths"],
     ["_supervise"],
     ["_phases", "_schedule", "_packing", "_header", "_common", "_wire", "_merge"],
-    ["_exit", "_topology", "_lookout", "_heartbeat", "_stopping", "_watchdog", "_control", "_drift"]
+    [
+        "_exit",
+        "_topology",
+        "_lookout",
+        "_heartbeat",
+        "_stopping",
+        "_watchdog",
+        "_control",
+        "_drift",
+        "_group",
+    ]
     + ["_engine", "_session"],
     ["_agreement", "_local", "_inline", "_exchange", "_blocking"],
     ["_averaging", "_synchronous", "_daso", "_collectives"],
