@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ._exit import end_job
-from ._group import Group
+from ._group import Died, Group, survives_deaths
 from ._heartbeat import CALLS
 from ._lookout import Lookout
 from ._topology import Topology, poll
@@ -26,6 +26,8 @@ _PART_BYTES = 1 << 26
 
 _TRIAL_BYTES, _TRIALS = 2 * 2**20, 3
 """Of a measured link: 50 ms at 1 Gbit/s."""
+
+_EXPLAIN_SECONDS = 1.0
 
 _unfinished: list[Any] = []
 """Requests that ended in vain, with their data: MPI may yet write there, whoever is gone."""
@@ -83,6 +85,15 @@ class Control:
     def closed_error(self) -> NodeError:
         """What a compiled step is told that goes on after `Session.close`."""
         return self.error("This session was closed, and a compiled step still uses it.")
+
+    def explain(self, error: Exception) -> str:
+        """What an error in MPI is about: the death of a node is known a moment later."""
+        limit = time.monotonic() + _EXPLAIN_SECONDS
+        while survives_deaths() and not isinstance(error, NodeError) and time.monotonic() < limit:
+            if self.lookout.failure is not None:
+                return self.lookout.failure
+            time.sleep(0.01)
+        return str(error)
 
     def check(self) -> None:
         """Raises if another node has failed, or what this one waited for was given up."""
@@ -251,6 +262,12 @@ class Control:
         done = False
         try:
             done = poll(request.Test, check, math.inf, most_pause)
+        except (NodeError, Died):
+            raise
+        except Exception as error:  # MPI's
+            if self.survives:
+                raise
+            raise self.error(self.explain(error)) from error
         finally:
             if not done:
                 _unfinished.append((request, data))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import logging
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("jdaso")
 
 _GRACE_SECONDS = 6.0
+_FINALIZE_SECONDS = 5.0
 
 _open: dict[Session, None] = {}  # in the order of all nodes; also sessions that were dropped
 _failed: list[Session] = []  # whole, as MPI may yet write into what their channels hold
-_state = {"installed": False, "doomed": False}
+_state = {"installed": False, "doomed": False, "bereft": False}
 
 
 def watch(session: Session) -> None:
@@ -43,6 +46,7 @@ def unwatch(session: Session, *, failed: bool = False, stuck: bool = False) -> N
     """
     _open.pop(session, None)
     _state["doomed"] |= stuck
+    _state["bereft"] |= bool(session.control.lookout.dead)
     if (failed or stuck) and not session.control.alone:
         _failed.append(session)
 
@@ -94,6 +98,8 @@ def _end() -> None:
                 log.exception("jdaso could not close a session at exit")
                 _state["doomed"] = True
     if not _state["doomed"] and not _failed:
+        if _state["bereft"]:
+            _leave_mpi()
         return
     lookouts = [session.control.lookout for session in (*_open, *_failed)]
     last_words = [sys.stdout.flush, sys.stderr.flush, *(lookout.end for lookout in lookouts)]
@@ -112,6 +118,19 @@ def _end() -> None:
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Abort(1)
+
+
+def _leave_mpi() -> None:
+    """MPI_Finalize with a limit: after deaths Open MPI 5.0.11 may wait there for ever.
+
+    mpi4py, which calls it last of all, then takes it for done.
+    """
+    from mpi4py import MPI
+
+    finalize = ctypes.CDLL(MPI.__file__).MPI_Finalize  # without Python's lock, unlike mpi4py's
+    thread = threading.Thread(target=finalize, name="jdaso-finalize", daemon=True)
+    thread.start()
+    thread.join(_FINALIZE_SECONDS)
 
 
 def _may_end(lookout: Lookout) -> bool:

@@ -198,7 +198,7 @@ class Lookout:
         self._sound(_LEFT, "")
 
         def parted() -> bool:
-            self._take_alarms()
+            self._listen()
             self._alarms_out += self._beats_out.values()
             self._beats_out = {}
             self._alarms_out = [pair for pair in self._alarms_out if not _has_gone(pair[0])]
@@ -225,7 +225,7 @@ class Lookout:
 
     def _send(self, node: int, tag: int, payload: bytes) -> None:
         if self._comm is not None and node not in {self.topology.node, *self.dead}:
-            with contextlib.suppress(*_mpi_errors()):  # it has just died
+            with contextlib.suppress(_mpi_errors()):  # it has just died
                 self._alarms_out.append(self._isend(node, tag, payload))
 
     def _isend(self, node: int, tag: int, payload: bytes) -> tuple[Any, bytes]:
@@ -247,7 +247,8 @@ class Lookout:
         gone = self.left | self.ended | self.dead | set(self._beats_out)
         for node in self.heartbeats.targets:
             if node not in gone:
-                self._beats_out[node] = self._isend(node, _BEAT, payload)
+                with contextlib.suppress(_mpi_errors()):
+                    self._beats_out[node] = self._isend(node, _BEAT, payload)
 
     def _look(self) -> None:
         """The thread: takes alarms in."""
@@ -255,23 +256,26 @@ class Lookout:
 
         while not self._stop.wait(_LOOK_SECONDS):
             try:
-                self._take_alarms()
+                self._listen()
                 self._beat()
                 self.stopping.look()
                 self._watch_step()
-                self._note_deaths()
-            except MPI.Exception as error:
-                try:
-                    if self._note_deaths():
-                        continue
-                except MPI.Exception:
-                    pass
-                log.debug("jdaso look-out ends: %s", error)  # MPI is being shut down around us
+            except MPI.Exception as error:  # MPI is being shut down around us
+                log.debug("jdaso look-out ends: %s", error)
                 return
+
+    def _listen(self) -> None:
+        """Takes alarms in, and deaths."""
+        self._note_deaths()
+        try:
+            self._take_alarms()
+        except _mpi_errors():
+            if not self._note_deaths():
+                raise
 
     def _note_deaths(self) -> bool:
         """Whether a node has died since this was last asked, where MPI can say that."""
-        if not survives_deaths():
+        if not survives_deaths():  # MPI can say nothing
             return False
         from mpi4py import MPI
 
@@ -347,10 +351,10 @@ class Lookout:
         MPI.COMM_WORLD.Abort(1)
 
 
-def _mpi_errors() -> tuple[type[Exception], ...]:
+def _mpi_errors() -> type[Exception]:
     from mpi4py import MPI
 
-    return (MPI.Exception,)
+    return MPI.Exception
 
 
 def _has_gone(request: Any) -> bool:

@@ -403,7 +403,7 @@ class Channel:
                     self._timeline.add(exchanges=1, exchange_seconds=job.seconds)
             except Exception as error:
                 log.debug("exchange of step %d failed", job.step, exc_info=True)
-                text = str(error)
+                text = self._control.explain(error)
                 prefix = "" if text.startswith("[node") else self._control.topology.prefix(job.step)
                 job.error = NodeError(f"{prefix} {text}".strip())
             job.done.set()

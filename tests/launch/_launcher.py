@@ -27,12 +27,15 @@ def mpirun(
     *,
     mpi: str = "mpich",
     devices: int = 1,
+    options: Sequence[str] = (),
     quick_compiling: bool = False,
     timeout: float = 120,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs ``python args`` on `nodes` ranks, with `devices` CPU devices each.
+
+    The launcher gets `options` besides.
 
     Returns the exit status and, in `stdout`, what all ranks printed on both streams. Whatever is
     left of the launch afterwards is killed.
@@ -48,6 +51,7 @@ def mpirun(
         "-n",
         str(nodes),
         *OPTIONS[mpi],
+        *options,
         bin_folder / "python",
         *args,
     ]
