@@ -1,9 +1,11 @@
 """Faults by the hundred: what a small run survives, how soon it is noticed, and what is lost.
 
-    python benchmarks/drills.py [faults] [kills] [chaos] [soak] [--quick]
+    python benchmarks/drills.py [faults] [kills] [chaos] [soak] [shrink] [--quick]
 
-All parts run `_resumable.py` under ``python -m jdaso run``, whose noise depends on node and step
-alone: whatever happens on the way, it must end with the bits of a run that was left in peace.
+All parts but the last run `_resumable.py` under ``python -m jdaso run``, whose noise depends on
+node and step alone: whatever happens on the way, it must end with the bits of a run that was left
+in peace. "shrink" trains `_shrinking.py` with Open MPI (``make setup-openmpi``): the others go on
+where a node dies, and when the last one has died the job is started again with all of them.
 """
 
 import argparse
@@ -24,9 +26,12 @@ from pathlib import Path
 import _report
 
 PROGRAM = Path(__file__).parent / "_resumable.py"
+SHRINKING = Path(__file__).parent / "_shrinking.py"
+OPEN_MPI = Path(__file__).parents[1] / ".venv-openmpi" / "bin"
 TAG = "JDASO_DRILL"
 LIMIT_SECONDS = 180.0  # without a word: a hang
 NODES = 3
+RANKS = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")
 
 FAULTS = {
     "killed": "1@30:kill",
@@ -52,12 +57,17 @@ IN_THE_PROGRAM = ["1@flight:kill", "2@save:kill", "0@flight:kill", "0@save:kill"
 class Job:
     """One run under the supervisor, and what it says, with the time of each line."""
 
-    def __init__(self, folder, nodes, *flags, faults="", restarts=1000):
+    def __init__(self, folder, nodes, *flags, faults="", restarts=1000, shrinks=False):
         self.folder, self.tag = Path(folder), uuid.uuid4().hex
-        mpiexec = Path(sys.executable).parent / "mpiexec"
+        bin_folder = OPEN_MPI if shrinks else Path(sys.executable).parent
+        launcher = [bin_folder / "mpiexec", "-n", nodes]
+        if shrinks:
+            launcher += ["--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none"]
+        program = SHRINKING if shrinks else PROGRAM
         command = [sys.executable, "-m", "jdaso", "run", f"--max-restarts={restarts}", "--"]
-        command += [mpiexec, "-n", nodes, sys.executable, PROGRAM, folder, *flags]
+        command += [*launcher, bin_folder / "python", program, folder, *flags]
         settings = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "JDASO_FAULTS": faults}
+        settings |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if version("jaxlib") < "0.12":  # starting is most of what these runs do
             settings["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
         self.lines = []
@@ -134,8 +144,9 @@ def members(tag):
             if f"{TAG}={tag}".encode() not in words:
                 continue
             line = (folder / "cmdline").read_bytes().split(b"\0")
-            rank = next((int(w[9:]) for w in words if w.startswith(b"PMI_RANK=")), None)
-            program = len(line) > 1 and line[1].endswith(b"_resumable.py")
+            ranks = (w.split(b"=") for w in words if w.startswith(RANKS))
+            rank = next((int(value) for _, value in ranks), None)
+            program = len(line) > 1 and line[1].endswith((b"_resumable.py", b"_shrinking.py"))
             yield int(folder.name), rank if program else None
 
 
@@ -277,10 +288,55 @@ def chaos(minutes, chance, nodes=4, an_hour=240):
     _report.report("drills_chaos", [row], failures_an_hour=an_hour)
 
 
+def shrink(minutes, chance, nodes=4, an_hour=240):
+    """A failure every 15 s in the mean, after which the others go on; how soon, and the loss."""
+    images = int(minutes * 70_000)
+    flags, died = (f"--images={images}",), r"\[node (\d) of.* died\. The others go on"
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(folder, nodes, *flags, "--step-ms=0", restarts=0, shrinks=True)
+        job.wait()
+        quiet = float(re.findall(r"end \d+ \d+ (\S+)", job.text)[0])
+    seen, going, orphans, failures, last_ones = [], [], 0, 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        job, begin = Job(folder, nodes, *flags, shrinks=True), time.monotonic()
+        while job.process.poll() is None and time.monotonic() < begin + 60 * minutes:
+            time.sleep(chance.expovariate(an_hour / 3600))
+            ranks = job.ranks()
+            if len(ranks) == 0 or job.process.poll() is not None:
+                continue
+            before, at = job.at(), time.monotonic()
+            killed = chance.choice(list(ranks))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(ranks.pop(killed), signal.SIGKILL)
+            failures += 1
+            last_ones += not ranks
+            starts = len(before) < nodes  # no session yet: the job is started again
+            while ranks and not starts and time.monotonic() < at + 30:
+                now = job.at()
+                if all(now[rank] > before[rank] + 1 for rank in ranks):
+                    going.append(time.monotonic() - at)
+                    break
+                time.sleep(0.005)
+            if ranks and (heard := job.said(died, at)) is not None:
+                seen.append(heard - at)
+        status, orphans = job.wait()
+    losses = [float(x) for x in re.findall(r"end \d+ \d+ (\S+)", job.text)]
+    row = {"nodes": nodes, "failures": failures, "last of all": last_ones, "status": status}
+    row |= {"restarts": len(re.findall("restart [0-9]+ of", job.text)), "orphans": orphans}
+    for name, times in (("seen after s", seen), ("going on after s", going)):
+        times.sort()
+        if times:
+            row |= {f"{name}: median": times[len(times) // 2], f"{name}: longest": times[-1]}
+    row |= {"measured": len(going), "loss": losses[0] if losses else "", "undisturbed": quiet}
+    row["ended on"] = len(losses)
+    row["minutes"] = (time.monotonic() - begin) / 60
+    _report.report("drills_shrink", [row], failures_an_hour=an_hour)
+
+
 def soak(minutes, exchanges, nodes=4):
     """Random delays; memory, tickets and the result."""
     steps = int(exchanges * 1.6)
-    most_ms = minutes * 60_000 / steps * 1.25  # the slowest of four takes 0.8 of it
+    most_ms = minutes * 60_000 / steps * 1.4  # the slowest of four takes 0.7 to 0.8 of it
     usual = (f"--steps={steps}", "--sync-every=1", "--delay=1", f"--every-steps={10**9}")
     flags = (*usual, "--step-ms=0", f"--random-ms={most_ms:.1f}")
     with tempfile.TemporaryDirectory() as folder:
@@ -299,7 +355,7 @@ def soak(minutes, exchanges, nodes=4):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("parts", nargs="*", default=["faults", "kills", "chaos", "soak"])
+    parser.add_argument("parts", nargs="*", default=["faults", "kills", "chaos", "soak", "shrink"])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
@@ -308,9 +364,10 @@ def main():
         "faults": lambda: faults(quick),
         "kills": lambda: kills(1, chance, [2], 2) if quick else kills(200, chance),
         "chaos": lambda: chaos(0.4 if quick else 10, chance),
+        "shrink": lambda: shrink(0.3 if quick else 10, chance, an_hour=600 if quick else 240),
         "soak": lambda: soak(0.05 if quick else 31, 60 if quick else 20_000),
     }
-    if quick and given.parts == list(parts):
+    if quick and sorted(given.parts) == sorted(parts):
         given.parts = ["faults", "kills"]  # the others are more of the same
     for part in given.parts:
         parts[part]()

@@ -21,6 +21,8 @@ RANK_MARK = "jdaso-rank "
 
 _to_supervisor: list[socket.socket] = []
 
+_IS_THROUGH = re.compile(rf"{RANK_MARK}(\d+) is through")
+
 _RANK = re.compile(rf"{RANK_MARK}(\d+) (\d+) (\S+)")
 
 _HELLO_SECONDS = 1.0
@@ -64,6 +66,9 @@ class Deaths:
         if rank := _RANK.fullmatch(line.rstrip("\n")):
             self._name(rank)
             return True
+        if through := _IS_THROUGH.fullmatch(line.rstrip("\n")):
+            self._through.add(int(through[1]))
+            return True
         for found in filter(None, (pattern.search(line) for pattern in _DEAD)):
             rank, pid = found.groupdict().get("rank"), int(found["pid"])
             name = f"node {rank} {{}} first (process {pid} on host {found['host']})"
@@ -71,8 +76,16 @@ class Deaths:
                 self._said.append((pid, self._names.get(pid, name).format("died")))
         return False
 
+    @property
+    def nobody_is_left(self) -> bool:
+        """Whether ranks have begun and none of them has come through.
+
+        Where processes may die the launcher takes that for a good end.
+        """
+        return bool(self._names) and not self._through & set(self._names)
+
     def first(self) -> str | None:
-        """Who it was, once the job has ended."""
+        """Who it was, once the job has ended; first of all."""
         os.close(self._waker)
         self._thread.join(timeout=1.0)
         for source in (self._poll, self._server, *(x for _, x in self._ranks.values())):
@@ -86,15 +99,14 @@ class Deaths:
         self._names[int(pid)] = f"node {node} {{}} first (process {pid} on host {host})"
 
     def _watch(self) -> None:
-        while self._first is None:
+        while True:
             for source, _ in self._poll.poll():
                 if source == self._wake:
                     return
                 if source == self._server.fileno():
                     self._welcome()
-                elif (what := self._heard(source)) is not None:
+                elif (what := self._heard(source)) is not None and self._first is None:
                     self._first = self._names[self._ranks[source][0]].format(what)
-                    break
 
     def _heard(self, source: int) -> str | None:
         """What has become of a rank, if that is what the job fails of."""
@@ -108,10 +120,9 @@ class Deaths:
             self._through.discard(pid)
         elif said == _FAILED:
             return "failed"
-        elif pid not in self._through:
-            return "died"
         else:
             self._poll.unregister(source)
+            return None if pid in self._through else "died"
         return None
 
     def _welcome(self) -> None:
@@ -154,10 +165,15 @@ def say_failed() -> None:
 
 def say_through() -> None:
     """Tells it that this node has closed its session in order."""
-    _tell(_THROUGH)
+    if _to_supervisor and not _tell(_THROUGH):
+        sys.stderr.write(f"{RANK_MARK}{os.getpid()} is through\n")
+        sys.stderr.flush()
 
 
-def _tell(what: bytes) -> None:
+def _tell(what: bytes) -> bool:
+    """Whether a supervisor on this host was told."""
     for connection in _to_supervisor:
         with contextlib.suppress(OSError):
             connection.send(what, socket.MSG_DONTWAIT)
+            return True
+    return False

@@ -144,6 +144,8 @@ class Supervisor:
             for reader in readers:
                 reader.join(timeout=_KILL_SECONDS)
             first = deaths.first()
+        if status == 0 and deaths.nobody_is_left:
+            status = 1
         if left:
             self._say(f"{left} processes that the launcher left behind were ended.")
         if first is not None and self._told is None and status not in (0, STOPPED_STATUS):

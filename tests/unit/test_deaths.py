@@ -128,6 +128,24 @@ def test_a_second_session_is_listened_to_again(job):
     assert deaths.first().startswith("node 1 died first")
 
 
+def test_a_job_that_nobody_is_left_of(job):
+    """Whatever the launcher's status is."""
+    deaths, ranks = job
+    for rank in ranks:
+        rank.dies()
+    deaths.first()
+    assert deaths.nobody_is_left
+
+
+def test_one_that_comes_through_is_enough(job):
+    deaths, ranks = job
+    ranks[0].dies()
+    ranks[2].does("close")
+    ranks[1].dies()
+    deaths.first()
+    assert not deaths.nobody_is_left
+
+
 def test_ranks_of_other_hosts_say_who_they_are_in_their_output(tmp_path, monkeypatch, capfd):
     """And the launcher's words decide, here those of Open MPI's."""
     deaths = Deaths(str(tmp_path / "socket"))
@@ -138,6 +156,12 @@ def test_ranks_of_other_hosts_say_who_they_are_in_their_output(tmp_path, monkeyp
     line = capfd.readouterr().err
     assert deaths.read(line) is True  # not for the user
     assert deaths.read("step 3\n") is False
+    assert deaths.nobody_is_left
+    _deaths.say_through()
+    assert deaths.read(capfd.readouterr().err) is True
+    assert not deaths.nobody_is_left
+    _deaths._to_supervisor[0].close()
+    deaths._through.clear()
     deaths.read(f"prterun noticed that process rank 3 with PID {os.getpid()} on node far exited")
     assert deaths.first() == f"node 3 died first (process {os.getpid()} on host far)"
 
