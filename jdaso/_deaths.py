@@ -77,12 +77,14 @@ class Deaths:
         return False
 
     @property
-    def nobody_is_left(self) -> bool:
-        """Whether ranks have begun and none of them has come through.
+    def began(self) -> bool:
+        """Whether a rank has said who it is."""
+        return bool(self._names)
 
-        Where processes may die the launcher takes that for a good end.
-        """
-        return bool(self._names) and not self._through & set(self._names)
+    @property
+    def came_through(self) -> bool:
+        """Whether a rank has closed its session in order, and made no other one."""
+        return bool(self._through & set(self._names))
 
     def first(self) -> str | None:
         """Who it was, once the job has ended; first of all."""
@@ -99,11 +101,12 @@ class Deaths:
         self._names[int(pid)] = f"node {node} {{}} first (process {pid} on host {host})"
 
     def _watch(self) -> None:
-        while True:
+        ended = False
+        while not ended:
             for source, _ in self._poll.poll():
                 if source == self._wake:
-                    return
-                if source == self._server.fileno():
+                    ended = True
+                elif source == self._server.fileno():
                     self._welcome()
                 elif (what := self._heard(source)) is not None and self._first is None:
                     self._first = self._names[self._ranks[source][0]].format(what)

@@ -144,7 +144,8 @@ class Supervisor:
             for reader in readers:
                 reader.join(timeout=_KILL_SECONDS)
             first = deaths.first()
-        if status == 0 and deaths.nobody_is_left:
+        # Where processes may die one by one, launchers take the end of the last for a good one.
+        if status == 0 and not deaths.came_through and (deaths.began or "ulfm" in command):
             status = 1
         if left:
             self._say(f"{left} processes that the launcher left behind were ended.")

@@ -134,7 +134,7 @@ def test_a_job_that_nobody_is_left_of(job):
     for rank in ranks:
         rank.dies()
     deaths.first()
-    assert deaths.nobody_is_left
+    assert deaths.began and not deaths.came_through
 
 
 def test_one_that_comes_through_is_enough(job):
@@ -143,7 +143,7 @@ def test_one_that_comes_through_is_enough(job):
     ranks[2].does("close")
     ranks[1].dies()
     deaths.first()
-    assert not deaths.nobody_is_left
+    assert deaths.came_through
 
 
 def test_ranks_of_other_hosts_say_who_they_are_in_their_output(tmp_path, monkeypatch, capfd):
@@ -156,10 +156,10 @@ def test_ranks_of_other_hosts_say_who_they_are_in_their_output(tmp_path, monkeyp
     line = capfd.readouterr().err
     assert deaths.read(line) is True  # not for the user
     assert deaths.read("step 3\n") is False
-    assert deaths.nobody_is_left
+    assert deaths.began and not deaths.came_through
     _deaths.say_through()
     assert deaths.read(capfd.readouterr().err) is True
-    assert not deaths.nobody_is_left
+    assert deaths.came_through
     _deaths._to_supervisor[0].close()
     deaths._through.clear()
     deaths.read(f"prterun noticed that process rank 3 with PID {os.getpid()} on node far exited")
