@@ -56,7 +56,8 @@ def dealt(position, part, parts):
 def main(given):
     data = jdaso.data.fashion_mnist(given.data)
     images, labels = prepared(data.train_images), data.train_labels
-    with jdaso.Session(on_death=given.on_death) as session:
+    # A death before all have begun is noticed by nobody: they wait so long.
+    with jdaso.Session(on_death=given.on_death, timeout_seconds=60) as session:
         steps = given.images // (given.nodes * BATCH)
         phases = jdaso.Phases(steps, steps // 10, steps // 10, sync_every=4, delay=2)
         tx = jdaso.daso(optax.sgd(0.02, momentum=0.9), phases=phases, session=session)

@@ -304,23 +304,27 @@ def shrink(minutes, chance, nodes=4, an_hour=240):
             ranks = job.ranks()
             if len(ranks) == 0 or job.process.poll() is not None:
                 continue
+            earlier = job.at()
+            time.sleep(0.5)
             before, at = job.at(), time.monotonic()
+            trains = len(before) == nodes and all(earlier[x] < before[x] for x in ranks)
             killed = chance.choice(list(ranks))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(ranks.pop(killed), signal.SIGKILL)
             failures += 1
             last_ones += not ranks
-            starts = len(before) < nodes  # no session yet: the job is started again
-            while ranks and not starts and time.monotonic() < at + 30:
+            while ranks and trains and time.monotonic() < at + 30:  # else it is still starting
                 now = job.at()
                 if all(now[rank] > before[rank] + 1 for rank in ranks):
                     going.append(time.monotonic() - at)
                     break
                 time.sleep(0.005)
-            if ranks and (heard := job.said(died, at)) is not None:
+            if ranks and trains and (heard := job.said(died, at)) is not None:
                 seen.append(heard - at)
         status, orphans = job.wait()
     losses = [float(x) for x in re.findall(r"end \d+ \d+ (\S+)", job.text)]
+    if status != 0 or orphans:
+        print(f"WRONG: status {status}\n{job.text[-3000:]}", flush=True)
     row = {"nodes": nodes, "failures": failures, "last of all": last_ones, "status": status}
     row |= {"restarts": len(re.findall("restart [0-9]+ of", job.text)), "orphans": orphans}
     for name, times in (("seen after s", seen), ("going on after s", going)):

@@ -242,7 +242,7 @@ class Averaging:
         if self.wire.narrow:
             total = jax.tree.map(lambda c, d: self.nodes * c + d, anchor, total)
             lost = jnp.asarray(1 - self.rule.kept_share(received.living, age), jnp.float32)
-            lost = received.scaled(lost)
+            lost = received.owed(lost)
             owed = tuple(lost * e for e in strip(error))
             exchange = self.exchange_of(params, self.wire.name)
             error = dress(params, exchange.add_residual(owed, received, lost))

@@ -251,10 +251,25 @@ def exact_mean_of_everything(
     means, received = _mean_of_finite(exchange, own, sent, floats, head, step, common)
     chunks = cut(layout, unpadded(exchange.layout, means, layout.size))
     rest = unpack(exchange.layout, means)[len(layout.exchanged) :]
-    gone, halves = received.heads[0, STATUS] == GONE, rest[len(leaves) :]
-    halves = select(gone, to_halves(inner), tuple(halves))  # without node 0 each keeps its own
+    halves = tuple(rest[len(leaves) :])
+    if halves and exchange.session.control.survives:
+        gone = received.heads[0, STATUS] == GONE
+        first = jnp.argmax(received.heads[:, STATUS] != GONE)
+        own = to_halves(inner)
+        halves = jax.lax.cond(
+            gone, lambda: _of_one(exchange_of(own), own, first, step), lambda: halves
+        )
     inner = from_halves(from_leaves(inner, rest), halves)
     return chunks, inner, received
+
+
+def _of_one(exchange: Exchange, halves: Leaves, node: jax.Array, step: jax.Array) -> Leaves:
+    """The numbers of one node; one's own, where that has died too."""
+    mine = exchange.ask_node() == node
+    sent = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in halves)
+    received = exchange.total(cut(exchange.layout, sent), header(step=step), step)
+    found = tuple(unpack(exchange.layout, received.total))
+    return select(received.heads[node, STATUS] == GONE, halves, found)
 
 
 def _mean_of_finite(

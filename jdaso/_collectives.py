@@ -53,7 +53,9 @@ def broadcast(tree: PyTree, session: Session) -> PyTree:
             "training begins."
         )
     _agree_on_shapes(session, "broadcast a tree", tree)
-    return jax.tree.map(lambda x: _broadcast_leaf(x, session), tree)
+    return session.control.unless_someone_dies(
+        lambda: jax.tree.map(lambda x: _broadcast_leaf(x, session), tree)
+    )
 
 
 def mean(tree: PyTree, session: Session, local_axis: str | None = None) -> PyTree:

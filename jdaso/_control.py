@@ -124,12 +124,24 @@ class Control:
 
     def _together(self, attempt: Callable[[], Result]) -> Result:
         """What a collective call gives; where nodes may die, one of those that live."""
-        return self._group.together(attempt, self._check) if self.survives else attempt()
+        return self._group.together(attempt, self._checks) if self.survives else attempt()
 
-    def _check(self) -> None:
-        """Raises where a wait for the others' agreement is in vain."""
-        if (why := self.lookout.why_wait_no_longer(0.0, "agrees on who lives")) is not None:
-            raise self.error(why)
+    def _checks(self) -> Callable[[], None]:
+        """Begins a wait for the others to agree on who lives."""
+        wait = Wait(self.lookout, "call", "agrees on who lives", call=0, column=CALLS)
+
+        def check() -> None:
+            if (why := wait.why_no_longer()) is not None:
+                raise self.error(why)
+
+        return check
+
+    def unless_someone_dies(self, attempt: Callable[[], Result]) -> Result:
+        """What calls give that belong together, once nobody died between the first and the last."""
+        while True:
+            before, result = self.living, attempt()
+            if self.living == before:
+                return result
 
     def agree(self, what: str, facts: Facts, *, limit_seconds: float | None = None) -> None:
         """Raises on every node, naming node and fact, unless all hold the same `facts`.
@@ -148,7 +160,7 @@ class Control:
             return
         mine = json.dumps((what, facts)).encode()
         everyone = [json.loads(text) for text in self._allgather_bytes(mine, what)]
-        raise self.error(_first_difference(everyone))
+        raise self.error(_first_difference({node: everyone[node] for node in self.living}))
 
     def allgather(self, what: str, array: np.ndarray) -> np.ndarray:
         """The arrays of all nodes, ``[nodes, ...]``; shape and dtype are agreed on first."""
@@ -165,6 +177,9 @@ class Control:
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
         """One node's array on every node; shapes and dtypes were agreed on before."""
+        return self.unless_someone_dies(lambda: self._broadcast_whole(array, root))
+
+    def _broadcast_whole(self, array: np.ndarray, root: int) -> np.ndarray:
         out = np.array(array, order="C")
         if self.alone:
             return out
@@ -227,6 +242,9 @@ class Control:
         return recv[[group.rank(node) for node in range(self.topology.num_nodes)]]
 
     def _allgather_bytes(self, payload: bytes, what: str) -> list[bytes]:
+        return self.unless_someone_dies(lambda: self._allgather_texts(payload, what))
+
+    def _allgather_texts(self, payload: bytes, what: str) -> list[bytes]:
         sizes = self._allgather(np.array([len(payload)], np.int64), what)[:, 0]
         padded = np.zeros(int(sizes.max()), np.uint8)
         padded[: len(payload)] = np.frombuffer(payload, np.uint8)
@@ -273,12 +291,14 @@ class Control:
                 _unfinished.append((request, data))
 
 
-def _first_difference(everyone: Sequence[Any]) -> str:
+def _first_difference(by_node: dict[int, Any]) -> str:
     """Says in one sentence where the nodes part, against the value that most of them hold."""
+    nodes, everyone = list(by_node), list(by_node.values())
     actions = [what for what, _ in everyone]
     usual = max(actions, key=actions.count)
     if any(what != usual for what in actions):
-        where = ", ".join(f"node {node} is about to {what}" for node, what in enumerate(actions))
+        pairs = zip(nodes, actions, strict=True)
+        where = ", ".join(f"node {node} is about to {what}" for node, what in pairs)
         return (
             f"The nodes are at different places of the program: {where}. All nodes must make the "
             "same calls in the same order."
@@ -290,9 +310,9 @@ def _first_difference(everyone: Sequence[Any]) -> str:
     for name in names:
         values = [table.get(name, "absent") for table in tables]
         usual = max(values, key=values.count)
-        odd = [node for node, value in enumerate(values) if value != usual]
+        odd = [pair for pair in zip(nodes, values, strict=True) if pair[1] != usual]
         if odd:
-            said = "; ".join(f"node {node} has {_short(values[node])}" for node in odd)
+            said = "; ".join(f"node {node} has {_short(value)}" for node, value in odd)
             hint = (
                 "Give all nodes the same values with jdaso.broadcast(tree, session)."
                 if name.startswith("bits of")

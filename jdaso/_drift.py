@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
 from ._control import Control
-from ._header import CHECKSUM, STEP, complaint
+from ._header import CHECKSUM, LEFT_OUT, STEP, complaint
 
 log = logging.getLogger("jdaso")
 
@@ -30,7 +31,8 @@ class Comparison:
     def __init__(self, control: Control, *, virtual: bool):
         self._control, self._virtual = control, virtual
         self._lock = threading.Lock()
-        self._last: tuple[object, np.ndarray] | None = None  # for which headers, what nodes hold
+        # For which headers, what the nodes hold.
+        self._last: tuple[object, dict[int, np.ndarray]] | None = None
 
     def complaint(
         self,
@@ -61,8 +63,10 @@ class Comparison:
             return None
         odd = self._who_differs(heads, common, prints)
         if not odd:  # what differed is not kept
-            others = np.flatnonzero(words != words[majority(words)]).tolist()
-            odd = f"nodes {', '.join(map(str, others))}"
+            said = {node: word for node, word in enumerate(words) if word != LEFT_OUT}
+            right = said[majority(said)]
+            others = [str(node) for node, word in said.items() if word != right]
+            odd = f"nodes {', '.join(others)}"
         return drifted(step, odd)
 
     def of_majority(
@@ -75,39 +79,48 @@ class Comparison:
             paths: what that is.
             leaves: what is taken.
         """
+
+        def take() -> tuple[np.ndarray, ...]:
+            everyone = self._everyones(prints)
+            right = majority(everyone)
+            log.warning(
+                "%s Nodes held different bits where all should hold the same: %s. All take those "
+                "of node %d.",
+                self._control.topology.prefix(),
+                odd_leaves(everyone, paths),
+                right,
+            )
+            return tuple(self._control.broadcast(np.asarray(leaf), root=right) for leaf in leaves)
+
+        return self._control.unless_someone_dies(take)
+
+    def _everyones(self, prints: np.ndarray) -> dict[int, np.ndarray]:
+        """What each node holds that lives."""
         everyone = self._control.allgather(_COMPARE, prints)
-        right = majority(everyone)
-        log.warning(
-            "%s Nodes held different bits where all should hold the same: %s. All take those of "
-            "node %d.",
-            self._control.topology.prefix(),
-            odd_leaves(everyone, paths),
-            right,
-        )
-        return tuple(self._control.broadcast(np.asarray(leaf), root=right) for leaf in leaves)
+        return {node: everyone[node] for node in self._control.living}
 
     def _who_differs(self, heads: np.ndarray, common: tuple[str, ...], prints: np.ndarray) -> str:
         """Says which nodes hold other bits than most, and in which leaves."""
-        if not self._virtual:
-            with self._lock:  # each local device asks; the nodes talk once
-                asked = common, heads.tobytes()
-                if self._last is None or self._last[0] != asked:
-                    self._last = asked, self._control.allgather(_COMPARE, prints)
-                prints = self._last[1]
-        return odd_leaves(prints, common)
+        if self._virtual:
+            return odd_leaves(dict(enumerate(prints)), common)
+        with self._lock:  # each local device asks; the nodes talk once
+            asked = common, heads.tobytes()
+            if self._last is None or self._last[0] != asked:
+                self._last = asked, self._everyones(prints)
+            return odd_leaves(self._last[1], common)
 
 
-def majority(prints: np.ndarray) -> int:
-    """The first node of the largest number of nodes that hold the same; ``[nodes, leaves]``."""
-    rows = [row.tobytes() for row in prints]
-    counts = Counter(rows)
-    return max(range(len(rows)), key=lambda node: (counts[rows[node]], -node))
+def majority(prints: Mapping[int, np.ndarray]) -> int:
+    """The first node of the largest number of nodes that hold the same."""
+    rows = {node: row.tobytes() for node, row in prints.items()}
+    counts = Counter(rows.values())
+    return max(rows, key=lambda node: (counts[rows[node]], -node))
 
 
-def odd_leaves(prints: np.ndarray, paths: tuple[str, ...]) -> str:
+def odd_leaves(prints: Mapping[int, np.ndarray], paths: tuple[str, ...]) -> str:
     """Which nodes hold what differently from the majority, for errors; empty if none does."""
     right, said = prints[majority(prints)], []
-    for node, row in enumerate(prints):
+    for node, row in prints.items():
         if odd := [path for path, same in zip(paths, row == right, strict=True) if not same]:
             more = f" and {len(odd) - 3} more leaves" if len(odd) > 3 else ""
             said.append(f"node {node} in {', '.join(odd[:3])}{more}")

@@ -85,6 +85,14 @@ class Received:
         factor = jnp.float32(len(self.heads)) / weight_of_all(self.heads)
         return jax.tree.map(lambda x: factor * x, total)
 
+    def owed(self, debt: PyTree) -> PyTree:
+        """What rounding took from what nodes of these weights sent, as `scaled` does the rest.
+
+        The next exchange pays it to a mean over those that live.
+        """
+        factor = self.living / weight_of_all(self.heads)
+        return jax.tree.map(lambda x: factor * x, debt)
+
     @property
     def living(self) -> jax.Array:
         """How many nodes have not died, float32."""

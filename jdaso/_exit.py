@@ -51,6 +51,11 @@ def unwatch(session: Session, *, failed: bool = False, stuck: bool = False) -> N
         _failed.append(session)
 
 
+def is_bereft() -> bool:
+    """Whether a session of this process has lost nodes."""
+    return bool(_state["bereft"])
+
+
 def end_job() -> None:
     """The job ends with this process: MPI_Finalize would wait for a node that never comes."""
     _install()
@@ -114,6 +119,8 @@ def _end() -> None:
     if not _state["doomed"] and all(lookout.all_failed() for lookout in lookouts):
         for lookout in lookouts:  # all nodes saw the error, and MPI can be left as usual
             lookout.stop()
+        if any(lookout.dead for lookout in lookouts):
+            _leave_mpi()
         return
     from mpi4py import MPI
 
@@ -123,7 +130,7 @@ def _end() -> None:
 def _leave_mpi() -> None:
     """MPI_Finalize with a limit: after deaths Open MPI 5.0.11 may wait there for ever.
 
-    mpi4py, which calls it last of all, then takes it for done.
+    Where it does, mpi4py's own call, last of all, ends at once: MPI says that it is one too many.
     """
     from mpi4py import MPI
 

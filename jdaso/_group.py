@@ -20,6 +20,12 @@ from ._topology import poll
 
 Result = TypeVar("Result")
 
+Checks = Callable[[], Callable[[], None]]
+"""Begins a wait for the others; gives what is called meanwhile, and raises where it is in vain."""
+
+_unfinished: list[Any] = []
+"""Agreements that were left, with what MPI may yet write to."""
+
 
 class Died(Exception):  # noqa: N818
     """A member has died, and what is under way may never end."""
@@ -50,20 +56,20 @@ class Group:
 
     def look(self) -> None:
         """Raises `Died` if a member has; MPI knows it only while it is asked for something."""
-        if self.comm.Get_failed().Get_size():
+        if self._some_failed():
             raise Died
 
     def together(
         self,
         attempt: Callable[[], Result],
-        check: Callable[[], None],
+        checks: Checks,
         clean: Callable[[], None] = lambda: None,
     ) -> Result:
         """What an attempt gives, once one has gone well for all who are left then.
 
         Args:
             attempt: what all do; it is done anew after a death, and is to `look` while it waits.
-            check: called while waiting for the others; may raise.
+            checks: for waits until all have come to agree, and to shrink.
             clean: called between the two, once nothing goes on of what the first began.
         """
         from mpi4py import MPI
@@ -79,15 +85,15 @@ class Group:
                 if not self._is_of_death(error):
                     raise
                 well = False
-            if self._agree(well, check):
+            if self._agree(well, checks()):
                 return result  # pyright: ignore[reportReturnType]
-            self._shrink(check, clean)
+            self._shrink(checks(), clean)
 
     def _agree(self, well: bool, check: Callable[[], None]) -> bool:
         """Whether all say that it went well and, as far as MPI knows, live; the same on all."""
         from mpi4py import MPI
 
-        flag = np.array([well], np.intc)
+        flag, request = np.array([well], np.intc), None
         try:
             request = self.comm.Iagree(flag)
             poll(request.Test, check, np.inf)
@@ -95,6 +101,9 @@ class Group:
             if not self._is_of_death(error):
                 raise
             return False
+        except Exception:
+            _unfinished.append((request, flag))
+            raise
         return bool(flag[0])
 
     def _shrink(self, check: Callable[[], None], clean: Callable[[], None]) -> None:
@@ -114,7 +123,14 @@ class Group:
         of_death = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
         if error.Get_error_class() in of_death or self.comm.Is_revoked():
             return True
-        return bool(self.comm.Get_failed().Get_size())
+        return self._some_failed()
+
+    def _some_failed(self) -> bool:
+        failed = self.comm.Get_failed()
+        try:
+            return failed.Get_size() > 0
+        finally:
+            failed.Free()
 
 
 def _bounded(call: Callable[[], Any], check: Callable[[], None]) -> Any:

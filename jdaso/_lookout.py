@@ -270,7 +270,7 @@ class Lookout:
         try:
             self._take_alarms()
         except _mpi_errors():
-            if not self._note_deaths():
+            if not self._note_deaths() and not (self.survives and self.dead):
                 raise
 
     def _note_deaths(self) -> bool:
@@ -279,8 +279,10 @@ class Lookout:
             return False
         from mpi4py import MPI
 
-        group = self._comm.Get_failed()
-        ranks = MPI.Group.Translate_ranks(group, None, self._comm.Get_group())
+        failed, everyone = self._comm.Get_failed(), self._comm.Get_group()
+        ranks = MPI.Group.Translate_ranks(failed, None, everyone)
+        failed.Free()
+        everyone.Free()
         new = sorted(set(ranks) - self.dead)
         if not new:
             return False

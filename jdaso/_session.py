@@ -137,6 +137,11 @@ class Session:
     ):
         invalid = _check_settings(engine, num_nodes, timeout_seconds, faults, exchange_steps)
         invalid = invalid or _check_on_death(on_death, engine, several=launched_ranks() > 1)
+        if _exit.is_bereft():
+            raise NodeError(
+                "Nodes have died in this process's last session, and MPI cannot make another one "
+                "without them. Start the job again."
+            )
         reserve_cpu_threads()
         several = launched_ranks() > 1 and (comm is None or comm.Get_size() > 1)
         if several and invalid is None and engine != "simulated" and computes_on_cpus():

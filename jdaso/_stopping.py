@@ -84,10 +84,11 @@ class Stopping:
 
     def take(self, source: int, what: int, step: int) -> None:
         """Takes a message; called by the look-out."""
-        if what == ASK and not self._held:
+        if self._stop is not None and what in (ASK, HOLD):  # it is known already
+            self._say(source, STOP, self._stop)
+        elif what == ASK and not self._held:
             self._held = {-1: -1}  # asked twice, it begins once
-            for node in list(self._living):
-                self._say(node, HOLD, 0)
+            self._tell_all(HOLD, 0)
         elif what == HOLD:
             with self._change:
                 self._holds = True
@@ -96,16 +97,20 @@ class Stopping:
         elif what == HELD:
             self._held[source] = step
             self._stop_if_all_hold()
-        elif what == STOP:
+        elif what == STOP and self._stop is None:
             with self._change:
                 self._stop = step
                 self._change.notify_all()
+            if self._held:  # it leads, and was told by one whom another leader had told
+                self._tell_all(STOP, step)
 
     def lost(self, node: int) -> None:
         """Called by the look-out: a node has died, and with it what it knew."""
         self._living.remove(node)
         self._held.pop(node, None)
-        if self._stop is None:  # it may be who leads, or who was told
+        if self._stop is not None:  # it may have been about to tell the others
+            self._tell_all(STOP, self._stop)
+        else:  # it may be who leads, or who was told
             self._told, self._asked = self._told or self._holds, False
             self._stop_if_all_hold()
 
@@ -118,9 +123,12 @@ class Stopping:
             self._previous = {}
 
     def _stop_if_all_hold(self) -> None:
-        if set(self._living) <= set(self._held):
-            for node in list(self._living):
-                self._say(node, STOP, max(self._held.values()))
+        if self._stop is None and set(self._living) <= set(self._held):
+            self._tell_all(STOP, max(self._held.values()))
+
+    def _tell_all(self, what: int, step: int) -> None:
+        for node in list(self._living):
+            self._say(node, what, step)
 
     def _say(self, node: int, what: int, step: int) -> None:
         if node == self._node:

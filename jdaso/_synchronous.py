@@ -165,7 +165,7 @@ def synchronous(
             updates = exchange.unpack(updates, means)
             if exchange.wire.narrow:
                 error = jax.tree.map(jnp.subtract, sent, rounded(exchange.wire, sent))
-                error = received.scaled(jax.tree.map(jnp.add, error, received.residual))
+                error = received.owed(jax.tree.map(jnp.add, error, received.residual))
                 error = dress(updates, unpack(exchange.layout, error))
             value = mean_value(value, received.heads)
         if value is not None:

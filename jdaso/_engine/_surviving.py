@@ -20,8 +20,9 @@ import numpy as np
 
 from .._group import Group
 from .._header import bury
+from .._types import NodeError
 from .._wire import Wire
-from . import Work, heads_of
+from . import Work, compiled_for_host, heads_of
 from ._mpi4py import WINDOW, Chunk, Mpi4pyReducer, as_bytes
 
 _DRAIN_SECONDS = 5.0
@@ -81,17 +82,24 @@ class SurvivingReducer(Mpi4pyReducer):
         self._nodes, self._node = nodes, group.living[group.comm.Get_rank()]
         self._slow = True  # how far messages have come tells whether anything moves
         self._requests: list[Any] = []  # of this attempt
+        # What encoding took from rows of the dead that this node sums, by chunk and row: the last
+        # exchange's, which the next adds; and this attempt's.
+        self._owed: dict[tuple[int, int], np.ndarray] = {}
+        self._owes: dict[tuple[int, int], np.ndarray] = {}
+        self._encode = compiled_for_host(lambda numbers, _: wire.encode(numbers))
 
     def __call__(self, work: Work) -> None:
         """Reduces all chunks of an exchange; see `Mpi4pyReducer`."""
 
         def attempt() -> _Results:
-            results = _Results(work)
+            results, self._owes = _Results(work), {}
             super(SurvivingReducer, self).__call__(results)
             return results
 
-        results = self._group.together(attempt, self._outside_check, self._drain)
+        checks = lambda: self._outside_check  # noqa: E731  (who waits for the exchange has a limit)
+        results = self._group.together(attempt, checks, self._drain)
         self._requests.clear()
+        self._owed = self._owes
         for k, residual, heads in results.given:
             work.give(k, residual, heads)
 
@@ -102,7 +110,9 @@ class SurvivingReducer(Mpi4pyReducer):
         limit = time.perf_counter() + _DRAIN_SECONDS
         for request in self._requests:
             with contextlib.suppress(MPI.Exception):  # that it was revoked
-                while not request.Test() and time.perf_counter() < limit:
+                while not request.Test():
+                    if time.perf_counter() > limit:
+                        raise NodeError("MPI does not let go of an exchange that lost a node.")
                     time.sleep(1e-4)
         self._requests.clear()
         self._scattered.clear()
@@ -136,6 +146,9 @@ class SurvivingReducer(Mpi4pyReducer):
         messages = _Messages()
         for own, row in zip(received, mine, strict=True):
             np.copyto(own[self._node], rows[row])
+            if (owed := self._owed.get((k, row))) is not None:  # in the place of the dead node
+                encoded = np.asarray(self._encode(owed, 0))
+                np.copyto(own[row][: encoded.size], encoded)
             for other in self._others:
                 self._receive(messages, own[other], other, 2 * row)
         for other in self._others:
@@ -144,9 +157,10 @@ class SurvivingReducer(Mpi4pyReducer):
         self._scattered.append(Chunk(k, messages, rows, received))
 
     def _sum(self, receives: np.ndarray, width: int) -> tuple[list[np.ndarray], Any]:
-        """The sums of all rows that this node sums; what encoding took from its own."""
+        """The sums of all rows that this node sums, and what encoding took from them."""
         sums = [self._sums(received, width) for received in receives]
-        return [np.asarray(encoded) for encoded, _ in sums], sums[0][1]
+        encoded, residuals = zip(*sums, strict=True)
+        return [np.asarray(x) for x in encoded], [np.array(x) for x in residuals]
 
     def _start_gather(
         self, chunk: Chunk, encoded: Any, residual: Any, place: np.ndarray, headed: bool
@@ -162,7 +176,10 @@ class SurvivingReducer(Mpi4pyReducer):
         for row, owner in enumerate(owners):
             if owner != self._node:
                 self._receive(messages, place[row], owner, 2 * row + 1)
-        residual = np.asarray(residual)
+        residual, *others = residual
+        if self._wire.narrow:
+            dealt = zip(self._mine[1:], others, strict=True)
+            self._owes |= {(chunk.k, row): lost for row, lost in dealt}
         self._gathered.append(Chunk(chunk.k, messages, encoded, place, residual, heads))
 
     def _send(self, messages: _Messages, data: np.ndarray, node: int, tag: int) -> None:

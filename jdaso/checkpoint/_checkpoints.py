@@ -122,7 +122,9 @@ class Checkpoints:
             Path(folder).absolute(), keep_last=keep_last, keep_best=keep_best, best=best
         )
         self._node, self._nodes = session.topology.node, session.topology.num_nodes
-        self._count()
+        if session.control.survives:
+            self._node, self._nodes = session.share()
+        self._saved_by: tuple[int, ...] | None = None  # who lived at the last save
         self._shares = session.engine != "instant"  # there each node has its own for all
         self._buffers: dict[str, np.ndarray] = {}
         self._flights: list[Kept] = []  # of the last save
@@ -157,7 +159,12 @@ class Checkpoints:
         if due or stops:
             self.save(step, state, score)
         if stops:
-            self.wait()
+            while True:
+                try:
+                    self.wait()
+                    break
+                except _LostError:  # at each try there are fewer nodes to die
+                    self.save(step, state, score)
             for kept in self._flights:  # what is in flight is saved
                 kept.job.waited = True
             if self._node == 0:
@@ -184,6 +191,7 @@ class Checkpoints:
         self._error = None  # what failed before is said; this is a new one
         self._number += 1
         self._count()
+        self._saved_by = self.session.living if self.session.control.survives else None
         state = jax.block_until_ready(state)
         parted = parted_devices(state, self.session)
         values = values_of(state, shares=self._shares, parted=parted)
@@ -198,6 +206,7 @@ class Checkpoints:
             step=step,
             node=self._node,
             nodes=self._nodes,
+            begun=self.session.topology.num_nodes,
             score=None if score is None else float(score),
             facts=self._facts(),
             leaves=tuple(value.leaf for value in values),
@@ -224,9 +233,16 @@ class Checkpoints:
         said = "" if self._error is None else str(self._error)
         self._error = None
         self._raise_together("wait for a checkpoint", said)
+        whole = self._saved_by in (None, self.session.living)
+        self._saved_by = None
         self._count()
         if self._node == 0:
             self._folder.prune()
+        if not whole:
+            raise _LostError(
+                f"{self.session.topology.prefix()} A node died before its part of a checkpoint was "
+                "known to be written. Save again; checkpoints before it are still there."
+            )
 
     def restore(self, like: PyTree, step: int | None = None) -> tuple[PyTree, int]:
         """The newest complete checkpoint, or that of a step.
@@ -248,10 +264,16 @@ class Checkpoints:
         """
         self.session.require_usable()
         self._join()
-        damaged: list[str] = []
+        self._count()
+        living, damaged = self.session.living, []
         for name in self._names(step):
             try:
-                return self._restore(self.folder / name, like)
+                restored = self._restore(self.folder / name, like)
+                if self.session.living != living:
+                    raise self.session.control.error(
+                        "A node died while a checkpoint was restored. Start the job again."
+                    )
+                return restored
             except DamagedError as error:
                 damaged.append(str(error))
                 log.error("A checkpoint is left out: %s", error)
@@ -298,7 +320,10 @@ class Checkpoints:
     def _count(self) -> None:
         """Which part of a checkpoint is this node's: where nodes may die, all ask together."""
         if self.session.control.survives:
+            before = self._node
             self._node, self._nodes = self.session.share()
+            if before > self._node == 0:  # the first part, and the folder, are this node's now
+                self._folder.take(self._run).unlink(missing_ok=True)
 
     def _facts(self) -> tuple[tuple[str, str], ...]:
         """Settings of the optimizers of the session."""
@@ -364,6 +389,8 @@ class Checkpoints:
                 self._join()
             else:
                 self.wait()
+        except _LostError as error:
+            log.warning("%s", error)
         finally:
             self._folder.give_back()
 
@@ -389,7 +416,7 @@ class Checkpoints:
         assert first is not None
         here = values_of(like, shares=self._shares)
         self._check_facts(first)
-        if first.nodes != self._nodes:
+        if first.nodes != self._nodes or (first.flights and first.begun != self._nodes):
             arrays = self._read_resized(folder, first, here)
         else:
             arrays = self._read(folder, first, here)
@@ -465,6 +492,10 @@ class Checkpoints:
             if text:
                 name, _, why = text.partition("|")
                 raise (DamagedError if name == "DamagedError" else CheckpointError)(why)
+
+
+class _LostError(CheckpointError):
+    """A node died while it was saving."""
 
 
 def _versions() -> dict[str, str]:

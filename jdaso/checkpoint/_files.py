@@ -85,6 +85,7 @@ class Manifest:
         step: completed updates.
         node: who wrote it.
         nodes: how many there were.
+        begun: how many there were when the run began; more, if some have died.
         score: what the program said of it, for `Checkpoints(keep_best=...)`.
         facts: settings of its optimizers, by name.
         leaves: its arrays.
@@ -99,6 +100,7 @@ class Manifest:
     step: int
     node: int
     nodes: int
+    begun: int
     score: float | None
     facts: tuple[tuple[str, str], ...]
     leaves: tuple[Leaf, ...]

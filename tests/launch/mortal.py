@@ -115,7 +115,12 @@ def saves(session):
 
     def after(step, params, state):
         checkpoints.after(step, {"params": params, "state": state})
-        if step == 20 and len(MORE) > 1:  # told to stop
+        if step == 16 and MORE[1:] == ["cut"]:
+            assert int(state.ticket) > 0
+            checkpoints.wait()
+            print(f"{session.node} end {{}}", flush=True)
+            os._exit(0)
+        if step == 20 and MORE[1:] and MORE[1] != "cut":  # told to stop
             if session.node == int(MORE[1]):
                 os.kill(os.getpid(), signal.SIGUSR1)
 
@@ -123,6 +128,69 @@ def saves(session):
     params, state, _ = train(session, tx, after, begin)
     jdaso.finalize(params, state, session)
     return {"first": first, "final": np.asarray(params["w"]).tobytes().hex()}
+
+
+def repairs(session):
+    """A node other than the dead one holds a wrong number later: the living outvote it."""
+    tx = jdaso.synchronous(optax.sgd(0.1), session=session, on_drift="repair")
+    params = {"w": jnp.zeros(10)}
+    state = tx.init(params)
+
+    @jax.jit
+    def update(params, state):
+        updates, state = tx.update({"w": jnp.ones(10)}, state, params)
+        return optax.apply_updates(params, updates), state
+
+    for n in range(12):
+        die_if_it_is_time(session, n, None)
+        if n == 8 and session.node == 0:
+            params = {"w": params["w"].at[0].set(777.0)}
+        params, state = jax.block_until_ready(update(params, state))
+    final = np.asarray(params["w"])
+    return {"final": final.tobytes().hex(), "first": float(final[0])}
+
+
+def keys(session):
+    """Random keys of an inner state, which differ at first and are to become one node's."""
+    inner = optax.chain(optax.add_noise(0.01, 0.1, session.node), optax.sgd(RATE))
+    phases = jdaso.Phases(STEPS, 0, COOLDOWN, EVERY, DELAY)  # they would part in a warm-up
+    params, state, _ = train(session, jdaso.daso(inner, phases=phases, session=session))
+    key = np.asarray(jax.random.key_data(state.inner[0].rng_key)).tolist()
+    return {"final": np.asarray(params["w"]).tobytes().hex(), "key": key}
+
+
+def debts(session):
+    """How far the common path leaves its exact one in a step, by whose row the numbers are in."""
+    steps, size = 240, 3000
+    wire, kind = MORE
+    grads = np.random.default_rng(1).normal(size=(3, size)).astype(np.float32)
+    if kind == "daso":
+        phases = jdaso.Phases(steps + 50, 2, 2, 2, 1)
+        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session, wire=wire)
+    else:
+        tx = jdaso.synchronous(optax.sgd(1.0), session=session, wire=wire)
+    params = {"w": jnp.zeros(size)}
+    state = tx.init(params)
+
+    @jax.jit
+    def update(params, state):
+        updates, state = tx.update({"w": jnp.asarray(grads)[session.node]}, state, params)
+        return optax.apply_updates(params, updates), state
+
+    def path(params, state):
+        tree = state.anchor if kind == "daso" else params
+        return np.asarray(tree["w"]).astype(np.float64)
+
+    for n in range(steps):
+        die_if_it_is_time(session, n, None)
+        params, state = jax.block_until_ready(update(params, state))
+        if n == 39:
+            begin, first = path(params, state), int(getattr(state, "started", state.step))
+    taken = int(getattr(state, "started", state.step)) - first
+    session.share()  # so that all know who lives
+    right = -grads[list(session.living)].mean(0)
+    off = np.abs((path(params, state) - begin) / taken - right).reshape(3, -1)
+    return {"off": off.mean(1).tolist()}
 
 
 def many(session):

@@ -120,6 +120,35 @@ def test_checkpoints_of_those_who_live(tmp_path):
         assert {end["final"] for end in again.values()} == {ends[0]["final"]}
 
 
+def test_what_was_in_flight_between_fewer_is_dropped(tmp_path):
+    """As between any two numbers of nodes, be it as many as were left; without node 0, too."""
+    survivors(3, "saves", "0@13", tmp_path, "cut")
+    again, output = survivors(2, "saves", "", tmp_path)
+    assert {end["first"] for end in again.values()} == {16}, output
+    assert "what was in flight is dropped" in output
+
+
+def test_the_dead_have_no_vote():
+    ends, output = survivors(4, "repairs", "3@4")
+    # Where it is found a step is dropped, and again where the way back from 777 rounds.
+    assert {round(end["first"], 4) for end in ends.values()} <= {-1.1, -1.0}, output
+    assert "same: node 0 in params['w']. All take those of node 1" in output
+
+
+@pytest.mark.parametrize("dead", [0, 2])
+def test_keys_become_those_of_one_who_lives(dead):
+    ends, output = survivors(3, "keys", f"{dead}@10")
+    assert len({str(end["key"]) for end in ends.values()}) == 1, output
+
+
+@pytest.mark.parametrize(("wire", "kind"), [("bfloat16", "synchronous"), ("int8", "daso")])
+def test_what_rounding_takes_is_paid_after_a_death_too(wire, kind):
+    """In the mean over many steps nothing is lost, in the dead node's row neither."""
+    whole, _ = survivors(3, "debts", "", wire, kind)
+    fewer, output = survivors(3, "debts", "1@5", wire, kind)
+    assert np.max(fewer[0]["off"]) < 3 * np.max(whole[0]["off"]), output
+
+
 @pytest.mark.parametrize("told", ["0", "2"])
 def test_a_smaller_run_stops_where_it_is_told(tmp_path, told):
     dead = "1@13" if told == "0" else "0@13"

@@ -55,6 +55,48 @@ def test_all_stop_at_the_same_step(nodes, seed, data):
     assert len(set(stopped.values())) == 1, stopped
 
 
+@given(st.integers(3, 6), st.integers(0, 10**6), st.data())
+def test_those_who_live_stop_at_the_same_step(nodes, seed, data):
+    """Whoever dies before it is known where, be it the one who leads or the one who was told."""
+    order = random.Random(seed)
+    wires = {(a, b): [] for a in range(nodes) for b in range(nodes)}
+    parts = [
+        Stopping(p, nodes, lambda to, what, step, p=p: wires[p, to].append((what, step)))
+        for p in range(nodes)
+    ]
+    told, dying = (data.draw(st.integers(0, nodes - 1)) for _ in range(2))
+    parts[told].tell()
+    dies_at, living = order.randrange(300), list(range(nodes))
+    steps, stopped, news = [0] * nodes, {}, []
+    for tick in range(6000):
+        if tick == dies_at and dying not in stopped:
+            living.remove(dying)
+            for a in living:  # what it was sending may be lost
+                del wires[dying, a][order.randrange(9) :]
+            news = list(living)
+        node = order.choice(living)
+        part, kind = parts[node], order.choice(["loop", "look", "take", "news"])
+        pauses = part._holds and part._stop is None
+        if kind == "news" and node in news:
+            news.remove(node)
+            part.lost(dying)
+        elif kind == "loop" and node not in stopped and not pauses:
+            steps[node] += 1
+            if part.stops_at(steps[node], never):
+                stopped[node] = steps[node]
+        elif kind == "look":
+            part.look()
+        elif kind == "take":
+            full = [a for a in range(nodes) if wires[a, node]]
+            if full:
+                source = order.choice(full)
+                part.take(source, *wires[source, node].pop(0))
+    assert len(set(stopped.values())) <= 1, stopped
+    assert not stopped or set(stopped) == set(living), (stopped, living)
+    holding = [node for node in living if parts[node]._holds and node not in stopped]
+    assert not holding, "these wait for ever"
+
+
 def test_nobody_stops_untold():
     assert run(3, 0, set()) == {}
 
