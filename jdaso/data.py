@@ -59,8 +59,8 @@ def batches(
     Args:
         num_examples: examples in the whole training set.
         batch_size: examples in one batch of one node.
-        node: ``session.node``.
-        num_nodes: ``session.num_nodes``.
+        node: ``session.node``; where nodes may die, the first of ``session.share()``.
+        num_nodes: ``session.num_nodes``; the second of it.
         epoch: counted from 0.
         seed: the same on all nodes.
 
