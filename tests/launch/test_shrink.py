@@ -156,7 +156,7 @@ def test_a_smaller_run_stops_where_it_is_told(tmp_path, told):
     assert done.returncode == 75 and not ends, done.stdout
     assert "told to stop. It is saved at step" in done.stdout
     ends, done = run(2, "saves", "", tmp_path)
-    assert {end["first"] for end in ends.values()} <= set(range(20, 28)) and len(ends) == 2
+    assert {end["first"] for end in ends.values()} <= set(range(20, 29)) and len(ends) == 2
 
 
 def test_by_default_a_death_ends_the_job_and_is_named():

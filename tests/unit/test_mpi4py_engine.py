@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import pytest
 
-from jdaso._engine._mpi4py import _WINDOW, Mpi4pyReducer, _Helper
+from jdaso._engine._mpi4py import WINDOW, Mpi4pyReducer, _Helper
 from jdaso._types import NodeError
 from jdaso._wire import WIRES
 
@@ -88,7 +88,7 @@ def test_all_chunks_come_back_in_order_and_several_are_on_the_wire(slow):
         for k, place in enumerate(work.places):
             np.testing.assert_array_equal(place, k + 1)
     if slow > 100:  # looks; the helpers are ready before
-        assert scatter.most == _WINDOW
+        assert scatter.most == WINDOW
         assert gather.most > 1
 
 
