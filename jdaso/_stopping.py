@@ -68,7 +68,7 @@ class Stopping:
             check: called while it pauses; raises where that is in vain.
         """
         if len(self._living) == 1:
-            return self._told
+            return self._told or self._stop is not None
         with self._change:
             self._step = step
             while self._holds and self._stop is None:

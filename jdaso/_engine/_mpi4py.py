@@ -151,7 +151,7 @@ class Mpi4pyReducer:
         self._taker, self._summer = _Helper(), _Helper()
 
     @property
-    def stagingas_bytes(self) -> int:
+    def staging_bytes(self) -> int:
         """Host memory that it holds between exchanges."""
         return sum(x.nbytes for x in self._received.values())
 
