@@ -92,13 +92,18 @@ def main(given):
         sys.stdout.flush()
 
 
-if __name__ == "__main__":
+def run(main):
+    """Runs a program of drills: its log and its error in lines that begin with these words."""
     logging.basicConfig(format="log: %(message)s")
     for name in ("jax", "absl"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        main(options())
+        main()
     except (*STEP_ERRORS, jdaso.NodeError) as error:
         text = next((x for x in str(error).splitlines()[::-1] if "[node" in x), str(error))
         sys.stdout.write(f"error: {text}\n")
         raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    run(lambda: main(options()))

@@ -6,12 +6,12 @@ the loss on all test images.
 """
 
 import argparse
-import logging
 import os
 import sys
 import time
 from pathlib import Path
 
+import _resumable
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +19,6 @@ import optax
 
 import jdaso
 import jdaso.data
-from jdaso._compat import STEP_ERRORS
 from jdaso.checkpoint import Checkpoints
 
 BATCH = 32
@@ -95,12 +94,4 @@ def main(given):
 
 
 if __name__ == "__main__":
-    logging.basicConfig(format="log: %(message)s")
-    for name in ("jax", "absl"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    try:
-        main(options())
-    except (*STEP_ERRORS, jdaso.NodeError) as error:
-        text = next((x for x in str(error).splitlines()[::-1] if "[node" in x), str(error))
-        sys.stdout.write(f"error: {text}\n")
-        raise SystemExit(1) from error
+    _resumable.run(lambda: main(options()))

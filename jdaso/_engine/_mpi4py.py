@@ -23,7 +23,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -60,30 +60,35 @@ class Chunk(NamedTuple):
     heads: np.ndarray | None = None
 
 
-class _Messages:
-    """Rows on their way to and from all other nodes; asked as a request of MPI is."""
+class Messages:
+    """Messages on their way; asked as a request of MPI is, the last of them first."""
 
-    def __init__(self, comm: Any, sends: Sequence[np.ndarray] | np.ndarray, receives: np.ndarray):
-        node, nodes = comm.Get_rank(), comm.Get_size()
-        others = [(node + k) % nodes for k in range(1, nodes)]  # not all to the same one at once
-        parts = range(0, receives[0].nbytes, _MESSAGE_BYTES)
-        self._open = [
-            comm.Irecv(as_bytes(receives[k], at), k) for at in parts for k in others[::-1]
-        ]
-        self._open += [comm.Isend(as_bytes(sends[k], at), k) for at in parts for k in others]
-        self._open.reverse()
-        np.copyto(receives[node], sends[node])
+    def __init__(self, requests: Iterable[Any] = ()):
+        self.open = list(requests)
 
     @property
     def left(self) -> int:
         """How many have still to come or go, as far as it was asked."""
-        return len(self._open)
+        return len(self.open)
 
     def Test(self) -> bool:  # noqa: N802
         """Whether all have come and gone."""
-        while self._open and self._open[-1].Test():
-            self._open.pop()
-        return not self._open
+        while self.open and self.open[-1].Test():
+            self.open.pop()
+        return not self.open
+
+
+def _exchange_rows(
+    comm: Any, sends: Sequence[np.ndarray] | np.ndarray, receives: np.ndarray
+) -> Messages:
+    """Rows on their way to and from all other nodes."""
+    node, nodes = comm.Get_rank(), comm.Get_size()
+    others = [(node + k) % nodes for k in range(1, nodes)]  # not all to the same one at once
+    parts, sources = range(0, receives[0].nbytes, _MESSAGE_BYTES), others[::-1]
+    requests = [comm.Irecv(as_bytes(receives[k], at), k) for at in parts for k in sources]
+    requests += [comm.Isend(as_bytes(sends[k], at), k) for at in parts for k in others]
+    np.copyto(receives[node], sends[node])
+    return Messages(requests[::-1])
 
 
 class _Helper:
@@ -231,7 +236,7 @@ class Mpi4pyReducer:
             self._received[key] = np.empty(rows.shape, rows.dtype)
         received = self._received[key]
         if self._slow:
-            request = _Messages(self._scatter, rows, received)
+            request = _exchange_rows(self._scatter, rows, received)
         else:
             request = self._scatter.Ialltoall(as_bytes(rows), as_bytes(received))
         self._scattered.append(Chunk(k, request, rows, received))
@@ -242,7 +247,7 @@ class Mpi4pyReducer:
         encoded = np.asarray(encoded)
         heads = heads_of(self._wire, chunk.receives) if headed else None
         if self._slow:
-            request = _Messages(self._gather, [encoded] * len(place), place)
+            request = _exchange_rows(self._gather, [encoded] * len(place), place)
         else:
             request = self._gather.Iallgather(as_bytes(encoded), as_bytes(place))
         residual = np.asarray(residual)

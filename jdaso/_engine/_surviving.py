@@ -23,28 +23,10 @@ from .._header import bury
 from .._types import NodeError
 from .._wire import Wire
 from . import Work, compiled_for_host, heads_of
-from ._mpi4py import WINDOW, Chunk, Mpi4pyReducer, as_bytes
+from ._mpi4py import WINDOW, Chunk, Messages, Mpi4pyReducer, as_bytes
 
 _DRAIN_SECONDS = 5.0
 """How long requests of a revoked communicator may take to end."""
-
-
-class _Messages:
-    """Messages on their way; asked as a request of MPI is."""
-
-    def __init__(self):
-        self.open: list[Any] = []
-
-    @property
-    def left(self) -> int:
-        """How many have still to come or go, as far as it was asked."""
-        return len(self.open)
-
-    def Test(self) -> bool:  # noqa: N802
-        """Whether all have come and gone."""
-        while self.open and self.open[-1].Test():
-            self.open.pop()
-        return not self.open
 
 
 class _Results:
@@ -143,7 +125,7 @@ class SurvivingReducer(Mpi4pyReducer):
         if key not in self._received:
             self._received[key] = np.zeros((len(mine), *rows.shape), rows.dtype)
         received = self._received[key]
-        messages = _Messages()
+        messages = Messages()
         for own, row in zip(received, mine, strict=True):
             np.copyto(own[self._node], rows[row])
             if (owed := self._owed.get((k, row))) is not None:  # in the place of the dead node
@@ -168,7 +150,7 @@ class SurvivingReducer(Mpi4pyReducer):
         heads = None
         if headed:
             heads = bury(heads_of(self._wire, chunk.receives[0]), self._group.living)
-        messages, owners = _Messages(), self._owners
+        messages, owners = Messages(), self._owners
         for row, total in zip(self._mine, encoded, strict=True):
             np.copyto(place[row], total)
             for other in self._others:
@@ -182,12 +164,12 @@ class SurvivingReducer(Mpi4pyReducer):
             self._owes |= {(chunk.k, row): lost for row, lost in dealt}
         self._gathered.append(Chunk(chunk.k, messages, encoded, place, residual, heads))
 
-    def _send(self, messages: _Messages, data: np.ndarray, node: int, tag: int) -> None:
+    def _send(self, messages: Messages, data: np.ndarray, node: int, tag: int) -> None:
         self._note(messages, self._group.comm.Isend(as_bytes(data), self._group.rank(node), tag))
 
-    def _receive(self, messages: _Messages, data: np.ndarray, node: int, tag: int) -> None:
+    def _receive(self, messages: Messages, data: np.ndarray, node: int, tag: int) -> None:
         self._note(messages, self._group.comm.Irecv(as_bytes(data), self._group.rank(node), tag))
 
-    def _note(self, messages: _Messages, request: Any) -> None:
+    def _note(self, messages: Messages, request: Any) -> None:
         messages.open.append(request)
         self._requests.append(request)
