@@ -1,11 +1,11 @@
 """Faults by the hundred: what a small run survives, how soon it is noticed, and what is lost.
 
-    python benchmarks/drills.py [faults] [kills] [chaos] [soak] [shrink] [--quick]
+    python benchmarks/drills.py [faults] [kills] [chaos] [soak] [deaths] [shrink] [--quick]
 
-All parts but the last run `_resumable.py` under ``python -m jdaso run``, whose noise depends on
+All parts but the last two run `_resumable.py` under ``python -m jdaso run``, whose noise depends on
 node and step alone: whatever happens on the way, it must end with the bits of a run that was left
-in peace. "shrink" trains `_shrinking.py` with Open MPI (``make setup-openmpi``): the others go on
-where a node dies, and when the last one has died the job is started again with all of them.
+in peace. "deaths" and "shrink" train `_shrinking.py` with Open MPI (``make setup-openmpi``): the others go on
+where a node dies. In "shrink", when the last one has died, the job is started again with all.
 """
 
 import argparse
@@ -31,6 +31,7 @@ OPEN_MPI = Path(__file__).parents[1] / ".venv-openmpi" / "bin"
 TAG = "JDASO_DRILL"
 LIMIT_SECONDS = 180.0  # without a word: a hang
 NODES = 3
+PARTS = ["faults", "kills", "chaos", "soak", "deaths", "shrink"]
 RANKS = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")
 
 FAULTS = {
@@ -337,6 +338,37 @@ def shrink(minutes, chance, nodes=4, an_hour=240):
     _report.report("drills_shrink", [row], failures_an_hour=an_hour)
 
 
+def deaths(jobs, chance, nodes=4):
+    """All but one of the nodes die one by one, in training: how soon the others go on."""
+    seen, going, left_over = [], [], 0
+    for _ in range(jobs):
+        with tempfile.TemporaryDirectory() as folder:
+            job = Job(folder, nodes, f"--images={10**9}", restarts=0, shrinks=True)
+            end = time.monotonic() + LIMIT_SECONDS
+            while (len(job.at()) < nodes or min(job.at()) < 20) and time.monotonic() < end:
+                time.sleep(0.1)
+            for _ in range(nodes - 1):
+                time.sleep(chance.uniform(0.5, 1.5))
+                ranks, before, at = job.ranks(), job.at(), time.monotonic()
+                os.kill(ranks.pop(chance.choice(list(ranks))), signal.SIGKILL)
+                while not all(job.at()[rank] > before[rank] + 1 for rank in ranks):
+                    if time.monotonic() > at + 60:
+                        raise SystemExit(f"They did not go on:\n{job.text}")
+                    time.sleep(0.003)
+                going.append(time.monotonic() - at)
+                time.sleep(1.0)  # what was said is read by then
+                seen.append(job.said(r"died\. The others go on", at) - at)
+            for pid in job.ranks().values():
+                os.kill(pid, signal.SIGKILL)
+            left_over += job.wait()[1]
+    rows = []
+    for name, times in (("the first word", sorted(seen)), ("all go on", sorted(going))):
+        share = lambda q, times=times: times[int(q * (len(times) - 1))]  # noqa: E731
+        row = {"until": name, "kills": len(times), "orphans": left_over}
+        rows.append(row | {f"{int(100 * q)} %": share(q) for q in (0.1, 0.5, 0.9, 1.0)})
+    _report.report("drills_deaths", rows)
+
+
 def soak(minutes, exchanges, nodes=4):
     """Random delays; memory, tickets and the result."""
     steps = int(exchanges * 1.6)
@@ -359,7 +391,7 @@ def soak(minutes, exchanges, nodes=4):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("parts", nargs="*", default=["faults", "kills", "chaos", "soak", "shrink"])
+    parser.add_argument("parts", nargs="*", default=PARTS)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
@@ -368,10 +400,11 @@ def main():
         "faults": lambda: faults(quick),
         "kills": lambda: kills(1, chance, [2], 2) if quick else kills(200, chance),
         "chaos": lambda: chaos(0.4 if quick else 10, chance),
+        "deaths": lambda: deaths(1 if quick else 10, chance),
         "shrink": lambda: shrink(0.3 if quick else 10, chance, an_hour=600 if quick else 240),
         "soak": lambda: soak(0.05 if quick else 31, 60 if quick else 20_000),
     }
-    if quick and sorted(given.parts) == sorted(parts):
+    if quick and given.parts == PARTS:
         given.parts = ["faults", "kills"]  # the others are more of the same
     for part in given.parts:
         parts[part]()
