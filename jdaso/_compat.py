@@ -16,7 +16,7 @@ import numpy as np
 from jax import core
 from jax._src import callback as _callback  # the public io_callback copies what it is given
 from jax._src import xla_bridge  # no public name tells whether a backend was started
-from jax.extend.core import Primitive
+from jax.extend.core import Primitive, Var
 from jax.interpreters import batching, mlir
 from jaxlib import xla_client
 
@@ -198,6 +198,11 @@ def wait_for_steps(devices: Sequence[Any]) -> None:
             failure = error
     if failure is not None:
         raise failure
+
+
+def new_var(aval: Any) -> Var:
+    """A variable of a jaxpr that nobody else uses."""
+    return Var(aval)
 
 
 def varies(x: Any, axis: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Wait:
         column: which of them, a column of `Heartbeats`.
         step: see above.
         limit_seconds: the longest wait, where that is not `Patience`'s.
+        nodes: who is waited for, where that is not all.
     """
 
     def __init__(
@@ -92,8 +94,10 @@ class Wait:
         column: int,
         step: int | None = None,
         limit_seconds: float | None = None,
+        nodes: Sequence[int] | None = None,
     ):
         self._lookout, self._kind, self._doing = lookout, kind, doing
+        self._nodes = nodes
         self._call, self._column, self.step = call, column, step
         self._limit = limit_seconds
         self._last, self.waited_seconds = time.monotonic(), 0.0
@@ -126,6 +130,8 @@ class Wait:
 
     def _late(self) -> list[int]:
         heartbeats = self._lookout.heartbeats
+        if self._nodes is not None:
+            return list(self._nodes)
         if self._call:
             return heartbeats.missing(self._column, self._call)
         delay = heartbeats.usual_delay_seconds

@@ -1,0 +1,156 @@
+"""Which parts of the parameters each rank of a pipeline holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._types import PyTree
+from ._stage import Stage
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """Rows of a leaf that the same stages use: the smallest thing that is held.
+
+    Attributes:
+        leaf: which one.
+        begin: its first row.
+        end: the row after its last.
+        users: the stages that use it, in rising order; the first one's rank holds it, the others
+            are sent it at every step.
+    """
+
+    leaf: int
+    begin: int
+    end: int
+    users: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Holding:
+    """Who holds what.
+
+    A rank's own tree of parameters is like the whole one, but of each leaf it has only the rows
+    that it holds. Leaves without axes have one of length 1 there.
+
+    Attributes:
+        tree: of the parameters.
+        scalars: leaves without axes.
+        shapes: of the whole leaves.
+        dtypes: of the leaves.
+        units: all of them, by leaf and row.
+        ranks: how many; stage s is rank ``s % ranks``'s.
+    """
+
+    tree: Any
+    scalars: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...]
+    units: tuple[Unit, ...]
+    ranks: int
+
+    @classmethod
+    def of(cls, params: PyTree, stages: Sequence[Stage], ranks: int) -> Holding:
+        """Finds the units that stages use; what none uses is the first one's."""
+        leaves, tree = jax.tree.flatten(params)
+        users: dict[int, dict[tuple[int, int], set[int]]] = defaultdict(lambda: defaultdict(set))
+        for stage in stages:
+            for piece in stage.pieces.values():
+                end = _rows(leaves[piece.leaf].shape) if piece.end is None else piece.end
+                users[piece.leaf][piece.begin, end].add(stage.number)
+        units: list[Unit] = []
+        for leaf, array in enumerate(leaves):
+            edges = {0, _rows(array.shape)}.union(*users[leaf])
+            found: list[Unit] = []
+            for begin, end in _pairs(sorted(edges)):
+                spans = users[leaf].items()
+                here = {s for (first, last), of in spans if first <= begin < last for s in of}
+                unit = Unit(leaf, begin, end, tuple(sorted(here)) or (0,))
+                if found and found[-1].users == unit.users:
+                    unit = dataclasses.replace(unit, begin=found.pop().begin)
+                found.append(unit)
+            units += found or [Unit(leaf, 0, 0, (0,))]
+        scalars = tuple(k for k, leaf in enumerate(leaves) if not leaf.shape)
+        shapes = tuple(tuple(leaf.shape) or (1,) for leaf in leaves)
+        dtypes = tuple(np.dtype(leaf.dtype) for leaf in leaves)
+        return cls(tree, scalars, shapes, dtypes, tuple(units), ranks)
+
+    def owner(self, unit: Unit) -> int:
+        """The rank that holds a unit."""
+        return unit.users[0] % self.ranks
+
+    def owners(self, leaf: int) -> list[int]:
+        """The ranks that hold rows of a leaf."""
+        return sorted({self.owner(unit) for unit in self.units if unit.leaf == leaf})
+
+    def rows_held(self, leaf: int, rank: int) -> int:
+        """How many rows of a leaf a rank holds."""
+        mine = (self.units[k] for k in self.owned_by(rank))
+        return sum(unit.end - unit.begin for unit in mine if unit.leaf == leaf)
+
+    def borrowers(self, unit: Unit) -> list[int]:
+        """Other ranks that use it."""
+        return sorted({stage % self.ranks for stage in unit.users} - {self.owner(unit)})
+
+    def used_by(self, rank: int) -> list[int]:
+        """Numbers of the units that a rank's stages use, or that it holds."""
+        return [
+            k
+            for k, unit in enumerate(self.units)
+            if rank in (self.owner(unit), *self.borrowers(unit))
+        ]
+
+    def owned_by(self, rank: int) -> list[int]:
+        """Numbers of the units that a rank holds."""
+        return [k for k, unit in enumerate(self.units) if self.owner(unit) == rank]
+
+    def unit_shape(self, unit: Unit) -> tuple[int, ...]:
+        """The shape of its array."""
+        return (unit.end - unit.begin, *self.shapes[unit.leaf][1:])
+
+    def take(self, leaves: Sequence[Any], unit: Unit) -> Any:
+        """A unit's rows of the whole leaves."""
+        return leaves[unit.leaf].reshape(self.shapes[unit.leaf])[unit.begin : unit.end]
+
+    def own(self, leaves: Sequence[Any], rank: int) -> PyTree:
+        """A rank's own tree, from the whole leaves."""
+        units = {k: self.take(leaves, self.units[k]) for k in self.owned_by(rank)}
+        return self.join(units, rank, np)
+
+    def join(self, units: dict[int, Any], rank: int, xp: Any) -> PyTree:
+        """A rank's own tree, from the units that it holds; `xp` is NumPy or jax.numpy."""
+        out = []
+        for leaf, shape in enumerate(self.shapes):
+            mine = [k for k in self.owned_by(rank) if self.units[k].leaf == leaf]
+            if not mine:
+                out.append(xp.zeros((0, *shape[1:]), self.dtypes[leaf]))
+            elif len(mine) == 1:
+                out.append(xp.asarray(units[mine[0]]))
+            else:
+                out.append(xp.concatenate([units[k] for k in mine]))
+        return jax.tree.unflatten(self.tree, out)
+
+    def split(self, tree: PyTree, rank: int) -> dict[int, Any]:
+        """The units that a rank holds, from its own tree."""
+        leaves, units, at = jax.tree.leaves(tree), {}, defaultdict(int)
+        for k in self.owned_by(rank):
+            unit = self.units[k]
+            leaf, begin = leaves[unit.leaf], at[unit.leaf]
+            whole = unit.end - unit.begin == leaf.shape[0]
+            at[unit.leaf] += unit.end - unit.begin
+            units[k] = leaf if whole else leaf[begin : begin + unit.end - unit.begin]
+        return units
+
+
+def _rows(shape: Sequence[int]) -> int:
+    return shape[0] if len(shape) else 1
+
+
+def _pairs(edges: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip(edges, edges[1:], strict=False))

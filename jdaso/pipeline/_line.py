@@ -1,0 +1,130 @@
+"""A program as a line of places to cut between, and what goes from place to place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+
+from jax.extend.core import Var
+
+from ._cost import Cost, sum_costs
+from ._cut import Value
+from ._program import Program, Rows, bytes_of, is_mark
+
+_PARAMS, _BATCH, _BOTH = 1, 2, 4
+
+_HEAVY_SHARE = 0.01
+"""Of all work: an equation of more is computed once, and its result sent to whoever needs it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """The equations that stages divide among themselves, in order, and all else about them.
+
+    Equations of parameters alone (a cast, a scaled weight), of the batch alone (masks, dropout
+    keys) or of neither stand nowhere: each stage that needs one computes it, for parameters and
+    batches are at hand there, and sending would cost more. Unless it is heavy: then it is like any
+    other.
+
+    Attributes:
+        program: what it was made from.
+        places: indices of the equations that have a place, in their order.
+        costs: of each place, with what is computed on its behalf first of all.
+        values: what goes from place to place: results, and parameters that several places use.
+        uses: of each piece of a parameter, the places that use it, in rising order.
+        marks: places after an explicit `boundary`.
+        backward: variables that depend on parameters, so that gradients flow back through them.
+    """
+
+    program: Program
+    places: tuple[int, ...]
+    costs: tuple[Cost, ...]
+    values: tuple[Value, ...]
+    uses: dict[Rows, tuple[int, ...]]
+    marks: tuple[int, ...]
+    backward: frozenset[Var]
+
+
+def line_of(program: Program, costs: Sequence[Cost], num_microbatches: int) -> Line:
+    """Finds the places of a program and the traffic between them.
+
+    Args:
+        program: the loss of a micro-batch.
+        costs: of its equations.
+        num_microbatches: of a step; a parameter travels once for all of them.
+    """
+    depends = _dependence(program, costs)
+    made_by = {var: at for at, eqn in enumerate(program.eqns) for var in eqn.outvars}
+    pieces = pieces_of(program)
+    places = [at for at, eqn in enumerate(program.eqns) if depends[eqn.outvars[0]] & _BOTH]
+    attended: list[Cost] = []
+    done: set[int] = set()
+    users: dict[Var, list[int]] = defaultdict(list)
+    uses: dict[Rows, list[int]] = defaultdict(list)
+    for place, at in enumerate(places):
+        eqn, here = program.eqns[at], [costs[at]]
+        todo, seen = [v for v in eqn.invars if isinstance(v, Var)], set()
+        while todo:
+            var = todo.pop()
+            if var in seen:
+                continue
+            seen.add(var)
+            if var in pieces:
+                uses[pieces[var]].append(place)
+            elif var in made_by and depends[var] & _BOTH:
+                users[var].append(place)
+            elif var in made_by:
+                at_var = made_by[var]
+                todo += [v for v in program.eqns[at_var].invars if isinstance(v, Var)]
+                if at_var not in done:
+                    done.add(at_var)
+                    here.append(costs[at_var])
+        attended.append(sum_costs(here) if len(here) > 1 else here[0])
+    number = {at: place for place, at in enumerate(places)}
+    backward = frozenset(var for var, flags in depends.items() if flags & _PARAMS)
+    values = [
+        Value(number[made_by[var]], tuple(used), bytes_of(var) * (2.0 if var in backward else 1.0))
+        for var, used in users.items()
+    ]
+    sizes = {pieces[var]: bytes_of(var) for var in pieces}
+    values += [
+        Value(used[0], tuple(used[1:]), 2.0 * sizes[piece] / num_microbatches)
+        for piece, used in uses.items()
+        if len(used) > 1
+    ]
+    marks = [
+        place + 1
+        for place, at in enumerate(places[:-1])
+        if is_mark(program.eqns[at]) and not is_mark(program.eqns[places[place + 1]])
+    ]
+    return Line(
+        program,
+        tuple(places),
+        tuple(attended),
+        tuple(values),
+        {piece: tuple(used) for piece, used in uses.items()},
+        tuple(marks),
+        backward,
+    )
+
+
+def pieces_of(program: Program) -> dict[Var, Rows]:
+    """Which piece of which parameter a variable stands for."""
+    return {var: Rows(leaf) for leaf, var in enumerate(program.params)} | program.rows
+
+
+def _dependence(program: Program, costs: Sequence[Cost]) -> dict[Var, int]:
+    """What each variable depends on; `_BOTH` where its equation has a place on the line."""
+    heavy = _HEAVY_SHARE * sum(cost.total for cost in costs)
+    depends: dict[Var, int] = dict.fromkeys((*program.params, *program.rows), _PARAMS)
+    depends |= dict.fromkeys(program.batch, _BATCH) | dict.fromkeys(program.consts, 0)
+    for eqn, cost in zip(program.eqns, costs, strict=True):
+        flags = 0
+        for atom in eqn.invars:
+            flags |= depends[atom] if isinstance(atom, Var) else 0
+        if flags & _PARAMS and flags & _BATCH or cost.total > heavy:
+            flags |= _BOTH
+        for var in eqn.outvars:
+            depends[var] = flags
+    return depends
