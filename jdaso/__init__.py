@@ -22,5 +22,7 @@ from ._timeline import Stats as Stats
 from ._timeline import Timeline as Timeline
 from ._types import NodeError as NodeError
 from ._types import Stopped as Stopped
+from .pipeline import FitResult as FitResult
+from .pipeline import fit as fit
 
 _reserve_cpu_threads()

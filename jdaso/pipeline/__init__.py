@@ -1,9 +1,11 @@
 """Hybrid parallelism: a model cut into stages on several nodes, and copies of the pipeline."""
 
+from ._fit import FitResult as FitResult
+from ._fit import fit as fit
 from ._pipeline import Pipeline as Pipeline
 from ._pipeline import PipelineState as PipelineState
-from ._pipeline import StepResult as StepResult
 from ._plan import Plan as Plan
 from ._plan import partition as partition
 from ._program import boundary as boundary
+from ._run import StepResult as StepResult
 from ._schedule import SCHEDULES as SCHEDULES

@@ -60,6 +60,7 @@ class CompiledStage:
         sent: what others use.
         remat: whether to keep only what the stage was given, and to compute the rest again in the
             backward pass.
+        train: whether there is a backward pass.
     """
 
     def __init__(
@@ -69,7 +70,8 @@ class CompiledStage:
         received: Sequence[Edge],
         sent: Sequence[Edge],
         *,
-        remat: bool,
+        remat: bool = False,
+        train: bool = True,
     ):
         self.stage = stage
         edges = {edge.var: edge for edge in (*received, *sent)}
@@ -84,7 +86,8 @@ class CompiledStage:
         consts = list(program.consts)
         self._consts = [jnp.asarray(program.consts[var]) for var in consts]
         batch = [program.batch[leaf] for leaf in stage.batch]
-        ins = [*stage.pieces, *(edge.var for edge in received), *batch, *consts]
+        states = [program.state[leaf] for leaf in stage.state]
+        ins = [*stage.pieces, *(edge.var for edge in received), *states, *batch, *consts]
         outs = [*(edge.var for edge in sent), *(program.outs[k] for k in stage.gives)]
         run = function_of(stage.eqns, ins, outs)
         if remat:
@@ -120,9 +123,11 @@ class CompiledStage:
                 )
                 return main, made
 
-            _, pull, made = jax.vjp(
-                differentiable, pieces, [rest[k] for k in back_in], has_aux=True
-            )
+            flowing = [rest[k] for k in back_in]
+            if train:
+                _, pull, made = jax.vjp(differentiable, pieces, flowing, has_aux=True)
+            else:
+                (_, made), pull = differentiable(pieces, flowing), ()
             made[: len(sent)] = [x.astype(edge.dtype) for x, edge in zip(made, sent, strict=False)]
             return made, pull
 
@@ -132,7 +137,7 @@ class CompiledStage:
                 for k, each in zip(back_out, cotangents, strict=True)
             ]
             if loss_at is not None:
-                main.append(weight)
+                main.append(jnp.asarray(weight, outs[loss_at].aval.dtype))
             pieces, flowing = pull(main)
             flowing = [x.astype(received[k].dtype) for k, x in zip(back_in, flowing, strict=True)]
             return jax.tree.map(jnp.add, sums, pieces), flowing
@@ -143,7 +148,7 @@ class CompiledStage:
             at = count[0] + k
             self._structs[at] = jax.ShapeDtypeStruct(edge.shape, edge.dtype)
         self._counts, self._sent = count, len(sent)
-        self.has_backward = bool(stage.pieces) or bool(back_in)
+        self.has_backward = train and (bool(stage.pieces) or bool(back_in))
         self._trace()
 
     def _trace(self) -> None:
@@ -174,10 +179,14 @@ class CompiledStage:
         self._backward = jax.jit(backward, donate_argnums=3)
 
     def forward(
-        self, pieces: Sequence[Any], received: Sequence[Any], batch: Sequence[Any]
+        self,
+        pieces: Sequence[Any],
+        received: Sequence[Any],
+        state: Sequence[Any],
+        batch: Sequence[Any],
     ) -> tuple[list[jax.Array], list[jax.Array], list[Any]]:
         """What is sent, what is given, and what the backward pass needs."""
-        args = [*pieces, *received, *batch, *self._consts]
+        args = [*pieces, *received, *state, *batch, *self._consts]
         outs = self._program(*args)
         new = iter(outs[self._made :])
         kept = [args[k] if k >= 0 else next(new) for k in self._origin]

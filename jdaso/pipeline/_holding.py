@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from .._types import PyTree
+from ._program import Rows
 from ._stage import Stage
 
 
@@ -85,6 +86,56 @@ class Holding:
         """The rank that holds a unit."""
         return unit.users[0] % self.ranks
 
+    def spans(self, piece: Rows, available: Collection[int]) -> list[tuple[int, slice, slice]]:
+        """Of which units a piece is made, in the order of its rows.
+
+        Args:
+            piece: of a leaf.
+            available: numbers of the units to look among.
+
+        Returns:
+            Of each unit its number, its rows that are the piece's, and which of the piece's.
+        """
+        found = []
+        for k in sorted(available):
+            unit = self.units[k]
+            last = self.shapes[piece.leaf][0] if piece.end is None else piece.end
+            begin, end = max(unit.begin, piece.begin), min(unit.end, last)
+            if unit.leaf == piece.leaf and (begin < end or unit.begin == unit.end):
+                inside = slice(begin - unit.begin, end - unit.begin)
+                found.append((k, inside, slice(begin - piece.begin, end - piece.begin)))
+        return found
+
+    def whole(self, units: Mapping[int, Any]) -> PyTree:
+        """The whole tree from all units, as NumPy arrays."""
+        leaves = []
+        for leaf in range(len(self.shapes)):
+            mine = [units[k] for k, unit in enumerate(self.units) if unit.leaf == leaf]
+            array = mine[0] if len(mine) == 1 else np.concatenate(mine)
+            leaves.append(array.reshape(()) if leaf in self.scalars else array)
+        return jax.tree.unflatten(self.tree, leaves)
+
+    def stage_of_row(self, leaf: int, row: int) -> int:
+        """The first stage that uses a row of a leaf."""
+        units = (unit for unit in self.units if unit.leaf == leaf)
+        return next((u.users[0] for u in units if u.begin <= row < u.end), 0)
+
+    def lent_to(self, stages: Sequence[Stage]) -> Holding:
+        """The same units, held by the same ranks, for other stages to use."""
+        units = []
+        for unit in self.units:
+            users = {
+                stage.number
+                for stage in stages
+                for piece in stage.pieces.values()
+                if piece.leaf == unit.leaf
+                and piece.begin < unit.end
+                and (piece.end is None or unit.begin < piece.end)
+            }
+            first = unit.users[0]
+            units.append(dataclasses.replace(unit, users=(first, *sorted(users - {first}))))
+        return dataclasses.replace(self, units=tuple(units))
+
     def owners(self, leaf: int) -> list[int]:
         """The ranks that hold rows of a leaf."""
         return sorted({self.owner(unit) for unit in self.units if unit.leaf == leaf})
@@ -122,6 +173,14 @@ class Holding:
         """A rank's own tree, from the whole leaves."""
         units = {k: self.take(leaves, self.units[k]) for k in self.owned_by(rank)}
         return self.join(units, rank, np)
+
+    def whole_structs(self) -> PyTree:
+        """Shapes and dtypes of the whole tree."""
+        leaves = [
+            jax.ShapeDtypeStruct(() if k in self.scalars else shape, dtype)
+            for k, (shape, dtype) in enumerate(zip(self.shapes, self.dtypes, strict=True))
+        ]
+        return jax.tree.unflatten(self.tree, leaves)
 
     def join(self, units: dict[int, Any], rank: int, xp: Any) -> PyTree:
         """A rank's own tree, from the units that it holds; `xp` is NumPy or jax.numpy."""

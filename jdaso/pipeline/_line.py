@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jax.extend.core import Var
 
@@ -34,6 +34,8 @@ class Line:
         values: what goes from place to place: results, and parameters that several places use.
         uses: of each piece of a parameter, the places that use it, in rising order.
         marks: places after an explicit `boundary`.
+        spans: of each leaf of the state the first place that uses or makes it, and the place after
+            the last: no cut may be between. Both 0 where no place does.
         backward: variables that depend on parameters, so that gradients flow back through them.
     """
 
@@ -43,6 +45,7 @@ class Line:
     values: tuple[Value, ...]
     uses: dict[Rows, tuple[int, ...]]
     marks: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
     backward: frozenset[Var]
 
 
@@ -105,6 +108,7 @@ def line_of(program: Program, costs: Sequence[Cost], num_microbatches: int) -> L
         tuple(values),
         {piece: tuple(used) for piece, used in uses.items()},
         tuple(marks),
+        tuple(_spans(program, places)),
         backward,
     )
 
@@ -114,10 +118,24 @@ def pieces_of(program: Program) -> dict[Var, Rows]:
     return {var: Rows(leaf) for leaf, var in enumerate(program.params)} | program.rows
 
 
+def _spans(program: Program, places: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """From where to where each leaf of the state is in use."""
+    used: dict[Var, list[int]] = defaultdict(list)
+    for place, at in enumerate(places):
+        eqn = program.eqns[at]
+        for var in {v for v in (*eqn.invars, *eqn.outvars) if isinstance(v, Var)}:
+            used[var].append(place)
+    for k, var in enumerate(program.state):
+        new = program.outs[1 + k]
+        found = used[var] + (used[new][:1] if isinstance(new, Var) and new is not var else [])
+        yield (min(found), max(found) + 1) if found else (0, 0)
+
+
 def _dependence(program: Program, costs: Sequence[Cost]) -> dict[Var, int]:
     """What each variable depends on; `_BOTH` where its equation has a place on the line."""
     heavy = _HEAVY_SHARE * sum(cost.total for cost in costs)
     depends: dict[Var, int] = dict.fromkeys((*program.params, *program.rows), _PARAMS)
+    depends |= dict.fromkeys(program.state, _BOTH)
     depends |= dict.fromkeys(program.batch, _BATCH) | dict.fromkeys(program.consts, 0)
     for eqn, cost in zip(program.eqns, costs, strict=True):
         flags = 0

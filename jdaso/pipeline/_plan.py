@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._types import PyTree
 from ._cost import Cost, Costs, sum_costs
@@ -44,6 +45,7 @@ class Plan:
         parts: by the size of a micro-batch, what each stage does.
         holding: which parameters each rank holds.
         aux: the tree of the loss's auxiliary output; None where there is none.
+        state: of the model, as shapes and dtypes; None where there is none.
     """
 
     loss_fn: Callable[..., Any]
@@ -54,6 +56,7 @@ class Plan:
     parts: dict[int, Part]
     holding: Holding
     aux: Any
+    state: Any
 
     @property
     def num_microbatches(self) -> int:
@@ -165,6 +168,7 @@ def partition(
     num_partitions: int,
     num_microbatches: int | None = None,
     chunks: int = 1,
+    state: PyTree = None,
     boundaries: Sequence[int | str] | None = None,
     imbalance: float = BALANCE,
 ) -> Plan:
@@ -177,7 +181,8 @@ def partition(
 
     Args:
         loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``, as `jax.value_and_grad` takes it;
-            the loss is a mean over the samples of the batch.
+            with a `state` ``(params, state, batch) -> (loss, (state, aux))``. The loss is a mean
+            over the samples of the batch.
         params: tree of floating-point arrays, or of their shapes and dtypes.
         batch: a batch of one step, or its shapes and dtypes. Its arrays are cut along their leading
             axes into micro-batches.
@@ -185,6 +190,8 @@ def partition(
         num_microbatches: M; ``4 * num_partitions`` where None, at most as many as there are
             samples.
         chunks: V, stages a rank, for the schedule ``"interleaved"``.
+        state: what the model carries from micro-batch to micro-batch without gradients, as the
+            running means of batch normalization: tree of arrays, or of their shapes and dtypes.
         boundaries: where to cut: places as in `Plan.boundaries`, or (the beginning of) names as in
             `Plan.label`, before the first of which to cut; chosen where None.
         imbalance: see above; at least 1.
@@ -225,10 +232,11 @@ def partition(
     costs = Costs()
     parts: dict[int, Part] = {}
     cuts: list[int] | None = None
+    structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
     aux = None
     for size in sorted(set(microbatches.sizes), reverse=True):
         struct = microbatches.struct(size)
-        program, aux = _trace(loss_fn, params, struct, costs, stages)
+        program, aux = _trace(loss_fn, params, structs, struct, costs, stages)
         line = line_of(program, costs.of_program(program), num_microbatches)
         if cuts is None:
             cuts = _choose(line, stages, boundaries, imbalance)
@@ -242,7 +250,76 @@ def partition(
     assert cuts is not None
     largest = parts[max(parts)]
     holding = Holding.of(params, largest.stages, num_partitions)
-    return Plan(loss_fn, num_partitions, chunks, microbatches, tuple(cuts), parts, holding, aux)
+    return Plan(
+        loss_fn, num_partitions, chunks, microbatches, tuple(cuts), parts, holding, aux, structs
+    )
+
+
+def follow(plan: Plan, loss_fn: Callable[..., Any], params: PyTree, batch: PyTree) -> Plan:
+    """A plan for another function of the same parameters, to evaluate a model.
+
+    Each stage does what its parameters are needed for, so that these stay where they are; those
+    that are needed elsewhere too are sent once for a batch.
+
+    Args:
+        plan: of the training.
+        loss_fn: as `partition` takes it.
+        params: as `partition` takes them.
+        batch: as `partition` takes it, of any size.
+
+    Raises:
+        ValueError: as `partition`; or two stages' states are used in one place.
+    """
+    microbatches = Microbatches.of(batch, min(plan.num_microbatches, _samples(batch)))
+    owner = plan.holding.stage_of_row
+    parts, aux, cuts = {}, None, None
+    for size in sorted(set(microbatches.sizes), reverse=True):
+        program, aux = trace(loss_fn, params, plan.state, microbatches.struct(size), _never)
+        line = line_of(program, [Cost()] * len(program.eqns), len(microbatches.sizes))
+        if cuts is None:
+            first = [0] * len(line.places)
+            for piece, places in line.uses.items():
+                for place in places:
+                    first[place] = max(first[place], owner(piece.leaf, piece.begin))
+            cuts = _follow_state(plan, line, np.maximum.accumulate(first).tolist())
+        parts[size] = Part(program, line, stages_of(line, cuts))
+    assert cuts is not None
+    holding = plan.holding.lent_to(parts[max(parts)].stages)
+    return dataclasses.replace(
+        plan,
+        loss_fn=loss_fn,
+        microbatches=microbatches,
+        boundaries=tuple(cuts),
+        parts=parts,
+        holding=holding,
+        aux=aux,
+    )
+
+
+def _follow_state(plan: Plan, line: Line, stage_of: list[int]) -> list[int]:
+    """Cuts, of the stage that each place's parameters ask for, such that states are at hand."""
+    held = {k: stage.number for stage in plan.stages for k in stage.state}
+    spans = [(held[k], *span) for k, span in enumerate(line.spans) if span[1]]
+    for stage, begin, end in spans:
+        stage_of[:end] = [min(s, stage) for s in stage_of[:end]]
+        stage_of[begin:] = [max(s, stage) for s in stage_of[begin:]]
+    cuts = [int(np.searchsorted(stage_of, s)) for s in range(1, plan.num_stages)]
+    for stage, begin, end in spans:
+        if any(sum(place >= cut for cut in cuts) != stage for place in (begin, end - 1)):
+            raise ValueError(
+                "The function uses states of the model in another order than the loss that was "
+                "partitioned, so that no stage holds what it needs. Evaluate with the same model."
+            )
+    return cuts
+
+
+def _never(eqn: Any) -> bool:
+    del eqn
+    return False
+
+
+def _samples(batch: PyTree) -> int:
+    return Microbatches.of(batch, 1).samples
 
 
 def _check_params(params: PyTree) -> None:
@@ -256,10 +333,15 @@ def _check_params(params: PyTree) -> None:
 
 
 def _trace(
-    loss_fn: Callable[..., Any], params: PyTree, struct: PyTree, costs: Costs, stages: int
+    loss_fn: Callable[..., Any],
+    params: PyTree,
+    state: PyTree,
+    struct: PyTree,
+    costs: Costs,
+    stages: int,
 ) -> tuple[Program, Any]:
     """Traces; takes rematerialised calls apart that are too large a part of a stage."""
-    program, aux = trace(loss_fn, params, struct, lambda eqn: False)
+    program, aux = trace(loss_fn, params, state, struct, _never)
     found = costs.of_program(program)
     limit = sum(cost.total for cost in found) / (4 * stages)
     calls = [
@@ -268,7 +350,8 @@ def _trace(
         if eqn.primitive.name in REMAT
     ]
     if stages > 1 and max(calls, default=0.0) > limit:
-        program, aux = trace(loss_fn, params, struct, lambda eqn: costs.of(eqn).total > limit)
+        enter = lambda eqn: costs.of(eqn).total > limit  # noqa: E731
+        program, aux = trace(loss_fn, params, state, struct, enter)
     return program, aux
 
 
@@ -278,8 +361,10 @@ def _choose(
     length = len(line.places)
     if boundaries is not None:
         return _by_hand(line, stages, boundaries)
-    marks = [place for place in line.marks if 0 < place < length]
-    allowed = marks if len(marks) >= stages - 1 else range(1, length)
+    inside = _inside_spans(line)
+    marks = [place for place in line.marks if 0 < place < length and place not in inside]
+    free = [place for place in range(1, length) if place not in inside]
+    allowed = marks if len(marks) >= stages - 1 else free
     forced = marks if len(marks) <= stages - 1 else []
     totals = [cost.total for cost in line.costs]
     try:
@@ -315,7 +400,17 @@ def _by_hand(line: Line, stages: int, boundaries: Sequence[int | str]) -> list[i
             f"boundaries must be {stages - 1} rising places within 1..{length - 1} for {stages} "
             f"stages, got {cuts}."
         )
+    if wrong := sorted(set(cuts) & _inside_spans(line)):
+        raise ValueError(
+            f"boundaries {wrong} lie between the first and the last use of a leaf of the state, "
+            "which one stage must hold. Cut before or after."
+        )
     return cuts
+
+
+def _inside_spans(line: Line) -> set[int]:
+    """Places at which no cut may be."""
+    return {place for begin, end in line.spans for place in range(begin + 1, end)}
 
 
 def _name(line: Line, place: int) -> str:

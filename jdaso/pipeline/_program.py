@@ -73,15 +73,17 @@ class Program:
         eqns: the equations that its results need; calls are entered, and scans over layers are
             taken apart into their iterations.
         params: the variables of the parameters' leaves.
+        state: those of the model's state.
         batch: those of the batch's leaves.
         rows: variables that stand for rows of a parameter that nothing uses whole.
         consts: arrays that the loss closes over.
-        outs: what it gives: the loss, then the leaves of its auxiliary output.
+        outs: what it gives: the loss, the new state, then the leaves of its auxiliary output.
         scans: of an equation that is one iteration of a scan: which scan, and which iteration.
     """
 
     eqns: tuple[JaxprEqn, ...]
     params: tuple[Var, ...]
+    state: tuple[Var, ...]
     batch: tuple[Var, ...]
     rows: dict[Var, Rows]
     consts: dict[Var, Any]
@@ -251,13 +253,19 @@ class Flat:
 
 
 def trace(
-    loss_fn: Callable[..., Any], params: PyTree, batch: PyTree, enter: Callable[[JaxprEqn], bool]
+    loss_fn: Callable[..., Any],
+    params: PyTree,
+    state: PyTree,
+    batch: PyTree,
+    enter: Callable[[JaxprEqn], bool],
 ) -> tuple[Program, Any]:
     """Traces a loss of a micro-batch.
 
     Args:
-        loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``.
+        loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``; with a state
+            ``(params, state, batch) -> (loss, (state, aux))``.
         params: tree of arrays, or of their shapes and dtypes.
+        state: the same; None where there is none.
         batch: the same.
         enter: whether to take a rematerialised call apart.
 
@@ -268,8 +276,11 @@ def trace(
         TypeError: the loss is not a scalar of a floating-point dtype.
         ValueError: the loss has side effects.
     """
-    closed, out = jax.make_jaxpr(loss_fn, return_shape=True)(params, batch)
+    args = (params, batch) if state is None else (params, state, batch)
+    closed, out = jax.make_jaxpr(loss_fn, return_shape=True)(*args)
     loss, aux = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
+    if state is not None:
+        aux = _check_state(state, aux)
     if jax.tree.structure(loss) != jax.tree.structure(0) or loss.shape != ():
         given = jax.tree.map(lambda x: x.shape, loss)
         raise TypeError(
@@ -285,7 +296,7 @@ def trace(
             "and on several nodes. Take callbacks and prints out of it; return as aux what you "
             "want to see."
         )
-    count = len(jax.tree.leaves(params))
+    count, states = len(jax.tree.leaves(params)), len(jax.tree.leaves(state))
     invars = closed.jaxpr.invars
     flat = Flat(invars[:count], enter)
     outs = flat.add(closed, invars)
@@ -302,13 +313,35 @@ def trace(
     program = Program(
         (*slices, *(flat.eqns[at] for at in reversed(kept))),
         tuple(invars[:count]),
-        tuple(invars[count:]),
+        tuple(invars[count : count + states]),
+        tuple(invars[count + states :]),
         {var: piece for var, piece in rows.items() if var not in whole},
         {var: value for var, value in flat.consts.items() if var in live},
         tuple(outs),
         {at: scan for at, scan in scans.items() if scan is not None},
     )
     return program, jax.tree.structure(aux) if aux is not None else None
+
+
+def _check_state(state: PyTree, given: Any) -> Any:
+    """The auxiliary output beside the new state."""
+    if not (isinstance(given, tuple) and len(given) == 2):
+        raise TypeError(
+            "With a state loss_fn must return (loss, (state, aux)); aux may be None. Got "
+            f"{jax.tree.structure(given)} beside the loss."
+        )
+
+    def kinds(tree: PyTree) -> Any:
+        leaves, structure = jax.tree.flatten(tree)
+        return structure, [(tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves]
+
+    if kinds(state) != kinds(given[0]):
+        raise TypeError(
+            "loss_fn must return a state like the one it takes, got "
+            f"{jax.tree.map(lambda x: x.shape, given[0])} for "
+            f"{jax.tree.map(lambda x: x.shape, state)}."
+        )
+    return given[1]
 
 
 def jaxpr_of(eqns: Sequence[JaxprEqn], ins: Sequence[Var], outs: Sequence[Atom]) -> Jaxpr:

@@ -27,6 +27,7 @@ class Stage:
         end: the place after its last.
         pieces: variables of parameters that it uses, and the piece that each stands for.
         batch: which leaves of the batch it uses.
+        state: which leaves of the state it uses or makes.
         receives: results of other stages that it uses, by the stage that makes them.
         sends: its results that others use, by the stage that uses them.
         gives: which of the program's results it makes.
@@ -38,6 +39,7 @@ class Stage:
     end: int
     pieces: dict[Var, Rows]
     batch: tuple[int, ...]
+    state: tuple[int, ...]
     receives: dict[int, tuple[Var, ...]]
     sends: dict[int, tuple[Var, ...]]
     gives: tuple[int, ...]
@@ -52,7 +54,11 @@ def stages_of(line: Line, cuts: Sequence[int]) -> tuple[Stage, ...]:
         stage_of |= dict.fromkeys(line.places[begin:end], number)
     last = len(edges) - 2
     gives: dict[int, list[int]] = defaultdict(list)
+    state_of = {k: _stage_at(begin, edges) for k, (begin, _) in enumerate(line.spans)}
     for k, out in enumerate(program.outs):
+        if 1 <= k <= len(program.state):
+            gives[state_of[k - 1]].append(k)
+            continue
         at = made_by.get(out) if isinstance(out, Var) else None
         gives[last if at is None else stage_of.get(at, last)].append(k)
     pieces, leaf_of = pieces_of(program), {var: k for k, var in enumerate(program.batch)}
@@ -88,8 +94,13 @@ def stages_of(line: Line, cuts: Sequence[int]) -> tuple[Stage, ...]:
         got = {maker: tuple(variables) for maker, variables in receives[number].items()}
         merged, held = _merge_scans(program, eqns, used)
         given = tuple(gives[number])
-        stages.append(Stage(number, merged, begin, end, held, leaves, got, sends, given))
+        state = tuple(k for k, of in state_of.items() if of == number)
+        stages.append(Stage(number, merged, begin, end, held, leaves, state, got, sends, given))
     return tuple(stages)
+
+
+def _stage_at(place: int, edges: Sequence[int]) -> int:
+    return sum(place >= edge for edge in edges[1:-1])
 
 
 def _merge_scans(

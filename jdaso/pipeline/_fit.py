@@ -1,0 +1,194 @@
+"""One call that trains a model with data, model or hybrid parallelism."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from .._collectives import finalize, mean
+from .._phases import Phases
+from .._session import Session
+from .._types import PyTree
+from ._pipeline import Pipeline, PipelineState
+from ._plan import partition
+from ._run import StepResult
+
+log = logging.getLogger("jdaso")
+
+STRATEGIES = ("data", "model", "hybrid")
+
+
+class FitResult(NamedTuple):
+    """What `fit` gives, on every node."""
+
+    params: PyTree  # the whole tree, the same on all nodes, as NumPy arrays
+    opt_state: optax.OptState  # of the parameters that this node holds
+    state: PyTree  # the model's, whole, the mean over replicas; None where there is none
+    history: np.ndarray  # float32 [steps]: each step's loss, the mean over replicas
+
+
+def fit(
+    loss_fn: Callable[..., Any],
+    params: PyTree,
+    optimizer: optax.GradientTransformation,
+    data: Iterable[PyTree],
+    *,
+    session: Session,
+    strategy: str = "data",
+    num_partitions: int = 1,
+    num_replicas: int | None = None,
+    num_microbatches: int | None = None,
+    phases: Phases | None = None,
+    schedule: str = "1f1b",
+    chunks: int = 1,
+    state: PyTree = None,
+    boundaries: Sequence[int | str] | None = None,
+    wire: str = "float32",
+    remat: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    on_step: Callable[[int, StepResult, Pipeline, PipelineState], None] | None = None,
+) -> FitResult:
+    """Trains any JAX model over all nodes: copies of it, parts of it, or copies of its parts.
+
+    =============  ===============================  ==========================================
+    ``strategy``   a node holds                     between nodes travel
+    =============  ===============================  ==========================================
+    ``"data"``     the whole model                  gradients, or parameters (`phases`)
+    ``"model"``    one of P partitions              activations and their gradients
+    ``"hybrid"``   one of K partitions, P / K       both
+                   nodes each
+    =============  ===============================  ==========================================
+
+    With P = K R nodes, node n is partition ``n % K`` of replica ``n // K``. The update is the one
+    of a single process with the replicas' batches joined; with `phases` that of `jdaso.daso`.
+
+    Args:
+        loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``, as `jax.value_and_grad` takes it,
+            traced and never changed; the loss is a mean over the samples of the batch. With a
+            `state`: ``(params, state, batch) -> (loss, (state, aux))``.
+        params: tree of floating-point arrays, the same on all nodes (`jdaso.broadcast`).
+        optimizer: any optax transformation.
+        data: batches of equal shapes, one a step, the share of this node's replica: the same on all
+            nodes of a pipeline, and as many on all nodes.
+        session: the nodes.
+        strategy: see above.
+        num_partitions: K; for ``"model"`` all nodes where it is 1.
+        num_replicas: R; to be checked against the nodes that there are, where given.
+        num_microbatches: M, into which a batch is cut; where None 1 for ``"data"``, else 4 K.
+        phases: of `jdaso.daso` between replicas; `jdaso.synchronous` where None.
+        schedule: ``"gpipe"``, ``"1f1b"`` or ``"interleaved"``.
+        chunks: V, stages of each node, 2 or more for ``"interleaved"``.
+        state: of the model, as the running means of batch normalization.
+        boundaries: where to cut; see `jdaso.pipeline.partition`.
+        wire: of activations: ``"float32"`` or ``"bfloat16"``.
+        remat: whether to compute activations again in the backward pass.
+        settings: further ones of `jdaso.daso` or `jdaso.synchronous`.
+        on_step: called after each step with its number, its loss and auxiliary output, the pipeline
+            and its state, as ``pipeline.evaluate(state, batch)`` takes it.
+
+    Returns:
+        See `FitResult`.
+
+    Raises:
+        ValueError: the strategy does not fit the nodes; a setting is out of its range; the batch or
+            the loss cannot be cut.
+        TypeError: the loss is no floating-point scalar, or a parameter not of such numbers.
+        NodeError: something is wrong with, or between, the nodes.
+
+    On failure: all nodes raise; see `Pipeline`.
+
+    Reference:
+        HyPar-Flow (arXiv 1911.05146), section 6.1, for Keras models.
+
+    Example:
+        >>> import jax.numpy as jnp, jdaso, optax
+        >>> def loss_fn(params, batch):
+        ...     return jnp.mean((batch @ params["w"]) ** 2)
+        >>> with jdaso.Session() as session:
+        ...     params, batches = {"w": jnp.ones((2, 2))}, [jnp.ones((4, 2))] * 3
+        ...     result = jdaso.fit(loss_fn, params, optax.sgd(0.1), batches, session=session)
+        >>> result.history.shape
+        (3,)
+    """
+    partitions = _partitions(session, strategy, num_partitions, num_replicas)
+    if num_microbatches is None and partitions == 1:
+        num_microbatches = 1
+    pipeline = position = None
+    losses: list[np.ndarray] = []
+    for number, batch in enumerate(data):
+        if pipeline is None:
+            plan = partition(
+                loss_fn,
+                params,
+                batch,
+                num_partitions=partitions,
+                num_microbatches=num_microbatches,
+                chunks=chunks,
+                state=state,
+                boundaries=boundaries,
+            )
+            if session.node == 0 and partitions > 1:
+                log.info("%s The model's partitions:\n%s", session.topology.prefix(), plan)
+            pipeline = Pipeline(
+                plan,
+                optimizer,
+                session=session,
+                schedule=schedule,
+                phases=phases,
+                wire=wire,
+                remat=remat,
+                settings=settings,
+            )
+            position = pipeline.init(params, state)
+        assert position is not None
+        position, result = pipeline.step(position, batch)
+        losses.append(result.loss)
+        if on_step is not None:
+            on_step(number, result, pipeline, position)
+    if pipeline is None or position is None:
+        raise ValueError("data gave no batch. Give fit an iterable of batches, one a step.")
+    replicas, own, states = pipeline.replicas, position.params, position.state
+    history = np.asarray(losses, np.float32)
+    if replicas.num_nodes > 1:
+        if phases is not None:
+            own = finalize(own, position.opt_state, replicas)
+        history = np.asarray(mean(jax.numpy.asarray(history), replicas))
+        states = mean(states, replicas) if jax.tree.leaves(states) else states
+    whole = pipeline.gather(own)
+    states = None if state is None else pipeline.gather_state(states)
+    return FitResult(whole, position.opt_state, states, history)
+
+
+def _partitions(
+    session: Session, strategy: str, num_partitions: int, num_replicas: int | None
+) -> int:
+    """K, if the strategy fits the nodes."""
+    nodes = session.num_nodes
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}.")
+    if num_partitions < 1:
+        raise ValueError(f"num_partitions must be at least 1, got {num_partitions}.")
+    partitions = nodes if strategy == "model" and num_partitions == 1 else num_partitions
+    if strategy == "data" and partitions != 1:
+        raise ValueError(
+            f'strategy="data" holds the whole model on each node, got {num_partitions=}. Use '
+            'strategy="hybrid" for partitions that are replicated.'
+        )
+    if strategy == "model" and partitions != nodes:
+        raise ValueError(
+            f'strategy="model" has one partition a node, got {num_partitions=} for {nodes} nodes. '
+            f'Start {num_partitions} nodes (mpiexec -n {num_partitions}), or use "hybrid".'
+        )
+    replicas = nodes // partitions if num_replicas is None else num_replicas
+    if partitions * replicas != nodes:
+        raise ValueError(
+            f"num_partitions times num_replicas must be the number of nodes, got {partitions} "
+            f"times {replicas} for {nodes} nodes. Start {partitions * max(replicas, 1)} "
+            f"(mpiexec -n {partitions * max(replicas, 1)}), or change one of them."
+        )
+    return partitions
