@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import re
+import resource
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import entry_points
@@ -198,6 +199,16 @@ def wait_for_steps(devices: Sequence[Any]) -> None:
             failure = error
     if failure is not None:
         raise failure
+
+
+def memory_limit_bytes() -> int:
+    """How much memory this process may use: its limit (``ulimit -v``), else the machine's."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        soft, _ = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY:
+            sizes.append(soft)
+    return min(sizes)
 
 
 def new_var(aval: Any) -> Var:

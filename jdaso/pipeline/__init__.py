@@ -2,10 +2,13 @@
 
 from ._fit import FitResult as FitResult
 from ._fit import fit as fit
+from ._memory import Memory as Memory
+from ._partition import partition as partition
 from ._pipeline import Pipeline as Pipeline
 from ._pipeline import PipelineState as PipelineState
 from ._plan import Plan as Plan
-from ._plan import partition as partition
 from ._program import boundary as boundary
 from ._run import StepResult as StepResult
 from ._schedule import SCHEDULES as SCHEDULES
+from ._schedule import Schedule as Schedule
+from ._schedule import make_schedule as make_schedule

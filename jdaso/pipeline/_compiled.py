@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Var
 
-from ._program import Program, function_of
+from ._program import Program, bytes_of, function_of, struct_of
 from ._stage import Stage
 
 WIRES = {"float32": None, "bfloat16": jnp.bfloat16}
@@ -32,14 +32,14 @@ class Edge:
     dtype: Any
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the array."""
-        return tuple(self.var.aval.shape)
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """Shape and dtype of what travels."""
+        return jax.ShapeDtypeStruct(struct_of(self.var).shape, self.dtype)
 
 
 def edge_of(var: Var, flows_back: bool, wire: str) -> Edge:
     """How a variable travels: float32 in the wire's format, all else as it is."""
-    dtype = jnp.dtype(var.aval.dtype)
+    dtype = jnp.dtype(struct_of(var).dtype)
     back = flows_back and jnp.issubdtype(dtype, jnp.floating)
     narrow = WIRES[wire] if dtype == jnp.float32 else None
     return Edge(var, back, jnp.dtype(narrow or dtype))
@@ -101,16 +101,14 @@ class CompiledStage:
             user: [order[edge.var] for edge in to if edge.backward]
             for user, to in self.sent_to.items()
         }
-        self.piece_structs = [
-            jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in stage.pieces
-        ]
+        self.piece_structs = [struct_of(var) for var in stage.pieces]
         loss_at = len(sent) + stage.gives.index(0) if 0 in stage.gives else None
         count = len(stage.pieces), len(received)
 
         def forward(*given: Any) -> Any:
             pieces, rest = list(given[: count[0]]), list(given[count[0] :])
             rest[: count[1]] = [
-                x.astype(edge.var.aval.dtype) for x, edge in zip(rest, received, strict=False)
+                x.astype(struct_of(edge.var).dtype) for x, edge in zip(rest, received, strict=False)
             ]
 
             def differentiable(held: Any, flowing: Any) -> Any:
@@ -133,20 +131,19 @@ class CompiledStage:
 
         def backward(pull: Any, cotangents: Any, weight: Any, sums: Any) -> Any:
             main = [
-                sum(x.astype(sent[k].var.aval.dtype) for x in each)
+                reduce(jnp.add, (x.astype(struct_of(sent[k].var).dtype) for x in each))
                 for k, each in zip(back_out, cotangents, strict=True)
             ]
             if loss_at is not None:
-                main.append(jnp.asarray(weight, outs[loss_at].aval.dtype))
+                main.append(jnp.asarray(weight, struct_of(outs[loss_at]).dtype))
             pieces, flowing = pull(main)
             flowing = [x.astype(received[k].dtype) for k, x in zip(back_in, flowing, strict=True)]
             return jax.tree.map(jnp.add, sums, pieces), flowing
 
         self._forward, self._backward_function = forward, backward
-        self._structs = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in ins]
+        self._structs = [struct_of(var) for var in ins]
         for k, edge in enumerate(received):
-            at = count[0] + k
-            self._structs[at] = jax.ShapeDtypeStruct(edge.shape, edge.dtype)
+            self._structs[count[0] + k] = edge.struct
         self._counts, self._sent = count, len(sent)
         self.has_backward = train and (bool(stage.pieces) or bool(back_in))
         self._trace()
@@ -161,9 +158,7 @@ class CompiledStage:
         self._origin = [at.get(id(var), -1) for var in residuals]
         new = [var for var, k in zip(residuals, self._origin, strict=True) if k < 0]
         self.residual_bytes = sum(
-            leaf.size * leaf.dtype.itemsize
-            for leaf, k in zip(leaves, self._origin, strict=True)
-            if k < 0
+            bytes_of(leaf) for leaf, k in zip(leaves, self._origin, strict=True) if k < 0
         )
         outvars = [*closed.jaxpr.outvars[: len(made)], *new]
         run = function_of(
@@ -177,6 +172,31 @@ class CompiledStage:
             return self._backward_function(pull, cotangents, weight, sums)
 
         self._backward = jax.jit(backward, donate_argnums=3)
+
+    @property
+    def received_bytes(self) -> int:
+        """What comes from other stages, for one micro-batch."""
+        edges = [edge for made in self.received_from.values() for edge in made]
+        return sum(bytes_of(edge.struct) for edge in edges)
+
+    def arguments(self, make: Callable[[jax.ShapeDtypeStruct], Any]) -> list[list[Any]]:
+        """Arguments of `forward`, made of their shapes and dtypes."""
+        pieces, received = self._counts
+        states = len(self.stage.state)
+        edges = [0, pieces, pieces + received, pieces + received + states]
+        edges.append(edges[-1] + len(self.stage.batch))
+        made = [make(struct) for struct in self._structs[: edges[-1]]]
+        return [made[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+
+    def cotangents(self, make: Callable[[jax.ShapeDtypeStruct], Any]) -> tuple[Any, list[Any]]:
+        """Cotangents and sums of gradients for `backward`, made in the same way."""
+        counts = [0] * len(self.back_out)
+        for places in self.back_places.values():
+            for k in places:
+                counts[k] += 1
+        pairs = zip(self.back_out, counts, strict=True)
+        cotangents = [[make(edge.struct)] * count for edge, count in pairs]
+        return cotangents, [make(struct) for struct in self.piece_structs]
 
     def forward(
         self,

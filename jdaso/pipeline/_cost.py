@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
-from ._program import REMAT, Program, bytes_of, function_of
+from ._program import REMAT, Program, bytes_of, function_of, is_floating, struct_of
 
 FLOPS_PER_BYTE = 4.0
 """How many operations take the time of moving one byte, where the two are to be added.
@@ -102,9 +101,9 @@ def _cost(eqn: JaxprEqn) -> Cost:
     ins = list(dict.fromkeys(atom for atom in eqn.invars if isinstance(atom, Var)))
     outs = list(eqn.outvars)
     run = function_of([eqn], ins, outs)
-    structs = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in ins]
-    floats = [k for k, var in enumerate(ins) if jnp.issubdtype(var.aval.dtype, jnp.floating)]
-    kept = [k for k, var in enumerate(outs) if jnp.issubdtype(var.aval.dtype, jnp.floating)]
+    structs = [struct_of(var) for var in ins]
+    floats = [k for k, var in enumerate(ins) if is_floating(var)]
+    kept = [k for k, var in enumerate(outs) if is_floating(var)]
 
     def backward(args: Any, cotangents: Any) -> Any:
         def of_floats(*given: Any) -> Any:
@@ -120,7 +119,7 @@ def _cost(eqn: JaxprEqn) -> Cost:
     flops, size = _analysis(jax.jit(run), moved, *structs)
     if not floats or not kept:
         return Cost(flops, 0.0, size, 0.0)
-    cotangents = [jax.ShapeDtypeStruct(outs[k].aval.shape, outs[k].aval.dtype) for k in kept]
+    cotangents = [struct_of(outs[k]) for k in kept]
     try:
         both, both_size = _analysis(jax.jit(backward), 2 * moved, structs, cotangents)
     except (NotImplementedError, TypeError, ValueError):  # it has no derivative

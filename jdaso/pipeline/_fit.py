@@ -14,8 +14,8 @@ from .._collectives import finalize, mean
 from .._phases import Phases
 from .._session import Session
 from .._types import PyTree
+from ._partition import partition
 from ._pipeline import Pipeline, PipelineState
-from ._plan import partition
 from ._run import StepResult
 
 log = logging.getLogger("jdaso")

@@ -48,6 +48,12 @@ class Line:
     spans: tuple[tuple[int, int], ...]
     backward: frozenset[Var]
 
+    def label(self, place: int) -> str:
+        """What stands at a place, by the names that the model gives its parts."""
+        eqn = self.program.eqns[self.places[place]]
+        stack = str(eqn.source_info.name_stack)
+        return f"{stack}/{eqn.primitive.name}" if stack else eqn.primitive.name
+
 
 def line_of(program: Program, costs: Sequence[Cost], num_microbatches: int) -> Line:
     """Finds the places of a program and the traffic between them.

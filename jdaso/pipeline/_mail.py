@@ -49,7 +49,7 @@ class Mail:
 
     def __init__(self, session: Session):
         self._session, self._lookout = session, session.control.lookout
-        self._comm = session.control.duplicate().comm if session.num_nodes > 1 else None
+        self._comm: Any = session.control.duplicate().comm if session.num_nodes > 1 else None
         self._outbox: list[_Going] = []
         self._sending: list[tuple[Any, Any]] = []  # requests, and what they send
         self._coming: dict[Address, tuple[list[Any], np.ndarray]] = {}
@@ -129,7 +129,7 @@ class Mail:
 
 
 def _is_ready(array: Any) -> bool:
-    return not isinstance(array, jax.Array) or array.is_ready()
+    return not isinstance(array, jax.Array) or array.is_ready()  # pyright: ignore
 
 
 def _parts(array: np.ndarray) -> list[Any]:

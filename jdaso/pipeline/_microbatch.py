@@ -9,10 +9,7 @@ import jax
 import numpy as np
 
 from .._types import PyTree
-
-
-def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+from ._program import is_key
 
 
 def _as_array(leaf: Any) -> Any:
@@ -48,7 +45,7 @@ class Microbatches:
         structs = tuple(
             jax.ShapeDtypeStruct(
                 leaf.shape,
-                leaf.dtype if _is_key(leaf) else jax.dtypes.canonicalize_dtype(leaf.dtype),
+                leaf.dtype if is_key(leaf) else jax.dtypes.canonicalize_dtype(leaf.dtype),
             )
             for leaf in leaves
         )
@@ -111,6 +108,6 @@ class Microbatches:
     def part(self, leaf: Any, number: int) -> Any:
         """One part of a leaf."""
         if not leaf.shape:
-            return jax.random.fold_in(leaf, number) if _is_key(leaf) else leaf
+            return jax.random.fold_in(leaf, number) if is_key(leaf) else leaf
         begin = sum(self.sizes[:number])
         return leaf[begin : begin + self.sizes[number]]

@@ -18,7 +18,9 @@ from .._types import PyTree
 from ._compiled import WIRES
 from ._grid import Grid
 from ._mail import Mail
-from ._plan import Plan, follow
+from ._measured import example
+from ._partition import follow
+from ._plan import Plan
 from ._run import Place, Run, StepResult
 from ._schedule import Action, make_schedule
 from ._whole import Whole
@@ -116,6 +118,7 @@ class Pipeline:
         leaves, tree = jax.tree.flatten(state)
         held = self._work.states_held
         kept = [self._put(x if k in held else x.reshape(-1)[:0]) for k, x in enumerate(leaves)]
+        self._compile()
         return PipelineState(own, self._tx.init(own), jax.tree.unflatten(tree, kept))
 
     def step(self, state: PipelineState, batch: PyTree) -> tuple[PipelineState, StepResult]:
@@ -206,6 +209,23 @@ class Pipeline:
     def _update_params(self, params: PyTree, opt_state: Any, grads: PyTree, loss: Any) -> Any:
         updates, opt_state = self._tx.update(grads, opt_state, params, value=loss)
         return optax.apply_updates(params, updates), opt_state
+
+    def _compile(self) -> None:
+        """Compiles all passes, on all nodes at once, where each would wait for the one before."""
+        for size, stages in self._work.by_size.items():
+            for compiled in stages.values():
+
+                def make(struct: jax.ShapeDtypeStruct, size: int = size) -> Any:
+                    return self._put_samples(example(struct), size)
+
+                pieces, *rest = compiled.arguments(make)
+                pieces = [self._put(piece) for piece in pieces]
+                *_, residuals = compiled.forward(pieces, *rest)
+                if compiled.has_backward:
+                    cotangents, sums = compiled.cotangents(make)
+                    sums = [self._put(x) for x in sums]
+                    weight = self.plan.microbatches.weights()[0]
+                    jax.block_until_ready(compiled.backward(residuals, cotangents, weight, sums))
 
     def _put(self, array: Any) -> jax.Array:
         """On this node's devices, the same on each."""

@@ -1,26 +1,25 @@
-"""How a model is cut into stages: `partition` makes a `Plan`."""
+"""How a model is cut into stages; `partition` makes a `Plan`."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+import optax
 
-from .._types import PyTree
-from ._cost import Cost, Costs, sum_costs
-from ._cut import CutError, best_cuts, bytes_entering
+from ._cost import Cost, sum_costs
+from ._cut import bytes_entering
 from ._holding import Holding
-from ._line import Line, line_of
+from ._line import Line
 from ._microbatch import Microbatches
-from ._program import REMAT, Program, trace
-from ._stage import Stage, stages_of
+from ._program import Program, bytes_of
+from ._schedule import Schedule, check, make_schedule
+from ._stage import Stage
 
-BALANCE = 1.1
+if TYPE_CHECKING:
+    from ._memory import Memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +95,15 @@ class Plan:
         return bytes_entering(line.values, self.boundaries, len(line.places))
 
     @property
+    def bytes_out(self) -> list[float]:
+        """What leaves each stage for a micro-batch, and comes back to it."""
+        backward, out = self._largest.line.backward, []
+        for stage in self.stages:
+            sent = [var for made in stage.sends.values() for var in made]
+            out.append(float(sum(bytes_of(v) * (2 if v in backward else 1) for v in sent)))
+        return out
+
+    @property
     def parameters(self) -> list[int]:
         """Numbers that each stage is the first to use, and so holds."""
         count = [0] * self.num_stages
@@ -106,6 +114,41 @@ class Plan:
                 size *= n
             count[unit.users[0]] += size
         return count
+
+    def memory(
+        self,
+        schedule: str | None = None,
+        optimizer: optax.GradientTransformation | None = None,
+        *,
+        remat: bool = False,
+    ) -> tuple[Memory, ...]:
+        """An estimate of what each rank needs of memory, before anything is compiled.
+
+        Args:
+            schedule: ``"1f1b"`` where None, ``"interleaved"`` with chunks.
+            optimizer: one with two states a parameter where None.
+            remat: as `Pipeline` takes it.
+        """
+        from ._memory import memory_of  # it needs stages' derivatives, which need a plan
+
+        return memory_of(self, self.schedule(schedule), optimizer, remat=remat)
+
+    def schedule(self, name: str | None = None) -> Schedule:
+        """The schedule of that name for this plan; the usual one where None."""
+        name = name or ("1f1b" if self.chunks == 1 else "interleaved")
+        return make_schedule(name, self.num_partitions, self.num_microbatches, self.chunks)
+
+    def bubble(self, schedule: str | None = None) -> float:
+        """The share of a step in which a rank waits, by the stages' costs; messages not counted."""
+        costs = self.costs
+        play = self.schedule(schedule)
+        busy = sum(cost.total for cost in costs) * self.num_microbatches
+        seconds = check(
+            play,
+            lambda s: tuple(self.stages[s].receives),
+            lambda a: _pass(costs[a.stage], a.backward),
+        )
+        return 1 - busy / (self.num_partitions * seconds) if seconds else 0.0
 
     def digest(self) -> str:
         """Says in a few letters whether two plans are the same."""
@@ -118,15 +161,18 @@ class Plan:
 
     def label(self, place: int) -> str:
         """What stands at a place of the line, by the names that the model gives its parts."""
-        line = self._largest.line
-        eqn = line.program.eqns[line.places[place]]
-        stack = str(eqn.source_info.name_stack)
-        return f"{stack}/{eqn.primitive.name}" if stack else eqn.primitive.name
+        return self._largest.line.label(place)
 
     def table(self) -> str:
-        """One row a stage: what it holds, computes and receives."""
-        rows = [("stage", "rank", "places", "begins with", "parameters", "share", "MB in", "GFLOP")]
+        """One row a stage: what it holds, computes, receives and sends, for a micro-batch.
+
+        Its memory is its rank's (`memory`). The last line says how much of a step ranks wait.
+        """
+        names = "stage rank places begins_with parameters share MB_in MB_out GFLOP rank's_GB"
+        rows = [tuple(name.replace("_", " ") for name in names.split())]
         total = sum(cost.total for cost in self.costs) or 1.0
+        out = self.bytes_out
+        memory = [m.total for m in self.memory()]
         columns = zip(self.stages, self.costs, self.parameters, self.bytes_in, strict=True)
         for stage, cost, parameters, size in columns:
             rows.append(
@@ -138,16 +184,27 @@ class Plan:
                     f"{parameters:,}",
                     f"{cost.total / total:.1%}",
                     f"{size / 1e6:.2f}",
+                    f"{out[stage.number] / 1e6:.2f}",
                     f"{(cost.flops + cost.backward_flops) / 1e9:.3f}",
+                    f"{memory[stage.number % self.num_partitions] / 1e9:.3f}",
                 )
             )
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-        return "\n".join(
+        lines = [
             "  ".join(
                 text.ljust(width) if k == 3 else text.rjust(width)
                 for k, (text, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
             for row in rows
+        ]
+        schedule = self.schedule()
+        return "\n".join(
+            [
+                *lines,
+                f"expected bubble: {self.bubble():.0%} of a step ({schedule.name}, "
+                f"{self.num_microbatches} micro-batches; {1 - schedule.bound():.0%} with equal "
+                "stages)",
+            ]
         )
 
     def __str__(self) -> str:
@@ -160,265 +217,5 @@ class Plan:
         )
 
 
-def partition(
-    loss_fn: Callable[..., Any],
-    params: PyTree,
-    batch: PyTree,
-    *,
-    num_partitions: int,
-    num_microbatches: int | None = None,
-    chunks: int = 1,
-    state: PyTree = None,
-    boundaries: Sequence[int | str] | None = None,
-    imbalance: float = BALANCE,
-) -> Plan:
-    """Cuts a loss into stages that can run on different nodes.
-
-    The loss is traced, not changed. Its equations, in the order in which the program makes them,
-    are cut into ``num_partitions * chunks`` runs. Of all cuts whose largest run costs at most
-    `imbalance` times the mean (or as little as can be), those are taken over which the fewest bytes
-    flow. What a stage makes goes straight to each stage that uses it.
-
-    Args:
-        loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``, as `jax.value_and_grad` takes it;
-            with a `state` ``(params, state, batch) -> (loss, (state, aux))``. The loss is a mean
-            over the samples of the batch.
-        params: tree of floating-point arrays, or of their shapes and dtypes.
-        batch: a batch of one step, or its shapes and dtypes. Its arrays are cut along their leading
-            axes into micro-batches.
-        num_partitions: K, the ranks of a pipeline.
-        num_microbatches: M; ``4 * num_partitions`` where None, at most as many as there are
-            samples.
-        chunks: V, stages a rank, for the schedule ``"interleaved"``.
-        state: what the model carries from micro-batch to micro-batch without gradients, as the
-            running means of batch normalization: tree of arrays, or of their shapes and dtypes.
-        boundaries: where to cut: places as in `Plan.boundaries`, or (the beginning of) names as in
-            `Plan.label`, before the first of which to cut; chosen where None.
-        imbalance: see above; at least 1.
-
-    Returns:
-        The plan.
-
-    Raises:
-        ValueError: a number is out of its range; the batch cannot be cut into so many; the loss
-            has side effects; there are not as many places to cut as stages need.
-        TypeError: the loss is not a floating-point scalar, or a parameter not of such numbers.
-
-    Reference:
-        HyPar-Flow (arXiv 1911.05146), sections 4 and 5: partitions, replicas, one call for all.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jdaso import pipeline
-        >>> def loss_fn(params, batch):
-        ...     h = jnp.tanh(batch @ params["a"])
-        ...     return jnp.mean((h @ params["b"]) ** 2)
-        >>> params = {"a": jnp.ones((8, 8)), "b": jnp.ones((8, 8))}
-        >>> plan = pipeline.partition(loss_fn, params, jnp.ones((4, 8)), num_partitions=2)
-        >>> plan.parameters
-        [64, 64]
-    """
-    if num_partitions < 1 or chunks < 1:
-        raise ValueError(
-            f"num_partitions and chunks must be at least 1, got {num_partitions} and {chunks}."
-        )
-    if not imbalance >= 1:
-        raise ValueError(f"imbalance must be at least 1, got {imbalance}.")
-    stages = num_partitions * chunks
-    _check_params(params)
-    if num_microbatches is None:
-        num_microbatches = min(4 * num_partitions, Microbatches.of(batch, 1).samples)
-    microbatches = Microbatches.of(batch, num_microbatches)
-    costs = Costs()
-    parts: dict[int, Part] = {}
-    cuts: list[int] | None = None
-    structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
-    aux = None
-    for size in sorted(set(microbatches.sizes), reverse=True):
-        struct = microbatches.struct(size)
-        program, aux = _trace(loss_fn, params, structs, struct, costs, stages)
-        line = line_of(program, costs.of_program(program), num_microbatches)
-        if cuts is None:
-            cuts = _choose(line, stages, boundaries, imbalance)
-        elif [_name(line, p) for p in range(len(line.places))] != _names(parts):
-            raise ValueError(
-                "loss_fn computes different things for micro-batches of different sizes, "
-                f"{microbatches.sizes[0]} and {size} samples. Choose num_microbatches so that it "
-                f"divides the {microbatches.samples} samples of a batch."
-            )
-        parts[size] = Part(program, line, stages_of(line, cuts))
-    assert cuts is not None
-    largest = parts[max(parts)]
-    holding = Holding.of(params, largest.stages, num_partitions)
-    return Plan(
-        loss_fn, num_partitions, chunks, microbatches, tuple(cuts), parts, holding, aux, structs
-    )
-
-
-def follow(plan: Plan, loss_fn: Callable[..., Any], params: PyTree, batch: PyTree) -> Plan:
-    """A plan for another function of the same parameters, to evaluate a model.
-
-    Each stage does what its parameters are needed for, so that these stay where they are; those
-    that are needed elsewhere too are sent once for a batch.
-
-    Args:
-        plan: of the training.
-        loss_fn: as `partition` takes it.
-        params: as `partition` takes them.
-        batch: as `partition` takes it, of any size.
-
-    Raises:
-        ValueError: as `partition`; or two stages' states are used in one place.
-    """
-    microbatches = Microbatches.of(batch, min(plan.num_microbatches, _samples(batch)))
-    owner = plan.holding.stage_of_row
-    parts, aux, cuts = {}, None, None
-    for size in sorted(set(microbatches.sizes), reverse=True):
-        program, aux = trace(loss_fn, params, plan.state, microbatches.struct(size), _never)
-        line = line_of(program, [Cost()] * len(program.eqns), len(microbatches.sizes))
-        if cuts is None:
-            first = [0] * len(line.places)
-            for piece, places in line.uses.items():
-                for place in places:
-                    first[place] = max(first[place], owner(piece.leaf, piece.begin))
-            cuts = _follow_state(plan, line, np.maximum.accumulate(first).tolist())
-        parts[size] = Part(program, line, stages_of(line, cuts))
-    assert cuts is not None
-    holding = plan.holding.lent_to(parts[max(parts)].stages)
-    return dataclasses.replace(
-        plan,
-        loss_fn=loss_fn,
-        microbatches=microbatches,
-        boundaries=tuple(cuts),
-        parts=parts,
-        holding=holding,
-        aux=aux,
-    )
-
-
-def _follow_state(plan: Plan, line: Line, stage_of: list[int]) -> list[int]:
-    """Cuts, of the stage that each place's parameters ask for, such that states are at hand."""
-    held = {k: stage.number for stage in plan.stages for k in stage.state}
-    spans = [(held[k], *span) for k, span in enumerate(line.spans) if span[1]]
-    for stage, begin, end in spans:
-        stage_of[:end] = [min(s, stage) for s in stage_of[:end]]
-        stage_of[begin:] = [max(s, stage) for s in stage_of[begin:]]
-    cuts = [int(np.searchsorted(stage_of, s)) for s in range(1, plan.num_stages)]
-    for stage, begin, end in spans:
-        if any(sum(place >= cut for cut in cuts) != stage for place in (begin, end - 1)):
-            raise ValueError(
-                "The function uses states of the model in another order than the loss that was "
-                "partitioned, so that no stage holds what it needs. Evaluate with the same model."
-            )
-    return cuts
-
-
-def _never(eqn: Any) -> bool:
-    del eqn
-    return False
-
-
-def _samples(batch: PyTree) -> int:
-    return Microbatches.of(batch, 1).samples
-
-
-def _check_params(params: PyTree) -> None:
-    for path, leaf in jax.tree.leaves_with_path(params):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise TypeError(
-                f"Parameters must be floating-point arrays, got {leaf.dtype} at "
-                f"{jax.tree_util.keystr(path)}. Put what is not trained into the batch, or close "
-                "over it."
-            )
-
-
-def _trace(
-    loss_fn: Callable[..., Any],
-    params: PyTree,
-    state: PyTree,
-    struct: PyTree,
-    costs: Costs,
-    stages: int,
-) -> tuple[Program, Any]:
-    """Traces; takes rematerialised calls apart that are too large a part of a stage."""
-    program, aux = trace(loss_fn, params, state, struct, _never)
-    found = costs.of_program(program)
-    limit = sum(cost.total for cost in found) / (4 * stages)
-    calls = [
-        cost.total
-        for eqn, cost in zip(program.eqns, found, strict=True)
-        if eqn.primitive.name in REMAT
-    ]
-    if stages > 1 and max(calls, default=0.0) > limit:
-        enter = lambda eqn: costs.of(eqn).total > limit  # noqa: E731
-        program, aux = trace(loss_fn, params, state, struct, enter)
-    return program, aux
-
-
-def _choose(
-    line: Line, stages: int, boundaries: Sequence[int | str] | None, imbalance: float
-) -> list[int]:
-    length = len(line.places)
-    if boundaries is not None:
-        return _by_hand(line, stages, boundaries)
-    inside = _inside_spans(line)
-    marks = [place for place in line.marks if 0 < place < length and place not in inside]
-    free = [place for place in range(1, length) if place not in inside]
-    allowed = marks if len(marks) >= stages - 1 else free
-    forced = marks if len(marks) <= stages - 1 else []
-    totals = [cost.total for cost in line.costs]
-    try:
-        return best_cuts(
-            totals, line.values, stages, allowed=allowed, balance=imbalance, forced=forced
-        )
-    except CutError as error:
-        raise ValueError(
-            f"The loss cannot be cut into {stages} stages. {error} Use fewer partitions or chunks."
-        ) from None
-
-
-def _by_hand(line: Line, stages: int, boundaries: Sequence[int | str]) -> list[int]:
-    length, cuts = len(line.places), []
-    names = [_name(line, place) for place in range(length)]
-    for boundary in boundaries:
-        if isinstance(boundary, str):
-            found = [place for place, name in enumerate(names) if name.startswith(boundary)]
-            if not found:
-                known = list(dict.fromkeys(name.rsplit("/", 1)[0] for name in names))
-                raise ValueError(
-                    f"Nothing in the loss is named {boundary!r}. Its parts are named "
-                    f"{', '.join(known[:20])}{' ...' if len(known) > 20 else ''}."
-                )
-            boundary = found[0]
-        cuts.append(int(boundary))
-    if (
-        len(cuts) != stages - 1
-        or sorted(set(cuts)) != cuts
-        or not all(0 < p < length for p in cuts)
-    ):
-        raise ValueError(
-            f"boundaries must be {stages - 1} rising places within 1..{length - 1} for {stages} "
-            f"stages, got {cuts}."
-        )
-    if wrong := sorted(set(cuts) & _inside_spans(line)):
-        raise ValueError(
-            f"boundaries {wrong} lie between the first and the last use of a leaf of the state, "
-            "which one stage must hold. Cut before or after."
-        )
-    return cuts
-
-
-def _inside_spans(line: Line) -> set[int]:
-    """Places at which no cut may be."""
-    return {place for begin, end in line.spans for place in range(begin + 1, end)}
-
-
-def _name(line: Line, place: int) -> str:
-    eqn = line.program.eqns[line.places[place]]
-    stack = str(eqn.source_info.name_stack)
-    return f"{stack}/{eqn.primitive.name}" if stack else eqn.primitive.name
-
-
-def _names(parts: dict[int, Part]) -> list[str]:
-    line = parts[max(parts)].line
-    return [_name(line, place) for place in range(len(line.places))]
+def _pass(cost: Cost, backward: bool) -> float:
+    return cost.backward if backward else cost.forward

@@ -30,6 +30,21 @@ Atom = Any
 """A `Var` or a `Literal`."""
 
 
+def struct_of(atom: Atom) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of an atom's array."""
+    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
+
+
+def is_floating(atom: Atom) -> bool:
+    """Whether an atom's array holds floating-point numbers."""
+    return jnp.issubdtype(atom.aval.dtype, jnp.floating)
+
+
+def new_like(atom: Atom, rows: int) -> Var:
+    """A variable for an array like an atom's, of so many rows."""
+    return new_var(atom.aval.update(shape=(rows, *atom.aval.shape[1:])))
+
+
 def boundary(tree: PyTree) -> PyTree:
     """Marks a place in a model where it may be cut: between what was made before and after it.
 
@@ -157,13 +172,14 @@ class Flat:
         """Whether each iteration of a scan has parameters of its own."""
         about = eqn.params
         xs = ins[about["num_consts"] + about["num_carry"] :]
-        weights = any(isinstance(x, Var) and x in self._weights and x.aval.ndim > 1 for x in xs)
+        weights = any(
+            isinstance(x, Var) and x in self._weights and struct_of(x).ndim > 1 for x in xs
+        )
         return weights and not about["reverse"] and about["length"] > 1
 
     def apply(self, function: Callable[..., Any], *ins: Atom) -> list[Atom]:
         """Adds the equations of a function of arrays."""
-        structs = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in ins]
-        return self.add(jax.make_jaxpr(function)(*structs), ins)
+        return self.add(jax.make_jaxpr(function)(*map(struct_of, ins)), ins)
 
     def apply_as(self, out: Var, function: Callable[..., Any], *ins: Atom) -> None:
         """Adds the equations of a function that gives the variable `out`."""
@@ -188,15 +204,16 @@ class Flat:
         if atom in self._params:
             key = Rows(self._params[atom], at, at + 1)
             if key not in self._rows:
-                aval = atom.aval.update(shape=(1, *atom.aval.shape[1:]))
-                self._rows[key] = new_var(aval)
+                self._rows[key] = new_like(atom, 1)
                 self.rows[self._rows[key]] = key
             return self._rows[key]
         if (atom, at) not in self._slices:
             made = self._made_by.get(atom)
             if made is not None and made.primitive.name == "convert_element_type":
                 row = self._row(made.invars[0], at)
-                (self._slices[atom, at],) = self.apply(lambda x: x.astype(atom.aval.dtype), row)
+                (self._slices[atom, at],) = self.apply(
+                    lambda x: x.astype(struct_of(atom).dtype), row
+                )
             else:
                 cut = partial(jax.lax.slice_in_dim, start_index=at, limit_index=at + 1)
                 (self._slices[atom, at],) = self.apply(cut, atom)
@@ -211,8 +228,8 @@ class Flat:
         pieces: list[list[Atom]] = []
         for at in range(length):
             rows = [self._row(x, at) for x in xs]
-            ys = [v.aval.update(shape=(1, *v.aval.shape[1:])) for v in eqn.outvars[carry:]]
-            one = eqn.replace(outvars=[*eqn.outvars[:carry], *map(new_var, ys)])
+            ys = [new_like(var, 1) for var in eqn.outvars[carry:]]
+            one = eqn.replace(outvars=[*eqn.outvars[:carry], *ys])
             self.scans[len(self.eqns)] = (self._scans, at)
             outs = self._append(one, [*fixed, *state, *rows], length=1)
             state = list(outs[:carry])
@@ -246,7 +263,7 @@ class Flat:
                     var for e in part for var in e.invars if isinstance(var, Var) and var not in own
                 )
             )
-            call = eqn.replace(invars=needs, outvars=made)
+            call = eqn.replace(invars=list[Atom](needs), outvars=made)
             body = jaxpr_of(part, needs, made)
             env |= zip(made, self._append(call, [read(v) for v in needs], jaxpr=body), strict=True)
         return [read(atom) for atom in outs]
@@ -278,6 +295,7 @@ def trace(
     """
     args = (params, batch) if state is None else (params, state, batch)
     closed, out = jax.make_jaxpr(loss_fn, return_shape=True)(*args)
+    loss: Any
     loss, aux = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
     if state is not None:
         aux = _check_state(state, aux)
@@ -358,8 +376,13 @@ def function_of(
     return jaxpr_as_fun(ClosedJaxpr(jaxpr_of(eqns, ins, outs), ()))
 
 
-def bytes_of(var: Any) -> int:
-    """What a variable's array takes."""
-    dtype = var.aval.dtype
-    size = 4 if jax.dtypes.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype).itemsize
-    return int(np.prod(var.aval.shape, dtype=np.int64)) * size
+def bytes_of(array: Any) -> int:
+    """What an array takes, or the array of a variable."""
+    struct = struct_of(array) if isinstance(array, Var) else array
+    size = 8 if is_key(struct) else np.dtype(struct.dtype).itemsize
+    return int(np.prod(struct.shape, dtype=np.int64)) * size
+
+
+def is_key(array: Any) -> bool:
+    """Whether an array holds keys of `jax.random.key`."""
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)

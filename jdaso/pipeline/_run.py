@@ -13,6 +13,7 @@ import numpy as np
 from .._types import PyTree
 from ._compiled import CompiledStage, Edge
 from ._mail import Address, Mail
+from ._program import struct_of
 from ._schedule import Action
 from ._work import Work
 
@@ -135,13 +136,13 @@ class Run:
         givers = {k: stage.number for stage in part.stages for k in stage.gives}
         wanted = [0, *range(1 + states, len(part.program.outs))]
         for k in wanted:
-            giver, aval = givers[k] % self._ranks, part.program.outs[k].aval
+            giver, struct = givers[k] % self._ranks, struct_of(part.program.outs[k])
             if giver == self._rank:
                 values[k] = _mean(self._given[k], self._sizes)
                 for rank in others:
                     self._mail.send(self._at(rank, ("out", k)), values[k])
             else:
-                self._mail.expect(self._at(giver, ("out", k)), aval.shape, aval.dtype)
+                self._mail.expect(self._at(giver, ("out", k)), struct.shape, struct.dtype)
         for k in wanted:
             if k not in values:
                 at = self._at(givers[k] % self._ranks, ("out", k))
@@ -178,7 +179,7 @@ class Run:
                     if stage % self._ranks != self._rank:
                         at = self._address(action, stage, k)
                         if not self._mail.expects(at):
-                            self._mail.expect(at, edge.shape, edge.dtype)
+                            self._mail.expect(at, edge.struct.shape, edge.dtype)
 
     def _receive(self, action: Action) -> dict[int, list[Any]]:
         """What an action needs, by the stage that made it; waits for it."""

@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
-from .._compat import new_var
 from ._line import Line, pieces_of
-from ._program import Flat, Program, Rows
+from ._program import Flat, Program, Rows, new_like
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,15 +141,14 @@ def _append_merged(flat: Flat, run: Sequence[JaxprEqn], held: dict[Var, Rows]) -
     carries, fixed = about["num_carry"], about["num_consts"] + about["num_carry"]
     xs = []
     for rows in zip(*(eqn.invars[fixed:] for eqn in run), strict=True):
-        known = [held.get(row) for row in rows]
-        if None not in known:  # of a parameter: they lie side by side
-            aval = rows[0].aval
-            xs.append(new_var(aval.update(shape=(len(rows), *aval.shape[1:]))))
+        known = [held[row] for row in rows if row in held]
+        if len(known) == len(rows):  # of a parameter: they lie side by side
+            xs.append(new_like(rows[0], len(rows)))
             held[xs[-1]] = Rows(known[0].leaf, known[0].begin, known[-1].end)
         else:
             xs += flat.apply(lambda *each: jnp.concatenate(each), *rows)
     ys = run[-1].outvars[carries:]
-    wholes = [new_var(y.aval.update(shape=(len(run), *y.aval.shape[1:]))) for y in ys]
+    wholes = [new_like(y, len(run)) for y in ys]
     flat.eqns.append(
         run[0].replace(
             invars=[*run[0].invars[:fixed], *xs],

@@ -15,7 +15,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from .._compat import host_call
 from .._types import PyTree
 from ._holding import Holding
-from ._program import function_of
+from ._program import function_of, struct_of
 
 Gather = Callable[[np.ndarray], np.ndarray]
 """The numbers of all ranks of a pipeline, ``[ranks, n]``, from this one's."""
@@ -296,7 +296,7 @@ def _one_number(x: Any, eqn: JaxprEqn) -> Any:
     if jnp.shape(x) != ():
         raise NotImplementedError(
             f"The optimizer joins arrays of parameters that different partitions hold "
-            f"({eqn.primitive.name} of shapes {[tuple(v.aval.shape) for v in eqn.invars]}), as "
+            f"({eqn.primitive.name} of shapes {[struct_of(v).shape for v in eqn.invars]}), as "
             "optax.flatten does. Use it on each array by itself, or num_partitions=1."
         )
     return jnp.asarray(x)
@@ -306,7 +306,7 @@ def _reduces(eqn: JaxprEqn) -> bool:
     """Whether an equation makes one number of an array."""
     if eqn.primitive.name not in _REDUCTIONS:
         return False
-    return eqn.outvars[0].aval.shape == () and any(v.aval.shape != () for v in eqn.invars)
+    return not struct_of(eqn.outvars[0]).shape and any(struct_of(v).shape for v in eqn.invars)
 
 
 def _reduces_inside(eqn: JaxprEqn) -> bool:
