@@ -151,7 +151,7 @@ class Session:
         self.closed = False
         self._owner = threading.get_ident()
         self._channels: dict[Any, Channel] = {}
-        self.optimizers = 0  # how many were made
+        self.optimizers = self.mails = 0  # how many were made
         self.facts: dict[int, Facts] = {}  # of each that was initialised, by its number
         # What `finalize` does, by the optimizer's number and the leaves that its exchanges take.
         self.completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}

@@ -17,7 +17,7 @@ from ._state import Value
 _OF_MANY = ("anchor", "snapshot", "error", "outer", "flight")
 """Fields that are empty where there is one node only."""
 
-_BEGUN_ANEW = ("ticket", "drift", "loss")
+BEGUN_ANEW = ("ticket", "drift", "loss")
 """Fields of what is under way: nothing is."""
 
 
@@ -108,7 +108,7 @@ def spread(
             array = _own_keys(array, jax.random.key_impl(value), session)
         elif array.shape != leaf.shape:  # of local devices that had parted
             array = array.mean(0, dtype=np.float64) if is_float(dtype) else array[0]
-        if leaf.field in _BEGUN_ANEW:
+        if leaf.field in BEGUN_ANEW:
             array = np.zeros_like(array)
         found[leaf.file] = np.asarray(array, dtype)
     return found

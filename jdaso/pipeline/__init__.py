@@ -1,5 +1,6 @@
 """Hybrid parallelism: a model cut into stages on several nodes, and copies of the pipeline."""
 
+from ._checkpoints import PipelineCheckpoints as PipelineCheckpoints
 from ._fit import FitResult as FitResult
 from ._fit import fit as fit
 from ._memory import Memory as Memory

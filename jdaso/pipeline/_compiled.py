@@ -1,17 +1,21 @@
-"""The compiled forward and backward pass of a stage."""
+"""A stage as compiled programs."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Var
 
-from ._program import Program, bytes_of, function_of, struct_of
+from ._line import Line
+from ._passes import Passes
+from ._program import bytes_of, is_floating, struct_of
+from ._segments import Signatures
 from ._stage import Stage
 
 WIRES = {"float32": None, "bfloat16": jnp.bfloat16}
@@ -37,166 +41,132 @@ class Edge:
         return jax.ShapeDtypeStruct(struct_of(self.var).shape, self.dtype)
 
 
-def edge_of(var: Var, flows_back: bool, wire: str) -> Edge:
+def edge_of(var: Var, line: Line, wire: str) -> Edge:
     """How a variable travels: float32 in the wire's format, all else as it is."""
     dtype = jnp.dtype(struct_of(var).dtype)
-    back = flows_back and jnp.issubdtype(dtype, jnp.floating)
     narrow = WIRES[wire] if dtype == jnp.float32 else None
-    return Edge(var, back, jnp.dtype(narrow or dtype))
+    return Edge(var, var in line.backward and is_floating(var), jnp.dtype(narrow or dtype))
+
+
+class Compiler:
+    """Makes passes; those that are alike once.
+
+    Args:
+        remat: see `Passes`.
+        train: the same.
+    """
+
+    def __init__(self, *, remat: bool = False, train: bool = True):
+        self._options = {"remat": remat, "train": train}
+        self._known: dict[str, Passes] = {}
+        self._signatures = Signatures()
+
+    def passes(self, line: Line, part: Stage) -> Passes:
+        """The passes of a stage, or of a part of one."""
+        program = line.program
+        pieces, ins = list(part.pieces), [var for made in part.receives.values() for var in made]
+        rest = [
+            *(program.state[k] for k in part.state),
+            *(program.batch[k] for k in part.batch),
+            *program.consts,
+        ]
+        outs, given = part.all_sent, [program.outs[k] for k in part.gives]
+        loss = part.gives.index(0) if 0 in part.gives else None
+        flows = [var in line.backward for var in (*ins, *outs)]
+        text = self._signatures.of(part.eqns, [*pieces, *ins, *rest], [*outs, *given])
+        key = f"{len(pieces)} {len(ins)} {len(outs)} {loss} {flows}\n{text}"
+        if key not in self._known:
+            self._known[key] = Passes(
+                part.eqns,
+                pieces=pieces,
+                ins=ins,
+                rest=rest,
+                outs=outs,
+                given=given,
+                backward=line.backward,
+                loss=loss,
+                **self._options,
+            )
+        return self._known[key]
+
+
+class _Segment(NamedTuple):
+    """A part of a stage that is compiled by itself."""
+
+    part: Stage
+    passes: Passes
+    pieces: list[int]  # which of the stage's
+    ins: list[Var]
+    outs: list[Var]
 
 
 class CompiledStage:
     """Forward and backward passes of one stage for micro-batches of one size.
 
-    ``forward(pieces, received, batch) -> (sent, given, residuals)`` and
-    ``backward(residuals, held, cotangents, loss weight, sums) -> (sums, cotangents)``. Residuals
-    that the forward pass was given (parameters, what it received, the batch) are no results of
-    it: they are kept as they are, and parameters once for all micro-batches.
-
     Args:
-        program: all of the loss.
-        stage: the part.
-        received: what comes from other stages.
-        sent: what others use.
-        remat: whether to keep only what the stage was given, and to compute the rest again in the
-            backward pass.
-        train: whether there is a backward pass.
+        line: of the whole program.
+        stage: the part of it.
+        parts: the same in parts, to be compiled each by itself.
+        compiler: makes the programs.
+        wire: in what results travel between stages.
     """
 
     def __init__(
-        self,
-        program: Program,
-        stage: Stage,
-        received: Sequence[Edge],
-        sent: Sequence[Edge],
-        *,
-        remat: bool = False,
-        train: bool = True,
+        self, line: Line, stage: Stage, parts: Sequence[Stage], compiler: Compiler, wire: str
     ):
         self.stage = stage
-        edges = {edge.var: edge for edge in (*received, *sent)}
-        numbers = {edge.var: k for k, edge in enumerate(sent)}
+        edges = {
+            var: edge_of(var, line, wire)
+            for made in (*stage.receives.values(), *stage.sends.values())
+            for var in made
+        }
         self.received_from = {
             maker: [edges[var] for var in made] for maker, made in stage.receives.items()
         }
         self.sent_to = {user: [edges[var] for var in made] for user, made in stage.sends.items()}
-        self.places_of_sent = {
-            user: [numbers[var] for var in made] for user, made in stage.sends.items()
-        }
-        consts = list(program.consts)
-        self._consts = [jnp.asarray(program.consts[var]) for var in consts]
-        batch = [program.batch[leaf] for leaf in stage.batch]
-        states = [program.state[leaf] for leaf in stage.state]
-        ins = [*stage.pieces, *(edge.var for edge in received), *states, *batch, *consts]
-        outs = [*(edge.var for edge in sent), *(program.outs[k] for k in stage.gives)]
-        run = function_of(stage.eqns, ins, outs)
-        if remat:
-            run = jax.checkpoint(run)
-        back_in = [k for k, edge in enumerate(received) if edge.backward]
-        back_out = [k for k, edge in enumerate(sent) if edge.backward]
-        self.back_out = [sent[k] for k in back_out]
-        order = {edge.var: k for k, edge in enumerate(self.back_out)}
-        # By user: which of the results that gradients come back for it sends gradients of.
-        self.back_places = {
-            user: [order[edge.var] for edge in to if edge.backward]
-            for user, to in self.sent_to.items()
-        }
+        self._received = [edge for made in self.received_from.values() for edge in made]
+        self._consts = [jnp.asarray(value) for value in line.program.consts.values()]
+        number = {var: k for k, var in enumerate(stage.pieces)}
+        self._segments = [
+            _Segment(
+                part,
+                compiler.passes(line, part),
+                [number[var] for var in part.pieces],
+                [var for made in part.receives.values() for var in made],
+                part.all_sent,
+            )
+            for part in parts
+        ]
         self.piece_structs = [struct_of(var) for var in stage.pieces]
-        loss_at = len(sent) + stage.gives.index(0) if 0 in stage.gives else None
-        count = len(stage.pieces), len(received)
+        program = line.program
+        self._given_structs = {
+            "state": [struct_of(program.state[k]) for k in stage.state],
+            "batch": [struct_of(program.batch[k]) for k in stage.batch],
+        }
+        self.has_backward = any(segment.passes.has_backward for segment in self._segments)
 
-        def forward(*given: Any) -> Any:
-            pieces, rest = list(given[: count[0]]), list(given[count[0] :])
-            rest[: count[1]] = [
-                x.astype(struct_of(edge.var).dtype) for x, edge in zip(rest, received, strict=False)
-            ]
-
-            def differentiable(held: Any, flowing: Any) -> Any:
-                whole = list(rest)
-                for k, x in zip(back_in, flowing, strict=True):
-                    whole[k] = x
-                made = list(run(*held, *whole))
-                main = [made[k] for k in back_out] + (
-                    [made[loss_at]] if loss_at is not None else []
-                )
-                return main, made
-
-            flowing = [rest[k] for k in back_in]
-            if train:
-                _, pull, made = jax.vjp(differentiable, pieces, flowing, has_aux=True)
-            else:
-                (_, made), pull = differentiable(pieces, flowing), ()
-            made[: len(sent)] = [x.astype(edge.dtype) for x, edge in zip(made, sent, strict=False)]
-            return made, pull
-
-        def backward(pull: Any, cotangents: Any, weight: Any, sums: Any) -> Any:
-            main = [
-                reduce(jnp.add, (x.astype(struct_of(sent[k].var).dtype) for x in each))
-                for k, each in zip(back_out, cotangents, strict=True)
-            ]
-            if loss_at is not None:
-                main.append(jnp.asarray(weight, struct_of(outs[loss_at]).dtype))
-            pieces, flowing = pull(main)
-            flowing = [x.astype(received[k].dtype) for k, x in zip(back_in, flowing, strict=True)]
-            return jax.tree.map(jnp.add, sums, pieces), flowing
-
-        self._forward, self._backward_function = forward, backward
-        self._structs = [struct_of(var) for var in ins]
-        for k, edge in enumerate(received):
-            self._structs[count[0] + k] = edge.struct
-        self._counts, self._sent = count, len(sent)
-        self.has_backward = train and (bool(stage.pieces) or bool(back_in))
-        self._trace()
-
-    def _trace(self) -> None:
-        closed, shapes = jax.make_jaxpr(self._forward, return_shape=True)(*self._structs)
-        made, pull = shapes
-        leaves, self._pull = jax.tree.flatten(pull)
-        at = {id(var): k for k, var in enumerate(closed.jaxpr.invars)}
-        residuals = closed.jaxpr.outvars[len(made) :]
-        # Of each residual: which of the arguments it is, or -1 where the forward pass makes it.
-        self._origin = [at.get(id(var), -1) for var in residuals]
-        new = [var for var, k in zip(residuals, self._origin, strict=True) if k < 0]
-        self.residual_bytes = sum(
-            bytes_of(leaf) for leaf, k in zip(leaves, self._origin, strict=True) if k < 0
-        )
-        outvars = [*closed.jaxpr.outvars[: len(made)], *new]
-        run = function_of(
-            closed.jaxpr.eqns, [*closed.jaxpr.constvars, *closed.jaxpr.invars], outvars
-        )
-        self._program = jax.jit(partial(run, *closed.consts))
-        self._made = len(made)
-
-        def backward(residuals: Any, cotangents: Any, weight: Any, sums: Any) -> Any:
-            pull = jax.tree.unflatten(self._pull, residuals)
-            return self._backward_function(pull, cotangents, weight, sums)
-
-        self._backward = jax.jit(backward, donate_argnums=3)
+    @property
+    def residual_bytes(self) -> int:
+        """What the forward pass keeps of a micro-batch for the backward pass."""
+        return sum(segment.passes.residual_bytes for segment in self._segments)
 
     @property
     def received_bytes(self) -> int:
         """What comes from other stages, for one micro-batch."""
-        edges = [edge for made in self.received_from.values() for edge in made]
-        return sum(bytes_of(edge.struct) for edge in edges)
+        return sum(bytes_of(edge.struct) for edge in self._received)
 
-    def arguments(self, make: Callable[[jax.ShapeDtypeStruct], Any]) -> list[list[Any]]:
+    def arguments(self, make: Callable[[jax.ShapeDtypeStruct], Any]) -> list[Any]:
         """Arguments of `forward`, made of their shapes and dtypes."""
-        pieces, received = self._counts
-        states = len(self.stage.state)
-        edges = [0, pieces, pieces + received, pieces + received + states]
-        edges.append(edges[-1] + len(self.stage.batch))
-        made = [make(struct) for struct in self._structs[: edges[-1]]]
-        return [made[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+        received = [make(edge.struct) for edge in self._received]
+        given = [[make(struct) for struct in kind] for kind in self._given_structs.values()]
+        return [[make(struct) for struct in self.piece_structs], received, *given]
 
-    def cotangents(self, make: Callable[[jax.ShapeDtypeStruct], Any]) -> tuple[Any, list[Any]]:
-        """Cotangents and sums of gradients for `backward`, made in the same way."""
-        counts = [0] * len(self.back_out)
-        for places in self.back_places.values():
-            for k in places:
-                counts[k] += 1
-        pairs = zip(self.back_out, counts, strict=True)
-        cotangents = [[make(edge.struct)] * count for edge, count in pairs]
-        return cotangents, [make(struct) for struct in self.piece_structs]
+    def cotangents(self, make: Callable[[jax.ShapeDtypeStruct], Any]) -> dict[int, list[Any]]:
+        """Cotangents for `backward`, made in the same way."""
+        return {
+            user: [make(edge.struct) for edge in edges if edge.backward]
+            for user, edges in self.sent_to.items()
+        }
 
     def forward(
         self,
@@ -204,23 +174,86 @@ class CompiledStage:
         received: Sequence[Any],
         state: Sequence[Any],
         batch: Sequence[Any],
-    ) -> tuple[list[jax.Array], list[jax.Array], list[Any]]:
-        """What is sent, what is given, and what the backward pass needs."""
-        args = [*pieces, *received, *state, *batch, *self._consts]
-        outs = self._program(*args)
-        new = iter(outs[self._made :])
-        kept = [args[k] if k >= 0 else next(new) for k in self._origin]
-        return outs[: self._sent], outs[self._sent : self._made], kept
-
-    def backward(
-        self, residuals: Sequence[Any], cotangents: Any, weight: Any, sums: Any
-    ) -> tuple[Any, list[jax.Array]]:
-        """Sums of gradients with this micro-batch's added, and what flows back to other stages.
+    ) -> tuple[dict[int, list[jax.Array]], dict[int, jax.Array], list[Any]]:
+        """One micro-batch forward.
 
         Args:
-            residuals: of its forward pass.
-            cotangents: of each result that gradients come back for, those of all its users.
-            weight: this micro-batch's share of the loss.
-            sums: so far, one for each piece; given up.
+            pieces: parameters, in the order of ``stage.pieces``.
+            received: from other stages, in the order of ``stage.receives``.
+            state: in the order of ``stage.state``.
+            batch: in the order of ``stage.batch``.
+
+        Returns:
+            What goes to each stage; which of the program's results it made; the residuals.
         """
-        return self._backward(list(residuals), cotangents, weight, list(sums))
+        env = {
+            edge.var: _cast(x, edge.var) for edge, x in zip(self._received, received, strict=True)
+        }
+        states = dict(zip(self.stage.state, state, strict=True))
+        leaves = dict(zip(self.stage.batch, batch, strict=True))
+        given, residuals = {}, []
+        for part, passes, numbers, ins, outs in self._segments:
+            made, results, kept = passes.forward(
+                *(pieces[k] for k in numbers),
+                *(env[var] for var in ins),
+                *(states[k] for k in part.state),
+                *(leaves[k] for k in part.batch),
+                *self._consts,
+            )
+            env |= zip(outs, made, strict=True)
+            given |= zip(part.gives, results, strict=True)
+            residuals.append(kept if passes.has_backward else None)
+        sent = {
+            user: [env[edge.var].astype(edge.dtype) for edge in edges]
+            for user, edges in self.sent_to.items()
+        }
+        return sent, given, residuals
+
+    def backward(
+        self,
+        residuals: list[Any],
+        cotangents: dict[int, list[Any]],
+        weight: Any,
+        sums: Sequence[Any],
+    ) -> tuple[list[jax.Array], dict[int, list[jax.Array]]]:
+        """One micro-batch backward.
+
+        Args:
+            residuals: of its forward pass; given up.
+            cotangents: from each stage that it sent to, of what gradients come back for.
+            weight: this micro-batch's share of the loss.
+            sums: of gradients so far, one for each piece; given up.
+
+        Returns:
+            The sums with this micro-batch's gradients, and what flows back to each stage.
+        """
+        flowing: dict[Var, list[Any]] = defaultdict(list)
+        for user, arrays in cotangents.items():
+            edges = [edge for edge in self.sent_to[user] if edge.backward]
+            for edge, array in zip(edges, arrays, strict=True):
+                flowing[edge.var].append(_cast(array, edge.var))
+        total = list(sums)
+        for _, passes, numbers, ins, outs in reversed(self._segments):
+            kept = residuals.pop()
+            if not passes.has_backward:
+                continue
+            back = [flowing.pop(outs[k], []) for k in passes.back_out]
+            part_sums = [total[k] for k in numbers]
+            part_sums, more = passes.backward(kept, back, weight, part_sums)
+            for k, x in zip(numbers, part_sums, strict=True):
+                total[k] = x
+            for k, x in zip(passes.back_in, more, strict=True):
+                flowing[ins[k]].append(x)
+        return total, {
+            maker: [
+                reduce(jnp.add, flowing[edge.var]).astype(edge.dtype)
+                for edge in edges
+                if edge.backward
+            ]
+            for maker, edges in self.received_from.items()
+        }
+
+
+def _cast(array: Any, var: Var) -> Any:
+    dtype = struct_of(var).dtype
+    return array if array.dtype == dtype else array.astype(dtype)

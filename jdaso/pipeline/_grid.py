@@ -69,6 +69,8 @@ class Grid:
         It may be called from any thread, on all of them in the same order.
         """
         session = self.session
+        if self.partitions == 1:
+            return lambda array: array[None]
         comm = session.control.duplicate().comm.Split(self.replica, self.partition)
         nodes = [self.replica * self.partitions + k for k in range(self.partitions)]
 
@@ -79,7 +81,12 @@ class Grid:
             request = comm.Iallgather([array, MPI.BYTE], [out, MPI.BYTE])
             doing = "waits for sums over all partitions"
             wait = Wait(
-                session.control.lookout, "message", doing, call=0, column=CALLS, nodes=nodes
+                session.control.lookout,
+                "sum over partitions",
+                doing,
+                call=0,
+                column=CALLS,
+                nodes=nodes,
             )
 
             def check() -> None:

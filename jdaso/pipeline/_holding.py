@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -82,6 +83,24 @@ class Holding:
         dtypes = tuple(np.dtype(leaf.dtype) for leaf in leaves)
         return cls(tree, scalars, shapes, dtypes, tuple(units), ranks)
 
+    @cached_property
+    def _of_leaf(self) -> list[list[int]]:
+        """Numbers of the units of each leaf, in the order of their rows."""
+        found: list[list[int]] = [[] for _ in self.shapes]
+        for k, unit in enumerate(self.units):
+            found[unit.leaf].append(k)
+        return found
+
+    @cached_property
+    def _of_rank(self) -> list[tuple[list[int], list[int]]]:
+        """Numbers of the units that each rank holds, and of those that it uses or holds."""
+        found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(self.ranks)]
+        for k, unit in enumerate(self.units):
+            found[self.owner(unit)][0].append(k)
+            for rank in (self.owner(unit), *self.borrowers(unit)):
+                found[rank][1].append(k)
+        return found
+
     def owner(self, unit: Unit) -> int:
         """The rank that holds a unit."""
         return unit.users[0] % self.ranks
@@ -97,11 +116,11 @@ class Holding:
             Of each unit its number, its rows that are the piece's, and which of the piece's.
         """
         found = []
-        for k in sorted(available):
+        for k in self._of_leaf[piece.leaf]:
             unit = self.units[k]
             last = self.shapes[piece.leaf][0] if piece.end is None else piece.end
             begin, end = max(unit.begin, piece.begin), min(unit.end, last)
-            if unit.leaf == piece.leaf and (begin < end or unit.begin == unit.end):
+            if k in available and (begin < end or unit.begin == unit.end):
                 inside = slice(begin - unit.begin, end - unit.begin)
                 found.append((k, inside, slice(begin - piece.begin, end - piece.begin)))
         return found
@@ -110,14 +129,14 @@ class Holding:
         """The whole tree from all units, as NumPy arrays."""
         leaves = []
         for leaf in range(len(self.shapes)):
-            mine = [units[k] for k, unit in enumerate(self.units) if unit.leaf == leaf]
+            mine = [units[k] for k in self._of_leaf[leaf]]
             array = mine[0] if len(mine) == 1 else np.concatenate(mine)
             leaves.append(array.reshape(()) if leaf in self.scalars else array)
         return jax.tree.unflatten(self.tree, leaves)
 
     def stage_of_row(self, leaf: int, row: int) -> int:
         """The first stage that uses a row of a leaf."""
-        units = (unit for unit in self.units if unit.leaf == leaf)
+        units = (self.units[k] for k in self._of_leaf[leaf])
         return next((u.users[0] for u in units if u.begin <= row < u.end), 0)
 
     def lent_to(self, stages: Sequence[Stage]) -> Holding:
@@ -138,12 +157,12 @@ class Holding:
 
     def owners(self, leaf: int) -> list[int]:
         """The ranks that hold rows of a leaf."""
-        return sorted({self.owner(unit) for unit in self.units if unit.leaf == leaf})
+        return sorted({self.owner(self.units[k]) for k in self._of_leaf[leaf]})
 
     def rows_held(self, leaf: int, rank: int) -> int:
         """How many rows of a leaf a rank holds."""
-        mine = (self.units[k] for k in self.owned_by(rank))
-        return sum(unit.end - unit.begin for unit in mine if unit.leaf == leaf)
+        units = (self.units[k] for k in self._of_leaf[leaf])
+        return sum(unit.end - unit.begin for unit in units if self.owner(unit) == rank)
 
     def borrowers(self, unit: Unit) -> list[int]:
         """Other ranks that use it."""
@@ -151,15 +170,11 @@ class Holding:
 
     def used_by(self, rank: int) -> list[int]:
         """Numbers of the units that a rank's stages use, or that it holds."""
-        return [
-            k
-            for k, unit in enumerate(self.units)
-            if rank in (self.owner(unit), *self.borrowers(unit))
-        ]
+        return self._of_rank[rank][1]
 
     def owned_by(self, rank: int) -> list[int]:
         """Numbers of the units that a rank holds."""
-        return [k for k, unit in enumerate(self.units) if self.owner(unit) == rank]
+        return self._of_rank[rank][0]
 
     def unit_shape(self, unit: Unit) -> tuple[int, ...]:
         """The shape of its array."""
@@ -182,13 +197,13 @@ class Holding:
         ]
         return jax.tree.unflatten(self.tree, leaves)
 
-    def join(self, units: dict[int, Any], rank: int, xp: Any) -> PyTree:
+    def join(self, units: Mapping[int, Any], rank: int, xp: Any) -> PyTree:
         """A rank's own tree, from the units that it holds; `xp` is NumPy or jax.numpy."""
         out = []
         for leaf, shape in enumerate(self.shapes):
-            mine = [k for k in self.owned_by(rank) if self.units[k].leaf == leaf]
+            mine = [k for k in self._of_leaf[leaf] if self.owner(self.units[k]) == rank]
             if not mine:
-                out.append(xp.zeros((0, *shape[1:]), self.dtypes[leaf]))
+                out.append(np.zeros((0, *shape[1:]), self.dtypes[leaf]))
             elif len(mine) == 1:
                 out.append(xp.asarray(units[mine[0]]))
             else:

@@ -49,6 +49,9 @@ class Mail:
 
     def __init__(self, session: Session):
         self._session, self._lookout = session, session.control.lookout
+        session.mails += 1
+        # What is usual is learned anew: the first waits of a pipeline are for compilers.
+        self._kind = f"message of pipeline {session.mails}"
         self._comm: Any = session.control.duplicate().comm if session.num_nodes > 1 else None
         self._outbox: list[_Going] = []
         self._sending: list[tuple[Any, Any]] = []  # requests, and what they send
@@ -99,7 +102,7 @@ class Mail:
     def _wait(self, done: Callable[[], bool], what: str, nodes: Sequence[int] | None) -> None:
         session = self._session
         wait = Wait(
-            self._lookout, "message", what, call=0, column=CALLS, step=self.step, nodes=nodes
+            self._lookout, self._kind, what, call=0, column=CALLS, step=self.step, nodes=nodes
         )
 
         def check() -> None:
@@ -114,7 +117,8 @@ class Mail:
         poll(moved, check, float("inf"), _MOST_PAUSE)
         seconds = time.perf_counter() - begin
         self.waited_seconds += seconds
-        self._lookout.patience.note("message", seconds)
+        if self.step > 0:
+            self._lookout.patience.note(self._kind, seconds)
 
     def _progress(self) -> None:
         """Hands over what has been computed, in its order, and lets go of what has been sent."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._compiled import CompiledStage, edge_of
+from ._compiled import CompiledStage, Compiler
 from ._cost import Cost
 from ._cut import CutError, best_cuts
 from ._line import Line
@@ -43,15 +43,12 @@ def measured_costs(line: Line, costs: Sequence[Cost], stages: int) -> list[Cost]
     except CutError:
         return list(costs)
     measured: list[Cost] = []
+    compiler, known = Compiler(), {}
     for stage in stages_of(line, cuts):
-        received = [
-            edge_of(var, var in line.backward, "float32")
-            for made in stage.receives.values()
-            for var in made
-        ]
-        sent = dict.fromkeys(var for made in stage.sends.values() for var in made)
-        edges = [edge_of(var, var in line.backward, "float32") for var in sent]
-        forward, backward = _seconds(CompiledStage(line.program, stage, received, edges))
+        passes = compiler.passes(line, stage)
+        if id(passes) not in known:
+            known[id(passes)] = _seconds(CompiledStage(line, stage, [stage], compiler, "float32"))
+        forward, backward = known[id(passes)]
         here = costs[stage.begin : stage.end]
         counted = sum(cost.forward for cost in here), sum(cost.backward for cost in here)
         for cost in here:
@@ -72,8 +69,8 @@ def _seconds(compiled: CompiledStage) -> tuple[float, float]:
         if not compiled.has_backward:
             backward = 0.0
             continue
-        cotangents, sums = compiled.cotangents(example)
-        jax.block_until_ready(sums)
+        cotangents = compiled.cotangents(example)
+        sums = jax.block_until_ready([example(struct) for struct in compiled.piece_structs])
         begin = time.perf_counter()
         jax.block_until_ready(compiled.backward(made[2], cotangents, np.float32(1), sums))
         backward = min(backward, time.perf_counter() - begin)

@@ -94,16 +94,12 @@ class Pipeline:
         self._place = Place(rank, self.grid.address, self._put, self._put_samples)
         self._work = Work(plan, rank, wire, remat=remat)
         self._evaluations: dict[Any, Work] = {}
-        if plan.num_partitions > 1:
-            whole = Whole(optimizer, plan.holding, rank, self.grid.gatherer())
-            optimizer = whole.transformation
+        inner = Whole(optimizer, plan.holding, rank, self.grid.gatherer()).transformation
         common = dict(settings or {}, session=self.replicas)
-        if self.replicas.num_nodes == 1:
-            self._tx = optax.with_extra_args_support(optimizer)
-        elif phases is None:
-            self._tx = synchronous(optimizer, **common)
+        if phases is None:
+            self._tx = synchronous(inner, **common)
         else:
-            self._tx = daso(optimizer, phases=phases, **common)
+            self._tx = daso(inner, phases=phases, **common)
         self._update = jax.jit(self._update_params, donate_argnums=(0, 1))
 
     def init(self, params: PyTree, state: PyTree = None) -> PipelineState:
@@ -222,16 +218,16 @@ class Pipeline:
                 pieces = [self._put(piece) for piece in pieces]
                 *_, residuals = compiled.forward(pieces, *rest)
                 if compiled.has_backward:
-                    cotangents, sums = compiled.cotangents(make)
-                    sums = [self._put(x) for x in sums]
+                    cotangents = compiled.cotangents(make)
+                    sums = [self._put(example(struct)) for struct in compiled.piece_structs]
                     weight = self.plan.microbatches.weights()[0]
                     jax.block_until_ready(compiled.backward(residuals, cotangents, weight, sums))
 
-    def _put(self, array: Any) -> jax.Array:
+    def _put(self, tree: Any) -> Any:
         """On this node's devices, the same on each."""
         if len(self.session.devices) == 1:
-            return jnp.asarray(array)
-        return jax.device_put(array, self._sharding(jax.sharding.PartitionSpec()))
+            return jax.device_put(tree, self.session.devices[0])
+        return jax.device_put(tree, self._sharding(jax.sharding.PartitionSpec()))
 
     def _put_samples(self, array: Any, size: int) -> jax.Array:
         """On this node's devices, samples shared out where they can be."""

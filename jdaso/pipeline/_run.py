@@ -34,7 +34,7 @@ class Place(NamedTuple):
     Attributes:
         rank: of the pipeline.
         address: of a message from or to another rank, by its tag.
-        put: an array on this node's devices, the same on each.
+        put: a tree of arrays on this node's devices, the same on each.
         put_samples: the same, samples shared out among them; with their number.
     """
 
@@ -112,7 +112,7 @@ class Run:
         for k in holding.used_by(self._rank):
             if k not in grads:  # nothing uses it
                 unit = holding.units[k]
-                zeros = jnp.zeros(holding.unit_shape(unit), holding.dtypes[unit.leaf])
+                zeros = np.zeros(holding.unit_shape(unit), holding.dtypes[unit.leaf])
                 grads[k] = self._place.put(zeros)
         for k in self._borrowed:
             self._mail.send(self._at(holding.owner(holding.units[k]), ("grad", k)), grads.pop(k))
@@ -213,9 +213,9 @@ class Run:
         states = [self._states[k] for k in stage.state]
         pieces = self._pieces(action.stage)
         sent, given, residuals = compiled.forward(pieces, received, states, batch)
-        for user, numbers in compiled.places_of_sent.items():
-            self._send(action, user, [sent[k] for k in numbers])
-        for k, value in zip(stage.gives, given, strict=True):
+        for user, arrays in sent.items():
+            self._send(action, user, arrays)
+        for k, value in given.items():
             if 1 <= k <= len(self._states):
                 self._states[k - 1] = value
             else:
@@ -227,20 +227,15 @@ class Run:
         compiled, m = self._compiled(action), action.microbatch
         if not compiled.has_backward:
             return
-        cotangents = [[] for _ in compiled.back_out]
-        for user, arrays in got.items():
-            for number, array in zip(compiled.back_places[user], arrays, strict=True):
-                cotangents[number].append(array)
-        sums = self._sums.get(action.stage)
+        sums: Any = self._sums.get(action.stage)
         if sums is None:
             structs = compiled.piece_structs
-            sums = [self._place.put(jnp.zeros(s.shape, s.dtype)) for s in structs]
+            sums = self._place.put([np.zeros(s.shape, s.dtype) for s in structs])
         self._sums[action.stage], flowing = compiled.backward(
-            self._residuals.pop((action.stage, m)), cotangents, self._weights[m], sums
+            self._residuals.pop((action.stage, m)), got, self._weights[m], sums
         )
-        flow = iter(flowing)
-        for maker, edges in compiled.received_from.items():
-            self._send(action, maker, [next(flow) for edge in edges if edge.backward])
+        for maker, arrays in flowing.items():
+            self._send(action, maker, arrays)
 
     def _pieces(self, stage: int) -> list[Any]:
         """The parameters of a stage; those of other ranks are waited for at their first use."""

@@ -43,6 +43,11 @@ class Stage:
     sends: dict[int, tuple[Var, ...]]
     gives: tuple[int, ...]
 
+    @property
+    def all_sent(self) -> list[Var]:
+        """Its results that others use, each once."""
+        return list(dict.fromkeys(var for made in self.sends.values() for var in made))
+
 
 def stages_of(line: Line, cuts: Sequence[int]) -> tuple[Stage, ...]:
     """The stages between cuts."""

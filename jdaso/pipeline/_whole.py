@@ -145,6 +145,9 @@ class Whole:
         seen_params = None if params is None else self._view(params)
         whole_state = jax.tree.unflatten(self._state_tree, seen_states)
         args = self._view(updates), whole_state, seen_params, extra
+        if self._holding.ranks == 1:
+            made, new_state = plain(*args)
+            return self._own(made, updates), new_state
         closed, shapes = jax.make_jaxpr(plain, return_shape=True)(*args)
         holders = [
             *self._holders,
@@ -157,7 +160,7 @@ class Whole:
         made, new_state = jax.tree.unflatten(jax.tree.structure(shapes), [x for x, _ in outs])
         result = self._own(made, updates), self._keep(jax.tree.leaves(new_state))
         # So that a message is not dropped on the rank that happens not to use what it brings.
-        return jax.lax.optimization_barrier((result, evaluation.received))[0]
+        return jax.lax.optimization_barrier((result, evaluation.last))[0]
 
 
 class _Wanted(NamedTuple):
@@ -171,11 +174,18 @@ class _Wanted(NamedTuple):
 
 @dataclasses.dataclass
 class _Evaluation:
-    """Evaluates a jaxpr on all ranks of a pipeline, each with what it holds."""
+    """Evaluates a jaxpr on all ranks of a pipeline, each with what it holds.
+
+    Attributes:
+        rank: of the pipeline.
+        gather: see `Whole`.
+        last: a number that the last message gave. The next one takes it, so that all ranks send
+            theirs in one order: without it a compiler may turn two around on one of them.
+    """
 
     rank: int
     gather: Gather
-    received: list[Any] = dataclasses.field(default_factory=list)
+    last: Any = 0
 
     def run(
         self, closed: ClosedJaxpr, args: Sequence[Any], holders: Sequence[Holders]
@@ -204,9 +214,8 @@ class _Evaluation:
                 ins = [read(atom) for atom in eqn.invars]
                 several = {who for _, who in ins if who}
                 if len(several) > 1 and eqn.primitive.name not in (*_CALLS, "cond"):
-                    for atom, (x, who) in zip(eqn.invars, ins, strict=True):
-                        if who:
-                            wanted[atom] = _Wanted(atom, _one_number(x, eqn), who, _first)
+                    for atom, (x, who) in _numbers_to_share(eqn, ins):
+                        wanted[atom] = _Wanted(atom, jnp.asarray(x), who, _first)
                     later.append(eqn)
                     continue
                 outs = self._results(eqn, ins)
@@ -249,18 +258,18 @@ class _Evaluation:
         who = [_ALL] * len(eqn.outvars)
 
         def branch_of(closed: ClosedJaxpr) -> Callable[..., Any]:
-            def branch(*args: Any) -> Any:
-                inner = _Evaluation(self.rank, self.gather)
+            def branch(last: Any, *args: Any) -> Any:
+                inner = _Evaluation(self.rank, self.gather, last)
                 outs = inner.run(closed, args, holders[1:])
                 for k, (_, holder) in enumerate(outs):
                     who[k] |= holder
-                results = [jnp.asarray(x) for x, _ in outs]
-                return jax.lax.optimization_barrier((results, inner.received))[0]
+                return [jnp.asarray(x) for x, _ in outs], jnp.asarray(inner.last, jnp.float32)
 
             return branch
 
         branches = [branch_of(branch) for branch in eqn.params["branches"]]
-        outs = jax.lax.switch(values[0], branches, *values[1:])
+        last = jnp.asarray(self.last, jnp.float32)
+        outs, self.last = jax.lax.switch(values[0], branches, last, *values[1:])
         return list(zip(outs, who, strict=True))
 
     def _share(self, wanted: Sequence[_Wanted]) -> list[Any]:
@@ -268,22 +277,23 @@ class _Evaluation:
         if not wanted:
             return []
         dtypes = [np.dtype(want.here.dtype) for want in wanted]
-        shapes = [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes]
+        shapes = [jax.ShapeDtypeStruct((), dtype) for dtype in (*dtypes, np.float32)]
         who, how = [sorted(want.holders) for want in wanted], [want.how for want in wanted]
         mine = [want.here if self.rank in want.holders else None for want in wanted]
 
-        def call(*here: np.ndarray) -> list[np.ndarray]:
+        def call(last: np.ndarray, *here: np.ndarray) -> list[np.ndarray]:
             known, words = iter(here), np.zeros(len(mine), np.float64)  # holds float32 and int32
             for k, x in enumerate(mine):
                 words[k] = 0.0 if x is None else float(next(known))
             everyone = self.gather(words)
-            return [
+            shared = [
                 np.asarray(how[k](everyone[who[k], k].astype(dtype), axis=0), dtype)
                 for k, dtype in enumerate(dtypes)
             ]
+            return [*shared, np.asarray(last, np.float32)]
 
-        values = host_call(call, shapes, *(x for x in mine if x is not None))
-        self.received += values
+        last = jnp.asarray(self.last, jnp.float32)
+        *values, self.last = host_call(call, shapes, last, *(x for x in mine if x is not None))
         return values
 
 
@@ -292,14 +302,19 @@ def _first(column: np.ndarray, axis: int) -> Any:
     return column[0]
 
 
-def _one_number(x: Any, eqn: JaxprEqn) -> Any:
-    if jnp.shape(x) != ():
+def _numbers_to_share(
+    eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]
+) -> list[tuple[Any, tuple[Any, Holders]]]:
+    """Of an equation's operands that different ranks hold, those that all are to know."""
+    arrays = {who for x, who in ins if who and jnp.shape(x) != ()}
+    if len(arrays) > 1:
         raise NotImplementedError(
             f"The optimizer joins arrays of parameters that different partitions hold "
             f"({eqn.primitive.name} of shapes {[struct_of(v).shape for v in eqn.invars]}), as "
             "optax.flatten does. Use it on each array by itself, or num_partitions=1."
         )
-    return jnp.asarray(x)
+    pairs = zip(eqn.invars, ins, strict=True)
+    return [(v, (x, who)) for v, (x, who) in pairs if who and jnp.shape(x) == ()]
 
 
 def _reduces(eqn: JaxprEqn) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend.core import Var
-
-from ._compiled import CompiledStage, Edge, edge_of
+from ._compiled import CompiledStage, Compiler
 from ._plan import Plan
+from ._segments import segment_cuts
+from ._stage import stages_of
 
 
 class Work:
@@ -22,7 +22,7 @@ class Work:
         plan: see above.
         rank: of the pipeline.
         wire: of activations; see `Pipeline`.
-        remat: see `CompiledStage`.
+        remat: see `Passes`.
         train: the same.
     """
 
@@ -30,7 +30,8 @@ class Work:
         self, plan: Plan, rank: int, wire: str, *, remat: bool = False, train: bool = True
     ):
         self.plan, self.tags = plan, _tags(plan)
-        self._rank, self._wire, self._remat, self._train = rank, wire, remat, train
+        self._rank, self._wire = rank, wire
+        self._compiler = Compiler(remat=remat, train=train)
         self.by_size = {size: self._compile(size) for size in set(plan.microbatches.sizes)}
 
     @property
@@ -44,26 +45,20 @@ class Work:
         return {k for compiled in self.stages.values() for k in compiled.stage.state}
 
     def _compile(self, size: int) -> dict[int, CompiledStage]:
-        part, compiled = self.plan.parts[size], {}
-        edges: dict[Var, Edge] = {
-            var: edge_of(var, var in part.line.backward, self._wire)
-            for stage in part.stages
-            for made in stage.receives.values()
-            for var in made
+        part = self.plan.parts[size]
+        line = part.line
+        own = [s for s in part.stages if s.number % self.plan.num_partitions == self._rank]
+        inner = {s.number: segment_cuts(line, s.begin, s.end) for s in own}
+        parts = {s.number: [s] for s in own}
+        if cuts := sorted(cut for found in inner.values() for cut in found):
+            finer = stages_of(line, sorted({*self.plan.boundaries, *cuts}))
+            for s in own:
+                if inner[s.number]:
+                    parts[s.number] = [f for f in finer if s.begin <= f.begin and f.end <= s.end]
+        return {
+            s.number: CompiledStage(line, s, parts[s.number], self._compiler, self._wire)
+            for s in own
         }
-        for stage in part.stages:
-            if stage.number % self.plan.num_partitions == self._rank:
-                received = [edges[var] for made in stage.receives.values() for var in made]
-                sent = dict.fromkeys(var for made in stage.sends.values() for var in made)
-                compiled[stage.number] = CompiledStage(
-                    part.program,
-                    stage,
-                    received,
-                    [edges[var] for var in sent],
-                    remat=self._remat,
-                    train=self._train,
-                )
-        return compiled
 
 
 def _tags(plan: Plan) -> dict[Any, int]:
