@@ -25,14 +25,21 @@ class Model(NamedTuple):
     init_state: Callable[[], Any] = lambda: None
 
 
-def dense(key, inputs, outputs, gain=2.0):
-    scale = np.sqrt(gain / inputs)
-    return {"w": scale * jax.random.normal(key, (inputs, outputs)), "b": jnp.zeros(outputs)}
+def normal(random, shape, scale):
+    return random.normal(scale=scale, size=shape).astype(np.float32)
 
 
-def kernel(key, size, inputs, outputs):
-    scale = np.sqrt(2 / (size * size * inputs))
-    return scale * jax.random.normal(key, (size, size, inputs, outputs))
+def dense(random, inputs, outputs, gain=2.0):
+    w = normal(random, (inputs, outputs), np.sqrt(gain / inputs))
+    return {"w": w, "b": np.zeros(outputs, np.float32)}
+
+
+def kernel(random, size, inputs, outputs, gain=2.0):
+    return normal(random, (size, size, inputs, outputs), np.sqrt(gain / (size * size * inputs)))
+
+
+def stack(trees):
+    return jax.tree.map(lambda *x: np.stack(x), *trees)
 
 
 def conv(x, w, strides=1):
@@ -46,7 +53,7 @@ def halve(x):
 
 
 def scaling(channels):
-    return {"scale": jnp.ones(channels), "shift": jnp.zeros(channels)}
+    return {"scale": np.ones(channels, np.float32), "shift": np.zeros(channels, np.float32)}
 
 
 def group_norm(p, x, groups=4):
@@ -92,12 +99,12 @@ def vgg16(width=64, size=32, channels=3, classes=10) -> Model:
     hidden = 64 * width
 
     def init(seed):
-        keys = iter(jax.random.split(jax.random.key(seed), 16))
+        random = np.random.default_rng(seed)
         pairs = zip([channels, *widths], widths, strict=False)
-        convs = [{"w": kernel(next(keys), 3, a, b), "b": jnp.zeros(b)} for a, b in pairs]
+        convs = [{"w": kernel(random, 3, a, b), "b": np.zeros(b, np.float32)} for a, b in pairs]
         sides = [widths[-1] * (size // 32) ** 2, hidden, hidden, classes]
         pairs = zip(sides, sides[1:], strict=False)
-        return {"convs": convs, "dense": [dense(next(keys), a, b) for a, b in pairs]}
+        return {"convs": convs, "dense": [dense(random, a, b) for a, b in pairs]}
 
     def loss_fn(params, batch):
         x, convs = batch["image"], iter(params["convs"])
@@ -134,25 +141,24 @@ def resnet(
     assert rest == 0 and blocks, f"depth must be 9 n + 2, got {depth}"
     assert not (scan and norm == "batch"), "the state of a scan cannot be cut"
 
-    def init_block(key, inputs, narrow):
-        a, b, c, d = jax.random.split(key, 4)
-        p = {"conv1": kernel(a, 1, inputs, narrow), "conv2": kernel(b, 3, narrow, narrow)}
-        p["conv3"] = kernel(c, 1, narrow, 4 * narrow) / np.sqrt(blocks)
+    def init_block(random, inputs, narrow):
+        p = {"conv1": kernel(random, 1, inputs, narrow), "conv2": kernel(random, 3, narrow, narrow)}
+        p["conv3"] = kernel(random, 1, narrow, 4 * narrow, 2 / blocks)
         p |= {f"norm{k + 1}": scaling(n) for k, n in enumerate((inputs, narrow, narrow))}
-        return p | ({"skip": kernel(d, 1, inputs, 4 * narrow)} if inputs != 4 * narrow else {})
+        return p | ({"skip": kernel(random, 1, inputs, 4 * narrow)} if inputs != 4 * narrow else {})
 
     def init(seed):
-        keys = iter(jax.random.split(jax.random.key(seed), 3 * blocks + 2))
-        params, inputs = {"stem": kernel(next(keys), 3, channels, width)}, width
+        random = np.random.default_rng(seed)
+        params, inputs = {"stem": kernel(random, 3, channels, width)}, width
         for group in range(3):
             narrow = width * 2**group
-            made = [init_block(next(keys), inputs, narrow)]
+            made = [init_block(random, inputs, narrow)]
             inputs = 4 * narrow
-            made += [init_block(next(keys), inputs, narrow) for _ in range(blocks - 1)]
+            made += [init_block(random, inputs, narrow) for _ in range(blocks - 1)]
             if scan and blocks > 1:
-                made = [made[0], jax.tree.map(lambda *x: jnp.stack(x), *made[1:])]
+                made = [made[0], stack(made[1:])]
             params[f"group{group}"] = made
-        return params | {"norm": scaling(inputs), "last": dense(next(keys), inputs, classes, 1.0)}
+        return params | {"norm": scaling(inputs), "last": dense(random, inputs, classes, 1.0)}
 
     def block(p, x, strides, norm):
         y = jax.nn.relu(norm(p["norm1"], x))
@@ -194,7 +200,10 @@ def resnet(
             for _ in range(blocks):
                 widths += [inputs, width * 2**group, width * 2**group]
                 inputs = 4 * width * 2**group
-        return [{"mean": jnp.zeros(n), "var": jnp.ones(n)} for n in (*widths, inputs)]
+        return [
+            {"mean": np.zeros(n, np.float32), "var": np.ones(n, np.float32)}
+            for n in (*widths, inputs)
+        ]
 
     batch = images(size, channels, classes)
     if norm == "batch":
@@ -226,24 +235,23 @@ def transformer(
         dropout: share of activations left out; the batch then has a key, one for all samples.
     """
 
-    def init_block(key):
-        a, b, c, d = jax.random.split(key, 4)
+    def init_block(random):
         return {
             "norm1": scaling(width),
             "norm2": scaling(width),
-            "qkv": dense(a, width, 3 * width, 1.0)["w"],
-            "out": dense(b, width, width, 1 / blocks),
-            "up": dense(c, width, 4 * width),
-            "down": dense(d, 4 * width, width, 1 / blocks),
+            "qkv": dense(random, width, 3 * width, 1.0)["w"],
+            "out": dense(random, width, width, 1 / blocks),
+            "up": dense(random, width, 4 * width),
+            "down": dense(random, 4 * width, width, 1 / blocks),
         }
 
     def init(seed):
-        a, b, *keys = jax.random.split(jax.random.key(seed), 2 + blocks)
-        made = [init_block(key) for key in keys]
+        random = np.random.default_rng(seed)
+        made = [init_block(random) for _ in range(blocks)]
         return {
-            "embed": 0.3 * jax.random.normal(a, (vocabulary, width)),
-            "places": 0.3 * jax.random.normal(b, (length, width)),
-            "blocks": jax.tree.map(lambda *x: jnp.stack(x), *made) if scan else made,
+            "embed": normal(random, (vocabulary, width), 0.3),
+            "places": normal(random, (length, width), 0.3),
+            "blocks": stack(made) if scan else made,
             "norm": scaling(width),
         }
 
@@ -292,21 +300,20 @@ def unet(levels=4, width=64, size=128, channels=3) -> Model:
     """A U-Net (Ronneberger et al. 2015) that takes noise out: each level skips all that follow."""
     widths = [width * 2**k for k in range(levels + 1)]
 
-    def init_pair(key, inputs, outputs):
-        a, b = jax.random.split(key)
+    def init_pair(random, inputs, outputs):
         return {
-            "conv1": kernel(a, 3, inputs, outputs),
-            "conv2": kernel(b, 3, outputs, outputs),
+            "conv1": kernel(random, 3, inputs, outputs),
+            "conv2": kernel(random, 3, outputs, outputs),
             "norm1": scaling(outputs),
             "norm2": scaling(outputs),
         }
 
     def init(seed):
-        keys = iter(jax.random.split(jax.random.key(seed), 2 * levels + 2))
+        random = np.random.default_rng(seed)
         pairs = zip([channels, *widths], widths, strict=False)
-        down = [init_pair(next(keys), a, b) for a, b in pairs]
-        up = [init_pair(next(keys), 3 * n, n) for n in widths[:-1]]
-        return {"down": down, "up": up, "last": kernel(next(keys), 1, width, channels)}
+        down = [init_pair(random, a, b) for a, b in pairs]
+        up = [init_pair(random, 3 * n, n) for n in widths[:-1]]
+        return {"down": down, "up": up, "last": kernel(random, 1, width, channels, 1.0)}
 
     def pair(p, x):
         x = jax.nn.silu(group_norm(p["norm1"], conv(x, p["conv1"])))
@@ -339,8 +346,8 @@ _tiny_text = partial(transformer, blocks=12, width=16, heads=2, length=8, vocabu
 SMALL: dict[str, Callable[..., Model]] = {
     "vgg16": partial(vgg16, width=2, channels=1),
     "resnet": partial(resnet, depth=20, width=4, size=8, channels=1),
-    "resnet_scan": partial(resnet, depth=47, width=4, size=8, channels=1, scan=True),
-    "resnet_batch_norm": partial(resnet, depth=20, width=4, size=8, channels=1, norm="batch"),
+    "resnet_scan": partial(resnet, depth=29, width=4, size=8, channels=1, scan=True),
+    "resnet_batch_norm": partial(resnet, depth=11, width=4, size=8, channels=1, norm="batch"),
     "transformer": _tiny_text,
     "transformer_scan": partial(_tiny_text, scan=True),
     "transformer_remat": partial(_tiny_text, remat=True),

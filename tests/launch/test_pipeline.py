@@ -1,0 +1,27 @@
+"""Pipelines of every kind train as one process does: pipelined.py on 4 and on 8 nodes."""
+
+import re
+
+import pytest
+from _launcher import ROOT, mpirun
+from pipelined import ROUNDS
+
+LIMIT_SECONDS = 600
+
+
+@pytest.mark.timeout(LIMIT_SECONDS + 60)
+@pytest.mark.parametrize("nodes", ROUNDS)
+def test_pipelines_train_as_one_process(nodes, tmp_path):
+    # Nodes that compile the same, as replicas do, compile it once.
+    env = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    program = ROOT / "tests/launch/pipelined.py"
+    done = mpirun(nodes, [program], quick_compiling=True, timeout=LIMIT_SECONDS, env=env)
+    assert done.returncode == 0, done.stdout
+    wrong = re.findall("^WRONG: .*", done.stdout, re.M)
+    assert not wrong, "\n".join(wrong)
+    found = set(re.findall("^ok: (.*): loss ", done.stdout, re.M))
+    assert found == {str(case) for _, cases in ROUNDS[nodes] for case in cases}, done.stdout
