@@ -19,7 +19,7 @@ from jdaso.data import batches, fashion_mnist
 
 MICROBATCHES = 4
 WIDTH, CLASSES = 8, 10  # the paper's width is 16, and its first layer has stride 1
-LEARNING_RATE, MOMENTUM = 0.1, 0.9
+LEARNING_RATE, MOMENTUM = 0.03, 0.9
 
 
 def init_params(blocks, random):

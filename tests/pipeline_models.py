@@ -297,7 +297,10 @@ def transformer(
 
 
 def unet(levels=4, width=64, size=128, channels=3) -> Model:
-    """A U-Net (Ronneberger et al. 2015) that takes noise out: each level skips all that follow."""
+    """A U-Net (Ronneberger et al. 2015) that takes noise out: each level skips all that follow.
+
+    It is told how much noise there is, as in diffusion: all stages use what one makes of that.
+    """
     widths = [width * 2**k for k in range(levels + 1)]
 
     def init_pair(random, inputs, outputs):
@@ -306,6 +309,7 @@ def unet(levels=4, width=64, size=128, channels=3) -> Model:
             "conv2": kernel(random, 3, outputs, outputs),
             "norm1": scaling(outputs),
             "norm2": scaling(outputs),
+            "level": dense(random, 4 * width, outputs, 1.0),
         }
 
     def init(seed):
@@ -313,21 +317,24 @@ def unet(levels=4, width=64, size=128, channels=3) -> Model:
         pairs = zip([channels, *widths], widths, strict=False)
         down = [init_pair(random, a, b) for a, b in pairs]
         up = [init_pair(random, 3 * n, n) for n in widths[:-1]]
-        return {"down": down, "up": up, "last": kernel(random, 1, width, channels, 1.0)}
+        last, level = kernel(random, 1, width, channels, 1.0), dense(random, 1, 4 * width)
+        return {"down": down, "up": up, "last": last, "level": level}
 
-    def pair(p, x):
+    def pair(p, x, level):
         x = jax.nn.silu(group_norm(p["norm1"], conv(x, p["conv1"])))
+        x = x + (level @ p["level"]["w"] + p["level"]["b"])[:, None, None]
         return jax.nn.silu(group_norm(p["norm2"], conv(x, p["conv2"])))
 
     def loss_fn(params, batch):
         x, skips = batch["noisy"], []
+        level = jax.nn.silu(batch["level"] @ params["level"]["w"] + params["level"]["b"])
         for p in params["down"][:-1]:
-            x = pair(p, x)
+            x = pair(p, x, level)
             skips.append(x)
             x = halve(x)
-        x = pair(params["down"][-1], x)
+        x = pair(params["down"][-1], x, level)
         for p, skip in zip(params["up"][::-1], skips[::-1], strict=True):
-            x = pair(p, jnp.concatenate([skip, x.repeat(2, 1).repeat(2, 2)], -1))
+            x = pair(p, jnp.concatenate([skip, x.repeat(2, 1).repeat(2, 2)], -1), level)
         return jnp.square(conv(x, params["last"]) - batch["clean"]).mean()
 
     def batch(samples, seed):
@@ -335,8 +342,10 @@ def unet(levels=4, width=64, size=128, channels=3) -> Model:
         places = np.linspace(0, np.pi, size)
         waves = np.sin(random.uniform(1, 4, (samples, channels, 2, 1)) * places)
         clean = np.einsum("nci,ncj->nijc", waves[:, :, 0], waves[:, :, 1])
-        noisy = clean + random.normal(scale=0.5, size=clean.shape)
-        return {"clean": clean.astype(np.float32), "noisy": noisy.astype(np.float32)}
+        level = random.uniform(0.2, 1.0, (samples, 1))
+        noisy = clean + level[:, None, None] * random.normal(size=clean.shape)
+        made = {"clean": clean, "noisy": noisy, "level": level}
+        return {name: array.astype(np.float32) for name, array in made.items()}
 
     return Model(init, batch, loss_fn)
 
@@ -345,7 +354,7 @@ _tiny_text = partial(transformer, blocks=12, width=16, heads=2, length=8, vocabu
 
 SMALL: dict[str, Callable[..., Model]] = {
     "vgg16": partial(vgg16, width=2, channels=1),
-    "resnet": partial(resnet, depth=20, width=4, size=8, channels=1),
+    "resnet": partial(resnet, depth=11, width=4, size=8, channels=1),
     "resnet_scan": partial(resnet, depth=29, width=4, size=8, channels=1, scan=True),
     "resnet_batch_norm": partial(resnet, depth=11, width=4, size=8, channels=1, norm="batch"),
     "transformer": _tiny_text,

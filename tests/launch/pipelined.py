@@ -82,19 +82,12 @@ ROUNDS = {
             ],
         ),
         ((4,), [Case("transformer", 4, 1, "gpipe", 4)]),
-        ((4,), [Case("transformer_scan", 2, 2, "interleaved", 4)]),  # 2, 2, 1 and 1
+        ((4,), [Case("transformer_scan", 2, 2, "1f1b", 4)]),  # 2, 2, 1 and 1
         (
             (3, 1),
             [
                 Case("transformer_remat", 3, 1, "1f1b", 4),
                 Case("transformer_scan_remat", 1, 1, "interleaved", 4),
-            ],
-        ),
-        (
-            (2, 2),
-            [
-                Case("transformer_scan_remat", 2, 1, "interleaved", 6),
-                Case("unet", 1, 2, "1f1b", 2),
             ],
         ),
         ((4,), [Case("unet", 4, 1, "1f1b", 4)]),

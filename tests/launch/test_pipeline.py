@@ -11,15 +11,9 @@ LIMIT_SECONDS = 600
 
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
 @pytest.mark.parametrize("nodes", ROUNDS)
-def test_pipelines_train_as_one_process(nodes, tmp_path):
-    # Nodes that compile the same, as replicas do, compile it once.
-    env = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
+def test_pipelines_train_as_one_process(nodes):
     program = ROOT / "tests/launch/pipelined.py"
-    done = mpirun(nodes, [program], quick_compiling=True, timeout=LIMIT_SECONDS, env=env)
+    done = mpirun(nodes, [program], quick_compiling=True, timeout=LIMIT_SECONDS)
     assert done.returncode == 0, done.stdout
     wrong = re.findall("^WRONG: .*", done.stdout, re.M)
     assert not wrong, "\n".join(wrong)
