@@ -6,7 +6,7 @@ import pytest
 from _launcher import ROOT, mpirun
 from pipelined import ROUNDS
 
-LIMIT_SECONDS = 600
+LIMIT_SECONDS = 900
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
