@@ -10,3 +10,9 @@ from ._model import Training as Training
 from ._model import advise as advise
 from ._model import predict as predict
 from ._model import predict_synchronous as predict_synchronous
+from ._pipelines import Hybrid as Hybrid
+from ._pipelines import HybridPrediction as HybridPrediction
+from ._pipelines import predict_hybrid as predict_hybrid
+from ._played import Played as Played
+from ._played import Traffic as Traffic
+from ._played import play as play
