@@ -79,8 +79,9 @@ def play(
     """When each action of a step begins and ends; a list for each rank.
 
     An action begins when its rank has done the one before it and its inputs have arrived: before
-    forward(s, m) what the forward passes of m through earlier stages send to s, before
-    backward(s, m) what the backward passes of the stages send that s had sent to, and forward(s, m).
+    forward(s, m) what the forward passes of m through earlier stages send to s; before
+    backward(s, m) what comes back from the stages that s had sent to. The latter also waits for
+    forward(s, m).
 
     Args:
         order: of each rank, ``(backward, stage, microbatch)``, as the `order` of what

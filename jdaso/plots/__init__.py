@@ -1,4 +1,7 @@
 """Plots; the only importers of matplotlib (``pip install "jdaso[plots]"``)."""
 
+from ._plan import StageBar as StageBar
+from ._plan import draw_plan as draw_plan
+from ._plan import draw_schedule as draw_schedule
 from ._scaling import plot_scaling as plot_scaling
 from ._timeline import plot_timeline as plot_timeline

@@ -3,7 +3,9 @@
 import pytest
 
 from jdaso._timeline import Event
-from jdaso.plots import plot_timeline
+from jdaso.fabric import Fabric
+from jdaso.pipeline import make_schedule
+from jdaso.plots import StageBar, draw_plan, draw_schedule, plot_timeline
 
 
 def test_a_timeline_is_drawn(tmp_path):
@@ -21,3 +23,35 @@ def test_a_timeline_is_drawn(tmp_path):
     assert "<!-- held up -->" in drawn and "<!-- start -->" not in drawn
     with pytest.raises(ValueError, match="no events to draw"):
         plot_timeline([], picture)
+
+
+def test_a_plan_is_drawn(tmp_path):
+    stages = [StageBar("0 conv", 0.5, 1_500_000), StageBar("1 mid", 0.3, 0), ("2 head", 0.2, 900)]
+    picture = tmp_path / "plan.svg"
+    draw_plan(stages, [(0, 1, 2e6), (1, 2, 1e6), (0, 2, 5.25e6)], picture)
+    drawn = picture.read_text()
+    for words in ("0 conv", "2 head", "1.5 M", "900", "2 MB", "1 MB", "5.25 MB"):
+        assert f"<!-- {words} -->" in drawn, words
+    draw_plan(stages[:1], [], tmp_path / "one.png")
+    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="no stages to draw"):
+        draw_plan([], [], picture)
+    with pytest.raises(ValueError, match="a later one of 3, got 1 to 3"):
+        draw_plan(stages, [(1, 3, 1.0)], picture)
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)])
+def test_a_schedule_is_drawn(name, chunks, tmp_path):
+    schedule = make_schedule(name, 3, 6, chunks)
+    picture = tmp_path / "schedule.svg"
+    seconds = [1.0] * schedule.stages, [2.0] * schedule.stages
+    draw_schedule(schedule.order, seconds, picture, fabric=Fabric(3, 1e9, 0.1))
+    drawn = picture.read_text()
+    for rank in range(3):
+        assert f"<!-- rank {rank} -->" in drawn
+    for stage in range(schedule.stages):
+        for microbatch in range(6):
+            for way in ("forward", "backward"):
+                assert f'id="{way}-{stage}-{microbatch}"' in drawn
+    with pytest.raises(ValueError, match="no actions to draw"):
+        draw_schedule([[]], ([], []), picture)
