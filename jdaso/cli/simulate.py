@@ -1,12 +1,15 @@
 """``python -m jdaso simulate``: what a step would take on a cluster that is described."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import sys
+from collections.abc import Iterator
 
-from ..fabric import Fabric, Prediction, Training, advise, predict, predict_synchronous
+from ..fabric import Fabric, Hybrid, Prediction, Training, advise, predict, predict_synchronous
 from ..fabric._emulated import bits_per_second_of
+from . import _hybrid
 
 # Usual figures of their kinds, not measured. A node of JUWELS Booster has four links of 200 Gbit/s.
 PRESETS = {
@@ -46,15 +49,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--exchange-ms", type=float, help="what an exchange took in a run of yours, on --wire")
     number("--plot", metavar="FILE", help=f"steps a second against nodes, to {UP_TO}; PNG or SVG")
     number("--json", action="store_true", help="for scripts")
+    _hybrid.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the predictions; returns 0, or 2 for arguments that cannot be followed."""
     try:
         fabric, training, devices = described(arguments)
-        _predict(arguments, fabric, training, devices)
+        hybrid = None
+        if arguments.partitions != 1 or arguments.draw:
+            samples = arguments.batch * devices
+            hybrid = _hybrid.described(arguments, fabric, training, samples)
+        _predict(arguments, fabric, training, devices, hybrid)
         if arguments.plot:
             _plot(fabric, training, arguments.plot)
+        if arguments.draw and hybrid:
+            _draw(fabric, hybrid, arguments.draw)
     except (ImportError, ValueError) as error:
         print(f"jdaso simulate: {error}", file=sys.stderr)
         return 2
@@ -62,7 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _predict(
-    arguments: argparse.Namespace, fabric: Fabric, training: Training, devices: int
+    arguments: argparse.Namespace,
+    fabric: Fabric,
+    training: Training,
+    devices: int,
+    hybrid: Hybrid | None,
 ) -> None:
     samples = arguments.batch * devices * fabric.nodes
     steps = max(1, arguments.samples // samples)
@@ -77,25 +91,52 @@ def _predict(
         measured = None if arguments.exchange_ms is None else arguments.exchange_ms / 1e3
         found = advise(fabric, training, exchange_seconds_measured=measured)
         rows += [_row("advised", a.prediction, a.training, steps) for a in found]
+    pipelines = _hybrid.rows(fabric, hybrid, arguments.backward) if hybrid else []
     if arguments.json:
-        print(json.dumps({"fabric": dataclasses.asdict(fabric), "rows": rows}))
-    else:
-        _print(fabric, training, rows)
-        if arguments.advise:
-            print(_advice(rows))
+        found = {"fabric": dataclasses.asdict(fabric), "rows": rows, "pipelines": pipelines}
+        print(json.dumps(found))
+        return
+    _print(fabric, training)
+    _print_table(rows)
+    if arguments.advise:
+        print(_advice(rows))
+    if hybrid:
+        print(f"\n{_hybrid.title(hybrid, arguments.schedule)}")
+        _print_table(pipelines)
 
 
 def _plot(fabric: Fabric, training: Training, path: str) -> None:
-    from ..plots import plot_scaling
+    with _writing("--plot", path):
+        from ..plots import plot_scaling
 
-    try:
         plot_scaling(fabric, training, path, most_nodes=UP_TO)
+
+
+def _draw(fabric: Fabric, hybrid: Hybrid, path: str) -> None:
+    with _writing("--draw", path):
+        from ..plots import draw_schedule
+
+        draw_schedule(
+            hybrid.order,
+            (hybrid.forward_seconds, hybrid.backward_seconds),
+            path,
+            traffic=hybrid.traffic,
+            fabric=fabric,
+            partitions_per_node=hybrid.partitions_per_node,
+        )
+
+
+@contextlib.contextmanager
+def _writing(option: str, path: str) -> Iterator[None]:
+    """Says what was wrong, or that there is a picture."""
+    try:
+        yield
     except ImportError as error:
         raise ImportError(
-            f'--plot needs matplotlib ({error}): pip install "jdaso[plots]".'
+            f'{option} needs matplotlib ({error}): pip install "jdaso[plots]".'
         ) from error
     except OSError as error:
-        raise ValueError(f"--plot cannot write {path}: {error}.") from error
+        raise ValueError(f"{option} cannot write {path}: {error}.") from error
     print(f"plotted: {path}", file=sys.stderr)
 
 
@@ -151,12 +192,15 @@ def _row(name: str, found: Prediction, training: Training | None, steps: int) ->
     }
 
 
-def _print(fabric: Fabric, training: Training, rows: list[dict]) -> None:
+def _print(fabric: Fabric, training: Training) -> None:
     print(
         f"{fabric.nodes} nodes, links of {fabric.bits_per_second / 1e9:g} Gbit/s "
         f"({fabric.efficiency:.0%} of it numbers), {fabric.latency_seconds * 1e6:g} us a message; "
         f"{training.parameters / 1e6:g} M parameters"
     )
+
+
+def _print_table(rows: list[dict]) -> None:
     columns = list(rows[0])
     cells = [columns] + [[_text(row[key]) for key in columns] for row in rows]
     widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
