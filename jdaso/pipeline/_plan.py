@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optax
@@ -102,6 +103,18 @@ class Plan:
             sent = [var for made in stage.sends.values() for var in made]
             out.append(float(sum(bytes_of(v) * (2 if v in backward else 1) for v in sent)))
         return out
+
+    @property
+    def traffic(self) -> list[tuple[int, int, float]]:
+        """``(from stage, to stage, bytes)`` of the forward pass of a micro-batch, skips included.
+
+        As `jdaso.fabric.Hybrid` takes it.
+        """
+        return [
+            (maker, stage.number, float(sum(bytes_of(var) for var in variables)))
+            for stage in self.stages
+            for maker, variables in sorted(stage.receives.items())
+        ]
 
     @property
     def parameters(self) -> list[int]:
@@ -206,6 +219,26 @@ class Plan:
                 "stages)",
             ]
         )
+
+    def draw(self, path: str | Path) -> None:
+        """Draws what each stage computes, holds and sends; see `jdaso.plots.draw_plan`.
+
+        Args:
+            path: where the picture goes; its ending says which format (.png, .svg, .pdf).
+
+        Raises:
+            ImportError: matplotlib is missing.
+            ValueError: matplotlib does not know the ending.
+        """
+        from ..plots import draw_plan
+
+        total = sum(cost.total for cost in self.costs) or 1.0
+        columns = zip(self.stages, self.costs, self.parameters, strict=True)
+        bars = [
+            (f"{stage.number} {self.label(stage.begin)[-24:]}", cost.total / total, parameters)
+            for stage, cost, parameters in columns
+        ]
+        draw_plan(bars, self.traffic, path)
 
     def __str__(self) -> str:
         return self.table()

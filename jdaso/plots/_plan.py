@@ -25,7 +25,7 @@ def draw_plan(
     """Draws how a model is cut: what each stage computes and holds, and what flows past others.
 
     Two bars for each stage, its share of the cost and of the parameters, with a line at the even
-    share. Between neighbors stand the megabytes that flow for a micro-batch; what skips stages is
+    share. Between neighbors stand the bytes that flow for a micro-batch; what skips stages is
     an arrow above the bars.
 
     Args:
@@ -86,7 +86,7 @@ def draw_plan(
     axes.set_ylabel("share of the whole, %")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.set_title(
-        "between the bars and above them: MB of a micro-batch, forward", fontsize="medium"
+        "between the bars and above them: bytes of a micro-batch, forward", fontsize="medium"
     )
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
@@ -174,4 +174,4 @@ def _count(number: int) -> str:
 
 
 def _bytes(size: float) -> str:
-    return f"{size / 1e6:.3g} MB"
+    return f"{size / 1e6:.3g} MB" if size >= 1e5 else f"{size / 1e3:.3g} kB"

@@ -1,10 +1,11 @@
 """What plots show."""
 
+import jax.numpy as jnp
 import pytest
 
 from jdaso._timeline import Event
 from jdaso.fabric import Fabric
-from jdaso.pipeline import make_schedule
+from jdaso.pipeline import make_schedule, partition
 from jdaso.plots import StageBar, draw_plan, draw_schedule, plot_timeline
 
 
@@ -55,3 +56,20 @@ def test_a_schedule_is_drawn(name, chunks, tmp_path):
                 assert f'id="{way}-{stage}-{microbatch}"' in drawn
     with pytest.raises(ValueError, match="no actions to draw"):
         draw_schedule([[]], ([], []), picture)
+
+
+def test_a_plan_draws_itself_with_its_skips(tmp_path):
+    def loss_fn(params, batch):
+        first = jnp.tanh(batch @ params["a"])
+        second = jnp.tanh(first @ params["b"])
+        return jnp.mean((second @ params["c"] + first) ** 2)
+
+    params = {name: jnp.ones((16, 16)) for name in "abc"}
+    plan = partition(loss_fn, params, jnp.ones((8, 16)), num_partitions=3, num_microbatches=2)
+    size = 4.0 * 16 * 4  # a micro-batch of 4 samples
+    assert {(0, 1), (0, 2), (1, 2)} == {(source, target) for source, target, _ in plan.traffic}
+    assert {row[2] for row in plan.traffic} == {size}
+    assert 2 * sum(row[2] for row in plan.traffic) == sum(plan.bytes_in)  # both ways
+    plan.draw(tmp_path / "plan.svg")
+    drawn = (tmp_path / "plan.svg").read_text()
+    assert drawn.count("<!-- 0.256 kB -->") == 3 and "<!-- 256 -->" in drawn
