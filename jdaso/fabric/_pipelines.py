@@ -248,8 +248,8 @@ def predict_hybrid(
     The pipeline is played through (`play`). Rank k is at work from its first action to its last,
     ``span_k`` long, and begins the next step where it was in this one; so a step takes
     ``max_k (span_k + average_k)``. Only the ranks that begin first and end last wait for the whole
-    of a synchronous average; the others' lies in their bubble. Averages of `jdaso.daso` are
-    `predict`'s, for a step as long as the pipeline's. The partitions of one node are averaged one
+    of an average; the others' lies in their bubble. Of `jdaso.daso` it is what S steps of the
+    pipeline do not hide, with packing and merging. The partitions of one node are averaged one
     after another over its link.
 
     Left out: memory, cores that run slower on smaller batches or where several ranks share a node,
@@ -289,7 +289,8 @@ def predict_hybrid(
     spans = _spans(hybrid, hybrid.play(fabric))
     pipeline = max(max(spans), free)  # a late message can hurry nobody; rounding can
     averaged = _averages(fabric, hybrid, spans, pipeline)
-    step = max(pipeline, *(found.step_seconds for found in averaged))
+    after = [found.handling_seconds + found.exposed_seconds for found in averaged]
+    step = max(pipeline, *(span + more for span, more in zip(spans, after, strict=True)))
     whole = hybrid.training(sum(hybrid.parameters), compute)
     data = predict_synchronous(fabric, whole, behind_backward=behind_backward)
     sent = zip(averaged, _sent(hybrid), strict=True)
