@@ -34,4 +34,4 @@ autodoc_typehints = "signature"
 html_theme = "furo"
 html_title = f"jdaso {release}".strip()
 html_static_path = ["_static"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_*.md"]  # parts that pages include
