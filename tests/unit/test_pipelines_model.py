@@ -2,12 +2,13 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdaso.fabric import Fabric, Hybrid, play, predict, predict_hybrid, predict_synchronous
-from jdaso.pipeline import make_schedule
+from jdaso.pipeline import make_schedule, partition
 from jdaso.pipeline._schedule import check
 
 WIDE = Fabric(1, 1e30, 0.0, efficiency=1.0, copy_bytes_per_second=1e30, accelerators=False)
@@ -124,6 +125,31 @@ def test_one_partition_is_data_parallelism(fabric, replicas):
     found = predict_hybrid(fabric, hybrid)
     assert found.step_seconds == pytest.approx(predict(fabric, training).step_seconds)
     assert found.bytes_per_step == predict(fabric, training).bytes_per_step
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_plans_bubble_is_the_plans_own(chunks):
+    def loss_fn(params, batch):
+        first = x = jnp.tanh(batch @ params[0])
+        for w in params[1:]:
+            x = jnp.tanh(x @ w)
+        return jnp.mean((x + first) ** 2)
+
+    params = [jnp.ones((8, 8))] * 8
+    plan = partition(
+        loss_fn, params, jnp.ones((12, 8)), num_partitions=2, num_microbatches=6, chunks=chunks
+    )
+    schedule, costs = plan.schedule(), plan.costs
+    hybrid = Hybrid(
+        order=schedule.order,
+        forward_seconds=tuple(cost.forward for cost in costs),
+        backward_seconds=tuple(cost.backward for cost in costs),
+        traffic=tuple(plan.traffic),
+        parameters=tuple(sum(plan.parameters[rank::2]) for rank in range(2)),
+    )
+    found = predict_hybrid(cluster(hybrid), hybrid)
+    assert found.bubble_share == pytest.approx(plan.bubble())
+    assert sum(hybrid.parameters) == 8 * 64
 
 
 def test_messages_by_hand():
