@@ -254,7 +254,8 @@ def predict_hybrid(
 
     Left out: memory, cores that run slower on smaller batches or where several ranks share a node,
     shared bottlenecks behind the nodes' links, jitter within a pipeline, packing of activations on
-    CPUs, and a batch's way to the first and last stage.
+    CPUs, parameters that stages share, the optimizer, and a batch's way to the first and last
+    stage.
 
     Args:
         fabric: the cluster; its nodes must be `hybrid.nodes`.
