@@ -115,12 +115,10 @@ def _row(name: str, found) -> dict:
 
 def title(hybrid: Hybrid, schedule: str) -> str:
     """One line for the table."""
-    microbatches = len({m for _, _, m in hybrid.order[0]})
-    stages = len(hybrid.forward_seconds)
+    if not hybrid.traffic:
+        return f"{hybrid.replicas} replicas of one partition"
     return (
-        f"{hybrid.replicas} pipelines of {hybrid.partitions} partitions, {stages} stages, "
-        f"{schedule}, {microbatches} micro-batches; {hybrid.traffic[0][2] / 1e6:g} MB over a cut "
-        "for each"
-        if hybrid.traffic
-        else f"{hybrid.replicas} replicas of one partition"
+        f"{hybrid.replicas} pipelines of {hybrid.partitions} partitions, "
+        f"{len(hybrid.forward_seconds)} stages, {schedule}, {hybrid.microbatches} micro-batches; "
+        f"{hybrid.traffic[0][2] / 1e6:g} MB over a cut for each"
     )

@@ -3,6 +3,7 @@
 from ._emulated import Cluster as Cluster
 from ._emulated import ClusterError as ClusterError
 from ._emulated import emulated_cluster as emulated_cluster
+from ._hybrid import Hybrid as Hybrid
 from ._model import Advice as Advice
 from ._model import Fabric as Fabric
 from ._model import Prediction as Prediction
@@ -10,7 +11,6 @@ from ._model import Training as Training
 from ._model import advise as advise
 from ._model import predict as predict
 from ._model import predict_synchronous as predict_synchronous
-from ._pipelines import Hybrid as Hybrid
 from ._pipelines import HybridPrediction as HybridPrediction
 from ._pipelines import predict_hybrid as predict_hybrid
 from ._played import Played as Played
