@@ -152,6 +152,7 @@ def fit(
             on_step(number, result, pipeline, position)
     if pipeline is None or position is None:
         raise ValueError("data gave no batch. Give fit an iterable of batches, one a step.")
+    session.agree("end a fit", [("the number of batches", str(len(losses)))])
     replicas, own, states = pipeline.replicas, position.params, position.state
     history = np.asarray(losses, np.float32)
     if replicas.num_nodes > 1:

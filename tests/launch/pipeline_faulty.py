@@ -1,0 +1,112 @@
+"""A small fit over partitions in which something is wrong: ``python pipeline_faulty.py CASE``.
+
+Prints ``NODE SECONDS ERROR TEXT`` on a node that met an error, ``NODE end`` on one that did not.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jdaso
+from jdaso import pipeline
+
+CASE = sys.argv[1]
+STEPS, FAULT_STEP, WIDTH, TIMEOUT_SECONDS = 8, 4, 8, 6.0
+EVERYONES = {
+    "replicas": {"strategy": "hybrid", "num_partitions": 2, "num_replicas": 2},
+    "strategy": {"strategy": "hybird"},
+    "data_parts": {"strategy": "data", "num_partitions": 2},
+    "model_parts": {"strategy": "model", "num_partitions": 3},
+    "ranks": {"strategy": "hybrid", "num_partitions": 2},
+    "schedule": {"schedule": "zigzag"},
+    "chunks": {"schedule": "interleaved"},
+    "wire": {"wire": "int4"},
+    "microbatches": {"num_microbatches": 13},
+    "boundaries": {"boundaries": [99]},
+    "boundary_name": {"boundaries": ["decoder"]},
+    "none": {"num_partitions": 0},
+}
+
+
+def loss_fn(params, batch):
+    x, y = batch
+    for w in params["w"]:
+        x = jnp.tanh(x @ w)
+    if CASE == "side_effects":
+        jax.debug.print("{}", x.sum())
+    if CASE == "vector":
+        return ((x - y) ** 2).mean(-1)
+    if CASE == "integer":
+        return (x > y).sum()
+    return jnp.mean((x - y) ** 2)
+
+
+def tiny_loss(params, batch):
+    return jnp.sum(batch[0]) * params["w"][0][0, 0]
+
+
+def batches(node):
+    for step in range(STEPS):
+        if node == 1 and step == FAULT_STEP:
+            if CASE == "raise":
+                raise KeyError("boom")
+            if CASE == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if CASE == "stuck":
+                time.sleep(90)
+            if CASE == "short":
+                return
+        random = np.random.default_rng(step)
+        x, y = random.standard_normal((2, 12, WIDTH)).astype(np.float32)
+        if CASE == "lengths":
+            y = y[:-1]
+        if CASE == "shapes" and node == 1 and step == FAULT_STEP:
+            x = x[:-1]
+        yield x, y
+
+
+def main(session):
+    node = session.node
+    params = {"w": [np.eye(WIDTH, dtype=np.float32)] * 6}
+    if CASE == "integers":
+        params["w"][3] = params["w"][3].astype(np.int32)
+    if CASE == "bits" and node == 1:
+        params["w"][0] = params["w"][0] * 2
+    options = {"strategy": "model", "num_microbatches": 4} | EVERYONES.get(CASE, {})
+    if CASE == "bits":
+        options |= {"strategy": "data"}
+    if CASE == "plans":
+        options["boundaries"] = [4 + 2 * node]
+    optimizer = optax.flatten(optax.adam(0.1)) if CASE == "joins" else optax.sgd(0.1)
+    if CASE == "mid_step" and node == 1:
+
+        def die(step, *_):
+            if step == FAULT_STEP:  # while the others are in the next step
+                signal.setitimer(signal.ITIMER_REAL, 1e-3)
+
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        options["on_step"] = die
+    loss = tiny_loss if CASE == "too_many" else loss_fn
+    jdaso.fit(loss, params, optimizer, batches(node), session=session, **options)
+
+
+if __name__ == "__main__":
+    begin, node = time.monotonic(), -1
+    assert pipeline.SCHEDULES
+    try:
+        with jdaso.Session(timeout_seconds=TIMEOUT_SECONDS) as session:
+            node = session.node
+            begin = time.monotonic()
+            main(session)
+        print(node, "end", flush=True)
+    except Exception as error:
+        text = " ".join(str(error).split())
+        seconds = time.monotonic() - begin
+        print(f"\n{node} {seconds:.1f} {type(error).__name__} {text}", flush=True)
+        raise

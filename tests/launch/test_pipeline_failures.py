@@ -1,0 +1,90 @@
+"""What is wrong with a fit over partitions is said on every node, and nobody hangs."""
+
+import re
+from pathlib import Path
+
+import pytest
+from _launcher import mpirun
+
+SCRIPT = str(Path(__file__).with_name("pipeline_faulty.py"))
+LIMIT_SECONDS = 20.0
+
+WRONG_EVERYWHERE = {
+    "too_many": r"ValueError The loss cannot be cut into 2 stages",
+    "replicas": r"ValueError num_partitions times num_replicas .* got 2 times 2 for 2 nodes",
+    "strategy": r"ValueError strategy must be one of data, model, hybrid, got 'hybird'",
+    "data_parts": r'ValueError strategy="data" holds the whole model .* got num_partitions=2',
+    "model_parts": r"ValueError .* got num_partitions=3 for 2 nodes.*mpiexec -n 3",
+    "schedule": r"ValueError schedule must be one of gpipe, 1f1b, interleaved, got 'zigzag'",
+    "chunks": r"ValueError .*chunks of 2 or more",
+    "wire": r"ValueError wire must be one of float32, bfloat16, got 'int4'",
+    "microbatches": r"ValueError A batch of 12 samples cannot be cut into num_microbatches=13",
+    "lengths": r"ValueError .*equally long.*\[0\] \(12, 8\), \[1\] \(11, 8\)",
+    "vector": r"TypeError loss_fn must return a scalar.*\(3,\)",
+    "integer": r"TypeError The loss must be a floating-point number, got int32",
+    "integers": r"TypeError Parameters must be floating-point.*int32 at \['w'\]\[3\]",
+    "side_effects": r"ValueError loss_fn has side effects",
+    "boundaries": r"ValueError boundaries must be 1 rising places within 1\.\.\d+ .*\[99\]",
+    "boundary_name": r"ValueError Nothing in the loss is named 'decoder'",
+    "none": r"ValueError num_partitions must be at least 1, got 0",
+    "joins": r"NotImplementedError The optimizer joins arrays",
+}
+
+WRONG_ON_ONE = {
+    "plans": r"NodeError .*The nodes disagree on the plan",
+    "bits": r"NodeError .*bits of leaf \['w'\]\[0\]: node 1",
+    "shapes": r"(ValueError The plan was made for batches|NodeError .*The plan was made for)",
+    "raise": r"(KeyError 'boom'|NodeError .*node 1 .*boom)",
+    "stuck": r"NodeError .*(Not arrived: node 1|node 0 on host)",
+    "short": r"NodeError .*did not end within 6 s. Not arrived: node \d",
+}
+
+
+def errors(done):
+    """``{node: (seconds, text)}`` of the nodes that printed an error."""
+    found = re.findall(r"^(\d) (\d+\.\d) (\w+ .*)$", done.stdout, re.MULTILINE)
+    return {int(node): (float(seconds), text) for node, seconds, text in found}
+
+
+@pytest.mark.parametrize("case", WRONG_EVERYWHERE)
+def test_every_node_says_what_is_wrong(case):
+    done = mpirun(2, [SCRIPT, case], quick_compiling=True, timeout=60)
+    assert done.returncode != 0
+    told = errors(done)
+    assert set(told) == {0, 1}, done.stdout
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS
+        assert re.search(WRONG_EVERYWHERE[case], text), text
+
+
+def test_nodes_that_do_not_fill_the_pipelines():
+    done = mpirun(3, [SCRIPT, "ranks"], quick_compiling=True, timeout=60)
+    told = errors(done)
+    assert set(told) == {0, 1, 2}, done.stdout
+    assert all("must be the number of nodes, got 2 times 1" in text for _, text in told.values())
+
+
+@pytest.mark.parametrize("case", WRONG_ON_ONE)
+def test_all_hear_of_what_is_wrong_on_one(case):
+    done = mpirun(2, [SCRIPT, case], quick_compiling=True, timeout=60)
+    assert done.returncode != 0
+    told = errors(done)
+    # Whoever is stuck, or has come to its end, says nothing itself.
+    assert set(told) >= ({0} if case in ("stuck", "short") else {0, 1}), done.stdout
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS
+        assert re.search(WRONG_ON_ONE[case], text), text
+
+
+@pytest.mark.parametrize("case", ["kill", "mid_step"])
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+def test_a_death_in_mid_pipeline_ends_the_job(case, mpi):
+    done = mpirun(2, [SCRIPT, case], mpi=mpi, quick_compiling=True, timeout=60)
+    assert done.returncode != 0
+    assert not re.search(r"^\d end$", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_without_a_fault_it_ends():
+    done = mpirun(2, [SCRIPT, "nothing"], quick_compiling=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert set(re.findall(r"^(\d) end$", done.stdout, re.MULTILINE)) == {"0", "1"}
