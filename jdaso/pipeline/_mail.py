@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +19,8 @@ from .._watchdog import Wait
 _MESSAGE_BYTES = 1 << 30
 """Longest message: MPI counts have 32 bits."""
 
-_MOST_PAUSE = 2e-4
+_LEAST_PAUSE, _MOST_PAUSE = 5e-5, 2e-4
+_IDLE_SECONDS = 0.1
 
 
 class Address(NamedTuple):
@@ -34,17 +37,29 @@ class _Going(NamedTuple):
     array: Any
 
 
+class _Coming(NamedTuple):
+    """What is being received."""
+
+    requests: list[Any]
+    array: np.ndarray
+
+    def is_there(self) -> bool:
+        """Whether all of it has come."""
+        return all(request.Test() for request in self.requests)
+
+
 class Mail:
     """Messages of one node, on a communicator that nobody else uses.
 
-    `send` and `expect` never wait. What was sent leaves when the device has computed it and
-    whenever this node next waits for something; MPI moves nothing by itself.
+    `send` and `expect` never wait. MPI moves nothing by itself, and this node's program may be
+    busy computing: a thread asks MPI on, as long as something is on its way. What was sent leaves
+    when the device has computed it, in the order in which it was sent.
 
     On failure: `take` and `drain` raise `NodeError` where another node fails or leaves, and when
     the session's limit has passed; before that they say in the log who is waited for.
 
     Args:
-        session: the nodes. All make their mails together.
+        session: the nodes. All make their mails together; it is closed with the session.
     """
 
     def __init__(self, session: Session):
@@ -53,25 +68,36 @@ class Mail:
         # What is usual is learned anew: the first waits of a pipeline are for compilers.
         self._kind = f"message of pipeline {session.mails}"
         self._comm: Any = session.control.duplicate().comm if session.num_nodes > 1 else None
-        self._outbox: list[_Going] = []
+        self._lock = threading.Lock()  # of all that follows
+        self._outbox: deque[_Going] = deque()
         self._sending: list[tuple[Any, Any]] = []  # requests, and what they send
-        self._coming: dict[Address, tuple[list[Any], np.ndarray]] = {}
+        self._coming: dict[Address, _Coming] = {}
+        self._broken: Exception | None = None
+        self._busy, self._closed = threading.Event(), False
+        self._asks = False  # whether the program waits, and asks MPI on itself
         self.step = 0
         self.waited_seconds = 0.0
         self.bytes_sent = 0
+        if self._comm is not None:
+            self._thread = threading.Thread(target=self._ask_on, name="jdaso-mail", daemon=True)
+            self._thread.start()
+            session.closing.append(self._close)
 
     def send(self, address: Address, array: Any) -> None:
         """Sends an array, which may not have been computed yet."""
         if isinstance(array, jax.Array):
             array.copy_to_host_async()
-        self._outbox.append(_Going(address, array))
-        self._progress()
+        with self._lock:
+            self._outbox.append(_Going(address, array))
+        self._busy.set()
 
     def expect(self, address: Address, shape: Sequence[int], dtype: Any) -> None:
         """Begins to receive an array."""
         array = np.empty(tuple(shape), dtype)
-        parts = [self._comm.Irecv(part, address.node, address.tag) for part in _parts(array)]
-        self._coming[address] = parts, array
+        with self._lock:
+            parts = [self._comm.Irecv(part, address.node, address.tag) for part in _parts(array)]
+            self._coming[address] = _Coming(parts, array)
+        self._busy.set()
 
     def expects(self, address: Address) -> bool:
         """Whether an array is being received from there."""
@@ -84,19 +110,17 @@ class Mail:
             address: as given to `expect`.
             what: what it is, for messages.
         """
-        requests, array = self._coming[address]
-        self._wait(lambda: all(request.Test() for request in requests), what, [address.node])
-        del self._coming[address]
-        return array
+        self._wait(self._coming[address].is_there, what, [address.node])
+        with self._lock:
+            return self._coming.pop(address).array
 
     def drain(self) -> None:
         """Waits until all has left that was sent."""
         if self._outbox or self._sending:
-            receivers = sorted({going.address.node for going in self._outbox})
             self._wait(
                 lambda: not (self._outbox or self._sending),
                 "waits until its results are sent",
-                receivers or None,
+                sorted({going.address.node for going in list(self._outbox)}) or None,
             )
 
     def _wait(self, done: Callable[[], bool], what: str, nodes: Sequence[int] | None) -> None:
@@ -110,26 +134,63 @@ class Mail:
                 raise session.control.error(why, self.step)
 
         def moved() -> bool:
-            self._progress()
-            return done()
+            if self._broken is not None:
+                raise session.control.error(session.control.explain(self._broken), self.step)
+            with self._lock:
+                self._progress()
+                return done()
 
-        begin = time.perf_counter()
-        poll(moved, check, float("inf"), _MOST_PAUSE)
+        begin, self._asks = time.perf_counter(), True
+        try:
+            poll(moved, check, float("inf"), _MOST_PAUSE)
+        finally:
+            self._asks = False
         seconds = time.perf_counter() - begin
         self.waited_seconds += seconds
         if self.step > 0:
             self._lookout.patience.note(self._kind, seconds)
 
-    def _progress(self) -> None:
-        """Hands over what has been computed, in its order, and lets go of what has been sent."""
+    def _ask_on(self) -> None:
+        """The thread."""
+        pause = _LEAST_PAUSE
+        while not self._closed:
+            if self._asks:  # the program itself, as it waits
+                time.sleep(_MOST_PAUSE)
+                continue
+            try:
+                with self._lock:
+                    moved = self._progress()
+                    left = bool(self._outbox or self._sending)
+                    # A list: each is asked, though the first may not have come.
+                    left |= not all([coming.is_there() for coming in self._coming.values()])
+            except Exception as error:  # whoever waits next is told
+                self._broken = error
+                return
+            if not left:
+                self._busy.clear()
+                self._busy.wait(_IDLE_SECONDS)
+            pause = _LEAST_PAUSE if moved else min(2 * pause, _MOST_PAUSE)
+            time.sleep(pause)
+
+    def _progress(self) -> bool:
+        """Hands over what has been computed, and lets go of what has been sent; whether any was."""
+        before = len(self._outbox) + len(self._sending)
         while self._outbox and _is_ready(self._outbox[0].array):
-            address, array = self._outbox.pop(0)
+            address, array = self._outbox.popleft()
             array = np.ascontiguousarray(np.asarray(array))
             self.bytes_sent += array.nbytes
             for part in _parts(array):
                 request = self._comm.Isend(part, address.node, address.tag)
                 self._sending.append((request, array))
         self._sending = [pair for pair in self._sending if not pair[0].Test()]
+        return len(self._outbox) + len(self._sending) != before
+
+    def _close(self, after_error: bool) -> None:
+        """With the session: nothing is asked of MPI any more."""
+        del after_error
+        self._closed = True
+        self._busy.set()
+        self._thread.join(timeout=2.0)
 
 
 def _is_ready(array: Any) -> bool:
