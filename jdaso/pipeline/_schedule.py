@@ -105,7 +105,7 @@ def make_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) -> 
             f"num_partitions and num_microbatches must be at least 1, got {ranks} and "
             f"{microbatches}."
         )
-    if (name == "interleaved") != (chunks > 1):
+    if chunks < 1 or (name == "interleaved") != (chunks > 1):
         raise ValueError(
             f'schedule="interleaved" needs chunks of 2 or more, the others 1; got {name!r} with '
             f"chunks={chunks}."
