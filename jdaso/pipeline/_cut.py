@@ -61,10 +61,11 @@ def best_cuts(
     mean = total[-1] / stages
     limit = max(balance * mean, _least_maximum(total, ends, stages, forced)) * (1 + 1e-9)
     traffic = _Traffic(values, len(costs))
+    sure = _longest_first(total, ends, stages, forced, limit)
     # After k stages, by place: (bytes, largest stage, the place before).
     table: list[dict[int, tuple[float, float, int]]] = [{0: (0.0, 0.0, 0)}]
     for k in range(1, stages + 1):
-        here = _within_reach(total, ends, k, stages, limit, traffic)
+        here = _within_reach(total, ends, k, stages, limit, traffic, sure[k - 1])
         row: dict[int, tuple[float, float, int]] = {}
         for begin, (size, largest, _) in table[-1].items():
             reach = here[(here > begin) & (total[here] - total[begin] <= limit)]
@@ -135,19 +136,9 @@ def _least_maximum(
     total: np.ndarray, ends: Sequence[int], stages: int, forced: Sequence[int]
 ) -> float:
     """The least cost that the largest of so many stages can have."""
-    places = np.asarray(ends)
 
     def fits(limit: float) -> bool:
-        """Whether stages of at most that cost suffice: each as long as it can be."""
-        at, used = 0, 0
-        while at < len(places) - 1:
-            last = int(np.searchsorted(total[places], total[places[at]] + limit, side="right")) - 1
-            stops = [k for f in forced if (k := int(np.searchsorted(places, f))) > at]
-            last = min([last, *stops])
-            if last <= at:
-                return False
-            at, used = last, used + 1
-        return used <= stages
+        return _longest_first(total, ends, stages, forced, limit)[-1] == ends[-1]
 
     low, high = total[-1] / stages, float(total[-1])
     if fits(low):
@@ -158,6 +149,19 @@ def _least_maximum(
     return high
 
 
+def _longest_first(
+    total: np.ndarray, ends: Sequence[int], stages: int, forced: Sequence[int], limit: float
+) -> list[int]:
+    """Where stages of at most that cost end: each as long as it can be, if later ones are left."""
+    places, found, at = np.asarray(ends), [], 0
+    stops = [int(np.searchsorted(places, f)) for f in forced]
+    for k in range(1, stages + 1):
+        last = int(np.searchsorted(total[places], total[places[at]] + limit, side="right")) - 1
+        at = min([last, len(places) - 1 - (stages - k), *(stop for stop in stops if stop > at)])
+        found.append(int(places[at]))
+    return found
+
+
 def _within_reach(
     total: np.ndarray,
     ends: Sequence[int],
@@ -165,8 +169,12 @@ def _within_reach(
     stages: int,
     limit: float,
     traffic: _Traffic,
+    sure: int,
 ) -> np.ndarray:
-    """Places where the k-th stage can end: k stages reach them, and the others reach the end."""
+    """Places where the k-th stage can end: k stages reach them, and the others reach the end.
+
+    `sure` is one of them, so that there is a way to the end whatever else is left out.
+    """
     places = np.asarray(ends)
     if k == stages:
         return places[-1:]
@@ -178,5 +186,5 @@ def _within_reach(
         near = np.abs(total[inside] - k * total[-1] / stages)
         kept = np.lexsort((near, crossing))[:_WIDEST]
         even = np.linspace(0, len(inside) - 1, math.isqrt(_WIDEST)).astype(int)
-        inside = inside[np.unique(np.concatenate([kept, even]))]
+        inside = np.union1d(inside[np.concatenate([kept, even])], [sure])
     return inside
