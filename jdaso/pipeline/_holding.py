@@ -77,7 +77,8 @@ class Holding:
                 if found and found[-1].users == unit.users:
                     unit = dataclasses.replace(unit, begin=found.pop().begin)
                 found.append(unit)
-            units += found or [Unit(leaf, 0, 0, (0,))]
+            everyone = {s for of in users[leaf].values() for s in of}
+            units += found or [Unit(leaf, 0, 0, tuple(sorted(everyone)) or (0,))]  # it has no rows
         scalars = tuple(k for k, leaf in enumerate(leaves) if not leaf.shape)
         shapes = tuple(tuple(leaf.shape) or (1,) for leaf in leaves)
         dtypes = tuple(np.dtype(leaf.dtype) for leaf in leaves)
@@ -148,7 +149,7 @@ class Holding:
                 for stage in stages
                 for piece in stage.pieces.values()
                 if piece.leaf == unit.leaf
-                and piece.begin < unit.end
+                and (piece.begin < unit.end or unit.begin == unit.end)
                 and (piece.end is None or unit.begin < piece.end)
             }
             first = unit.users[0]
