@@ -14,7 +14,7 @@ from jax.extend.core import Var
 
 from ._line import Line
 from ._passes import Passes
-from ._program import bytes_of, is_floating, struct_of
+from ._program import bytes_of, is_inexact, is_key, struct_of
 from ._segments import Signatures
 from ._stage import Stage
 
@@ -38,14 +38,36 @@ class Edge:
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
         """Shape and dtype of what travels."""
-        return jax.ShapeDtypeStruct(struct_of(self.var).shape, self.dtype)
+        shape = jax.eval_shape(self.pack, struct_of(self.var)).shape
+        return jax.ShapeDtypeStruct(shape, self.dtype)
+
+    def pack(self, x: Any) -> Any:
+        """What travels: random keys as the numbers that they are."""
+        if self._is_key:
+            return jax.random.key_data(x)
+        return x if x.dtype == self.dtype else x.astype(self.dtype)
+
+    def unpack(self, x: Any) -> Any:
+        """What has travelled, as it was."""
+        struct = struct_of(self.var)
+        if not self._is_key:
+            return x if x.dtype == struct.dtype else x.astype(struct.dtype)
+        impl: list[Any] = []
+        jax.eval_shape(lambda key: impl.append(jax.random.key_impl(key)), struct)
+        return jax.random.wrap_key_data(x, impl=impl[0])
+
+    @property
+    def _is_key(self) -> bool:
+        return is_key(struct_of(self.var))
 
 
 def edge_of(var: Var, line: Line, wire: str) -> Edge:
     """How a variable travels: float32 in the wire's format, all else as it is."""
+    if is_key(struct_of(var)):
+        return Edge(var, False, jnp.dtype(jnp.uint32))
     dtype = jnp.dtype(struct_of(var).dtype)
     narrow = WIRES[wire] if dtype == jnp.float32 else None
-    return Edge(var, var in line.backward and is_floating(var), jnp.dtype(narrow or dtype))
+    return Edge(var, var in line.backward and is_inexact(var), jnp.dtype(narrow or dtype))
 
 
 class Compiler:
@@ -186,9 +208,7 @@ class CompiledStage:
         Returns:
             What goes to each stage; which of the program's results it made; the residuals.
         """
-        env = {
-            edge.var: _cast(x, edge.var) for edge, x in zip(self._received, received, strict=True)
-        }
+        env = {edge.var: edge.unpack(x) for edge, x in zip(self._received, received, strict=True)}
         states = dict(zip(self.stage.state, state, strict=True))
         leaves = dict(zip(self.stage.batch, batch, strict=True))
         given, residuals = {}, []
@@ -204,7 +224,7 @@ class CompiledStage:
             given |= zip(part.gives, results, strict=True)
             residuals.append(kept if passes.has_backward else None)
         sent = {
-            user: [env[edge.var].astype(edge.dtype) for edge in edges]
+            user: [edge.pack(env[edge.var]) for edge in edges]
             for user, edges in self.sent_to.items()
         }
         return sent, given, residuals
@@ -231,7 +251,7 @@ class CompiledStage:
         for user, arrays in cotangents.items():
             edges = [edge for edge in self.sent_to[user] if edge.backward]
             for edge, array in zip(edges, arrays, strict=True):
-                flowing[edge.var].append(_cast(array, edge.var))
+                flowing[edge.var].append(edge.unpack(array))
         total = list(sums)
         for _, passes, numbers, ins, outs in reversed(self._segments):
             kept = residuals.pop()
@@ -246,14 +266,7 @@ class CompiledStage:
                 flowing[ins[k]].append(x)
         return total, {
             maker: [
-                reduce(jnp.add, flowing[edge.var]).astype(edge.dtype)
-                for edge in edges
-                if edge.backward
+                edge.pack(reduce(jnp.add, flowing[edge.var])) for edge in edges if edge.backward
             ]
             for maker, edges in self.received_from.items()
         }
-
-
-def _cast(array: Any, var: Var) -> Any:
-    dtype = struct_of(var).dtype
-    return array if array.dtype == dtype else array.astype(dtype)

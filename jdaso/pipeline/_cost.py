@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
-from ._program import REMAT, Program, bytes_of, function_of, is_floating, struct_of
+from ._program import REMAT, Program, bytes_of, function_of, is_inexact, struct_of
 
 FLOPS_PER_BYTE = 4.0
 """How many operations take the time of moving one byte, where the two are to be added.
@@ -102,8 +102,8 @@ def _cost(eqn: JaxprEqn) -> Cost:
     outs = list(eqn.outvars)
     run = function_of([eqn], ins, outs)
     structs = [struct_of(var) for var in ins]
-    floats = [k for k, var in enumerate(ins) if is_floating(var)]
-    kept = [k for k, var in enumerate(outs) if is_floating(var)]
+    floats = [k for k, var in enumerate(ins) if is_inexact(var)]
+    kept = [k for k, var in enumerate(outs) if is_inexact(var)]
 
     def backward(args: Any, cotangents: Any) -> Any:
         def of_floats(*given: Any) -> Any:

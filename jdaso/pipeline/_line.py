@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from jax.extend.core import Var
 
@@ -37,6 +37,7 @@ class Line:
         spans: of each leaf of the state the first place that uses or makes it, and the place after
             the last: no cut may be between. Both 0 where no place does.
         backward: variables that depend on parameters, so that gradients flow back through them.
+        heavy: indices of the equations that have a place because they are heavy.
     """
 
     program: Program
@@ -47,6 +48,7 @@ class Line:
     marks: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
     backward: frozenset[Var]
+    heavy: frozenset[int]
 
     def label(self, place: int) -> str:
         """What stands at a place, by the names that the model gives its parts."""
@@ -55,15 +57,22 @@ class Line:
         return f"{stack}/{eqn.primitive.name}" if stack else eqn.primitive.name
 
 
-def line_of(program: Program, costs: Sequence[Cost], num_microbatches: int) -> Line:
+def line_of(
+    program: Program, costs: Sequence[Cost], num_microbatches: int, like: Line | None = None
+) -> Line:
     """Finds the places of a program and the traffic between them.
 
     Args:
         program: the loss of a micro-batch.
         costs: of its equations.
         num_microbatches: of a step; a parameter travels once for all of them.
+        like: the line of larger micro-batches, to have the same places: what is heavy there is
+            heavy here.
     """
-    depends = _dependence(program, costs)
+    least = _HEAVY_SHARE * sum(cost.total for cost in costs)
+    heavy = frozenset(at for at, cost in enumerate(costs) if cost.total > least)
+    heavy = heavy if like is None else like.heavy
+    depends = _dependence(program, heavy)
     made_by = {var: at for at, eqn in enumerate(program.eqns) for var in eqn.outvars}
     pieces = pieces_of(program)
     places = [at for at, eqn in enumerate(program.eqns) if depends[eqn.outvars[0]] & _BOTH]
@@ -116,6 +125,7 @@ def line_of(program: Program, costs: Sequence[Cost], num_microbatches: int) -> L
         tuple(marks),
         tuple(_spans(program, places)),
         backward,
+        heavy,
     )
 
 
@@ -137,17 +147,16 @@ def _spans(program: Program, places: Sequence[int]) -> Iterator[tuple[int, int]]
         yield (min(found), max(found) + 1) if found else (0, 0)
 
 
-def _dependence(program: Program, costs: Sequence[Cost]) -> dict[Var, int]:
+def _dependence(program: Program, heavy: Collection[int]) -> dict[Var, int]:
     """What each variable depends on; `_BOTH` where its equation has a place on the line."""
-    heavy = _HEAVY_SHARE * sum(cost.total for cost in costs)
     depends: dict[Var, int] = dict.fromkeys((*program.params, *program.rows), _PARAMS)
     depends |= dict.fromkeys(program.state, _BOTH)
     depends |= dict.fromkeys(program.batch, _BATCH) | dict.fromkeys(program.consts, 0)
-    for eqn, cost in zip(program.eqns, costs, strict=True):
+    for at, eqn in enumerate(program.eqns):
         flags = 0
         for atom in eqn.invars:
             flags |= depends[atom] if isinstance(atom, Var) else 0
-        if flags & _PARAMS and flags & _BATCH or cost.total > heavy:
+        if flags & _PARAMS and flags & _BATCH or at in heavy:
             flags |= _BOTH
         for var in eqn.outvars:
             depends[var] = flags

@@ -172,11 +172,11 @@ def _partition(
     parts: dict[int, Part] = {}
     cuts: list[int] | None = None
     structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
-    aux = None
+    aux = line = entered = None
     for size in sorted(set(microbatches.sizes), reverse=True):
         struct = microbatches.struct(size)
-        program, aux = _trace(loss_fn, params, structs, struct, costs, stages)
-        line = line_of(program, costs.of_program(program), num_microbatches)
+        program, aux, entered = _trace(loss_fn, params, structs, struct, costs, stages, entered)
+        line = line_of(program, costs.of_program(program), num_microbatches, line)
         if cuts is None:
             if balance == "measured" and boundaries is None:
                 line = _measure(line, stages, session)
@@ -283,20 +283,31 @@ def _trace(
     struct: PyTree,
     costs: Costs,
     stages: int,
-) -> tuple[Program, Any]:
-    """Traces; takes rematerialised calls apart that are too large a part of a stage."""
+    entered: Sequence[bool] | None,
+) -> tuple[Program, Any, Sequence[bool]]:
+    """Traces; takes rematerialised calls apart that are too large a part of a stage.
+
+    `entered` says of each such call whether it was for larger micro-batches, which it follows.
+    """
+    limit, chosen = 0.0, []
+
+    def enter(eqn: Any) -> bool:
+        before = entered[len(chosen) :] if entered is not None else ()
+        chosen.append(before[0] if before else costs.of(eqn).total > limit)
+        return chosen[-1]
+
     program, aux = trace(loss_fn, params, state, struct, _never)
-    found = costs.of_program(program)
-    limit = sum(cost.total for cost in found) / (4 * stages)
-    calls = [
-        cost.total
-        for eqn, cost in zip(program.eqns, found, strict=True)
-        if eqn.primitive.name in REMAT
-    ]
-    if stages > 1 and max(calls, default=0.0) > limit:
-        enter = lambda eqn: costs.of(eqn).total > limit  # noqa: E731
+    if entered is None:
+        found = costs.of_program(program)
+        limit = sum(cost.total for cost in found) / (4 * stages)
+        calls = [
+            cost.total
+            for eqn, cost in zip(program.eqns, found, strict=True)
+            if eqn.primitive.name in REMAT
+        ]
+    if stages > 1 and (any(entered) if entered is not None else max(calls, default=0.0) > limit):
         program, aux = trace(loss_fn, params, state, struct, enter)
-    return program, aux
+    return program, aux, chosen if entered is None else entered
 
 
 def _measure(line: Line, stages: int, session: Session | None) -> Line:

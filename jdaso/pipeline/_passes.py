@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
-from ._program import Atom, bytes_of, function_of, is_floating, struct_of
+from ._program import Atom, bytes_of, function_of, is_inexact, struct_of
 
 
 class Passes:
@@ -54,8 +54,8 @@ class Passes:
     ):
         run = function_of(eqns, [*pieces, *ins, *rest], [*outs, *given])
         self._run = jax.checkpoint(run) if remat else run
-        self.back_in = [k for k, var in enumerate(ins) if var in backward and is_floating(var)]
-        self.back_out = [k for k, var in enumerate(outs) if var in backward and is_floating(var)]
+        self.back_in = [k for k, var in enumerate(ins) if var in backward and is_inexact(var)]
+        self.back_out = [k for k, var in enumerate(outs) if var in backward and is_inexact(var)]
         self._loss = None if loss is None else len(outs) + loss
         self._counts = len(pieces), len(ins), len(outs)
         self.structs = [struct_of(var) for var in (*pieces, *ins, *rest)]

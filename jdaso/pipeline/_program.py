@@ -35,9 +35,9 @@ def struct_of(atom: Atom) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
 
 
-def is_floating(atom: Atom) -> bool:
-    """Whether an atom's array holds floating-point numbers."""
-    return jnp.issubdtype(atom.aval.dtype, jnp.floating)
+def is_inexact(atom: Atom) -> bool:
+    """Whether an atom's array holds real or complex floating-point numbers."""
+    return jnp.issubdtype(atom.aval.dtype, jnp.inexact)
 
 
 def new_like(atom: Atom, rows: int) -> Var:

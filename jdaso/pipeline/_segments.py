@@ -15,7 +15,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from ._line import Line
-from ._program import Atom, function_of, is_floating, struct_of
+from ._program import Atom, function_of, is_inexact, struct_of
 
 _LONG = 800
 """Stages of more equations are cut."""
@@ -109,9 +109,9 @@ def _derivative_rule(eqn: JaxprEqn) -> Any:
 def _derivative(eqn: JaxprEqn) -> str:
     """Two functions of the same equations may have different derivatives: those, as text."""
     ins = list(dict.fromkeys(atom for atom in eqn.invars if isinstance(atom, Var)))
-    floats = [k for k, var in enumerate(ins) if is_floating(var)]
+    floats = [k for k, var in enumerate(ins) if is_inexact(var)]
     run = function_of([eqn], ins, eqn.outvars)
-    kept = [k for k, var in enumerate(eqn.outvars) if is_floating(var)]
+    kept = [k for k, var in enumerate(eqn.outvars) if is_inexact(var)]
 
     def derivative(args: Any, cotangents: Any) -> Any:
         def of_floats(*given: Any) -> Any:

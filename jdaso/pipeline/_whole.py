@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -57,8 +59,8 @@ class Whole:
     on each other travel in one message; an optimizer without any sends nothing.
 
     Of an array whose rows are shared out (stacked layers that a cut goes through) the optimizer
-    sees the rows that this rank holds, and sums, maxima and the like are completed. Means over such
-    an array, and other things that depend on its number of rows, are those of the rows.
+    sees the rows that this rank holds, and sums, maxima and the like are completed. What depends on
+    its number of rows, as a mean does, or mixes them otherwise, is refused.
 
     Attributes:
         transformation: what to use in place of `optimizer`; its trees are this rank's (`Holding`).
@@ -70,8 +72,8 @@ class Whole:
         gather: brings the ranks' numbers together.
 
     Raises:
-        NotImplementedError: `optimizer` joins arrays of several ranks, or compares them in a loop;
-            in `update`.
+        NotImplementedError: `optimizer` joins arrays of several ranks, or compares them in a loop,
+            or does with rows that are shared out what it would not do with all; in `update`.
     """
 
     def __init__(
@@ -91,6 +93,21 @@ class Whole:
         self._states = jax.tree.leaves(states)
         self.leaf_of_state = _leaves_of_state(states, tree)
         self.transformation = optax.GradientTransformationExtraArgs(self._init, self._update)  # pyright: ignore
+
+    def _check_rows(self, plain: Callable[..., Any], closed: ClosedJaxpr, *args: Any) -> None:
+        """Refuses what depends on how many rows of an array there are."""
+        if all(len(holders) < 2 for holders in self._holders):
+            return
+        tree = self._holding.whole_structs()
+        state = jax.eval_shape(self._optimizer.init, tree)
+        params, extra = args
+        whole = jax.make_jaxpr(plain)(tree, state, None if params is None else tree, extra)
+        if list(_facts(closed.jaxpr)) != list(_facts(whole.jaxpr)):
+            raise NotImplementedError(
+                "The optimizer does something that depends on how many rows an array of parameters "
+                "has, as a mean over it, and partitions share out the rows of one (layers that are "
+                "stacked). Use one that does not, other boundaries, or num_partitions=1."
+            )
 
     def _shape(self, leaf: int) -> tuple[int, ...]:
         """What the optimizer sees of a leaf."""
@@ -149,6 +166,7 @@ class Whole:
             made, new_state = plain(*args)
             return self._own(made, updates), new_state
         closed, shapes = jax.make_jaxpr(plain, return_shape=True)(*args)
+        self._check_rows(plain, closed, seen_params, extra)
         holders = [
             *self._holders,
             *(_ALL if leaf is None else self._holders[leaf] for leaf in self.leaf_of_state),
@@ -160,7 +178,7 @@ class Whole:
         made, new_state = jax.tree.unflatten(jax.tree.structure(shapes), [x for x, _ in outs])
         result = self._own(made, updates), self._keep(jax.tree.leaves(new_state))
         # So that a message is not dropped on the rank that happens not to use what it brings.
-        return jax.lax.optimization_barrier((result, evaluation.last))[0]
+        return jax.lax.optimization_barrier((result, evaluation.turn))[0]
 
 
 class _Wanted(NamedTuple):
@@ -176,16 +194,15 @@ class _Wanted(NamedTuple):
 class _Evaluation:
     """Evaluates a jaxpr on all ranks of a pipeline, each with what it holds.
 
-    Attributes:
-        rank: of the pipeline.
-        gather: see `Whole`.
-        last: a number that the last message gave. The next one takes it, so that all ranks send
-            theirs in one order: without it a compiler may turn two around on one of them.
+    Messages have no tags, so all ranks must send them in one order. The compiler may change that of
+    calls that do not depend on each other, and ranks with different rows have different programs:
+    one would send the norm of a first array while another sends that of a second. So each call
+    takes the `turn` that the one before it gives.
     """
 
     rank: int
     gather: Gather
-    last: Any = 0
+    turn: Any = 0
 
     def run(
         self, closed: ClosedJaxpr, args: Sequence[Any], holders: Sequence[Holders]
@@ -213,11 +230,12 @@ class _Evaluation:
                     continue
                 ins = [read(atom) for atom in eqn.invars]
                 several = {who for _, who in ins if who}
-                if len(several) > 1 and eqn.primitive.name not in (*_CALLS, "cond"):
-                    for atom, (x, who) in _numbers_to_share(eqn, ins):
-                        wanted[atom] = _Wanted(atom, jnp.asarray(x), who, _first)
+                if missing := _missing(eqn, ins):
+                    for atom, x, who in missing:
+                        wanted[atom] = _Wanted(atom, x, who, _first)
                     later.append(eqn)
                     continue
+                _check_rows_apart(eqn, ins)
                 outs = self._results(eqn, ins)
                 env |= zip(eqn.outvars, outs, strict=True)
                 if several and _reduces(eqn):
@@ -258,18 +276,19 @@ class _Evaluation:
         who = [_ALL] * len(eqn.outvars)
 
         def branch_of(closed: ClosedJaxpr) -> Callable[..., Any]:
-            def branch(last: Any, *args: Any) -> Any:
-                inner = _Evaluation(self.rank, self.gather, last)
+            def branch(*args: Any) -> Any:
+                inner = _Evaluation(self.rank, self.gather, turn)
                 outs = inner.run(closed, args, holders[1:])
                 for k, (_, holder) in enumerate(outs):
                     who[k] |= holder
-                return [jnp.asarray(x) for x, _ in outs], jnp.asarray(inner.last, jnp.float32)
+                results = [jnp.asarray(x) for x, _ in outs]
+                return results, inner.turn
 
             return branch
 
+        turn = jnp.int32(self.turn)
         branches = [branch_of(branch) for branch in eqn.params["branches"]]
-        last = jnp.asarray(self.last, jnp.float32)
-        outs, self.last = jax.lax.switch(values[0], branches, last, *values[1:])
+        outs, self.turn = jax.lax.switch(values[0], branches, *values[1:])
         return list(zip(outs, who, strict=True))
 
     def _share(self, wanted: Sequence[_Wanted]) -> list[Any]:
@@ -277,24 +296,68 @@ class _Evaluation:
         if not wanted:
             return []
         dtypes = [np.dtype(want.here.dtype) for want in wanted]
-        shapes = [jax.ShapeDtypeStruct((), dtype) for dtype in (*dtypes, np.float32)]
+        shapes = [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes]
         who, how = [sorted(want.holders) for want in wanted], [want.how for want in wanted]
         mine = [want.here if self.rank in want.holders else None for want in wanted]
 
-        def call(last: np.ndarray, *here: np.ndarray) -> list[np.ndarray]:
+        def call(turn: np.ndarray, *here: np.ndarray) -> list[np.ndarray]:
             known, words = iter(here), np.zeros(len(mine), np.float64)  # holds float32 and int32
             for k, x in enumerate(mine):
                 words[k] = 0.0 if x is None else float(next(known))
             everyone = self.gather(words)
-            shared = [
+            numbers = [
                 np.asarray(how[k](everyone[who[k], k].astype(dtype), axis=0), dtype)
                 for k, dtype in enumerate(dtypes)
             ]
-            return [*shared, np.asarray(last, np.float32)]
+            return [np.asarray(turn + 1, np.int32), *numbers]
 
-        last = jnp.asarray(self.last, jnp.float32)
-        *values, self.last = host_call(call, shapes, last, *(x for x in mine if x is not None))
+        shapes = [jax.ShapeDtypeStruct((), np.int32), *shapes]
+        here = (x for x in mine if x is not None)
+        self.turn, *values = host_call(call, shapes, jnp.int32(self.turn), *here)
         return values
+
+
+def _facts(jaxpr: Any) -> Iterator[Any]:
+    """What a jaxpr does, but for the shapes of arrays."""
+    for eqn in jaxpr.eqns:
+        yield eqn.primitive.name, [str(x.val) for x in eqn.invars if isinstance(x, Literal)]
+        for value in eqn.params.values():
+            for body in _bodies(value):
+                yield from _facts(body)
+
+
+_AXES = ("axis", "axes", "dimension", "dimensions", "jaxpr", "cond_jaxpr")
+
+
+def _check_rows_apart(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> None:
+    """Refuses to mix rows that several ranks hold: those along the first axes of such arrays."""
+    shared = [k for k, (x, who) in enumerate(ins) if len(who) > 1 and jnp.shape(x)]
+    if not shared or eqn.primitive.name in (*_CALLS, "cond") or _reduces(eqn):
+        return
+    name, about = eqn.primitive.name, eqn.params
+    shape, shapes = jnp.shape(ins[shared[0]][0]), [struct_of(v).shape for v in eqn.outvars]
+    if name == "dot_general":
+        contracted, batched = about["dimension_numbers"]
+        first = all(x[:1] == (0,) for x in batched)
+        apart = first or (shared == [0] and not batched[0] and 0 not in contracted[0])
+    elif name == "concatenate":
+        apart = about["dimension"] != 0
+    elif name.startswith(("reduce_", "arg")) and "axes" in about:
+        apart = 0 not in about["axes"]
+    elif name == "transpose":
+        apart = about["permutation"][0] == 0
+    elif name == "broadcast_in_dim":
+        apart = about["broadcast_dimensions"][:1] == (0,) and shapes[0][0] == shape[0]
+    elif name in ("reshape", "squeeze", "expand_dims"):
+        apart = shapes[0][:1] == shape[:1] or len(shapes[0]) == 1  # end to end they are rows still
+    else:
+        apart = all(s == shape for s in shapes) and not any(key in about for key in _AXES)
+    if not apart:
+        raise NotImplementedError(
+            f"The optimizer mixes rows of an array of parameters ({name} of shape {shape}), and "
+            "partitions share out its rows (layers that are stacked). Use an optimizer that does "
+            "not, other boundaries, or num_partitions=1."
+        )
 
 
 def _first(column: np.ndarray, axis: int) -> Any:
@@ -302,19 +365,24 @@ def _first(column: np.ndarray, axis: int) -> Any:
     return column[0]
 
 
-def _numbers_to_share(
-    eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]
-) -> list[tuple[Any, tuple[Any, Holders]]]:
-    """Of an equation's operands that different ranks hold, those that all are to know."""
-    arrays = {who for x, who in ins if who and jnp.shape(x) != ()}
-    if len(arrays) > 1:
+def _missing(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> list[tuple[Any, Any, Holders]]:
+    """Numbers that all ranks must know before an equation, which others' parameters made."""
+    name = eqn.primitive.name
+    if name in _CALLS:
+        return []
+    given = [(v, x, who) for v, (x, who) in zip(eqn.invars, ins, strict=True) if who]
+    if name == "cond":  # all ranks must take the same branch
+        index = eqn.invars[0]
+        return [(v, x, who) for v, x, who in given if v is index]
+    if len({who for _, _, who in given}) < 2:
+        return []
+    if len({who for _, x, who in given if jnp.shape(x)}) > 1:
         raise NotImplementedError(
             f"The optimizer joins arrays of parameters that different partitions hold "
-            f"({eqn.primitive.name} of shapes {[struct_of(v).shape for v in eqn.invars]}), as "
+            f"({name} of shapes {[struct_of(v).shape for v in eqn.invars]}), as "
             "optax.flatten does. Use it on each array by itself, or num_partitions=1."
         )
-    pairs = zip(eqn.invars, ins, strict=True)
-    return [(v, (x, who)) for v, (x, who) in pairs if who and jnp.shape(x) == ()]
+    return [(v, jnp.asarray(x), who) for v, x, who in given if not jnp.shape(x)]
 
 
 def _reduces(eqn: JaxprEqn) -> bool:
@@ -340,15 +408,32 @@ def _bodies(value: Any) -> list[Any]:
 def _leaves_of_state(states: PyTree, params: PyTree) -> list[int | None]:
     """Of each leaf of an optimizer's state, the parameter that it is about; None: of none.
 
-    A state that holds something for each parameter holds a tree like theirs, so the path of its
-    leaf ends in the path of the parameter. (Scalars like a step count have other paths; where
-    parameters are one array without a path, they are told by having no axes.)
+    A state that holds something for each parameter holds a tree like theirs, or a part of it with
+    the same shapes where some are masked, so the path of its leaf ends in the path of the
+    parameter, and nothing beside it is named otherwise: hyperparameters b1, b2 and eps are none of
+    a model's biases. (Where parameters are one array without a path, what has axes is about it.)
     """
     paths = {tuple(path): k for k, (path, _) in enumerate(jax.tree.leaves_with_path(params))}
-    longest = max(map(len, paths), default=0)
+    leaves = [(tuple(path), leaf) for path, leaf in jax.tree.leaves_with_path(states)]
+    if () in paths:
+        return [0 if leaf.shape else None for _, leaf in leaves]
+    below: dict[Any, set[Any]] = defaultdict(set)  # of each beginning of a path, the ends
+    for path, _ in leaves:
+        for n in range(len(path)):
+            below[path[:n]].add(path[n:])
+    shapes = [leaf.shape for leaf in jax.tree.leaves(params)]
+
+    @functools.cache
+    def kind(begin: Any) -> str:
+        ends = below[begin]
+        return "whole" if ends == paths.keys() else "part" if ends < paths.keys() else ""
+
+    def is_about(path: Any, leaf: Any, n: int) -> bool:
+        of = kind(path[:n])
+        return of == "whole" or of == "part" and leaf.shape == shapes[paths[path[n:]]]
+
     found: list[int | None] = []
-    for path, leaf in jax.tree.leaves_with_path(states):
-        ends = (tuple(path[len(path) - n :]) for n in range(min(longest, len(path)), -1, -1))
-        match = next((paths[end] for end in ends if end in paths), None)
-        found.append(match if longest or leaf.shape else None)
+    for path, leaf in leaves:
+        begin = next((n for n in range(len(path)) if is_about(path, leaf, n)), None)
+        found.append(None if begin is None else paths[path[begin:]])
     return found

@@ -1,6 +1,7 @@
 """Cuts of a line, against all cuts there are."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def limit_of(costs, values, stages, allowed, forced, balance):
     return max(balance * sum(costs) / stages, min(found))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(lines(), st.sampled_from([1.0, 1.1, 1.5, 4.0]))
 def test_no_cut_within_the_limit_has_less_traffic(line, balance):
     costs, values, stages, allowed, forced = line
@@ -64,18 +65,23 @@ def test_no_cut_within_the_limit_has_less_traffic(line, balance):
     assert judge(costs, values, cuts) == min(pair for pair in others if pair[1] <= limit)
 
 
-@given(lines(30), st.integers(2, 6), st.sampled_from([1.0, 1.1, 2.0]))
-def test_of_many_places_some_are_left_out_and_the_limit_is_kept(line, widest, balance):
-    costs, values, stages, _, _ = line
-    allowed = range(1, len(costs))
-    before, _cut._WIDEST = _cut._WIDEST, widest
-    try:
-        cuts = best_cuts(costs, values, stages, allowed=allowed, balance=balance)
-    finally:
-        _cut._WIDEST = before
-    best = best_cuts(costs, [], stages, allowed=allowed, balance=1.0)
-    limit = max(balance * sum(costs) / stages, judge(costs, [], best)[1])
-    assert judge(costs, values, cuts)[1] <= limit * (1 + 1e-6)
+def test_of_many_places_some_are_left_out_and_the_limit_is_kept(monkeypatch):
+    """Those with the least traffic may lie such that no way leads to the end by them alone."""
+    chance = random.Random(0)
+    for _ in range(150):
+        length, stages = chance.randrange(8, 50), chance.randrange(2, 7)
+        costs = [chance.choice([0, 0, 0, 1, 1, chance.randrange(9)]) for _ in range(length)]
+        values = [
+            Value(k, (chance.randrange(k + 1, length),), float(chance.randrange(9)))
+            for k in range(length - 1)
+        ]
+        places, balance = dict(allowed=range(1, length)), chance.choice([1.0, 1.1, 1.3])
+        best = best_cuts(costs, [], stages, balance=1.0, **places)
+        limit = max(balance * sum(costs) / stages, judge(costs, [], best)[1])
+        monkeypatch.setattr(_cut, "_WIDEST", chance.randrange(2, 6))
+        cuts = best_cuts(costs, values, stages, balance=balance, **places)
+        monkeypatch.undo()
+        assert judge(costs, values, cuts)[1] <= limit * (1 + 1e-6)
 
 
 @given(lines())
