@@ -45,6 +45,7 @@ def parse():
     parser.add_argument("--parts", nargs="+", default=["efficiency", "hybrid"])
     parser.add_argument("--partitions", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--microbatches", type=int, nargs="+", default=[4, 8, 16])
+    parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--gigabits", type=float, default=1.0)
     parser.add_argument("--pass-ms", type=float, default=50.0, help="of a stage and micro-batch")
     parser.add_argument("--activation-mb", type=float, default=0.25, help="of a micro-batch")
@@ -162,7 +163,7 @@ def measure_hybrid(session, options, barrier):
     params = [np.full(int(options.parameters) // layers, 0.5, np.float32)] * layers
     numbers = int(options.activation_mb * 1e6 / 4 / 2)  # two samples are a micro-batch
     trials = {}
-    for method in METHODS:
+    for method in options.methods:
         kind, averaging = method.split()
         partitions = 2 if kind == "hybrid" else 1
         batch = np.ones((samples * partitions, numbers), np.float32)
@@ -202,9 +203,15 @@ def on_hosts(hosts, part, options):
         flags += ["--pass-ms", options.pass_ms, "--step-ms", options.step_ms]
         flags += ["--activation-mb", options.activation_mb, "--parameters", options.parameters]
         flags += ["--microbatches", *options.microbatches]
-        rows = _report.launch(__file__, flags, hosts, cluster.mpiexec([]))
-        if part == "hybrid":
-            rows += _report.launch(__file__, [*flags, "--name", "gloo"], hosts, cluster.mpiexec([]))
+        if part == "efficiency":
+            return _report.launch(__file__, flags, hosts, cluster.mpiexec([]))
+        rows = []
+        for number in range(options.rounds):  # each in its own processes: all would not fit
+            for method in (*options.methods, "gloo"):
+                named = ["--name", "gloo"] if method == "gloo" else ["--methods", method]
+                one = [*flags, *named, "--rounds", 1]
+                found = _report.launch(__file__, one, hosts, cluster.mpiexec([]))
+                rows += [{**row, "round": number} for row in found]
         return rows
 
 

@@ -36,14 +36,13 @@ class Schedule:
        stages r > s and its own forward(s, m). Whatever skips there are, that is part of
        "all earlier stages" and "all later stages", which the chain of neighbors implies.
     3. So it is enough that the orders of all ranks and the chain together have no cycle; `check`
-       plays that through. For 1F1B it is seen as follows. Let K ranks have warmed up with K - k
-       forwards on rank k (one more than the next rank). Rank K - 1 waits for rank K - 2's
-       forward(m), which comes before rank K - 2's wait for backward(m - 1) from rank K - 1, which
-       was computed before. In general rank k, about to do forward(m), waits for rank k - 1's
-       forward(m), before which rank k - 1 waits for backward(m - (K - k + 1)) of rank k, which
-       rank k has done: it alternates, and is at backward(m - (K - k)). And rank k, about to do
-       backward(m), waits for rank k + 1's backward(m), before which rank k + 1 waits for
-       forward(m) and those before it, which rank k has done before backward(m).
+       plays that through. For 1F1B it is seen as follows. Before backward(m) rank k has computed
+       forwards up to a number m + a(k), where a(k) is how far ahead it is: rank k is at least one
+       further ahead than rank k + 1. Rank k, about to do backward(m), waits for rank k + 1's
+       backward(m), before which rank k + 1 needs forwards up to m + a(k + 1) of rank k, and that
+       has made m + a(k) of them or more. And rank k, about to do forward(n), waits for rank k - 1's
+       forward(n), before which rank k - 1 needs backward(n - a(k - 1) - 1) of rank k, which comes
+       before rank k's backward(n - a(k) - 1), and so before this forward(n).
 
     Attributes:
         name: one of ``SCHEDULES``.
@@ -89,8 +88,8 @@ def make_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) -> 
     Args:
         name: ``"gpipe"``: all forward passes, then all backward ones. ``"1f1b"``: as few forward
             passes ahead as keep all ranks busy, then one backward after each forward: as fast, and
-            at most ``ranks - rank`` micro-batches are held, not all. ``"interleaved"``: the same
-            with several stages a rank, so that the pipeline fills ``chunks`` times as fast.
+            at most ``ranks - rank + 1`` micro-batches are held, not all. ``"interleaved"``: so with
+            several stages a rank, so that the pipeline fills ``chunks`` times as fast.
         ranks: K.
         microbatches: M.
         chunks: V, stages a rank; 1 but for ``"interleaved"``.
@@ -122,9 +121,16 @@ def _gpipe(rank: int, ranks: int, microbatches: int, chunks: int) -> list[Action
 def _one_forward_one_backward(
     rank: int, ranks: int, microbatches: int, chunks: int
 ) -> list[Action]:
+    """Ahead of the alternation rank k makes K - k forward passes; the last rank none.
+
+    One less would do if messages took no time. But then rank k's next forward pass, for which rank
+    k + 1 waits, comes after a backward pass for which it waits itself: in each turn two messages
+    take their time while both ranks stand. With one more they are hidden, as long as all messages
+    of a micro-batch one way take no longer than half a pass.
+    """
     forward = [Action(False, rank, m) for m in range(microbatches)]
     backward = [Action(True, rank, m) for m in range(microbatches)]
-    return _alternate(forward, backward, ranks - rank - 1)
+    return _alternate(forward, backward, ranks - rank if rank < ranks - 1 else 0)
 
 
 def _interleaved(rank: int, ranks: int, microbatches: int, chunks: int) -> list[Action]:
