@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from .._collectives import finalize, mean
 from .._phases import Phases
 from .._session import Session
 from .._types import PyTree
+from ._checkpoints import PipelineCheckpoints
 from ._partition import partition
 from ._pipeline import Pipeline, PipelineState
 from ._run import StepResult
@@ -29,7 +31,7 @@ class FitResult(NamedTuple):
     params: PyTree  # the whole tree, the same on all nodes, as NumPy arrays
     opt_state: optax.OptState  # of the parameters that this node holds
     state: PyTree  # the model's, whole, the mean over replicas; None where there is none
-    history: np.ndarray  # float32 [steps]: each step's loss, the mean over replicas
+    history: np.ndarray  # float32 [steps made]: each step's loss, the mean over replicas
 
 
 def fit(
@@ -51,6 +53,8 @@ def fit(
     wire: str = "float32",
     remat: bool = False,
     settings: Mapping[str, Any] | None = None,
+    folder: str | Path | None = None,
+    every_steps: int = 1000,
     on_step: Callable[[int, StepResult, Pipeline, PipelineState], None] | None = None,
 ) -> FitResult:
     """Trains any JAX model over all nodes: copies of it, parts of it, or copies of its parts.
@@ -88,6 +92,9 @@ def fit(
         wire: of activations: ``"float32"`` or ``"bfloat16"``.
         remat: whether to compute activations again in the backward pass.
         settings: further ones of `jdaso.daso` or `jdaso.synchronous`.
+        folder: of checkpoints (`PipelineCheckpoints`): a run that is started again goes on from the
+            last one, and passes over the batches that it has seen. None saves nothing.
+        every_steps: how often to save.
         on_step: called after each step with its number, its loss and auxiliary output, the pipeline
             and its state, as ``pipeline.evaluate(state, batch)`` takes it.
 
@@ -99,6 +106,8 @@ def fit(
             the loss cannot be cut.
         TypeError: the loss is no floating-point scalar, or a parameter not of such numbers.
         NodeError: something is wrong with, or between, the nodes.
+        CheckpointError: the folder cannot be used.
+        Stopped: the run was told to stop, and is saved.
 
     On failure: all nodes raise; see `Pipeline`.
 
@@ -118,7 +127,8 @@ def fit(
     partitions = _partitions(session, strategy, num_partitions, num_replicas)
     if num_microbatches is None and partitions == 1:
         num_microbatches = 1
-    pipeline = position = None
+    pipeline = position = checkpoints = None
+    begin = 0
     losses: list[np.ndarray] = []
     for number, batch in enumerate(data):
         if pipeline is None:
@@ -145,11 +155,18 @@ def fit(
                 settings=settings,
             )
             position = pipeline.init(params, state)
+            if folder is not None:
+                checkpoints = PipelineCheckpoints(folder, pipeline, every_steps=every_steps)
+                position, begin = checkpoints.restore(position)
+        if number < begin:
+            continue
         assert position is not None
         position, result = pipeline.step(position, batch)
         losses.append(result.loss)
         if on_step is not None:
             on_step(number, result, pipeline, position)
+        if checkpoints is not None:
+            checkpoints.after(number + 1, position)
     if pipeline is None or position is None:
         raise ValueError("data gave no batch. Give fit an iterable of batches, one a step.")
     session.agree("end a fit", [("the number of batches", str(len(losses)))])

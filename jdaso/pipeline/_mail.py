@@ -75,13 +75,23 @@ class Mail:
         self._broken: Exception | None = None
         self._busy, self._closed = threading.Event(), False
         self._asks = False  # whether the program waits, and asks MPI on itself
-        self.step = 0
+        self.step, self._longest_seconds = 0, 0.0
         self.waited_seconds = 0.0
         self.bytes_sent = 0
         if self._comm is not None:
             self._thread = threading.Thread(target=self._ask_on, name="jdaso-mail", daemon=True)
             self._thread.start()
             session.closing.append(self._close)
+
+    def begin_step(self, step: int) -> None:
+        """Says which step the messages from here on belong to.
+
+        Of a step's waits the longest is usual: one at its begin may be as long as the pipeline
+        takes to fill, and all others short. The first step's are for compilers.
+        """
+        if self.step > 0:
+            self._lookout.patience.note(self._kind, self._longest_seconds)
+        self.step, self._longest_seconds = step, 0.0
 
     def send(self, address: Address, array: Any) -> None:
         """Sends an array, which may not have been computed yet."""
@@ -147,8 +157,8 @@ class Mail:
             self._asks = False
         seconds = time.perf_counter() - begin
         self.waited_seconds += seconds
-        if self.step > 0:
-            self._lookout.patience.note(self._kind, seconds)
+        session.timeline.record("wait", self.step, begin)
+        self._longest_seconds = max(self._longest_seconds, seconds)
 
     def _ask_on(self) -> None:
         """The thread."""

@@ -129,7 +129,7 @@ class Pipeline:
             NodeError: something is wrong with, or between, the nodes.
         """
         self.session.require_usable()
-        self._mail.step = self._steps
+        self._mail.begin_step(self._steps)
         run = Run(self._work, self._mail, self._place, state.params, state.state, batch)
         run.follow(self.schedule.order[self._place.rank])
         grads = self.plan.holding.join(run.gradients(), self._place.rank, jnp)

@@ -125,8 +125,8 @@ def _one_forward_one_backward(
 
     One less would do if messages took no time. But then rank k's next forward pass, for which rank
     k + 1 waits, comes after a backward pass for which it waits itself: in each turn two messages
-    take their time while both ranks stand. With one more they are hidden, as long as all messages
-    of a micro-batch one way take no longer than half a pass.
+    take their time while both ranks stand. What one more has ready makes up for it, until the
+    messages of a step on one link have taken as long as a pass.
     """
     forward = [Action(False, rank, m) for m in range(microbatches)]
     backward = [Action(True, rank, m) for m in range(microbatches)]

@@ -10,7 +10,7 @@ import pytest
 from _launcher import FOREIGN, ROOT, TAG, end
 
 # These need root and network namespaces: test_cluster.py.
-EMULATED = {"links.py", "throughput.py", "time_to_accuracy.py"}
+EMULATED = {"links.py", "pipelines.py", "throughput.py", "time_to_accuracy.py"}
 BENCHMARKS = sorted({path.name for path in (ROOT / "benchmarks").glob("[a-z]*.py")} - EMULATED)
 
 

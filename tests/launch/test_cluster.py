@@ -281,7 +281,7 @@ def test_arguments_out_of_range_are_named(arguments):
         pass
 
 
-def quick_benchmark(folder, name, *flags):
+def quick_benchmark(folder, name, *flags, table=None):
     """What it wrote, by method."""
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}.py", "--quick", *flags],
@@ -292,7 +292,7 @@ def quick_benchmark(folder, name, *flags):
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = json.loads((folder / f"{name}.json").read_text())["rows"]
+    rows = json.loads((folder / f"{table or name}.json").read_text())["rows"]
     return {row.get("method"): row for row in rows}
 
 
@@ -312,6 +312,14 @@ def test_exchanges_alone_are_measured_on_it(tmp_path):
     (row,) = quick_benchmark(tmp_path, "links", "--gigabits", "0.5", "--megabytes", "2").values()
     for wire in ("float32", "bfloat16", "int8"):
         assert 0.1 < row[f"{wire} of link"] < 1.3  # what a burst lets through comes on top
+
+
+def test_pipelines_are_compared_on_it(tmp_path):
+    flags = ["--methods", "data synchronous", "hybrid daso"]
+    rows = quick_benchmark(tmp_path, "pipelines", *flags, table="pipelines_hybrid")
+    # Of a million parameters a replica's half goes to the other in every fourth step, rounded.
+    assert rows["hybrid daso"]["MB a step"] < rows["data synchronous"]["MB a step"]
+    assert set(rows) == {"data synchronous", "hybrid daso", "jax gloo"}
 
 
 def test_the_time_to_an_accuracy_is_measured_on_it(tmp_path):
