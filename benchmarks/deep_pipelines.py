@@ -6,7 +6,8 @@
 ResNets of bottleneck blocks with pre-activation, width 16, each block written out (no scan), as a
 program that knows nothing of pipelines has them. "plan s" is tracing and cutting, "first step s"
 all from the program's start to the end of its first step, which holds all compiling. With
---limit-gb each process may have no more address space (``RLIMIT_AS``); "fits" says which of them trained.
+--limit-gb each process may have no more address space (``RLIMIT_AS``); "fits" says which of them
+trained.
 """
 
 import argparse
