@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 
 from .._types import PyTree
 from ._compiled import CompiledStage, Edge
-from ._mail import Address, Mail
+from ._mail import Address
 from ._program import struct_of
 from ._schedule import Action
 from ._work import Work
@@ -44,6 +44,31 @@ class Place(NamedTuple):
     put_samples: Callable[[Any, int], jax.Array]
 
 
+@runtime_checkable
+class Post(Protocol):
+    """How arrays come and go: `Mail`."""
+
+    def send(self, address: Address, array: Any) -> None:
+        """Sends an array."""
+        ...
+
+    def expect(self, address: Address, shape: Sequence[int], dtype: Any) -> None:
+        """Begins to receive one."""
+        ...
+
+    def expects(self, address: Address) -> bool:
+        """Whether one is being received from there."""
+        ...
+
+    def take(self, address: Address, what: str) -> np.ndarray:
+        """One that was expected."""
+        ...
+
+    def drain(self) -> None:
+        """Waits until all has left."""
+        ...
+
+
 class Run:
     """One pass of a batch: `follow` a schedule, then ask for what came of it.
 
@@ -57,7 +82,7 @@ class Run:
     """
 
     def __init__(
-        self, work: Work, mail: Mail, place: Place, params: PyTree, state: PyTree, batch: PyTree
+        self, work: Work, mail: Post, place: Place, params: PyTree, state: PyTree, batch: PyTree
     ):
         self._work, self._plan, self._mail, self._place = work, work.plan, mail, place
         self._rank, self._ranks = place.rank, self._plan.num_partitions
@@ -265,7 +290,7 @@ def _mean(values: list[Any], sizes: tuple[int, ...]) -> np.ndarray:
     arrays = [np.asarray(value) for value in values]
     dtype = arrays[0].dtype
     if dtype == np.bool_:
-        return np.logical_or.reduce(arrays)
+        return np.asarray(np.logical_or.reduce(arrays))
     if not jnp.issubdtype(dtype, jnp.floating):
         return np.asarray(sum(arrays), dtype)
     total = sum(size * x.astype(np.float64) for size, x in zip(sizes, arrays, strict=True))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jdaso._compat import new_var
 from jdaso.pipeline._holding import Holding
 from jdaso.pipeline._microbatch import Microbatches
 from jdaso.pipeline._program import Rows
@@ -17,8 +18,8 @@ from jdaso.pipeline._stage import Stage
 
 def stage(number, pieces):
     """One that does nothing but use parameters."""
-    numbered = {object(): piece for piece in pieces}
-    return Stage(number, (), 0, 0, numbered, (), (), {}, {}, ())  # pyright: ignore
+    named = {new_var(jax.typeof(np.float32(0))): piece for piece in pieces}
+    return Stage(number, (), 0, 0, named, (), (), {}, {}, ())
 
 
 SHAPES = st.lists(
