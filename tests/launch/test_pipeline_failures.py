@@ -10,7 +10,7 @@ SCRIPT = str(Path(__file__).with_name("pipeline_faulty.py"))
 LIMIT_SECONDS = 20.0
 
 WRONG_EVERYWHERE = {
-    "too_many": r"ValueError The loss cannot be cut into 2 stages",
+    "too_many": r"ValueError The loss cannot be cut into 80 stages",
     "replicas": r"ValueError num_partitions times num_replicas .* got 2 times 2 for 2 nodes",
     "strategy": r"ValueError strategy must be one of data, model, hybrid, got 'hybird'",
     "data_parts": r'ValueError strategy="data" holds the whole model .* got num_partitions=2',
