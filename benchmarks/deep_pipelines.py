@@ -116,6 +116,8 @@ def measure(options):
             num_partitions=session.num_nodes,
             num_microbatches=options.microbatches,
         )
+        if session.node == 0:
+            print(plan, flush=True)
         row = {"plan s": time.perf_counter() - since}
         estimate = max(m.total for m in plan.memory(remat=options.remat))
         pipe = pipeline.Pipeline(

@@ -152,6 +152,8 @@ class Session:
         self._owner = threading.get_ident()
         self._channels: dict[Any, Channel] = {}
         self.optimizers = self.mails = 0  # how many were made
+        self.timeout_seconds = timeout_seconds
+        self.of_replicas: dict[int, Session] = {}  # by the number of partitions
         self.facts: dict[int, Facts] = {}  # of each that was initialised, by its number
         # What `finalize` does, by the optimizer's number and the leaves that its exchanges take.
         self.completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}

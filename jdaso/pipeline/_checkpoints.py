@@ -50,7 +50,8 @@ class PipelineCheckpoints:
     Raises:
         CheckpointError: as `Checkpoints`.
 
-    On failure: as `Checkpoints`.
+    On failure: a save that fails is logged at once; what is complete stays, and the next `save`, or
+    `wait`, raises on all nodes.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class PipelineCheckpoints:
             self._own / str(pipeline.grid.partition),
             pipeline.replicas,
             every_steps=every_steps,
-            keep_last=keep_last,
+            keep_last=keep_last + 1,  # one may be there that other partitions still write
             stop_signals=(),
         )
         self._session.control.lookout.stopping.on_signals(stop_signals)
@@ -113,7 +114,15 @@ class PipelineCheckpoints:
             raise Stopped
 
     def save(self, step: int, state: PipelineState) -> None:
-        """Copies a state to the host and begins to write it; waits for the save before it."""
+        """Copies a state to the host and begins to write it; all nodes call it together.
+
+        First the save before it must be whole on all partitions: else one that writes faster could
+        give up an old step before another has the next one, and no step would be common to all.
+
+        Raises:
+            CheckpointError: the save before it failed on a node.
+        """
+        self.wait()
         self._checkpoints.save(step, state)
 
     def wait(self) -> None:
@@ -168,7 +177,7 @@ class PipelineCheckpoints:
         return restored, step
 
     def _check_holding(self, holding: Holding) -> None:
-        """Writes down who holds what; a run that holds something else moves the old ones aside."""
+        """Writes down who holds what; refuses a folder of others with as many partitions."""
         path = self._own / "holding.json"
         text = json.dumps([[unit.leaf, unit.begin, unit.end, unit.users] for unit in holding.units])
         if path.exists() and path.read_text() != text:
@@ -219,7 +228,10 @@ class PipelineCheckpoints:
                 if path not in arrays and value.leaf.field in _EMPTY_OF_ONE:
                     arrays[path] = np.zeros(value.leaf.shape, plain_dtype(value.leaf.dtype))
                 if path not in arrays:
-                    raise CheckpointError(f"The checkpoint of step {step} has no leaf {path}.")
+                    raise CheckpointError(
+                        f"The checkpoint of step {step} has no leaf {path}. Restore it with the "
+                        "model, the optimizer and the phases that it was saved with."
+                    )
                 rows[path][partition] = arrays[path]
             del arrays
             for path, of in rows.items():  # what is not needed here is given up at once

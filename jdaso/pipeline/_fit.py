@@ -189,8 +189,11 @@ def _partitions(
     nodes = session.num_nodes
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}.")
-    if num_partitions < 1:
-        raise ValueError(f"num_partitions must be at least 1, got {num_partitions}.")
+    if not isinstance(num_partitions, int) or num_partitions < 1:
+        raise ValueError(
+            f"num_partitions must be a number, at least 1, got {num_partitions!r}. For the fewest "
+            'that fit into memory ask jdaso.pipeline.partition(..., num_partitions="auto") first.'
+        )
     partitions = nodes if strategy == "model" and num_partitions == 1 else num_partitions
     if strategy == "data" and partitions != 1:
         raise ValueError(

@@ -37,6 +37,11 @@ class Grid:
             raise ValueError(
                 'A pipeline needs real nodes, got engine="simulated". Start it with mpiexec -n N.'
             )
+        if session.control.survives and partitions > 1:
+            raise ValueError(
+                f'on_death="shrink" goes on without a node, and with {partitions} partitions none '
+                'can be spared. Use Session(on_death="end"), or strategy="data".'
+            )
         if session.num_nodes % partitions:
             raise ValueError(
                 f"{session.num_nodes} nodes cannot be pipelines of num_partitions={partitions} "
@@ -103,11 +108,16 @@ class Grid:
         session = self.session
         if self.partitions == 1:
             return session
-        comm = session.topology.comm
-        if comm is None:
-            return session
-        part = comm.Split(self.partition, self.replica)
-        inner = Session(comm=part, engine=session.engine, share_gpus=True)
+        if self.partitions in session.of_replicas:
+            return session.of_replicas[self.partitions]
+        assert session.topology.comm is not None  # there are several nodes
+        inner = Session(
+            comm=session.topology.comm.Split(self.partition, self.replica),
+            engine=session.engine,
+            timeout_seconds=session.timeout_seconds,
+            share_gpus=True,
+        )
+        session.of_replicas[self.partitions] = inner
 
         def close(after_error: bool) -> None:
             if after_error:

@@ -16,6 +16,15 @@ def _as_array(leaf: Any) -> Any:
     return leaf if hasattr(leaf, "dtype") and hasattr(leaf, "shape") else np.asarray(leaf)
 
 
+def _dtype(leaf: Any) -> Any:
+    """As which JAX takes an array: without x64, float64 as float32."""
+    return leaf.dtype if is_key(leaf) else jax.dtypes.canonicalize_dtype(leaf.dtype)
+
+
+def _kind(leaf: Any) -> str:
+    return f"{_dtype(leaf)}{list(leaf.shape)}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Microbatches:
     """The parts of a batch.
@@ -42,13 +51,7 @@ class Microbatches:
         """
         leaves, tree = jax.tree.flatten(batch)
         leaves = [_as_array(leaf) for leaf in leaves]
-        structs = tuple(
-            jax.ShapeDtypeStruct(
-                leaf.shape,
-                leaf.dtype if is_key(leaf) else jax.dtypes.canonicalize_dtype(leaf.dtype),
-            )
-            for leaf in leaves
-        )
+        structs = tuple(jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf)) for leaf in leaves)
         sizes = {leaf.shape[0] for leaf in structs if leaf.shape}
         if len(sizes) != 1:
             paths = jax.tree.leaves_with_path(batch)
@@ -96,12 +99,13 @@ class Microbatches:
         """
         leaves, tree = jax.tree.flatten(batch)
         leaves = [_as_array(leaf) for leaf in leaves]
-        given = [tuple(leaf.shape) for leaf in leaves]
-        if tree != self.tree or given != [leaf.shape for leaf in self.leaves]:
+        given = [_kind(leaf) for leaf in leaves]
+        expected = [_kind(leaf) for leaf in self.leaves]
+        if tree != self.tree or given != expected:
             raise ValueError(
-                f"The plan was made for batches {self.tree} of shapes "
-                f"{[leaf.shape for leaf in self.leaves]}, got {tree} of {given}. Drop the last, "
-                "shorter batch of an epoch, or make a pipeline of its own for it."
+                f"The plan was made for batches {self.tree} of {', '.join(expected)}, got {tree} "
+                f"of {', '.join(given)}. Drop the last, shorter batch of an epoch, or make a "
+                "pipeline of its own for it."
             )
         return leaves
 

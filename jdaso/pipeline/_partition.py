@@ -73,7 +73,7 @@ def partition(
             `Plan.label`, before the first of which to cut; chosen where None.
         imbalance: see above; at least 1.
         balance: what the costs are: ``"counted"`` operations and bytes, as the compiler counts
-            them, or seconds ``"measured"`` on this machine, which needs a `session`.
+            them, or seconds ``"measured"`` on this machine; with several nodes give the `session`.
         session: the nodes: all take the boundaries that node 0 found, and ``"auto"`` tries what
             divides their number.
         memory_bytes: of a rank, for ``"auto"``; what the devices have where None.

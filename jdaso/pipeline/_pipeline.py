@@ -142,7 +142,7 @@ class Pipeline:
     def evaluate(
         self, state: PipelineState, batch: PyTree, loss_fn: Callable[..., Any] | None = None
     ) -> StepResult:
-        """The loss of a batch through the pipeline, forward only; nothing changes.
+        """The loss of a batch through the pipeline, forward only; all nodes call it together.
 
         Args:
             state: of the last step.
@@ -153,7 +153,7 @@ class Pipeline:
         self.session.require_usable()
         function = loss_fn or self.plan.loss_fn
         leaves, tree = jax.tree.flatten(batch)
-        key = function, tree, tuple((np.shape(x), str(x.dtype)) for x in leaves)
+        key = function, tree, tuple((np.shape(x), str(jnp.result_type(x))) for x in leaves)
         if key not in self._evaluations:
             plan = follow(self.plan, function, self.plan.holding.whole_structs(), batch)
             self.session.agree("evaluate a pipeline", [("the plan", plan.digest())])

@@ -170,6 +170,8 @@ class Plan:
             for stage in part.stages:
                 said.append((len(stage.eqns), [eqn.primitive.name for eqn in stage.eqns]))
                 said.append((sorted(stage.receives), stage.gives, stage.batch))
+                arrays = (*stage.pieces, *(v for made in stage.receives.values() for v in made))
+                said.append([str(var.aval) for var in arrays])
         return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
     def label(self, place: int) -> str:

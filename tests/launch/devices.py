@@ -198,4 +198,4 @@ with jdaso.Session(engine=ENGINE, timeout_seconds=30) as session:
         match_the_reference(session, "paper")
     else:
         match_the_reference(session, CASE, *sys.argv[3:])
-    print(f"node {session.node}: end", flush=True)
+    print(f"node {session.node}: end\n", end="", flush=True)

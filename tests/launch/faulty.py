@@ -149,10 +149,10 @@ def run(rank):
             if CASE == "one_more" and n == FAULT_STEP + (not odd):
                 return  # node 0 has started an exchange that node 1 knows nothing of
             if unclosed and n > FAULT_STEP and int(state.ticket) != 0:
-                print(session.node, "end", flush=True)
+                print(f"{session.node} end\n", end="", flush=True)
                 return
         jdaso.finalize(params, state, session)
-        print(session.node, "end", flush=True)
+        print(f"{session.node} end\n", end="", flush=True)
 
 
 if __name__ == "__main__":

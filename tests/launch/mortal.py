@@ -118,7 +118,7 @@ def saves(session):
         if step == 16 and MORE[1:] == ["cut"]:
             assert int(state.ticket) > 0
             checkpoints.wait()
-            print(f"{session.node} end {{}}", flush=True)
+            print(f"{session.node} end {{}}\n", end="", flush=True)
             os._exit(0)
         if step == 20 and MORE[1:] and MORE[1] != "cut":  # told to stop
             if session.node == int(MORE[1]):
@@ -217,4 +217,4 @@ logging.basicConfig(format="log: %(message)s")
 ON_DEATH = os.environ.get("ON_DEATH", "shrink")
 with jdaso.Session(on_death=ON_DEATH, timeout_seconds=30) as session:
     result = globals()[CASE](session)
-    print(f"{session.node} end {json.dumps(result)}", flush=True)
+    print(f"{session.node} end {json.dumps(result)}\n", end="", flush=True)

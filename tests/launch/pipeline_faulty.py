@@ -98,9 +98,9 @@ if __name__ == "__main__":
             node = session.node
             begin = time.monotonic()
             main(session)
-        print(node, "end", flush=True)
+        print(f"\n{node} end\n", end="", flush=True)  # in one write
     except Exception as error:
         text = " ".join(str(error).split())
         seconds = time.monotonic() - begin
-        print(f"\n{node} {seconds:.1f} {type(error).__name__} {text}", flush=True)
+        print(f"\n{node} {seconds:.1f} {type(error).__name__} {text}\n", end="", flush=True)
         raise

@@ -26,7 +26,7 @@ WRONG_EVERYWHERE = {
     "side_effects": r"ValueError loss_fn has side effects",
     "boundaries": r"ValueError boundaries must be 1 rising places within 1\.\.\d+ .*\[99\]",
     "boundary_name": r"ValueError Nothing in the loss is named 'decoder'",
-    "none": r"ValueError num_partitions must be at least 1, got 0",
+    "none": r"ValueError num_partitions must be a number, at least 1, got 0",
     "joins": r"NotImplementedError The optimizer joins arrays",
 }
 
