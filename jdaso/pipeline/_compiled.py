@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Var
 
+from ._equations import bytes_of, is_inexact, is_key, struct_of
 from ._line import Line
 from ._passes import Passes
-from ._program import bytes_of, is_inexact, is_key, struct_of
-from ._segments import Signatures
+from ._signature import Signatures
 from ._stage import Stage
 
 WIRES = {"float32": None, "bfloat16": jnp.bfloat16}
@@ -81,7 +81,7 @@ class Compiler:
     def __init__(self, *, remat: bool = False, train: bool = True):
         self._options = {"remat": remat, "train": train}
         self._known: dict[str, Passes] = {}
-        self._signatures = Signatures()
+        self._signatures = Signatures(derivatives=train)
 
     def passes(self, line: Line, part: Stage) -> Passes:
         """The passes of a stage, or of a part of one."""

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
-from ._program import REMAT, Program, bytes_of, function_of, is_inexact, struct_of
+from ._equations import REMAT, bytes_of, derivative_of, function_of, is_inexact
+from ._program import Program
+from ._signature import Signatures
 
 FLOPS_PER_BYTE = 4.0
 """How many operations take the time of moving one byte, where the two are to be added.
@@ -54,7 +56,7 @@ class Costs:
 
     def __init__(self) -> None:
         self._known: dict[Any, Cost] = {}
-        self._texts: dict[int, tuple[Any, str]] = {}  # with the object, so that its id stays its
+        self._signatures = Signatures(derivatives=False)
 
     def of(self, eqn: JaxprEqn) -> Cost:
         """The cost of one equation."""
@@ -80,46 +82,18 @@ class Costs:
         return [self.of(eqn) for eqn in program.eqns]
 
     def _key(self, eqn: JaxprEqn) -> Any:
-        params = tuple(
-            (name, self._text(value))
-            for name, value in sorted(eqn.params.items())
-            if not callable(value)
-        )
-        return eqn.primitive.name, params, tuple(str(atom.aval) for atom in eqn.invars)
-
-    def _text(self, value: Any) -> str:
-        if isinstance(value, ClosedJaxpr):
-            value = value.jaxpr
-        if not isinstance(value, Jaxpr):
-            return str(value)
-        if id(value) not in self._texts:
-            self._texts[id(value)] = value, str(value)
-        return self._texts[id(value)][1]
+        avals = tuple(str(atom.aval) for atom in eqn.invars)
+        return eqn.primitive.name, self._signatures.about(eqn), avals
 
 
 def _cost(eqn: JaxprEqn) -> Cost:
+    backward, structs, cotangents = derivative_of(eqn)
     ins = list(dict.fromkeys(atom for atom in eqn.invars if isinstance(atom, Var)))
-    outs = list(eqn.outvars)
-    run = function_of([eqn], ins, outs)
-    structs = [struct_of(var) for var in ins]
-    floats = [k for k, var in enumerate(ins) if is_inexact(var)]
-    kept = [k for k, var in enumerate(outs) if is_inexact(var)]
-
-    def backward(args: Any, cotangents: Any) -> Any:
-        def of_floats(*given: Any) -> Any:
-            whole = list(args)
-            for k, value in zip(floats, given, strict=True):
-                whole[k] = value
-            made = run(*whole)
-            return [made[k] for k in kept]
-
-        return jax.vjp(of_floats, *(args[k] for k in floats))[1](cotangents)
-
-    moved = float(sum(bytes_of(var) for var in (*ins, *outs)))
+    run = function_of([eqn], ins, eqn.outvars)
+    moved = float(sum(bytes_of(var) for var in (*ins, *eqn.outvars)))
     flops, size = _analysis(jax.jit(run), moved, *structs)
-    if not floats or not kept:
+    if not cotangents or not any(is_inexact(var) for var in ins):
         return Cost(flops, 0.0, size, 0.0)
-    cotangents = [struct_of(outs[k]) for k in kept]
     try:
         both, both_size = _analysis(jax.jit(backward), 2 * moved, structs, cotangents)
     except (NotImplementedError, TypeError, ValueError):  # it has no derivative

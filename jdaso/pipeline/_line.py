@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
@@ -10,7 +11,8 @@ from jax.extend.core import Var
 
 from ._cost import Cost, sum_costs
 from ._cut import Value
-from ._program import Program, Rows, bytes_of, is_mark
+from ._equations import bytes_of
+from ._program import Program, Rows, is_mark
 
 _PARAMS, _BATCH, _BOTH = 1, 2, 4
 
@@ -49,6 +51,11 @@ class Line:
     spans: tuple[tuple[int, int], ...]
     backward: frozenset[Var]
     heavy: frozenset[int]
+
+    @functools.cached_property
+    def inside_spans(self) -> frozenset[int]:
+        """Places at which no cut may be, for a leaf of the state would be parted."""
+        return frozenset(place for begin, end in self.spans for place in range(begin + 1, end))
 
     def label(self, place: int) -> str:
         """What stands at a place, by the names that the model gives its parts."""

@@ -13,8 +13,8 @@ import numpy as np
 from ._compiled import CompiledStage, Compiler
 from ._cost import Cost
 from ._cut import CutError, best_cuts
+from ._equations import is_key
 from ._line import Line
-from ._program import is_key
 from ._stage import stages_of
 
 _SEGMENTS = 8
@@ -34,8 +34,7 @@ def measured_costs(line: Line, costs: Sequence[Cost], stages: int) -> list[Cost]
         Costs of all places, as nanoseconds in `Cost.flops` and `Cost.backward_flops`.
     """
     length = len(line.places)
-    inside = {p for begin, end in line.spans for p in range(begin + 1, end)}
-    allowed = [place for place in range(1, length) if place not in inside]
+    allowed = [place for place in range(1, length) if place not in line.inside_spans]
     parts = min(_SEGMENTS * stages, len(allowed) + 1)
     totals = [cost.total for cost in costs]
     try:

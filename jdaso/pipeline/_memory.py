@@ -10,9 +10,9 @@ import numpy as np
 import optax
 
 from .._compat import memory_limit_bytes
+from ._equations import bytes_of, struct_of
 from ._holding import Holding
 from ._plan import Plan
-from ._program import bytes_of, struct_of
 from ._schedule import Schedule
 from ._work import Work
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from .._types import PyTree
-from ._program import is_key
+from ._equations import is_key
 
 
 def _as_array(leaf: Any) -> Any:

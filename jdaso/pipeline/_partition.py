@@ -15,14 +15,16 @@ from .._session import Session
 from .._types import PyTree
 from ._cost import Cost, Costs
 from ._cut import CutError, best_cuts
+from ._equations import REMAT
 from ._holding import Holding
 from ._line import Line, line_of
 from ._measured import measured_costs
 from ._memory import available_bytes
 from ._microbatch import Microbatches
 from ._plan import Part, Plan
-from ._program import REMAT, Program, trace
+from ._program import Program
 from ._stage import stages_of
+from ._trace import trace
 
 _IMBALANCE = 1.1
 
@@ -199,73 +201,6 @@ def _partition(
     )
 
 
-def follow(plan: Plan, loss_fn: Callable[..., Any], params: PyTree, batch: PyTree) -> Plan:
-    """A plan for another function of the same parameters, to evaluate a model.
-
-    Each stage does what its parameters are needed for, so that these stay where they are; those
-    that are needed elsewhere too are sent once for a batch.
-
-    Args:
-        plan: of the training.
-        loss_fn: as `partition` takes it.
-        params: as `partition` takes them.
-        batch: as `partition` takes it, of any size.
-
-    Raises:
-        ValueError: as `partition`; or two stages' states are used in one place.
-    """
-    microbatches = Microbatches.of(batch, min(plan.num_microbatches, _samples(batch)))
-    owner = plan.holding.stage_of_row
-    parts, aux, cuts = {}, None, None
-    for size in sorted(set(microbatches.sizes), reverse=True):
-        program, aux = trace(loss_fn, params, plan.state, microbatches.struct(size), _never)
-        line = line_of(program, [Cost()] * len(program.eqns), len(microbatches.sizes))
-        if cuts is None:
-            first = [0] * len(line.places)
-            for piece, places in line.uses.items():
-                for place in places:
-                    first[place] = max(first[place], owner(piece.leaf, piece.begin))
-            cuts = _follow_state(plan, line, np.maximum.accumulate(first).tolist())
-        parts[size] = Part(program, line, stages_of(line, cuts))
-    assert cuts is not None
-    holding = plan.holding.lent_to(parts[max(parts)].stages)
-    return dataclasses.replace(
-        plan,
-        loss_fn=loss_fn,
-        microbatches=microbatches,
-        boundaries=tuple(cuts),
-        parts=parts,
-        holding=holding,
-        aux=aux,
-    )
-
-
-def _follow_state(plan: Plan, line: Line, stage_of: list[int]) -> list[int]:
-    """Cuts, of the stage that each place's parameters ask for, such that states are at hand."""
-    held = {k: stage.number for stage in plan.stages for k in stage.state}
-    spans = [(held[k], *span) for k, span in enumerate(line.spans) if span[1]]
-    for stage, begin, end in spans:
-        stage_of[:end] = [min(s, stage) for s in stage_of[:end]]
-        stage_of[begin:] = [max(s, stage) for s in stage_of[begin:]]
-    cuts = [int(np.searchsorted(stage_of, s)) for s in range(1, plan.num_stages)]
-    for stage, begin, end in spans:
-        if any(sum(place >= cut for cut in cuts) != stage for place in (begin, end - 1)):
-            raise ValueError(
-                "The function uses states of the model in another order than the loss that was "
-                "partitioned, so that no stage holds what it needs. Evaluate with the same model."
-            )
-    return cuts
-
-
-def _never(eqn: Any) -> bool:
-    del eqn
-    return False
-
-
-def _samples(batch: PyTree) -> int:
-    return Microbatches.of(batch, 1).samples
-
-
 def _check_params(params: PyTree) -> None:
     for path, leaf in jax.tree.leaves_with_path(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -296,7 +231,7 @@ def _trace(
         chosen.append(before[0] if before else costs.of(eqn).total > limit)
         return chosen[-1]
 
-    program, aux = trace(loss_fn, params, state, struct, _never)
+    program, aux = trace(loss_fn, params, state, struct)
     if entered is None:
         found = costs.of_program(program)
         limit = sum(cost.total for cost in found) / (4 * stages)
@@ -326,9 +261,8 @@ def _choose(
     length = len(line.places)
     if boundaries is not None:
         return _by_hand(line, stages, boundaries)
-    inside = _inside_spans(line)
-    marks = [place for place in line.marks if 0 < place < length and place not in inside]
-    free = [place for place in range(1, length) if place not in inside]
+    marks = [place for place in line.marks if 0 < place < length and place not in line.inside_spans]
+    free = [place for place in range(1, length) if place not in line.inside_spans]
     allowed = marks if len(marks) >= stages - 1 else free
     forced = marks if len(marks) <= stages - 1 else []
     totals = [cost.total for cost in line.costs]
@@ -365,17 +299,12 @@ def _by_hand(line: Line, stages: int, boundaries: Sequence[int | str]) -> list[i
             f"boundaries must be {stages - 1} rising places within 1..{length - 1} for {stages} "
             f"stages, got {cuts}."
         )
-    if wrong := sorted(set(cuts) & _inside_spans(line)):
+    if wrong := sorted(set(cuts) & line.inside_spans):
         raise ValueError(
             f"boundaries {wrong} lie between the first and the last use of a leaf of the state, "
             "which one stage must hold. Cut before or after."
         )
     return cuts
-
-
-def _inside_spans(line: Line) -> set[int]:
-    """Places at which no cut may be."""
-    return {place for begin, end in line.spans for place in range(begin + 1, end)}
 
 
 def _names(parts: dict[int, Part]) -> list[str]:

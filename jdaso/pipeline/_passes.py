@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
-from ._program import Atom, bytes_of, function_of, is_inexact, struct_of
+from ._equations import Atom, bytes_of, function_of, is_inexact, struct_of
 
 
 class Passes:

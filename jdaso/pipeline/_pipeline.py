@@ -16,10 +16,10 @@ from .._session import Session
 from .._synchronous import synchronous
 from .._types import PyTree
 from ._compiled import WIRES
+from ._follow import follow
 from ._grid import Grid
 from ._mail import Mail
 from ._measured import example
-from ._partition import follow
 from ._plan import Plan
 from ._run import Place, Run, StepResult
 from ._schedule import Action, make_schedule

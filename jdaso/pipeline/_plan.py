@@ -12,10 +12,11 @@ import optax
 
 from ._cost import Cost, sum_costs
 from ._cut import bytes_entering
+from ._equations import bytes_of
 from ._holding import Holding
 from ._line import Line
 from ._microbatch import Microbatches
-from ._program import Program, bytes_of
+from ._program import Program
 from ._schedule import Schedule, check, make_schedule
 from ._stage import Stage
 
@@ -167,11 +168,13 @@ class Plan:
         """Says in a few letters whether two plans are the same."""
         said = [self.boundaries, self.num_partitions, self.chunks, self.microbatches.sizes]
         for part in self.parts.values():
+            made = [var for eqn in part.program.eqns for var in eqn.outvars]
+            number = {var: k for k, var in enumerate(made)}
             for stage in part.stages:
                 said.append((len(stage.eqns), [eqn.primitive.name for eqn in stage.eqns]))
                 said.append((sorted(stage.receives), stage.gives, stage.batch))
-                arrays = (*stage.pieces, *(v for made in stage.receives.values() for v in made))
-                said.append([str(var.aval) for var in arrays])
+                arrays = (*stage.pieces, *(v for got in stage.receives.values() for v in got))
+                said.append([(str(var.aval), number.get(var)) for var in arrays])
         return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
     def label(self, place: int) -> str:

@@ -12,8 +12,8 @@ import numpy as np
 
 from .._types import PyTree
 from ._compiled import CompiledStage, Edge
+from ._equations import struct_of
 from ._mail import Address
-from ._program import struct_of
 from ._schedule import Action
 from ._work import Work
 

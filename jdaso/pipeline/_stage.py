@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
+from ._equations import new_like
 from ._line import Line, pieces_of
-from ._program import Flat, Program, Rows, new_like
+from ._program import Program, Rows
+from ._trace import Flat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +55,7 @@ def stages_of(line: Line, cuts: Sequence[int]) -> tuple[Stage, ...]:
     """The stages between cuts."""
     program, edges = line.program, [0, *cuts, len(line.places)]
     made_by = {var: at for at, eqn in enumerate(program.eqns) for var in eqn.outvars}
+    order = {var: k for k, var in enumerate(made_by)}  # the same on all nodes, unlike a set's
     stage_of: dict[int, int] = {}
     for number, (begin, end) in enumerate(zip(edges, edges[1:], strict=False)):
         stage_of |= dict.fromkeys(line.places[begin:end], number)
@@ -84,7 +87,7 @@ def stages_of(line: Line, cuts: Sequence[int]) -> tuple[Stage, ...]:
                 own.add(at)
                 todo += [v for v in program.eqns[at].invars if isinstance(v, Var)]
         inputs: dict[int, list[Var]] = defaultdict(list)
-        for var in sorted(needs & made_by.keys(), key=lambda v: made_by[v]):
+        for var in sorted(needs & made_by.keys(), key=order.__getitem__):
             if (maker := stage_of.get(made_by[var], number)) != number:
                 inputs[maker].append(var)
         receives.append(inputs)

@@ -17,6 +17,7 @@ EXAMPLES = {
     "hybrid_transformer.py": (["--steps", "40"], 1, 0.6),
     "hybrid_resnet.py": (["--depth", "20", "--batch", "16", "--steps", "30"], 1, 0.95),
     "hybrid_unet.py": (["--steps", "60"], 1, 0.3),
+    "hybrid_vgg16.py": (["--width", "8", "--batch", "16", "--steps", "40"], 1, 0.85),
     # Ten steps (eight warm-up, two cycling) show the shapes; nothing is learned in them.
     "resnet50_imagenet.py": (["--image-size", "32", "--batch", "2", "--steps", "10"], 1, None),
 }

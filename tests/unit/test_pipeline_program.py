@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from pipeline_in_process import expected, loss_and_gradients
 
 from jdaso import pipeline
-from jdaso.pipeline import _program
+from jdaso.pipeline import _equations, _trace
 
 SAMPLES, MICROBATCHES, D = 6, 3, 4
 CASES = {}
@@ -768,13 +768,35 @@ def test_micro_batches_of_two_sizes(make):
     assert sorted(set(plan.microbatches.sizes)) == [1, 2]
 
 
+def test_every_process_finds_the_same_plan():
+    """Each traces for itself: what one equation makes must cross a cut in one order everywhere."""
+
+    def loss_fn(params, batch):
+        x = batch @ params["first"]
+        many = lax.fori_loop(0, 2, lambda _, many: jax.tree.map(jnp.sin, many), (x,) * 8)
+        x = functools.reduce(lambda a, b: jnp.tanh(a) * 2 - b, many) @ params["last"]
+        return jnp.mean(x**2)
+
+    params = {"first": normal(0, D, D), "last": normal(1, D, D)}
+    plans = [
+        pipeline.partition(loss_fn, params, inputs(), num_partitions=2, boundaries=[2])
+        for _ in range(10)
+    ]
+    for plan in plans:
+        made = [var for eqn in plan.parts[max(plan.parts)].program.eqns for var in eqn.outvars]
+        (received,) = plan.stages[1].receives.values()
+        assert len(received) == 8
+        assert [made.index(var) for var in received] == sorted(map(made.index, received))
+    assert len({plan.digest() for plan in plans}) == 1
+
+
 def test_parts_of_a_rematerialised_call(monkeypatch):
     """Parts of several equations, some of which make more than one result."""
-    monkeypatch.setattr(_program, "_REMAT_PARTS", 4)
+    monkeypatch.setattr(_trace, "_REMAT_PARTS", 4)
 
     def make():
         loss_fn, params, batch = one_result_used_by_all_later_stages()
         return lambda params, x: jax.checkpoint(loss_fn)(params, x), params, batch
 
     plan = check(make, "4")
-    assert sum(eqn.primitive.name in _program.REMAT for eqn in plan.parts[2].program.eqns) == 4
+    assert sum(eqn.primitive.name in _equations.REMAT for eqn in plan.parts[2].program.eqns) == 4
