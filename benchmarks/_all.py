@@ -48,6 +48,9 @@ RUNS = {
         *("throughput.py", "--apart", "--rounds", "1", "--engine", "mpi4jax", "--methods"),
         *(*LIMITS, JDASO, "synchronous"),
     ],
+    "pipelines": ["pipelines.py", "--parts", "efficiency", "--pass-ms", "100", "--rounds", "2"],
+    "hybrid": ["pipelines.py", "--parts", "hybrid", "--pass-ms", "100", "--rounds", "2"],
+    "deep": ["deep_pipelines.py", "--depths", "110", "1001"],
     "rare": ["throughput.py", *SHORT, "--sync-every", "8", "--methods", *LIMITS, JDASO],
     "grid": [
         *("throughput.py", *SHORT, "--hosts", "2", "4", "--gigabits", "1", "2.5", "10"),

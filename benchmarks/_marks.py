@@ -88,6 +88,26 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
     yield from most(
         "accuracy, 64 virtual nodes, the best setting: points behind", 1.0, best.values()
     )
+    for schedule in ("gpipe", "1f1b"):
+        yield from least(
+            f"pipelines, {schedule}: speed beside the bound",
+            0.95,
+            (r["of bound"] for r in found.get("pipelines", []) if r["schedule"] == schedule),
+        )
+    yield from least(
+        "2 partitions, 2 replicas: daso beside synchronous data parallelism",
+        1.6,
+        (
+            row["of data synchronous"]
+            for row in found.get("hybrid", [])
+            if row["method"] == "hybrid daso"
+        ),
+    )
+    yield from most(
+        "ResNet-1001 on 2 nodes: seconds to the end of the first step",
+        300,
+        (row["first step s"] for row in found.get("deep", []) if row["depth"] == 1001),
+    )
     yield from most(
         "the model's step time: off by",
         0.15,

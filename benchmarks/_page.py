@@ -120,6 +120,25 @@ SECTIONS = {
         (),
     ),
     "packing": ("Work on numbers, in times of a copy", "", ()),
+    "pipelines": (
+        "Pipelines: how near schedules come to their bound",
+        "K hosts, a stage each, V stages where interleaved; M micro-batches. *of bound* is the "
+        "least time of the schedule, with messages and optimizer for nothing, over the time of a "
+        "step; *busy* the share of a step in which a host computes.",
+        (),
+    ),
+    "hybrid": (
+        "Pipelines and replicas beside data parallelism",
+        "Four hosts, the same samples and the same compute a step; hybrid is 2 partitions and 2 "
+        "replicas.",
+        (),
+    ),
+    "deep": (
+        "Very deep models",
+        "ResNets of bottleneck blocks, each block written out, on K nodes of this machine. *plan "
+        "s* is tracing and cutting, *first step s* all from the program's start.",
+        ("loss", "fits"),
+    ),
 }
 
 

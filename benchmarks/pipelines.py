@@ -1,6 +1,6 @@
 """Pipelines on emulated hosts: how near schedules come to their bound, and replicas of pipelines.
 
-    python benchmarks/pipelines.py [--quick] [--parts efficiency hybrid] [--gigabits 1]
+    python benchmarks/pipelines.py [--quick] [--parts efficiency hybrid] [--gigabits 1] [--name N]
 
 The compute is paced: a pass of a layer takes a given time a sample, as on an accelerator, while the
 host's cores stay free, and gives gradients of all its parameters. Everything else is real: the
@@ -234,7 +234,7 @@ def efficiency(options):
                 }
             )
     settings = {"pass ms": options.pass_ms, "activation MB": options.activation_mb}
-    _report.report(f"{options.name}_efficiency", rows, **settings, gigabits=options.gigabits)
+    _report.report(name_of("efficiency", options), rows, **settings, gigabits=options.gigabits)
 
 
 def hybrid(options):
@@ -257,7 +257,11 @@ def hybrid(options):
             }
         )
     settings = {"M": options.parameters / 1e6, "step ms": options.step_ms}
-    _report.report(f"{options.name}_hybrid", rows, **settings, gigabits=options.gigabits)
+    _report.report(name_of("hybrid", options), rows, **settings, gigabits=options.gigabits)
+
+
+def name_of(part, options):
+    return options.name if len(options.parts) == 1 else f"{options.name}_{part}"
 
 
 def main():
