@@ -42,6 +42,7 @@ class Topology:
         gpus_of_host: the GPUs that each of these nodes could see at first, by names that are
             theirs alone (UUIDs); None where that is not known.
         hosts: the machine of each node.
+        rank: of all that the launcher started, where these are only some of them; else None.
         comm: the users' communicator (mpi4py), None without MPI. Never used for messages; each
             user of MPI gets a duplicate of its own.
     """
@@ -54,11 +55,13 @@ class Topology:
     gpus_of_host: tuple[tuple[str, ...] | None, ...] = (None,)
     comm: Any = None
     hosts: tuple[str, ...] = ()
+    rank: int | None = None
 
     def prefix(self, step: int | None = None) -> str:
         """How every error of this node begins."""
+        of_all = "" if self.rank is None else f" (rank {self.rank})"
         at = "" if step is None else f", step {step}"
-        return f"[node {self.node} of {self.num_nodes}, host {self.host}{at}]"
+        return f"[node {self.node} of {self.num_nodes}{of_all}, host {self.host}{at}]"
 
 
 def launched_ranks() -> int:
@@ -118,7 +121,9 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
     here = [p for p in range(nodes) if everyone[p]["machine"] == about["machine"]]
     gpus = tuple(g if g is None else tuple(g) for g in (everyone[p]["gpus"] for p in here))
     hosts = tuple(other["host"] for other in everyone)
-    return Topology(node, nodes, host, here.index(node), len(here), gpus, comm, hosts)
+    world = MPI.COMM_WORLD
+    rank = None if nodes == world.Get_size() else world.Get_rank()
+    return Topology(node, nodes, host, here.index(node), len(here), gpus, comm, hosts, rank)
 
 
 def _start_mpi_with_all_ranks(timeout_seconds: float) -> Any:

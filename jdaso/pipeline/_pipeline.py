@@ -126,7 +126,8 @@ class Pipeline:
 
         Raises:
             ValueError: the batch is not like the plan's.
-            NodeError: something is wrong with, or between, the nodes.
+            NodeError: something is wrong with, or between, the nodes; where replicas are averaged,
+                its text comes in a `jax.errors.JaxRuntimeError` or a ValueError, as everywhere.
         """
         self.session.require_usable()
         self._mail.begin_step(self._steps)

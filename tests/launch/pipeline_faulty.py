@@ -31,6 +31,7 @@ EVERYONES = {
     "boundary_name": {"boundaries": ["decoder"]},
     "too_many": {"schedule": "interleaved", "chunks": 40},
     "none": {"num_partitions": 0},
+    "stuck_replica": {"strategy": "hybrid", "num_partitions": 2},
 }
 
 
@@ -49,6 +50,8 @@ def loss_fn(params, batch):
 
 def batches(node):
     for step in range(STEPS):
+        if CASE == "stuck_replica" and node >= 2 and step == FAULT_STEP:
+            time.sleep(90)
         if node == 1 and step == FAULT_STEP:
             if CASE == "raise":
                 raise KeyError("boom")
@@ -94,7 +97,8 @@ def main(session):
 if __name__ == "__main__":
     begin, node = time.monotonic(), -1
     try:
-        with jdaso.Session(timeout_seconds=TIMEOUT_SECONDS) as session:
+        on_death = "shrink" if CASE == "shrink" else "end"
+        with jdaso.Session(timeout_seconds=TIMEOUT_SECONDS, on_death=on_death) as session:
             node = session.node
             begin = time.monotonic()
             main(session)

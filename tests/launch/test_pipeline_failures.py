@@ -84,6 +84,25 @@ def test_a_death_in_mid_pipeline_ends_the_job(case, mpi):
     assert not re.search(r"^\d end$", done.stdout, re.MULTILINE), done.stdout
 
 
+def test_a_pipeline_waits_for_no_replica_longer_than_the_limit():
+    done = mpirun(4, [SCRIPT, "stuck_replica"], quick_compiling=True, timeout=90)
+    assert done.returncode != 0
+    told = errors(done)
+    assert set(told) >= {0, 1}, done.stdout
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS
+        assert re.search(r"NodeError.*\(rank \d\).*did not end within 6 s", text), text
+
+
+def test_no_node_of_a_pipeline_can_be_spared():
+    options = {"mpi": "openmpi", "options": ["--with-ft", "ulfm"]}
+    done = mpirun(2, [SCRIPT, "shrink"], quick_compiling=True, timeout=60, **options)
+    told = errors(done)
+    assert set(told) == {0, 1}, done.stdout
+    for _, text in told.values():
+        assert re.search(r'ValueError on_death="shrink" .* 2 partitions none can be spared', text)
+
+
 def test_without_a_fault_it_ends():
     done = mpirun(2, [SCRIPT, "nothing"], quick_compiling=True, timeout=60)
     assert done.returncode == 0, done.stdout
