@@ -21,6 +21,7 @@ from ..checkpoint._resize import BEGUN_ANEW
 from ..checkpoint._state import from_host, is_flight, values_of
 from ._holding import Holding, Unit
 from ._pipeline import Pipeline, PipelineState
+from ._whole import leaves_about
 
 _EMPTY_OF_ONE = ("snapshot", "error", "flight")
 """Fields that a replica without others does not have."""
@@ -158,7 +159,13 @@ class PipelineCheckpoints:
             return like, 0
         step, partitions = newest
         if partitions == self._pipeline.plan.num_partitions:
-            return self._checkpoints.restore(like, step)
+            said, restored = "", (like, step)
+            try:
+                restored = self._checkpoints.restore(like, step)
+            except (CheckpointError, OSError) as error:
+                said = str(error)
+            self._raise_together(said)
+            return restored
         said, restored = "", like
         try:
             restored = self._read(step, partitions, like)
@@ -219,8 +226,12 @@ class PipelineCheckpoints:
         )
         rank = self._pipeline.grid.partition
         here = values_of(like, shares=True)
-        leaf_of = _leaves_by_path([value.leaf.path for value in here], holding)
+        about = leaves_about(like._replace(state=None), holding.whole_structs(), _is_of)
+        about += [None] * len(jax.tree.leaves(like.state))
+        leaf_of = {value.leaf.path: leaf for value, leaf in zip(here, about, strict=True)}
         rows: dict[str, dict[int, np.ndarray]] = {value.leaf.path: {} for value in here}
+        # The model's: what another rank holds is empty here.
+        states = {v.leaf.path: v.leaf.shape for v in here if v.leaf.path.startswith(".state")}
         for partition in range(partitions):
             arrays = _read_partition(folder / str(partition), step)
             for value in here:
@@ -236,7 +247,10 @@ class PipelineCheckpoints:
             del arrays
             for path, of in rows.items():  # what is not needed here is given up at once
                 leaf = leaf_of[path]
-                if leaf is None:
+                if leaf is None and path in states:  # one partition holds it, others nothing
+                    if of[partition].shape == states[path] or partition == 0:
+                        rows[path] = {0: of[partition]}
+                elif leaf is None:
                     rows[path] = {0: of[0]}
                 elif partition in of and not _needs(old, partition, holding, rank, leaf):
                     del of[partition]
@@ -246,6 +260,8 @@ class PipelineCheckpoints:
             if value.leaf.field in BEGUN_ANEW:
                 of, leaf = {0: np.zeros_like(of[0])}, None
             array = of[0] if leaf is None else _assemble(of, old, holding, rank, leaf, value.leaf)
+            if states.get(value.leaf.path) == (0,):
+                array = np.zeros((0,), array.dtype)
             dtype = np.dtype(plain_dtype(value.leaf.dtype))
             if tuple(array.shape) != tuple(value.leaf.shape):
                 raise CheckpointError(
@@ -292,19 +308,10 @@ def _read_partition(folder: Path, step: int) -> dict[str, np.ndarray]:
     return totals
 
 
-def _leaves_by_path(paths: Sequence[str], holding: Holding) -> dict[str, int | None]:
-    """Of each leaf of a state the parameter that it is about, by the ends of their paths."""
-    params = {
-        jax.tree_util.keystr(path): leaf
-        for leaf, (path, _) in enumerate(jax.tree.leaves_with_path(holding.whole_structs()))
-    }
-    found: dict[str, int | None] = {}
-    for path in paths:
-        starts = [k for k, letter in enumerate(path) if letter in ".["]
-        ends = (path[k:] for k in (*starts, len(path)))
-        match = next((params[end] for end in ends if end in params), None)
-        found[path] = None if path.startswith(".state") else match
-    return found
+def _is_of(leaf: Any, param: Any) -> bool:
+    """Whether a leaf may be about a parameter, of which this rank may hold some rows or none."""
+    shape = tuple(leaf.shape)
+    return shape in ((0,), param.shape) or shape[1:] == param.shape[1:]
 
 
 def _needs(old: Holding, partition: int, new: Holding, rank: int, leaf: int) -> bool:

@@ -47,7 +47,7 @@ ALL: Holders = frozenset()
 class _Wanted(NamedTuple):
     """A number that is to be sent to all ranks."""
 
-    out: Var
+    out: Any  # the variable that it becomes
     here: Any
     holders: Holders
     how: Callable[..., Any]
@@ -154,6 +154,10 @@ class Evaluation:
         outs, self.turn = jax.lax.switch(values[0], branches, *values[1:])
         return list(zip(outs, who, strict=True))
 
+    def shared(self, numbers: Sequence[tuple[Any, Holders]]) -> list[Any]:
+        """Numbers that only their holders know, as all ranks know them then."""
+        return self._share([_Wanted(None, jnp.asarray(x), who, _first) for x, who in numbers])
+
     def _share(self, wanted: Sequence[_Wanted]) -> list[Any]:
         """Numbers of all ranks, the same bits on each."""
         if not wanted:
@@ -205,7 +209,9 @@ def _check_rows_apart(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> None
     elif name in ("reshape", "squeeze", "expand_dims"):
         apart = shapes[0][:1] == shape[:1] or len(shapes[0]) == 1  # end to end they are rows still
     else:
-        apart = all(s == shape for s in shapes) and not any(key in about for key in _AXES)
+        moves = name.startswith(("scatter", "dynamic_update_slice"))
+        same = all(s == shape for s in shapes)
+        apart = same and not moves and not any(key in about for key in _AXES)
     if not apart:
         raise NotImplementedError(
             f"The optimizer mixes rows of an array of parameters ({name} of shape {shape}), and "

@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from .._types import PyTree
 from ._cost import Cost
 from ._line import Line, line_of
 from ._microbatch import Microbatches
-from ._plan import Part, Plan
+from ._plan import Part, Plan, alike
 from ._stage import stages_of
 from ._trace import trace
 
@@ -33,7 +34,19 @@ def follow(plan: Plan, loss_fn: Callable[..., Any], params: PyTree, batch: PyTre
         ValueError: as `partition`; or two stages' states are used in one place.
     """
     samples = Microbatches.of(batch, 1).samples
-    microbatches = Microbatches.of(batch, min(plan.num_microbatches, samples))
+    most = min(plan.num_microbatches, samples)
+    found = _follow(plan, loss_fn, params, Microbatches.of(batch, most))
+    if found is None:  # micro-batches of two sizes are computed in two ways
+        equal = max(n for n in range(1, most + 1) if samples % n == 0)
+        found = _follow(plan, loss_fn, params, Microbatches.of(batch, equal))
+    assert found is not None
+    return found
+
+
+def _follow(
+    plan: Plan, loss_fn: Callable[..., Any], params: PyTree, microbatches: Microbatches
+) -> Plan | None:
+    """The same for these micro-batches; None if sizes of them differ in more than their size."""
     owner = plan.holding.stage_of_row
     parts, aux, cuts = {}, None, None
     for size in sorted(set(microbatches.sizes), reverse=True):
@@ -45,6 +58,8 @@ def follow(plan: Plan, loss_fn: Callable[..., Any], params: PyTree, batch: PyTre
                 for place in places:
                     first[place] = max(first[place], owner(piece.leaf, piece.begin))
             cuts = _follow_state(plan, line, np.maximum.accumulate(first).tolist())
+        elif not alike(parts[max(parts)], line, len(jax.tree.leaves(plan.state))):
+            return None
         parts[size] = Part(program, line, stages_of(line, cuts))
     assert cuts is not None
     holding = plan.holding.lent_to(parts[max(parts)].stages)

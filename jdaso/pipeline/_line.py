@@ -148,9 +148,17 @@ def _spans(program: Program, places: Sequence[int]) -> Iterator[tuple[int, int]]
         eqn = program.eqns[at]
         for var in {v for v in (*eqn.invars, *eqn.outvars) if isinstance(v, Var)}:
             used[var].append(place)
+    groups = {var: [k] for k, var in enumerate(program.state)}  # by leaves: whom one stage holds
     for k, var in enumerate(program.state):
         new = program.outs[1 + k]
-        found = used[var] + (used[new][:1] if isinstance(new, Var) and new is not var else [])
+        if isinstance(new, Var) and new in groups and groups[new] is not groups[var]:
+            groups[var] += groups[new]  # handed on from one leaf to the other
+            groups |= {program.state[j]: groups[var] for j in groups[new]}
+    for var in program.state:
+        found: list[int] = []
+        for k in groups[var]:
+            old, new = program.state[k], program.outs[1 + k]
+            found += used[old] + (used[new][:1] if isinstance(new, Var) and new is not old else [])
         yield (min(found), max(found) + 1) if found else (0, 0)
 
 

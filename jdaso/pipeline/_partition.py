@@ -15,13 +15,13 @@ from .._session import Session
 from .._types import PyTree
 from ._cost import Cost, Costs
 from ._cut import CutError, best_cuts
-from ._equations import REMAT
+from ._equations import REMAT, is_key
 from ._holding import Holding
 from ._line import Line, line_of
 from ._measured import measured_costs
 from ._memory import available_bytes
 from ._microbatch import Microbatches
-from ._plan import Part, Plan
+from ._plan import Part, Plan, alike
 from ._program import Program
 from ._stage import stages_of
 from ._trace import trace
@@ -174,7 +174,13 @@ def _partition(
     parts: dict[int, Part] = {}
     cuts: list[int] | None = None
     structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    if any(is_key(leaf) for leaf in jax.tree.leaves(structs)):
+        raise TypeError(
+            "A model's state must be numbers, got keys of jax.random. Put keys into the batch, as "
+            "for dropout."
+        )
     aux = line = entered = None
+    states = len(jax.tree.leaves(structs))
     for size in sorted(set(microbatches.sizes), reverse=True):
         struct = microbatches.struct(size)
         program, aux, entered = _trace(loss_fn, params, structs, struct, costs, stages, entered)
@@ -185,9 +191,10 @@ def _partition(
             cuts = _choose(line, stages, boundaries, imbalance)
             if session is not None:
                 cuts = session.control.broadcast(np.asarray(cuts, np.int64)).tolist()
-        elif [line.label(p) for p in range(len(line.places))] != _names(parts):
+        elif not alike(parts[max(parts)], line, states):
             raise ValueError(
-                "loss_fn computes different things for micro-batches of different sizes, "
+                "loss_fn computes different things, or auxiliary outputs of different shapes, for "
+                "micro-batches of different sizes, "
                 f"{microbatches.sizes[0]} and {size} samples. Choose num_microbatches so that it "
                 f"divides the {microbatches.samples} samples of a batch."
             )
@@ -305,8 +312,3 @@ def _by_hand(line: Line, stages: int, boundaries: Sequence[int | str]) -> list[i
             "which one stage must hold. Cut before or after."
         )
     return cuts
-
-
-def _names(parts: dict[int, Part]) -> list[str]:
-    line = parts[max(parts)].line
-    return [line.label(place) for place in range(len(line.places))]

@@ -147,14 +147,19 @@ class Pipeline:
 
         Args:
             state: of the last step.
-            batch: of any number of samples, the same on all ranks of a pipeline.
+            batch: of any number of samples, as many on all nodes; the same on all ranks of a
+                pipeline.
             loss_fn: another function of the same parameters (and state), as a model has where it
                 is not trained; the plan's own where None.
+
+        Raises:
+            NodeError: the nodes gave batches of different shapes.
         """
         self.session.require_usable()
         function = loss_fn or self.plan.loss_fn
         leaves, tree = jax.tree.flatten(batch)
         key = function, tree, tuple((np.shape(x), str(jnp.result_type(x))) for x in leaves)
+        self.session.agree("evaluate a pipeline", [("the shapes of the batch", str(key[1:]))])
         if key not in self._evaluations:
             plan = follow(self.plan, function, self.plan.holding.whole_structs(), batch)
             self.session.agree("evaluate a pipeline", [("the plan", plan.digest())])

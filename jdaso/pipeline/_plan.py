@@ -33,6 +33,19 @@ class Part:
     stages: tuple[Stage, ...]
 
 
+def alike(part: Part, line: Line, states: int) -> bool:
+    """Whether micro-batches of another size are computed as these are, but for their size.
+
+    Args:
+        part: of one size.
+        line: of the other.
+        states: leaves of the model's state.
+    """
+    names = [[x.label(place) for place in range(len(x.places))] for x in (part.line, line)]
+    aux = [[v.aval.shape for v in x.program.outs[1 + states :]] for x in (part.line, line)]
+    return names[0] == names[1] and aux[0] == aux[1]
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """A model cut into stages, made by `partition`; the same on all nodes.

@@ -51,12 +51,12 @@ class Signatures:
         """The text of an equation's parameters."""
         if not eqn.primitive.name.startswith("custom_"):
             return self._text(eqn.params)
-        plain = {
-            k: v for k, v in eqn.params.items() if isinstance(v, (*_PLAIN, Jaxpr, ClosedJaxpr))
-        }
+        plain = {k: v for k, v in eqn.params.items() if _is_plain(v)}
         rules = [eqn.params[k] for k in sorted(eqn.params.keys() - plain.keys())]
         about = self._text(plain)
-        return f"{about} {self._derivative(eqn, rules)}" if self._derivatives else about
+        if not (rules and self._derivatives):
+            return about
+        return f"{about} {self._derivative(eqn, rules)}"
 
     def _derivative(self, eqn: JaxprEqn, rules: Sequence[Any]) -> str:
         """What follows from an equation's own derivative."""
@@ -95,3 +95,10 @@ class Signatures:
         if hasattr(value, "__array__") or callable(value):
             return f"{type(value).__name__} {id(value)}"
         return str(value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value's text says all of it; of a rule, which is a function, it does not."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return isinstance(value, (*_PLAIN, Jaxpr, ClosedJaxpr))

@@ -59,7 +59,7 @@ class Whole:
         states = jax.eval_shape(self._optimizer.init, tree)
         self._state_tree = jax.tree.structure(states)
         self._states = jax.tree.leaves(states)
-        self.leaf_of_state = _leaves_of_state(states, tree)
+        self.leaf_of_state = leaves_about(states, tree)
         self.transformation = optax.GradientTransformationExtraArgs(self._init, self._update)  # pyright: ignore
 
     def _check_rows(self, plain: Callable[..., Any], closed: ClosedJaxpr, *args: Any) -> None:
@@ -76,6 +76,25 @@ class Whole:
                 "has, as a mean over it, and partitions share out the rows of one (layers that are "
                 "stacked). Use one that does not, other boundaries, or num_partitions=1."
             )
+
+    def _known_to_all(self, evaluation: Evaluation, outs: list[tuple[Any, Any]]) -> list[Any]:
+        """Results, with what each rank keeps of the state the same on all ranks."""
+        first = len(outs) - len(self.leaf_of_state)
+        kept = {
+            first + k: outs[first + k]
+            for k, leaf in enumerate(self.leaf_of_state)
+            if leaf is None and outs[first + k][1]
+        }
+        if any(jnp.shape(x) for x, _ in kept.values()):
+            raise NotImplementedError(
+                "The optimizer keeps arrays about parameters in a tree unlike theirs, and "
+                "partitions cannot tell whose they are. Keep them in trees like the parameters', "
+                "or use num_partitions=1."
+            )
+        found = list(outs)
+        for k, x in zip(kept, evaluation.shared(list(kept.values())), strict=True):
+            found[k] = x, ALL
+        return found
 
     def _shape(self, leaf: int) -> tuple[int, ...]:
         """What the optimizer sees of a leaf."""
@@ -143,22 +162,39 @@ class Whole:
         ]
         evaluation = Evaluation(self._rank, self._gather)
         outs = evaluation.run(closed, jax.tree.leaves(args), holders)
+        outs = self._known_to_all(evaluation, outs)
         made, new_state = jax.tree.unflatten(jax.tree.structure(shapes), [x for x, _ in outs])
         result = self._own(made, updates), self._keep(jax.tree.leaves(new_state))
         # So that a message is not dropped on the rank that happens not to use what it brings.
         return jax.lax.optimization_barrier((result, evaluation.turn))[0]
 
 
+_BY_POSITION = ("iota", "random_bits", "threefry2x32", "rng_bit_generator")
+
+
 def _facts(jaxpr: Any) -> Iterator[Any]:
-    """What a jaxpr does, but for the shapes of arrays."""
+    """What a jaxpr does, but for the shapes of arrays; of those that are made here, these too."""
+    made_here: set[Any] = set()
     for eqn in jaxpr.eqns:
-        yield eqn.primitive.name, [str(x.val) for x in eqn.invars if isinstance(x, Literal)]
+        name = eqn.primitive.name
+        yield name, [str(x.val) for x in eqn.invars if isinstance(x, Literal)]
+        here = all(isinstance(x, Literal) or x in made_here for x in eqn.invars)
+        if name in _BY_POSITION or here and name.startswith("reduce_"):
+            yield [x.aval.shape for x in (*eqn.invars, *eqn.outvars)]
+        if here:
+            made_here |= set(eqn.outvars)
         for value in eqn.params.values():
             for body in bodies_of(value):
                 yield from _facts(body)
 
 
-def _leaves_of_state(states: PyTree, params: PyTree) -> list[int | None]:
+def _alike(leaf: Any, param: Any) -> bool:
+    return leaf.shape == param.shape
+
+
+def leaves_about(
+    states: PyTree, params: PyTree, alike: Callable[[Any, Any], bool] = _alike
+) -> list[int | None]:
     """Of each leaf of an optimizer's state, the parameter that it is about; None: of none.
 
     A state that holds something for each parameter holds a tree like theirs, or a part of it with
@@ -174,7 +210,7 @@ def _leaves_of_state(states: PyTree, params: PyTree) -> list[int | None]:
     for path, _ in leaves:
         for n in range(len(path)):
             below[path[:n]].add(path[n:])
-    shapes = [leaf.shape for leaf in jax.tree.leaves(params)]
+    given = jax.tree.leaves(params)
 
     @functools.cache
     def kind(begin: Any) -> str:
@@ -183,7 +219,7 @@ def _leaves_of_state(states: PyTree, params: PyTree) -> list[int | None]:
 
     def is_about(path: Any, leaf: Any, n: int) -> bool:
         of = kind(path[:n])
-        return of == "whole" or of == "part" and leaf.shape == shapes[paths[path[n:]]]
+        return of == "whole" or of == "part" and alike(leaf, given[paths[path[n:]]])
 
     found: list[int | None] = []
     for path, leaf in leaves:

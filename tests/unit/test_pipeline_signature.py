@@ -121,3 +121,15 @@ def test_a_rule_that_raises_is_told_apart_by_itself():
     (eqn,) = closed.eqns
     assert signatures.about(eqn) == signatures.about(eqn)
     assert text(f, signatures=signatures) != text(raising(), signatures=signatures)
+
+
+def test_solvers_are_told_apart_by_what_they_solve():
+    def solved(steps):
+        def function(x):
+            return jax.scipy.sparse.linalg.cg(lambda v: 2 * v, x[0], maxiter=steps)[0]
+
+        return function
+
+    for options in ({}, {"derivatives": False}):
+        assert text(solved(1), **options) == text(solved(1), **options)
+        assert text(solved(1), **options) != text(solved(50), **options)

@@ -349,6 +349,10 @@ def test_arrays_of_several_ranks_joined_are_refused(make):
         lambda x: x / jnp.linalg.norm(x, axis=0),
         lambda x: (x.reshape(len(x), -1) @ x.reshape(len(x), -1).T) @ x.reshape(len(x), -1),
         lambda x: jax.lax.fori_loop(0, 2, lambda _, y: y / jnp.sum(y), x),
+        lambda x: (x.T * jnp.arange(len(x))).T,
+        lambda x: x.at[0].multiply(0),
+        lambda x: x / jnp.sum(jnp.ones_like(x)),
+        lambda x: x + jax.random.normal(jax.random.key(0), x.shape),
     ],
 )
 def test_rows_that_are_mixed_are_refused(function):
@@ -358,6 +362,30 @@ def test_rows_that_are_mixed_are_refused(function):
 
     with pytest.raises(NotImplementedError, match="num_partitions=1"):
         check(optax.stateless(update), lambda params: by_row(params, 2))
+
+
+def test_a_number_that_one_rank_keeps_is_known_to_all():
+    """The last step's norm, of which a parameter that is a number is a part."""
+
+    def update(grads, norm, params=None):
+        del params
+        return jax.tree.map(lambda g: g / (1 + norm), grads), optax.global_norm(grads)
+
+    previous = optax.GradientTransformation(lambda params: jnp.zeros(()), update)
+    check(previous, lambda params: by_leaf(params, 2))
+
+
+def test_arrays_that_are_kept_in_another_tree_are_refused():
+    def update(grads, kept, params=None):
+        del params
+        kept = [0.9 * a + b for a, b in zip(kept, jax.tree.leaves(grads), strict=True)]
+        return jax.tree.unflatten(jax.tree.structure(grads), kept), kept
+
+    def init(params):
+        return [jnp.zeros_like(x) for x in jax.tree.leaves(params)]
+
+    with pytest.raises(NotImplementedError, match="in a tree unlike theirs"):
+        check(optax.GradientTransformation(init, update), lambda params: by_leaf(params, 2))
 
 
 @pytest.mark.parametrize(("name", "messages"), [("clip_by_global_norm", 1), ("clips", 2)])
