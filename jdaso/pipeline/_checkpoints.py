@@ -251,6 +251,12 @@ class PipelineCheckpoints:
                     if of[partition].shape == states[path] or partition == 0:
                         rows[path] = {0: of[partition]}
                 elif leaf is None:
+                    if of[0].ndim and not np.array_equal(of[0], of[partition], equal_nan=True):
+                        raise CheckpointError(
+                            f"Leaf {path} of step {step} is not the same on all partitions, and it "
+                            "is not said whose it is. Restore it with as many partitions as it "
+                            "was saved with."
+                        )
                     rows[path] = {0: of[0]}
                 elif partition in of and not _needs(old, partition, holding, rank, leaf):
                     del of[partition]

@@ -77,20 +77,35 @@ class Whole:
                 "stacked). Use one that does not, other boundaries, or num_partitions=1."
             )
 
+    def _follow_arrays(self, closed: ClosedJaxpr, args: list[Any], holders: list[Any]) -> None:
+        """Finds who knows the arrays that a state keeps in a tree unlike the parameters'."""
+        first = len(self._holders)
+        arrays = [k for k, leaf in enumerate(self.leaf_of_state) if leaf is None]
+        arrays = [k for k in arrays if self._states[k].shape]
+        changed = bool(arrays)
+        while changed:
+            known: list[Any] = []
+
+            def dry(*args: Any, known: list[Any] = known) -> list[Any]:
+                outs = Evaluation(self._rank, self._gather).run(closed, args, holders)
+                known += [who for _, who in outs[len(outs) - len(self.leaf_of_state) :]]
+                return []
+
+            jax.eval_shape(dry, *args)
+            changed = False
+            for k in arrays:
+                if not known[k] <= holders[first + k]:
+                    holders[first + k] |= known[k]
+                    changed = True
+
     def _known_to_all(self, evaluation: Evaluation, outs: list[tuple[Any, Any]]) -> list[Any]:
-        """Results, with what each rank keeps of the state the same on all ranks."""
+        """Results, with the numbers of the state that each rank keeps the same on all ranks."""
         first = len(outs) - len(self.leaf_of_state)
         kept = {
             first + k: outs[first + k]
             for k, leaf in enumerate(self.leaf_of_state)
-            if leaf is None and outs[first + k][1]
+            if leaf is None and outs[first + k][1] and not jnp.shape(outs[first + k][0])
         }
-        if any(jnp.shape(x) for x, _ in kept.values()):
-            raise NotImplementedError(
-                "The optimizer keeps arrays about parameters in a tree unlike theirs, and "
-                "partitions cannot tell whose they are. Keep them in trees like the parameters', "
-                "or use num_partitions=1."
-            )
         found = list(outs)
         for k, x in zip(kept, evaluation.shared(list(kept.values())), strict=True):
             found[k] = x, ALL
@@ -160,6 +175,7 @@ class Whole:
             *(self._holders if params is not None else []),
             *(ALL for _ in jax.tree.leaves(extra)),
         ]
+        self._follow_arrays(closed, jax.tree.leaves(args), holders)
         evaluation = Evaluation(self._rank, self._gather)
         outs = evaluation.run(closed, jax.tree.leaves(args), holders)
         outs = self._known_to_all(evaluation, outs)

@@ -369,23 +369,24 @@ def test_a_number_that_one_rank_keeps_is_known_to_all():
 
     def update(grads, norm, params=None):
         del params
-        return jax.tree.map(lambda g: g / (1 + norm), grads), optax.global_norm(grads)
+        return jax.tree.map(lambda g: g / (1 + norm), grads), optax.tree.norm(grads)
 
     previous = optax.GradientTransformation(lambda params: jnp.zeros(()), update)
     check(previous, lambda params: by_leaf(params, 2))
 
 
-def test_arrays_that_are_kept_in_another_tree_are_refused():
+def test_arrays_that_are_kept_in_another_tree_stay_with_whom_they_are_about():
     def update(grads, kept, params=None):
         del params
         kept = [0.9 * a + b for a, b in zip(kept, jax.tree.leaves(grads), strict=True)]
-        return jax.tree.unflatten(jax.tree.structure(grads), kept), kept
+        norm = optax.tree.norm(kept)  # of all of them
+        return jax.tree.map(lambda x: x / norm, jax.tree.unflatten(tree_of(grads), kept)), kept
 
     def init(params):
         return [jnp.zeros_like(x) for x in jax.tree.leaves(params)]
 
-    with pytest.raises(NotImplementedError, match="in a tree unlike theirs"):
-        check(optax.GradientTransformation(init, update), lambda params: by_leaf(params, 2))
+    tree_of = jax.tree.structure
+    check(optax.GradientTransformation(init, update), lambda params: by_leaf(params, 2))
 
 
 @pytest.mark.parametrize(("name", "messages"), [("clip_by_global_norm", 1), ("clips", 2)])
