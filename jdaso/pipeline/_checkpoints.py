@@ -232,6 +232,7 @@ class PipelineCheckpoints:
         rows: dict[str, dict[int, np.ndarray]] = {value.leaf.path: {} for value in here}
         # The model's: what another rank holds is empty here.
         states = {v.leaf.path: v.leaf.shape for v in here if v.leaf.path.startswith(".state")}
+        anew = {value.leaf.path for value in here if value.leaf.field in BEGUN_ANEW}
         for partition in range(partitions):
             arrays = _read_partition(folder / str(partition), step)
             for value in here:
@@ -251,7 +252,8 @@ class PipelineCheckpoints:
                     if of[partition].shape == states[path] or partition == 0:
                         rows[path] = {0: of[partition]}
                 elif leaf is None:
-                    if of[0].ndim and not np.array_equal(of[0], of[partition], equal_nan=True):
+                    alike = path in anew or np.array_equal(of[0], of[partition], equal_nan=True)
+                    if of[0].ndim and not alike:
                         raise CheckpointError(
                             f"Leaf {path} of step {step} is not the same on all partitions, and it "
                             "is not said whose it is. Restore it with as many partitions as it "
@@ -317,7 +319,8 @@ def _read_partition(folder: Path, step: int) -> dict[str, np.ndarray]:
 def _is_of(leaf: Any, param: Any) -> bool:
     """Whether a leaf may be about a parameter, of which this rank may hold some rows or none."""
     shape = tuple(leaf.shape)
-    return shape in ((0,), param.shape) or shape[1:] == param.shape[1:]
+    rows = len(shape) == len(param.shape) and shape[1:] == param.shape[1:]
+    return shape == (0,) or rows
 
 
 def _needs(old: Holding, partition: int, new: Holding, rank: int, leaf: int) -> bool:

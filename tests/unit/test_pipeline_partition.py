@@ -1,0 +1,77 @@
+"""What a plan refuses before anything is trained, and what it keeps together."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdaso import pipeline
+from jdaso.pipeline._checkpoints import _is_of
+from jdaso.pipeline._follow import follow
+from jdaso.pipeline._whole import leaves_about
+
+PARAMS = {name: np.full((4, 4), 0.1, np.float32) for name in ("a", "b", "c", "d")}
+
+
+def layers(params, x):
+    for w in params.values():
+        x = jnp.tanh(x @ w)
+    return x
+
+
+def batch(samples):
+    return np.ones((samples, 4), np.float32)
+
+
+def test_keys_in_a_state_are_refused():
+    def loss_fn(params, state, batch):
+        return jnp.mean(layers(params, batch)), (state, None)
+
+    with pytest.raises(TypeError, match="got keys of jax.random. Put keys into the batch"):
+        pipeline.partition(
+            loss_fn, PARAMS, batch(4), num_partitions=2, state={"key": jax.random.key(0)}
+        )
+
+
+def test_auxiliary_outputs_of_unequal_shapes_are_refused():
+    def loss_fn(params, batch):
+        x = layers(params, batch)
+        return jnp.mean(x), x[:, 0]
+
+    with pytest.raises(ValueError, match="different shapes, for micro-batches .* 3 and 2 samples"):
+        pipeline.partition(loss_fn, PARAMS, batch(5), num_partitions=2, num_microbatches=2)
+    pipeline.partition(loss_fn, PARAMS, batch(4), num_partitions=2, num_microbatches=2)
+
+
+def test_a_state_that_is_handed_on_stays_with_the_one_it_comes_from():
+    def loss_fn(params, state, batch):
+        x = layers(params, batch)
+        new = {"now": x.mean(), "before": state["now"], "long before": state["before"]}
+        return jnp.mean(x**2), (new, None)
+
+    state = dict.fromkeys(("now", "before", "long before"), np.float32(0))
+    plan = pipeline.partition(loss_fn, PARAMS, batch(4), num_partitions=2, state=state)
+    held = [stage.state for stage in plan.stages]
+    assert sorted(held, key=len) == [(), (0, 1, 2)]
+    assert held[1] == (0, 1, 2), "the mean is computed last"
+
+
+def test_an_evaluation_takes_equal_micro_batches_where_sizes_are_computed_differently():
+    def loss_fn(params, batch):
+        x = layers(params, batch)
+        return jnp.mean(x - jnp.broadcast_to(x.mean(0, keepdims=True), x.shape) / 2)
+
+    plan = pipeline.partition(loss_fn, PARAMS, batch(8), num_partitions=2, num_microbatches=4)
+    structs = plan.holding.whole_structs()
+    assert follow(plan, loss_fn, structs, batch(5)).microbatches.sizes == (5,)
+    assert follow(plan, loss_fn, structs, batch(8)).microbatches.sizes == (2, 2, 2, 2)
+
+
+def test_hyperparameters_are_about_no_parameter_of_their_name():
+    """Of a checkpoint whose rank holds b1 alone: what it does not hold is empty."""
+    params = {name: jax.ShapeDtypeStruct((3,), jnp.float32) for name in ("b1", "b2", "w")}
+    here = {name: np.zeros(3 if name == "b1" else 0, np.float32) for name in params}
+    rates = {name: np.float32(0.9) for name in ("b1", "b2")}
+    state = {"hyper": rates, "mu": here, "masked": {"b1": here["b1"], "w": here["w"]}}
+    found = leaves_about(state, params, _is_of)
+    assert found == [None, None, 0, 2, 0, 1, 2]
