@@ -378,8 +378,8 @@ def test_a_number_that_one_rank_keeps_is_known_to_all():
 def test_arrays_that_are_kept_in_another_tree_stay_with_whom_they_are_about():
     def update(grads, kept, params=None):
         del params
+        norm = 1 + optax.tree.norm(kept)  # of all of them, as the step before left them
         kept = [0.9 * a + b for a, b in zip(kept, jax.tree.leaves(grads), strict=True)]
-        norm = optax.tree.norm(kept)  # of all of them
         return jax.tree.map(lambda x: x / norm, jax.tree.unflatten(tree_of(grads), kept)), kept
 
     def init(params):
