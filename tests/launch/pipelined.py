@@ -110,11 +110,15 @@ ROUNDS = {
 }
 
 
-def all_rounds():
-    """Every model in every form, with every schedule in each of them: 20 minutes on 2 cores."""
+def all_rounds(nodes):
+    """Every model with every schedule in each form that so many nodes have: an hour on 2 cores."""
     plain = [name for name in SMALL if name not in ("resnet_batch_norm", "transformer_dropout")]
     for n, name in itertools.product(range(3), plain):
         a, b, c = (("gpipe", "1f1b", "interleaved")[(n + k) % 3] for k in range(3))
+        if nodes == 8:
+            yield (8,), [Case(name, 4, 2, a, 3)]
+            yield (6, 2), [Case(name, 3, 2, b, 3), Case(name, 2, 1, c, 4)]
+            continue
         yield (4,), [Case(name, 4, 1, a, 4)]
         yield (4,), [Case(name, 2, 2, b, 3)]
         yield (3, 1), [Case(name, 3, 1, c, 4), Case(name, 1, 1, a, 4)]
@@ -293,5 +297,6 @@ def run(session, stack, rounds):
 if __name__ == "__main__":
     with contextlib.ExitStack() as stack:
         session = stack.enter_context(jdaso.Session())
-        everything = sys.argv[1:] == ["--all"]  # by hand, with 4 nodes
-        run(session, stack, list(all_rounds()) if everything else ROUNDS[session.num_nodes])
+        everything = sys.argv[1:] == ["--all"]  # by hand, with 4 nodes and with 8
+        nodes = session.num_nodes
+        run(session, stack, list(all_rounds(nodes)) if everything else ROUNDS[nodes])
