@@ -6,8 +6,8 @@
 ResNets of bottleneck blocks with pre-activation, width 16, each block written out (no scan), as a
 program that knows nothing of pipelines has them. "plan s" is tracing and cutting, "first step s"
 all from the program's start to the end of its first step, which holds all compiling. With
---limit-gb each process may have no more address space (``RLIMIT_AS``); "fits" says which of them
-trained.
+--limit-gb each process may have no more memory of its own (``RLIMIT_DATA``); "fits" says which of
+them trained.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def main():
     if _report.is_rank():
         if options.limit_gb is not None:
             limit = int(options.limit_gb * 1e9)
-            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         measure(options)
         return
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sys
 import threading
 import time
@@ -38,6 +39,9 @@ _PARTING_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 """How often a node looks whether another one sounded the alarm."""
 
+_WAITING_SECONDS = 1.0
+"""A wait looks around more often than that: one that did not for so long has ended."""
+
 _FRAMES = 8
 """How many frames of its stack a node tells that is asked where it is."""
 
@@ -56,6 +60,8 @@ class Lookout:
         patience: how long waits take.
         stopping: how all nodes agree to stop.
         places: where the programs of nodes are that were asked.
+        waits: which of them wait for others themselves.
+        waiting: what this node's program waits for, and when it last looked around meanwhile.
         phase_of: names the phase of a step.
 
     On failure: no method raises. Where the compiled step itself waits in MPI for what cannot come,
@@ -68,6 +74,8 @@ class Lookout:
         self.patience = Patience(timeout_seconds)
         self.stopping = Stopping(topology.node, topology.num_nodes, self._send_stopping)
         self.places: dict[int, str] = {}
+        self.waits: set[int] = set()
+        self.waiting: tuple[float, str] = (-math.inf, "")
         self.phase_of: Callable[[int], str] = lambda step: ""
         self._owner = threading.get_ident()
         self.failure: str | None = None
@@ -124,12 +132,13 @@ class Lookout:
             return f"{name} has ended its session"
         if silent > self.heartbeats.usual_delay_seconds:
             return f"{name} has not been heard of for {silent:.1f} s: stopped, dead, or cut off"
-        return f"{name} is alive, at {self.places.get(node, 'a place not known yet')}"
+        return f"{name} is alive, {self.places.get(node, 'at a place not known yet')}"
 
     def ask_where(self, nodes: Iterable[int]) -> None:
         """Asks nodes where their programs are; the answers come to `places`."""
         for node in nodes:
             self.places.pop(node, None)
+            self.waits.discard(node)
             self._send(node, _WHERE, b"")
 
     def stops_at(self, step: int) -> bool:
@@ -313,10 +322,10 @@ class Lookout:
                 self.heartbeats.take(payload)
                 continue
             if tag == _WHERE:
-                self._send(source, _PLACE, _where(self._owner).encode())
+                self._send(source, _PLACE, self._place().encode())
                 continue
             if tag == _PLACE:
-                self.places[source] = payload.decode(errors="replace")
+                self._take_place(source, payload.decode(errors="replace"))
                 continue
             if tag >= _STOPPING:
                 self.stopping.take(source, tag - _STOPPING, int(payload))
@@ -331,6 +340,18 @@ class Lookout:
             if tag == _FAILED and self.failure is None and not self._closed:
                 self.failure = payload.decode(errors="replace")
                 log.error("%s %s", self.topology.prefix(), self.failure)
+
+    def _place(self) -> str:
+        """What this node's program waits for, if it does, and in a second line where it is."""
+        looked, doing = self.waiting
+        waits = time.monotonic() - looked < _WAITING_SECONDS
+        return f"{doing if waits else ''}\n{_where(self._owner)}"
+
+    def _take_place(self, node: int, text: str) -> None:
+        waits, _, where = text.partition("\n")
+        if waits:
+            self.waits.add(node)
+        self.places[node] = f"and {waits}, at {where}" if waits else f"at {where}"
 
     def _watch_step(self) -> None:
         """Ends the job if the compiled step waits in MPI for what cannot come.

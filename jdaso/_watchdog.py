@@ -26,6 +26,10 @@ _LIMIT, _SILENCE = 100, 20
 _ANSWER_SECONDS = 0.4
 """How long a node that is asked where it is may take to answer."""
 
+_YIELD_SECONDS = 3.0
+"""How much longer a node waits for one that waits itself, whose limit is near too: it knows better
+what the cause is, and should say so first."""
+
 
 class Patience:
     """How long waits usually take, and so how long to wait.
@@ -103,6 +107,7 @@ class Wait:
         self._last, self.waited_seconds = time.monotonic(), 0.0
         late = lookout.heartbeats.usual_delay_seconds  # before, who has come may not be known
         self._warn_at, self._asked_at = lookout.patience.warn_seconds(kind, late), 0.0
+        self._over_at = 0.0
 
     def why_no_longer(self) -> str | None:
         """What ends the wait early, or at last; None to wait on. Warns where it is time to."""
@@ -110,11 +115,12 @@ class Wait:
         # A process that is stopped for a while has not waited meanwhile.
         self.waited_seconds, self._last = self.waited_seconds + min(now - self._last, 1.0), now
         lookout, waited = self._lookout, self.waited_seconds
+        lookout.waiting = (time.monotonic(), f"{self._doing}, for {waited:.1f} s now")
         if (why := lookout.why_wait_no_longer(waited, self._doing)) is not None:
             return why
         patience = lookout.patience
         limit = patience.limit_seconds(self._kind) if self._limit is None else self._limit
-        if waited > limit:
+        if waited > limit and not self._yields(waited):
             return (
                 f"This node {self._doing}, which did not end within {limit:g} s. {self._missing()} "
                 "Look for a node that is stuck; raise Session(timeout_seconds=...) if one is only "
@@ -127,6 +133,17 @@ class Wait:
         if waited > self._warn_at:
             self._warn(waited, limit)
         return None
+
+    def _yields(self, waited: float) -> bool:
+        """Whether, after its limit, to let others speak first; asks them where they are."""
+        lookout, late = self._lookout, self._late()
+        if not self._over_at:
+            lookout.ask_where(late)
+            self._over_at = waited
+        if any(node in lookout.waits for node in late):
+            return waited < self._over_at + _YIELD_SECONDS
+        answered = all(node in lookout.places for node in late)
+        return not answered and waited < self._over_at + _ANSWER_SECONDS
 
     def _late(self) -> list[int]:
         heartbeats = self._lookout.heartbeats

@@ -128,8 +128,14 @@ class Evaluation:
                 "which cannot be done over the partitions of a pipeline. Use an optimizer that "
                 "does not, or num_partitions=1."
             )
-        given = {v: x for v, x in zip(eqn.invars, values, strict=True) if isinstance(v, Var)}
-        outs = function_of([eqn], list(given), eqn.outvars)(*given.values())
+        if who and self.rank not in who:
+            outs = [unknown(struct_of(v)) for v in eqn.outvars]
+        elif any(bodies_of(value) for value in eqn.params.values()):
+            given = {v: x for v, x in zip(eqn.invars, values, strict=True) if isinstance(v, Var)}
+            outs = function_of([eqn], list(given), eqn.outvars)(*given.values())
+        else:
+            outs = eqn.primitive.bind(*values, **eqn.params)
+            outs = outs if eqn.primitive.multiple_results else [outs]
         return [(x, who) for x in outs]
 
     def _branch(
@@ -218,6 +224,11 @@ def _check_rows_apart(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> None
             "partitions share out its rows (layers that are stacked). Use an optimizer that does "
             "not, other boundaries, or num_partitions=1."
         )
+
+
+def unknown(struct: Any) -> np.ndarray:
+    """Stands for an array that only other ranks know: a zero, whatever its shape."""
+    return np.broadcast_to(np.zeros((), struct.dtype), struct.shape)
 
 
 def _first(column: np.ndarray, axis: int) -> Any:

@@ -42,7 +42,7 @@ def fit(
     *,
     session: Session,
     strategy: str = "data",
-    num_partitions: int = 1,
+    num_partitions: int | str = 1,
     num_replicas: int | None = None,
     num_microbatches: int | None = None,
     phases: Phases | None = None,
@@ -81,7 +81,8 @@ def fit(
             nodes of a pipeline, and as many on all nodes.
         session: the nodes.
         strategy: see above.
-        num_partitions: K; for ``"model"`` all nodes where it is 1.
+        num_partitions: K; for ``"model"`` all nodes where it is 1; for ``"hybrid"`` also
+            ``"auto"``, the fewest that divide the number of nodes and fit into their memory.
         num_replicas: R; to be checked against the nodes that there are, where given.
         num_microbatches: M, into which a batch is cut; where None 1 for ``"data"``, else 4 K.
         phases: of `jdaso.daso` between replicas; `jdaso.synchronous` where None.
@@ -127,6 +128,7 @@ def fit(
     partitions = _partitions(session, strategy, num_partitions, num_replicas)
     if num_microbatches is None and partitions == 1:
         num_microbatches = 1
+    fits = {"optimizer": optimizer, "schedule": schedule, "remat": remat, "session": session}
     pipeline = position = checkpoints = None
     begin = 0
     losses: list[np.ndarray] = []
@@ -141,8 +143,9 @@ def fit(
                 chunks=chunks,
                 state=state,
                 boundaries=boundaries,
+                **(fits if partitions == "auto" else {}),
             )
-            if session.node == 0 and partitions > 1:
+            if session.node == 0 and plan.num_partitions > 1:
                 log.info("%s The model's partitions:\n%s", session.topology.prefix(), plan)
             pipeline = Pipeline(
                 plan,
@@ -183,16 +186,22 @@ def fit(
 
 
 def _partitions(
-    session: Session, strategy: str, num_partitions: int, num_replicas: int | None
-) -> int:
-    """K, if the strategy fits the nodes."""
+    session: Session, strategy: str, num_partitions: int | str, num_replicas: int | None
+) -> int | str:
+    """K, if the strategy fits the nodes; or "auto"."""
     nodes = session.num_nodes
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}.")
+    if num_partitions == "auto":
+        if strategy != "hybrid" or num_replicas is not None:
+            raise ValueError(
+                'num_partitions="auto" leaves the number of replicas open: use strategy="hybrid" '
+                f"without num_replicas, got {strategy=}, {num_replicas=}."
+            )
+        return "auto"
     if not isinstance(num_partitions, int) or num_partitions < 1:
         raise ValueError(
-            f"num_partitions must be a number, at least 1, got {num_partitions!r}. For the fewest "
-            'that fit into memory ask jdaso.pipeline.partition(..., num_partitions="auto") first.'
+            f'num_partitions must be a number, at least 1, or "auto", got {num_partitions!r}.'
         )
     partitions = nodes if strategy == "model" and num_partitions == 1 else num_partitions
     if strategy == "data" and partitions != 1:

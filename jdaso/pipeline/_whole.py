@@ -9,11 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.extend.core import ClosedJaxpr, Literal
 
 from .._types import PyTree
-from ._evaluation import ALL, Evaluation, Gather, bodies_of
+from ._evaluation import ALL, Evaluation, Gather, bodies_of, unknown
 from ._holding import Holding
 
 
@@ -126,7 +127,7 @@ class Whole:
         """The whole tree, from this rank's."""
         leaves = jax.tree.leaves(tree)
         seen = [
-            leaf.reshape(s.shape) if self._here(k) else jnp.zeros(s.shape, leaf.dtype)
+            leaf.reshape(s.shape) if self._here(k) else unknown(s)
             for k, (leaf, s) in enumerate(zip(leaves, self._seen, strict=True))
         ]
         return jax.tree.unflatten(self._holding.tree, seen)
@@ -134,13 +135,13 @@ class Whole:
     def _own(self, tree: PyTree, like: PyTree) -> PyTree:
         """This rank's tree, from the whole one."""
         leaves = zip(jax.tree.leaves(tree), jax.tree.leaves(like), strict=True)
-        own = [x.reshape(y.shape) if y.size else jnp.zeros(y.shape, x.dtype) for x, y in leaves]
+        own = [x.reshape(y.shape) if y.size else np.zeros(y.shape, x.dtype) for x, y in leaves]
         return jax.tree.unflatten(self._holding.tree, own)
 
     def _keep(self, states: Sequence[Any]) -> Any:
         """The states to store: of what other ranks hold, an empty array."""
         kept = [
-            x if self._here(leaf) else jnp.zeros((0,), x.dtype)
+            x if self._here(leaf) else np.zeros((0,), x.dtype)
             for x, leaf in zip(states, self.leaf_of_state, strict=True)
         ]
         return jax.tree.unflatten(self._state_tree, kept)
@@ -156,7 +157,7 @@ class Whole:
             return self._optimizer.update(updates, state, params, **extra)
 
         seen_states = [
-            x if self._here(leaf) else jnp.zeros(s.shape, s.dtype)
+            x if self._here(leaf) else unknown(s)
             for x, leaf, s in zip(
                 jax.tree.leaves(state), self.leaf_of_state, self._states, strict=True
             )

@@ -31,6 +31,11 @@ EVERYONES = {
     "boundary_name": {"boundaries": ["decoder"]},
     "too_many": {"schedule": "interleaved", "chunks": 40},
     "none": {"num_partitions": 0},
+    "auto_data": {"num_partitions": "auto", "strategy": "data"},
+    "auto_replicas": {"num_partitions": "auto", "strategy": "hybrid", "num_replicas": 1},
+    "auto_never": {"num_partitions": "auto", "strategy": "hybrid"},
+    "auto": {"num_partitions": "auto", "strategy": "hybrid"},
+    "evaluation": {"strategy": "hybrid", "num_partitions": 1},
     "stuck_replica": {"strategy": "hybrid", "num_partitions": 2},
 }
 
@@ -80,6 +85,18 @@ def main(session):
     options = {"strategy": "model", "num_microbatches": 4} | EVERYONES.get(CASE, {})
     if CASE == "bits":
         options |= {"strategy": "data"}
+    if CASE in ("auto", "auto_never"):
+        # What a node has: too little for all of the model, or for any part of it.
+        example, few = next(iter(batches(node))), {"num_partitions": 1, "num_microbatches": 4}
+        whole = jdaso.pipeline.partition(loss_fn, params, example, **few)
+        (need,) = whole.memory(optimizer=optax.sgd(0.1))
+        have = need.total - 1 if CASE == "auto" else 1
+        jdaso.pipeline._partition.available_bytes = lambda devices: have
+
+        def count(step, result, pipeline, state):
+            print(f"\n{node} K={pipeline.plan.num_partitions}\n", end="", flush=True)
+
+        options["on_step"] = count
     if CASE == "plans":
         options["boundaries"] = [4 + 2 * node]
     optimizer = optax.flatten(optax.adam(0.1)) if CASE == "joins" else optax.sgd(0.1)
@@ -91,6 +108,14 @@ def main(session):
 
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         options["on_step"] = die
+    if CASE == "evaluation":
+
+        def evaluate(step, result, pipeline, state):
+            _, ys = batch = next(batches(node))
+            size = len(ys) - 2 * node
+            pipeline.evaluate(state, tuple(x[:size] for x in batch))
+
+        options["on_step"] = evaluate
     jdaso.fit(loss_fn, params, optimizer, batches(node), session=session, **options)
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import optax
 
 import jdaso
+from jdaso.checkpoint import CheckpointError
 
 FOLDER, PARTITIONS, STEPS, MODEL = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-WIDTH, LAYERS, SAMPLES, RATE = 8, 9, 16, 1e-2
+WIDTH, LAYERS, SAMPLES, PARTS, RATE = 8, 9, 16, 4, 1e-2
 
 
 def listed(params, batch):
@@ -30,42 +31,99 @@ def stacked(params, batch):
     return jnp.mean((x - y) ** 2) * params["scale"]
 
 
-def batch_of(step, replica):
-    random = np.random.default_rng((step, replica))
+def normed(params, state, batch):
+    """Each layer takes off the mean it has seen so far, as BatchNorm with running means."""
+    (x, y), seen = batch, []
+    for w, mean in zip(params["w"], state, strict=True):
+        x = jnp.tanh(x @ w) * params["scale"]
+        seen.append(0.9 * mean + 0.1 * x.mean(0))
+        x = x - seen[-1]
+    return jnp.mean((x - y) ** 2), (seen, None)
+
+
+def batch_of(step):
+    random = np.random.default_rng(step)
     return tuple(random.standard_normal((2, SAMPLES, WIDTH)).astype(np.float32))
+
+
+def momentum_in_a_list(rate):
+    """Momentum that keeps its averages in a list: a tree unlike that of the parameters."""
+
+    def init(params):
+        return [jnp.zeros_like(x) for x in jax.tree.leaves(params)]
+
+    def update(updates, state, params=None):
+        leaves, tree = jax.tree.flatten(updates)
+        state = [0.9 * mean + x for mean, x in zip(state, leaves, strict=True)]
+        return jax.tree.unflatten(tree, [-rate * mean for mean in state]), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def optimizer_of(model):
+    if model == "list_momentum":
+        return momentum_in_a_list(RATE)
+    if model == "hyperparameters":  # "b1" and "b2" are in its state beside trees of parameters
+        return optax.inject_hyperparams(optax.adam)(RATE, b1=0.8, b2=0.99, eps=1e-3)
+    return optax.chain(optax.clip_by_global_norm(0.3), optax.sgd(RATE, momentum=0.9))
+
+
+def train_alone(loss_fn, params, state, optimizer):
+    """One process: the micro-batches of each step one after the other."""
+
+    def loss_of(params, state, part):
+        if state is None:
+            return loss_fn(params, part), None
+        loss, (state, _) = loss_fn(params, state, part)
+        return loss, state
+
+    gradients, opt_state = jax.grad(loss_of, has_aux=True), optimizer.init(params)
+    for step in range(STEPS):
+        sums, size = jax.tree.map(jnp.zeros_like, params), SAMPLES // PARTS
+        for k in range(PARTS):
+            part = tuple(x[k * size : (k + 1) * size] for x in batch_of(step))
+            grads, state = gradients(params, state, part)
+            sums = jax.tree.map(lambda a, b: a + b / PARTS, sums, grads)
+        updates, opt_state = optimizer.update(sums, opt_state, params)
+        params = optax.apply_updates(params, updates)
+    return params, state
 
 
 def main(session):
     random = np.random.default_rng(0)
     layers = list(random.normal(0, 0.4, (LAYERS, WIDTH, WIDTH)).astype(np.float32))
-    loss_fn, weights = {"listed": (listed, layers), "stacked": (stacked, np.stack(layers))}[MODEL]
-    params = {"w": weights, "scale": np.float32(1)}
-    optimizer = optax.chain(optax.clip_by_global_norm(0.3), optax.sgd(RATE, momentum=0.9))
-    replicas = session.num_nodes // PARTITIONS
+    params, state = {"w": layers, "scale": np.float32(1)}, None
+    loss_fn = {"stacked": stacked, "normed": normed}.get(MODEL, listed)
+    if MODEL == "stacked":
+        params["w"] = np.stack(layers)
+    if MODEL == "normed":
+        state = [np.zeros(WIDTH, np.float32)] * LAYERS
+    optimizer = optimizer_of(MODEL)
     result = jdaso.fit(
         loss_fn,
         params,
         optimizer,
-        [batch_of(step, 0) for step in range(STEPS)],
+        [batch_of(step) for step in range(STEPS)],
         session=session,
         strategy="hybrid",  # the replicas have the same batches: how many there are changes nothing
         num_partitions=PARTITIONS,
-        num_microbatches=4,
+        num_microbatches=PARTS,
+        state=state,
         folder=FOLDER,
         every_steps=1,
     )
-    state, expected = optimizer.init(params), params
-    for step in range(STEPS):
-        joined = [np.concatenate(x) for x in zip(*[batch_of(step, 0)] * replicas, strict=True)]
-        grads = jax.grad(loss_fn)(expected, tuple(joined))
-        updates, state = optimizer.update(grads, state, expected)
-        expected = optax.apply_updates(expected, updates)
-    leaves = zip(jax.tree.leaves(result.params), jax.tree.leaves(expected), strict=True)
-    off = max(float(np.abs(a - np.asarray(b)).max()) for a, b in leaves) / RATE
+    expected = train_alone(loss_fn, params, state, optimizer)
+    found = (result.params, result.state)
+    leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    off = max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in leaves) / RATE
     if session.node == 0:
         print(f"{len(result.history)} steps, off by {off:.2e}")
 
 
 if __name__ == "__main__":
-    with jdaso.Session() as session:
-        main(session)
+    with jdaso.Session(timeout_seconds=30) as session:
+        try:
+            main(session)
+        except CheckpointError as error:
+            print(f"\n{session.node} CheckpointError {error}\n", end="", flush=True)
+            raise

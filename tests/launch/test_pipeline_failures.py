@@ -26,7 +26,10 @@ WRONG_EVERYWHERE = {
     "side_effects": r"ValueError loss_fn has side effects",
     "boundaries": r"ValueError boundaries must be 1 rising places within 1\.\.\d+ .*\[99\]",
     "boundary_name": r"ValueError Nothing in the loss is named 'decoder'",
-    "none": r"ValueError num_partitions must be a number, at least 1, got 0",
+    "none": r'ValueError num_partitions must be a number, at least 1, or "auto", got 0',
+    "auto_data": r"ValueError num_partitions=.auto. leaves .* got strategy='data'",
+    "auto_replicas": r'ValueError num_partitions="auto" leaves .* num_replicas=1',
+    "auto_never": r"ValueError With num_partitions=2 the largest stage still needs",
     "joins": r"NotImplementedError The optimizer joins arrays",
 }
 
@@ -35,6 +38,7 @@ WRONG_ON_ONE = {
     "bits": r"NodeError .*bits of leaf \['w'\]\[0\]: node 1",
     "shapes": r"(ValueError The plan was made for batches|NodeError .*The plan was made for)",
     "raise": r"(KeyError 'boom'|NodeError .*node 1 .*boom)",
+    "evaluation": r"NodeError .*The nodes disagree on the shapes of the batch: node 1 has",
     "stuck": r"NodeError .*(Not arrived: node 1|node 0 on host)",
     "short": r"NodeError .*did not end within 6 s. Not arrived: node \d",
 }
@@ -101,6 +105,12 @@ def test_no_node_of_a_pipeline_can_be_spared():
     assert set(told) == {0, 1}, done.stdout
     for _, text in told.values():
         assert re.search(r'ValueError on_death="shrink" .* 2 partitions none can be spared', text)
+
+
+def test_auto_takes_the_fewest_partitions_that_fit():
+    done = mpirun(2, [SCRIPT, "auto"], quick_compiling=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert set(re.findall(r"^(\d) K=(\d)$", done.stdout, re.M)) == {("0", "2"), ("1", "2")}
 
 
 def test_without_a_fault_it_ends():

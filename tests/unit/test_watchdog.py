@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from jdaso import _heartbeat, _watchdog
+from jdaso import _heartbeat, _lookout, _watchdog
 from jdaso._heartbeat import CALLS, STARTED, Heartbeats
 from jdaso._lookout import Lookout
 from jdaso._topology import Topology
@@ -121,11 +121,55 @@ def test_a_node_that_is_alive_says_where_it_is(clock, caplog):
     lookout.patience.note("exchange", 0.1)
     lookout.heartbeats.table[:2, STARTED] = 37
     wait = wait_on(lookout)
-    lookout.ask_where = lambda nodes: lookout.places.update({2: "train.py:7 in load"})
+    lookout.ask_where = lambda nodes: lookout._take_place(2, "\ntrain.py:7 in load")
     for _ in range(15):
         lookout.heartbeats._heard[2] = clock.now
         pass_time(clock, wait, 0.1)
     assert "node 2 (host c) is alive, at train.py:7 in load" in caplog.text
+
+
+def answers(lookout, node, text):
+    """Lets a node be alive, and answer so when it is asked where it is."""
+    lookout.heartbeats._heard[node] = math.inf
+    lookout.ask_where = lambda nodes: lookout._take_place(node, text)
+
+
+def test_after_the_limit_who_waits_itself_may_speak_first(clock):
+    lookout = lookout_of_three(timeout_seconds=5.0)
+    lookout.heartbeats.table[:2, STARTED] = 37
+    answers(lookout, 2, "waits for its replica, for 4.0 s now\nwait.py:7 in take")
+    wait = wait_on(lookout)
+    assert pass_time(clock, wait, 5.0 + _watchdog._YIELD_SECONDS - 0.2) is None
+    lookout.failure = "node 2: its replica is stuck."
+    assert pass_time(clock, wait, 0.1) == "node 2: its replica is stuck."
+
+
+def test_if_it_says_nothing_this_node_says_what_it_knows_of_it(clock):
+    lookout = lookout_of_three(timeout_seconds=5.0)
+    lookout.heartbeats.table[:2, STARTED] = 37
+    answers(lookout, 2, "waits for its replica, for 4.0 s now\nwait.py:7 in take")
+    why = pass_time(clock, wait_on(lookout), 5.4 + _watchdog._YIELD_SECONDS)
+    assert "alive, and waits for its replica, for 4.0 s now, at wait.py:7 in take." in why
+
+
+def test_one_that_does_not_wait_is_named_at_the_limit(clock):
+    lookout = lookout_of_three(timeout_seconds=5.0)
+    lookout.heartbeats.table[:2, STARTED] = 37
+    answers(lookout, 2, "\ntrain.py:7 in load")
+    assert "alive, at train.py:7 in load." in pass_time(clock, wait_on(lookout), 5.2)
+
+
+def test_what_a_wait_is_for_is_told_to_those_who_ask(clock, monkeypatch):
+    monkeypatch.setattr(_lookout, "time", clock)
+    lookout = lookout_of_three()
+    assert lookout._place().startswith("\n")
+    wait = wait_on(lookout)
+    pass_time(clock, wait, 2.0)
+    first, where = lookout._place().split("\n")
+    assert first == "waits for the exchange started at step 36, for 2.0 s now"
+    assert "in test_what_a_wait_is_for" in where
+    clock.now += 2.0  # it has ended: it looks around no more
+    assert lookout._place().startswith("\n")
 
 
 def test_it_is_said_again_when_the_wait_has_doubled(clock, caplog):
