@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -54,6 +55,21 @@ def mpi_command(
         if os.geteuid() == 0:
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return [mpiexec, *options, *command], environment
+
+
+def with_files_in(
+    folder: str, command: Sequence[str], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns the environment with which Open MPI's launcher keeps its files in `folder`.
+
+    It keeps them under the folder of temporary files otherwise, by its process id. One that is
+    killed leaves them there, and the next to get the same id then refuses to start ("The PMIx
+    server's listener thread failed to start"). What the user has chosen is left as it is.
+    """
+    setting = "prte_local_tmpdir_base"
+    if any("prte_tmpdir_base" in x or setting in x for x in (*environment, *command)):
+        return dict(environment)
+    return {**environment, f"PRTE_MCA_{setting}": folder}
 
 
 _print_at_once = partial(print, flush=True)
@@ -148,9 +164,10 @@ def termination_raises() -> Iterator[None]:
 def _children(
     command: Sequence[str], environment: Mapping[str, str], pipe: int | None = subprocess.PIPE
 ) -> Iterator[subprocess.Popen]:
+    folder = tempfile.mkdtemp(prefix="jdaso-launch-")
     process = subprocess.Popen(
         list(command),
-        env=dict(environment),
+        env=with_files_in(folder, command, environment),
         stdin=subprocess.DEVNULL,
         stdout=pipe,
         stderr=pipe,
@@ -168,3 +185,4 @@ def _children(
         with contextlib.suppress(ProcessLookupError):  # whatever of its group is still there
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        shutil.rmtree(folder, ignore_errors=True)

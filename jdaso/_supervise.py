@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ._deaths import LAUNCH, PATH, Deaths
+from ._launch import with_files_in
 from ._types import STOPPED_STATUS
 
 _LEAST_PAUSE, _MOST_PAUSE = 1.0, 30.0
@@ -117,7 +118,7 @@ class Supervisor:
         try:
             self._process = subprocess.Popen(
                 command,
-                env=os.environ | {LAUNCH: launch, PATH: path},
+                env=with_files_in(folder, command, os.environ | {LAUNCH: launch, PATH: path}),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

