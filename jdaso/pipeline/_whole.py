@@ -182,8 +182,20 @@ class Whole:
         outs = self._known_to_all(evaluation, outs)
         made, new_state = jax.tree.unflatten(jax.tree.structure(shapes), [x for x, _ in outs])
         result = self._own(made, updates), self._keep(jax.tree.leaves(new_state))
-        # So that a message is not dropped on the rank that happens not to use what it brings.
-        return jax.lax.optimization_barrier((result, evaluation.turn))[0]
+        return _after(evaluation.turn, result)
+
+
+def _after(turn: Any, result: PyTree) -> PyTree:
+    """`result`, which needs `turn`: a rank sends messages though it may not use what they bring.
+
+    One array is tied to it, not all: a barrier over n arrays costs the compiler n * n.
+    """
+    if not isinstance(turn, jax.Array):  # no message
+        return result
+    leaves, tree = jax.tree.flatten(result)
+    k = min(range(len(leaves)), key=lambda k: np.size(leaves[k]) or np.inf)
+    leaves[k], _ = jax.lax.optimization_barrier((leaves[k], turn))
+    return jax.tree.unflatten(tree, leaves)
 
 
 _BY_POSITION = ("iota", "random_bits", "threefry2x32", "rng_bit_generator")
