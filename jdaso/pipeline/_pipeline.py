@@ -20,6 +20,7 @@ from ._follow import follow
 from ._grid import Grid
 from ._mail import Mail
 from ._measured import example
+from ._nonempty import NonEmpty
 from ._plan import Plan
 from ._run import Place, Run, StepResult
 from ._schedule import Action, make_schedule
@@ -100,7 +101,7 @@ class Pipeline:
             self._tx = synchronous(inner, **common)
         else:
             self._tx = daso(inner, phases=phases, **common)
-        self._update = jax.jit(self._update_params, donate_argnums=(0, 1))
+        self._update = NonEmpty(self._update_params)
 
     def init(self, params: PyTree, state: PyTree = None) -> PipelineState:
         """The state of the first step.
@@ -136,7 +137,7 @@ class Pipeline:
         grads = self.plan.holding.join(run.gradients(), self._place.rank, jnp)
         result = run.result()
         loss = jnp.asarray(result.loss, jnp.float32)
-        params, opt_state = self._update(state.params, state.opt_state, grads, loss)
+        params, opt_state = self._update((state.params, state.opt_state), (grads, loss))
         self._steps += 1
         return PipelineState(params, opt_state, run.state()), result
 
@@ -208,7 +209,8 @@ class Pipeline:
         mail.drain()
         return jax.tree.unflatten(tree, whole)
 
-    def _update_params(self, params: PyTree, opt_state: Any, grads: PyTree, loss: Any) -> Any:
+    def _update_params(self, given_up: Any, kept: Any) -> tuple[PyTree, optax.OptState]:
+        (params, opt_state), (grads, loss) = given_up, kept
         updates, opt_state = self._tx.update(grads, opt_state, params, value=loss)
         return optax.apply_updates(params, updates), opt_state
 
