@@ -90,7 +90,7 @@ install() {
 say "installing jdaso and what it needs into ${venv##*/}"
 constraints=$venv/constraints.txt
 echo "jax<=$(cat jdaso/_latest_jax_version.txt)" >"$constraints"
-install --constraint "$constraints" --editable ".[$mpi,flax,plots,train,dev]" ||
+install --constraint "$constraints" --editable ".[$mpi,flax,metrics,plots,train,dev]" ||
     die "the packages could not be installed: see the messages above and $log"
 
 # --- mpi4jax, compiled against this environment's MPI ---------------------------------------------
