@@ -136,10 +136,11 @@ def is_ready(value: Any) -> bool:
 def plain(value: Any) -> Any:
     """A NumPy scalar as Python's; numbers that JSON lacks by name: "NaN", "Infinity"."""
     if isinstance(value, np.ndarray | np.generic):
-        kind, narrow = value.dtype.kind, value.dtype.itemsize <= 4
-        value = value.reshape(()).tolist() if kind in "biu" else float(value.reshape(()))
-        if kind not in "biu" and narrow and math.isfinite(value):
-            value = float(f"{value:.9g}")  # all that float32 knows
+        value = np.asarray(value).reshape(())
+        if value.dtype.kind not in "biu" and value.dtype.itemsize <= 4:
+            value = float(str(value.astype(np.float32)))  # the shortest that float32 reads back
+        else:
+            value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -12,7 +12,7 @@ from ._html import Element, element
 from ._series import Thinned, thin
 
 WIDTH, HEIGHT = 360, 230
-LEFT, RIGHT, TOP, BOTTOM = 52, 352, 10, 190
+LEFT, RIGHT, TOP, BOTTOM = 64, 352, 10, 190
 DASHES = ("none", "7 3", "2 2", "9 3 2 3", "4 2 1 2 1 2", "1 3")
 COLOURS = 6
 _MARKS = 80  # drawn of each run and kind

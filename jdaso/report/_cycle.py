@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,8 +55,9 @@ def cycle_chart(run: Run) -> Element | None:
         for row in dict.fromkeys(row for row, _ in ROWS.values()):
             if here := [bar for bar in mine if ROWS[bar.name][0] == row]:
                 rows += [element("span", f"node {node}, {row}"), lane(here, node, row, begin, end)]
-    scale = [element("span", f"{short(width * part / 4)} ms") for part in range(5)]
-    names = dict.fromkeys(ROWS[bar.name] for bar in bars)
+    scale = [element("span", f"{short(round(width * part / 2, 1))} ms") for part in range(3)]
+    there = {ROWS[bar.name] for bar in bars}
+    names = [kind for kind in dict.fromkeys(ROWS.values()) if kind in there]
     left_out = len(nodes) - _MOST_NODES
     return element(
         "figure",
@@ -96,8 +98,8 @@ def lane(bars: Sequence[Bar], node: int, row: str, begin: float, end: float) -> 
 def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
     """Begin and end: an exchange's start and the next one's, with a little before and after.
 
-    The middle one of those that the first node recorded; of blocking means where there are no
-    exchanges.
+    The one of median length of those that the first node recorded; of blocking means where there
+    are no exchanges.
     """
     for name in ("exchange", "mean"):
         some = [bar for bar in bars if bar.name == name]
@@ -108,8 +110,8 @@ def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
         if len(starts) == 1:
             begin, end = starts[0]
         else:
-            middle = (len(starts) - 1) // 2
-            begin, end = starts[middle][0], starts[middle + 1][0]
+            cycles = [(a[0], b[0]) for a, b in itertools.pairwise(starts)]
+            begin, end = sorted(cycles, key=lambda cycle: cycle[1] - cycle[0])[len(cycles) // 2]
         room = 0.06 * (end - begin) or 1e-6
         return begin - room, end + room
     return None
