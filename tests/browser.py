@@ -50,13 +50,9 @@ class Browser:
         # The browser reads commands from its file 3 and writes answers to its file 4.
         command = [find_browser(), *OPTIONS, "--remote-debugging-pipe"]
         command += [f"--user-data-dir={self._profile.name}", "about:blank"]
-        shell = ["sh", "-c", f'exec "$@" 3<&{to_read} 4>&{to_write}', "sh", *command]
+        shell = ["sh", "-c", 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null', "sh", *command]
         self._process = subprocess.Popen(
-            shell,
-            pass_fds=(to_read, to_write),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            shell, stdin=to_read, stdout=to_write, stderr=subprocess.DEVNULL
         )
         os.close(to_read)
         os.close(to_write)

@@ -79,7 +79,8 @@ class Recorder:
         self._session, self._phases, self._settings = session, phases, dict(settings or {})
         name = f"node-{session.node:05}"
         self._board = open_tensorboard(Path(folder, "tensorboard", name)) if tensorboard else None
-        self._began, self._before = time.perf_counter(), session.stats
+        self._began, self._time = time.perf_counter(), time.time()  # one moment on both clocks
+        self._before = session.stats
         self._told_settings = self._closed = False
         self._writer = Writer(Path(folder, f"{name}.jsonl"), self._show)
         self._writer.put_now(self._header())
@@ -152,7 +153,7 @@ class Recorder:
         phases = None if self._phases is None else dataclasses.asdict(self._phases)
         return {
             "kind": "run",
-            "time": time.time(),
+            "time": self._time,
             "node": session.node,
             "num_nodes": session.num_nodes,
             "host": session.topology.host,

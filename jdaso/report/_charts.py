@@ -11,8 +11,8 @@ import numpy as np
 from ._html import Element, element
 from ._series import Thinned, thin
 
-WIDTH, HEIGHT = 360, 230
-LEFT, RIGHT, TOP, BOTTOM = 64, 352, 10, 190
+WIDTH, HEIGHT = 340, 230
+LEFT, RIGHT, TOP, BOTTOM = 66, 332, 10, 188
 DASHES = ("none", "7 3", "2 2", "9 3 2 3", "4 2 1 2 1 2", "1 3")
 COLOURS = 6
 _MARKS = 80  # drawn of each run and kind
@@ -125,7 +125,8 @@ def line_chart(
 
 def figure(title: str, *children: Element | None) -> Element:
     """A chart with its title."""
-    return element("figure", element("figcaption", title), *children, class_="card")
+    caption = element("figcaption", title)
+    return element("figure", caption, *children, class_="card", aria_label=title)
 
 
 def svg(label: str, children: Sequence[Element]) -> Element:
@@ -142,7 +143,7 @@ def frame(axes: Axes) -> list[Element]:
             element("line", x1=LEFT, x2=RIGHT, y1=y, y2=y, class_="grid"),
             element("text", short(value), x=LEFT - 6, y=y + 4, class_="end"),
         ]
-    for value in ticks(*axes.x, most=5):
+    for value in ticks(*axes.x):
         x = round(axes.at_x(value), 1)
         made += [
             element("line", x1=x, x2=x, y1=BOTTOM, y2=BOTTOM + 4, class_="axis"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ._charts import legend, patch, short
+from ._charts import figure, legend, patch, short
 from ._html import Element, element
 from ._runs import Run
 
@@ -56,18 +56,15 @@ def cycle_chart(run: Run) -> Element | None:
             if here := [bar for bar in mine if ROWS[bar.name][0] == row]:
                 rows += [element("span", f"node {node}, {row}"), lane(here, node, row, begin, end)]
     scale = [element("span", f"{short(round(width * part / 2, 1))} ms") for part in range(3)]
+    axis = element("div", scale, class_="scale")
     there = {ROWS[bar.name] for bar in bars}
     names = [kind for kind in dict.fromkeys(ROWS.values()) if kind in there]
     left_out = len(nodes) - _MOST_NODES
-    return element(
-        "figure",
-        element("figcaption", f"A cycle: {run.name}"),
-        element(
-            "div", rows, element("span", ""), element("div", scale, class_="scale"), class_="lanes"
-        ),
+    return figure(
+        f"A cycle: {run.name}",
+        element("div", rows, element("span"), axis, class_="lanes"),
         legend([(_kind(row, style), patch(f"bar s{style}")) for row, style in names]),
         element("p", f"{left_out} more nodes are left out.") if left_out > 0 else None,
-        class_="card",
     )
 
 
