@@ -42,12 +42,13 @@ class Sign(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """The ranges of a chart, and what its axes are called."""
+    """The ranges of a chart, and what its axes are called; upwards it may be logarithmic."""
 
     x_label: str
     y_label: str
     x: tuple[float, float]
     y: tuple[float, float]
+    log: bool = False
 
     def at_x(self, value: float) -> float:
         """Where a value is drawn."""
@@ -55,7 +56,14 @@ class Axes(NamedTuple):
 
     def at_y(self, value: float) -> float:
         """The same, upwards."""
-        return BOTTOM - (value - self.y[0]) / (self.y[1] - self.y[0]) * (BOTTOM - TOP)
+        low, high = self.y
+        if self.log:
+            value, low, high = math.log10(value), math.log10(low), math.log10(high)
+        return BOTTOM - (value - low) / (high - low) * (BOTTOM - TOP)
+
+    def y_ticks(self) -> list[float]:
+        """Where the grid is."""
+        return log_ticks(*self.y) if self.log else ticks(*self.y)
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -71,6 +79,19 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """1, 2 and 5 times the powers of ten within low..high; where these are too many, fewer.
+
+    >>> log_ticks(0.15, 3.0)
+    [0.2, 0.5, 1.0, 2.0]
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    powers = [float(f"1e{power}") for power in range(first, last + 1)]
+    fine = [m * power for power in powers for m in (1, 2, 5) if low <= m * power <= high]
+    coarse = [power for power in powers if low <= power <= high]
+    return fine if len(fine) <= most else coarse[:: math.ceil(len(coarse) / most)]
 
 
 def short(value: float) -> str:
@@ -98,6 +119,17 @@ def padded(values: Sequence[float], *, from_zero: bool = False) -> tuple[float, 
         low = min(low, 0.0)
     room = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
     return low if from_zero else low - room, high + room
+
+
+def scalar_axes(lines: Sequence[Line], x_label: str, y_label: str) -> Axes:
+    """Axes that hold all lines; logarithmic where their numbers are positive and far apart."""
+    low = min(float(line.points.low.min()) for line in lines)
+    high = max(float(line.points.high.max()) for line in lines)
+    axes = axes_of(lines, x_label, y_label)
+    if not low > 0 or high / low < 10:
+        return axes
+    room = (high / low) ** 0.04
+    return axes._replace(y=(low / room, high * room), log=True, y_label=f"{y_label}, log scale")
 
 
 def axes_of(lines: Sequence[Line], x_label: str, y_label: str, *, from_zero: bool = False) -> Axes:
@@ -137,7 +169,7 @@ def svg(label: str, children: Sequence[Element]) -> Element:
 def frame(axes: Axes) -> list[Element]:
     """Grid, ticks and names of the axes."""
     made = []
-    for value in ticks(*axes.y):
+    for value in axes.y_ticks():
         y = round(axes.at_y(value), 1)
         made += [
             element("line", x1=LEFT, x2=RIGHT, y1=y, y2=y, class_="grid"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ._charts import Sign, axes_of, line_chart, lines_of, short, table
+from ._charts import Sign, axes_of, line_chart, lines_of, scalar_axes, short, table
 from ._cycle import cycle_chart
 from ._html import Element, element, text_of
 from ._phases import phase_chart, time_charts
@@ -90,7 +90,7 @@ def scalar_charts(runs: Sequence[Run]) -> list[tuple[str, list[Element]]]:
                 label = "steps" if against == "step" else against
                 title = f"{name[:1].upper()}{name[1:]} against {label}"
                 signs = [sign for k, run in enumerate(runs) for sign in _signs(run, k, against)]
-                charts.append(line_chart(title, axes_of(lines, label, name), lines, signs))
+                charts.append(line_chart(title, scalar_axes(lines, label, name), lines, signs))
         if charts:
             found.append((f"{name[:1].upper()}{name[1:]}", _grid(charts)))
     return found

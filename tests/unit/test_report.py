@@ -12,7 +12,7 @@ from recorded import STATS, header, step, write_run
 
 from jdaso.cli import main
 from jdaso.report import ReportError, make_page, read_run, thin
-from jdaso.report._charts import short, ticks
+from jdaso.report._charts import log_ticks, short, ticks
 from jdaso.report._cycle import bars_of, cycle_of
 from jdaso.report._phases import phase_spans
 from jdaso.report._series import of_run, over_nodes
@@ -201,3 +201,21 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
 def test_a_run_without_numbers_of_its_own_still_has_a_page(tmp_path):
     page = make_page([read_run(write_run(tmp_path, [[header(0), step(1)]]))])
     assert "Nodes of" in page and "Loss" not in page
+
+
+@given(st.floats(1e-12, 1e12), st.floats(10.0, 1e12))
+def test_log_ticks_are_round_within_the_range_and_few(low, ratio):
+    found = log_ticks(low, low * ratio)
+    assert 1 <= len(found) <= 7 and found == sorted(set(found))
+    assert all(low <= value <= low * ratio for value in found)
+    assert {f"{value:e}".partition("e")[0] for value in found} <= {
+        "1.000000", "2.000000", "5.000000"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("losses", "log"), [([5.0, 0.1], True), ([5.0, 1.0], False), ([5, 0], False)]
+)
+def test_a_loss_that_falls_far_is_drawn_on_a_log_scale(losses, log, tmp_path):
+    rows = [header(0), *(step(n, loss=loss) for n, loss in enumerate(losses, 1))]
+    assert ("loss, log scale" in make_page([read_run(write_run(tmp_path, [rows]))])) == log
