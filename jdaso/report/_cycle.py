@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ._charts import figure, legend, patch, short
+from ._axes import short
+from ._charts import figure, legend, patch
 from ._html import Element, element
 from ._runs import Run
 

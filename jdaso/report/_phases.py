@@ -6,24 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ._charts import (
-    BOTTOM,
-    TOP,
-    Axes,
-    Line,
-    axes_of,
-    figure,
-    frame,
-    legend,
-    line_chart,
-    lines_of,
-    look,
-    numbers,
-    patch,
-    path,
-    svg,
-    swatch,
-)
+from ._axes import BOTTOM, TOP, Axes, Line, axes_of, lines_of
+from ._charts import figure, frame, legend, line_chart, look, numbers, patch, path, svg, swatch
 from ._html import Element, element
 from ._runs import Node, Run
 from ._series import BINS, Thinned, over_nodes, thin

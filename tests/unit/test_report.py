@@ -12,7 +12,7 @@ from recorded import STATS, header, step, write_run
 
 from jdaso.cli import main
 from jdaso.report import ReportError, make_page, read_run, thin
-from jdaso.report._charts import log_ticks, short, ticks
+from jdaso.report._axes import log_ticks, short, ticks
 from jdaso.report._cycle import bars_of, cycle_of
 from jdaso.report._phases import phase_spans
 from jdaso.report._series import of_run, over_nodes
