@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..report import ReportError, make_page, read_run
+from ..report import ReportError, counted, make_page, read_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     for run in runs:
         steps = max(node.last("step") for node in run.nodes)
-        damaged = f", {len(run.damaged)} damaged rows left out" if run.damaged else ""
-        print(f"{run.name}: {len(run.nodes)} nodes, {steps:.0f} steps{damaged}")
+        damaged = f", {counted(len(run.damaged), 'damaged row')} left out" if run.damaged else ""
+        nodes = counted(len(run.nodes), "node")
+        print(f"{run.name}: {nodes}, {counted(int(steps), 'step')}{damaged}")
         for text in run.damaged[:3]:
             print(f"  {text}", file=sys.stderr)
     print(f"{arguments.output}: {len(page) / 1e3:.0f} kB. Open it in a browser.")

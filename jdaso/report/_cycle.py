@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ._axes import short
 from ._charts import figure, legend, patch
 from ._html import Element, element
-from ._runs import Run
+from ._runs import Run, counted
 
 ROWS = {
     "step": ("steps", 0),
@@ -65,7 +65,7 @@ def cycle_chart(run: Run) -> Element | None:
         f"A cycle: {run.name}",
         element("div", rows, element("span"), axis, class_="lanes"),
         legend([(_kind(row, style), patch(f"bar s{style}")) for row, style in names]),
-        element("p", f"{left_out} more nodes are left out.") if left_out > 0 else None,
+        element("p", f"Left out: {counted(left_out, 'more node')}.") if left_out > 0 else None,
     )
 
 

@@ -10,7 +10,7 @@ from ._charts import Sign, line_chart
 from ._cycle import cycle_chart
 from ._html import Element, element, text_of
 from ._phases import phase_chart, time_charts
-from ._runs import ReportError, Run
+from ._runs import ReportError, Run, counted
 from ._series import of_run
 from ._tables import about, marks_tables, nodes_table, summary_table
 
@@ -121,8 +121,8 @@ def _signs(run: Run, style: int, against: str) -> list[Sign]:
 def _told(runs: Sequence[Run]) -> str:
     damaged = sum(len(run.damaged) for run in runs)
     names = ", ".join(run.name for run in runs)
-    said = f"{len(runs)} {'runs' if len(runs) > 1 else 'run'}: {names}."
-    return said + (f" {damaged} damaged rows were left out." if damaged else "")
+    said = f"{counted(len(runs), 'run')}: {names}."
+    return said + (f" Left out: {counted(damaged, 'damaged row')}." if damaged else "")
 
 
 def _contents(sections: Sequence[tuple[str, str, Sequence[Element]]]) -> Element:

@@ -138,7 +138,7 @@ def read_node(path: Path, damaged: list[str]) -> Node | None:
         with path.open(encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, start=1):
                 try:
-                    _take(json.loads(line), parts)
+                    _take(json.loads(line.rstrip("\n")), parts)
                 except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                     why = str(error).partition("\n")[0]
                     damaged.append(f"{path.name}, line {number}: {why}")
@@ -206,6 +206,11 @@ def _take(row: Any, parts: list[_Part]) -> None:
         part.ended = True
     else:
         raise ValueError(f"its kind is {kind!r}")
+
+
+def counted(number: int, what: str) -> str:
+    """1 node, 2 nodes."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def number_of(value: Any) -> float:

@@ -9,7 +9,7 @@ from jaxtyping import Float64
 
 from ._runs import Run
 
-BINS = 240
+BINS = 100
 
 Series = Float64[np.ndarray, " points"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from ._axes import short
 from ._charts import table
 from ._html import Element, element
-from ._runs import Mark, Node, Run
+from ._runs import Mark, Node, Run, counted
 from ._series import of_run
 
 _MOST_ROWS = 200
@@ -105,7 +105,7 @@ def about(run: Run) -> Element:
         "details",
         element("summary", f"{run.name}: settings, versions, damaged rows"),
         table(f"Settings of {run.name}", ["setting", "value"], rows),
-        element("p", f"{len(run.damaged)} rows were left out:") if run.damaged else None,
+        element("p", f"Left out: {counted(len(run.damaged), 'row')}.") if run.damaged else None,
         damaged if run.damaged else None,
         class_="wide",
     )
