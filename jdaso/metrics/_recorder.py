@@ -32,8 +32,9 @@ class Recorder:
     """Writes what this node does to ``folder/node-00003.jsonl``, one JSON object a line.
 
     A row of kind ``"run"`` comes first; then ``"settings"``, ``"step"``, ``"checkpoint"`` and
-    ``"fault"``; at the end ``"events"``, the latest of the session's timeline, and ``"end"``. A run
-    that is started again appends; ``python -m jdaso report`` joins the parts.
+    ``"fault"``; where the cycling phase ends, and at the end, ``"events"``, the latest of the
+    session's timeline; and ``"end"``. A run that is started again appends; ``python -m jdaso
+    report`` joins the parts.
 
     Numbers on a device are kept there until they are ready and written by a thread, so that a step
     does not wait for them. What jdaso's checkpoints and `jdaso.faults` do is recorded by itself.
@@ -82,6 +83,7 @@ class Recorder:
         self._began, self._time = time.perf_counter(), time.time()  # one moment on both clocks
         self._before = session.stats
         self._told_settings = self._closed = False
+        self._last_phase, self._last_event = "", self._began
         self._writer = Writer(Path(folder, f"{name}.jsonl"), self._show)
         self._writer.put_now(self._header())
         session.observers.append(self._note)
@@ -105,7 +107,11 @@ class Recorder:
             self._told_settings = True
             self._writer.put({"kind": "settings", "settings": plain_facts(facts)})
         row = {"kind": "step", "step": int(step), "seconds": self._seconds()}
-        self._writer.put(row | self._phase(int(step) - 1, opt_state) | self._totals() | scalars)
+        row |= self._phase(int(step) - 1, opt_state)
+        if self._last_phase == "cycling" != row.get("phase"):
+            self._put_events()  # before those of a long cool-down take their place
+        self._last_phase = row.get("phase", "")
+        self._writer.put(row | self._totals() | scalars)
 
     def checkpoint(self, step: int) -> None:
         """Notes a checkpoint of your own; those of `jdaso.checkpoint` are noted by themselves."""
@@ -139,7 +145,7 @@ class Recorder:
             return
         self._closed = True
         self._session.observers.remove(self._note)
-        self._writer.put({"kind": "events", "events": self._events()})
+        self._put_events()
         if limit_seconds is None:
             self._writer.put({"kind": "end", "seconds": self._seconds()} | self._totals())
         self._writer.close(_LIMIT_SECONDS if limit_seconds is None else limit_seconds)
@@ -196,14 +202,18 @@ class Recorder:
         row = {"kind": kind, "step": step, "seconds": self._seconds()}
         self._writer.put_now(row | ({"text": text} if text else {}))
 
-    def _events(self) -> list[dict[str, Any]]:
+    def _put_events(self) -> None:
+        """The latest events of the session's timeline that were not written yet."""
+        latest = list(self._session.timeline.events)[-_EVENTS:]
+        fresh = [event for event in latest if event.end_seconds > self._last_event]
         events = []
-        for event in list(self._session.timeline.events)[-_EVENTS:]:
+        for event in fresh:
             fields = event._asdict()
             begin, end = fields.pop("begin_seconds"), fields.pop("end_seconds")
             fields |= {"begin": round(begin - self._began, 6), "end": round(end - self._began, 6)}
             events.append({name: value for name, value in fields.items() if value is not None})
-        return events
+        self._last_event = max([self._last_event, *(event.end_seconds for event in fresh)])
+        self._writer.put({"kind": "events", "events": events})
 
     def _show(self, row: Row) -> None:
         """The row in TensorBoard."""

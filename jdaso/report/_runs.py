@@ -201,7 +201,7 @@ def _take(row: Any, parts: list[_Part]) -> None:
         seconds = number_of(row["seconds"])
         part.marks.append(Mark(kind, part.node, step, seconds, str(row.get("text", ""))))
     elif kind == "events":
-        part.events = [event for event in row["events"] if is_event(event)]
+        part.events += [event for event in row["events"] if is_event(event)]
     elif kind == "end":
         part.ended = True
     else:

@@ -53,7 +53,7 @@ def test_a_row_for_each_step_with_phase_b_s_and_the_numbers(tmp_path):
         with Recorder(tmp_path, session, settings={"rate": 0.1}) as recorder:
             losses = train(session, recorder)
     kinds = [row["kind"] for row in rows_in(tmp_path)]
-    assert kinds == ["run", "settings", *["step"] * 10, "events", "end"]
+    assert kinds == ["run", "settings", *["step"] * 8, "events", *["step"] * 2, "events", "end"]
     run, settings = rows_in(tmp_path)[:2]
     assert run["num_nodes"] == 1 and run["settings"] == {"rate": 0.1} and run["devices"]
     assert "total_steps=10" in settings["settings"]["1"]["phases"]
@@ -150,6 +150,20 @@ def test_a_run_that_is_started_again_appends_behind_a_torn_row(tmp_path):
         path.write_bytes(path.read_bytes()[:-4])
     lines = path.read_text().splitlines()
     assert sum(line.startswith('{"kind":"run"') for line in lines) == 2
+
+
+def test_events_are_written_once_and_those_of_cycling_outlive_the_cool_down(tmp_path):
+    with jdaso.Session() as session, Recorder(tmp_path, session, PHASES) as recorder:
+        for n in range(10):
+            name = "exchange" if PHASES.name(n) == "cycling" else "mean"
+            for _ in range(2 if n < 9 else 3000):
+                session.timeline.record(name, n, recorder._began)
+            recorder.step(n + 1)
+    cycling, rest = (row["events"] for row in rows_in(tmp_path, kind="events"))
+    names = [event["name"] for event in cycling]
+    assert names == ["mean"] * 4 + ["exchange"] * 12 + ["mean"] * 2
+    assert {event["name"] for event in rest} == {"mean"} and len(rest) == 1000
+    assert min(event["end"] for event in rest) > max(event["end"] for event in cycling)
 
 
 def test_closing_the_session_closes_the_recorder(tmp_path):
