@@ -14,13 +14,16 @@ bin := .venv/bin
 # Where setup.sh unpacks Debian's Fashion-MNIST if it may not install it.
 DATA ?= $(wildcard .venv/debian/usr/share/datasets/fashion-mnist)
 
+# For the tests of the report. Only root can install one with all that it needs.
+browser := $(if $(filter 0,$(shell id -u)),chromium-headless-shell)
+
 .PHONY: help setup setup-openmpi setup-peers demo test pytest lint types format docs bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1	/' | expand -t 24
 
 setup: ## .venv: jdaso, MPICH, mpi4jax, Flax and the developers' tools
-	@tools/setup.sh .venv mpich dataset-fashion-mnist dict-jargon
+	@tools/setup.sh .venv mpich dataset-fashion-mnist dict-jargon $(browser)
 
 setup-openmpi: ## .venv-openmpi: the same with Open MPI, for the tests
 	@tools/setup.sh .venv-openmpi openmpi

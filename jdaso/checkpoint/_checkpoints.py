@@ -222,6 +222,7 @@ class Checkpoints:
             daemon=True,
         )
         self._writer.start()
+        self.session.note("checkpoint", step)
 
     def wait(self) -> None:
         """Waits until all nodes have written what they were saving.

@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 import jdaso  # before the first use of a device: it may have to set up the CPU's thread pool
 from jdaso.data import ImageData, batches
+from jdaso.metrics import Recorder
 
 MARK = "@jdaso-demo "
 
@@ -39,6 +40,7 @@ class DemoSettings(NamedTuple):
     sync_every: int = 4
     delay: int = 2
     seed: int = 0
+    record: str | None = None  # a folder for each method's metrics goes into it
 
 
 class Network(nn.Module):
@@ -119,12 +121,22 @@ def train(method: str, data: ImageData, settings: DemoSettings, session: jdaso.S
     before, begin, reported = session.stats, time.perf_counter(), 0.0
     images_per_step = node_batch * session.num_nodes
 
+    predict = jax.jit(lambda params, images: network.apply(params, images).argmax(-1))
+    recorder = None
+    if settings.record is not None:
+        about = {"images per device and step": settings.batch, "epochs": settings.epochs}
+        recorder = Recorder(Path(settings.record, method), session, settings=about)
     losses: deque = deque()
     done = 0
     for epoch in range(settings.epochs):
         for images, labels in epoch_batches(epoch):
             params, opt_state, loss = step(params, opt_state, images, labels)
             done += 1
+            if recorder is not None:
+                more = {}
+                if session.node == 0 and done % max(steps_per_epoch // 4, 1) == 0:
+                    more["accuracy"] = share_right(predict, params, data)
+                recorder.step(done, opt_state, loss=loss, **more)
             losses.append(loss)
             if len(losses) > 2:  # stay two steps ahead of the device, not the whole epoch
                 last_loss = float(losses.popleft())
@@ -146,11 +158,13 @@ def train(method: str, data: ImageData, settings: DemoSettings, session: jdaso.S
                     )
     params = jax.block_until_ready(jdaso.finalize(params, opt_state, session))
     seconds = time.perf_counter() - begin
+    if recorder is not None:
+        recorder.close()
     stats = session.stats
     return {
         "method": method,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        "test_accuracy": accuracy(network, params, data, session),
+        "test_accuracy": accuracy(predict, params, data, session),
         "nodes_equal": nodes_equal(params, session),
         "seconds": seconds,
         "setup_seconds": begin - started,
@@ -168,9 +182,8 @@ def hidden_share(session: jdaso.Session) -> float:
     return max(0.0, stats.exchange_seconds - stats.lost_seconds) / total if total else 0.0
 
 
-def accuracy(network, params, data: ImageData, session) -> float:
+def accuracy(predict, params, data: ImageData, session) -> float:
     """Every node looks at its part of the test images; the parts are added up."""
-    predict = jax.jit(lambda params, images: network.apply(params, images).argmax(-1))
     params = jax.device_get(params)
     images = data.test_images[session.node :: session.num_nodes]
     labels = data.test_labels[session.node :: session.num_nodes]
@@ -180,6 +193,12 @@ def accuracy(network, params, data: ImageData, session) -> float:
     )
     mean_right = jdaso.mean(jnp.asarray(right, jnp.float32), session)
     return float(mean_right) * session.num_nodes / len(data.test_labels)
+
+
+def share_right(predict, params, data: ImageData, most: int = 1000) -> float:
+    """The accuracy on the first test images, for the record; this node alone looks at them."""
+    found = predict(jax.device_get(params), data.test_images[:most])
+    return float((np.asarray(found) == data.test_labels[:most]).mean())
 
 
 def nodes_equal(params, session) -> bool:

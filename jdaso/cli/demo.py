@@ -34,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--delay", type=int, default=2, help="S, steps from start to merge (default 2)")
     number("--engine", choices=["mpi4py", "mpi4jax"], default="mpi4py", help="default mpi4py")
     number("--limit", type=int, metavar="N", help="use only N training and N test images")
+    record = "write each method's metrics to a folder in this one, for python -m jdaso report"
+    number("--record", metavar="DIR", help=record)
     number("--json", metavar="FILE", help="write settings and results to this file")
     number("--timeout-seconds", type=float, default=900.0, help="give up after this (default 900)")
 
@@ -93,6 +95,7 @@ def _demo(arguments: argparse.Namespace) -> int:
             name: getattr(arguments, name)
             for name in ("epochs", "devices", "engine", "batch", "sync_every", "delay")
         } | {"data": str(Path(folder, "data.npz")), "num_nodes": arguments.nodes}
+        settings["record"] = str(Path(arguments.record).absolute()) if arguments.record else None
         Path(folder, "settings.json").write_text(json.dumps(settings))
 
         def on_line(line: str) -> None:

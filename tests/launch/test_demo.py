@@ -9,6 +9,8 @@ import time
 import pytest
 from _launcher import ENVIRONMENTS, ROOT
 
+from jdaso.report import read_run
+
 
 def start(*options, mpi="mpich"):
     bin_folder = ENVIRONMENTS[mpi] / "bin"
@@ -36,6 +38,7 @@ def run(*options, mpi="mpich"):
 def test_demo_trains_with_both_methods(mpi, engine, tmp_path):
     status, output = run(
         *("--limit", 2560, "--epochs", 2, "--engine", engine, "--json", tmp_path / "out.json"),
+        *("--record", tmp_path / "runs"),
         mpi=mpi,
     )
     assert status == 0, output
@@ -49,6 +52,9 @@ def test_demo_trains_with_both_methods(mpi, engine, tmp_path):
         assert result["steps"] == 20
         assert result["nodes_equal"] and 0 <= result["hidden_share"] <= 1
         assert result["test_accuracy"] > 0.4
+        run_of_method = read_run(tmp_path / "runs" / result["method"])
+        assert [node.last("step") for node in run_of_method.nodes] == [20, 20]
+        assert run_of_method.nodes[0].last("accuracy") > 0.3
     assert synchronous["hidden_share"] == 0
     assert daso["bytes_per_step"] < synchronous["bytes_per_step"]
 

@@ -24,7 +24,8 @@ LAYERS = [
     + ["_engine", "_session"],
     ["_agreement", "_local", "_inline", "_exchange", "_blocking"],
     ["_averaging", "_synchronous", "_daso", "_collectives"],
-    ["checkpoint", "faults", "metrics", "data", "flax", "plots", "pipeline", "fabric", "array"],
+    ["checkpoint", "faults", "metrics", "report", "data", "flax", "plots"]
+    + ["pipeline", "fabric", "array"],
     ["cli", "__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

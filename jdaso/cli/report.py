@@ -1,0 +1,36 @@
+"""``python -m jdaso report``: one HTML page about runs that were recorded."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..report import ReportError, counted, make_page, read_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of ``report``."""
+    what = "folder that jdaso.metrics.Recorder wrote to; several are compared"
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=what)
+    parser.add_argument("-o", "--output", default="report.html", help="(default report.html)")
+    parser.add_argument("--title", help="of the page (default: the names of the runs)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the page; returns 0, or 1 where there is nothing to report on."""
+    try:
+        runs = [read_run(folder) for folder in arguments.runs]
+        title = arguments.title or f"jdaso: {', '.join(run.name for run in runs)}"
+        page = make_page(runs, title)
+        Path(arguments.output).write_text(page, encoding="utf-8", errors="replace")
+    except (ReportError, OSError) as error:
+        print(f"jdaso report: {error}", file=sys.stderr)
+        return 1
+    for run in runs:
+        steps = max(node.last("step") for node in run.nodes)
+        damaged = f", {counted(len(run.damaged), 'damaged row')} left out" if run.damaged else ""
+        nodes = counted(len(run.nodes), "node")
+        print(f"{run.name}: {nodes}, {counted(int(steps), 'step')}{damaged}")
+        for text in run.damaged[:3]:
+            print(f"  {text}", file=sys.stderr)
+    print(f"{arguments.output}: {len(page) / 1e3:.0f} kB. Open it in a browser.")
+    return 0

@@ -1,0 +1,282 @@
+"""The recorder: one row for each step, checkpoint and fault of this node."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._averaging import DasoState
+from .._phases import Phases
+from .._session import Session
+from .._timeline import Stats
+from .._types import PyTree, Stopped
+from ._writer import Row, Writer
+
+log = logging.getLogger("jdaso")
+
+_LIMIT_SECONDS = 60.0
+_EVENTS = 1000
+RESERVED = ("kind", "step", "seconds", "phase", "sync_every", "delay", *Stats._fields)
+
+
+class Recorder:
+    """Writes what this node does to ``folder/node-00003.jsonl``, one JSON object a line.
+
+    A row of kind ``"run"`` comes first; then ``"settings"``, ``"step"``, ``"checkpoint"`` and
+    ``"fault"``; where the cycling phase ends, and at the end, ``"events"``, the latest of the
+    session's timeline; and ``"end"``. A run that is started again appends; ``python -m jdaso
+    report`` joins the parts.
+
+    Numbers on a device are kept there until they are ready and written by a thread, so that a step
+    does not wait for them. What jdaso's checkpoints and `jdaso.faults` do is recorded by itself.
+
+    Args:
+        folder: of the run, and of no other; all nodes may share it. It is made.
+        session: the nodes. Closing it closes the recorder.
+        phases: what names the phase of a step; those of the session's `daso` where None.
+        tensorboard: whether to write the numbers for TensorBoard too, to
+            ``folder/tensorboard/node-00003``. Needs ``pip install "jdaso[metrics]"``.
+        settings: what else is to be known of the run: a learning rate, say. JSON values.
+
+    Raises:
+        ImportError: `tensorboard`, and tensorboardX is missing.
+
+    On failure: a folder that cannot be written, or a full disk, is one warning in the log, and
+    training goes on. A process that is killed leaves a file that reads up to its last whole
+    line, of half a second before. An exception that leaves the ``with`` block is a row of kind
+    ``"fault"``.
+
+    Example:
+        >>> import tempfile, pathlib, jax.numpy as jnp, jdaso
+        >>> from jdaso.metrics import Recorder
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> with jdaso.Session() as session, Recorder(folder, session) as recorder:
+        ...     for n in range(3):
+        ...         recorder.step(n + 1, loss=jnp.float32(1 / (n + 1)))
+        >>> text = (folder / "node-00000.jsonl").read_text()
+        >>> text.count('"kind":"step"')
+        3
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        session: Session,
+        phases: Phases | None = None,
+        *,
+        tensorboard: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ):
+        session.require_usable()
+        self._session, self._phases, self._settings = session, phases, dict(settings or {})
+        name = f"node-{session.node:05}"
+        self._board = open_tensorboard(Path(folder, "tensorboard", name)) if tensorboard else None
+        self._began, self._time = time.perf_counter(), time.time()  # one moment on both clocks
+        self._before = session.stats
+        self._told_settings = self._closed = False
+        self._last_phase, self._last_event = "", self._began
+        self._writer = Writer(Path(folder, f"{name}.jsonl"), self._show)
+        self._writer.put_now(self._header())
+        session.observers.append(self._note)
+        session.closing.append(lambda after_error: self._close(1.0 if after_error else None))
+
+    def step(self, step: int, opt_state: PyTree = None, **scalars: Any) -> None:
+        """Call it after each update. It does not wait for the device.
+
+        Args:
+            step: completed updates, this one included.
+            opt_state: the new optimizer state; B and S are read from the `DasoState` in it.
+            scalars: numbers, or arrays of one element, on a device or not: ``loss=``,
+                ``accuracy=`` and what else there is. They must not be donated to a later step.
+
+        Raises:
+            ValueError: something is not one number, or has a name that rows use themselves.
+        """
+        for name, value in scalars.items():
+            check_scalar(name, value)
+        if not self._told_settings and (facts := self._session.facts):
+            self._told_settings = True
+            self._writer.put({"kind": "settings", "settings": plain_facts(facts)})
+        row = {"kind": "step", "step": int(step), "seconds": self._seconds()}
+        row |= self._phase(int(step) - 1, opt_state)
+        if self._last_phase == "cycling" != row.get("phase"):
+            self._put_events()  # before those of a long cool-down take their place
+        self._last_phase = row.get("phase", "")
+        self._writer.put(row | self._totals() | scalars)
+
+    def checkpoint(self, step: int) -> None:
+        """Notes a checkpoint of your own; those of `jdaso.checkpoint` are noted by themselves."""
+        self._note("checkpoint", step, "")
+
+    def fault(self, text: str, step: int | None = None) -> None:
+        """Notes that something broke; what `jdaso.faults` breaks is noted by itself."""
+        self._note("fault", step, text)
+
+    def flush(self) -> None:
+        """Writes all rows. Waits for their numbers, at most a minute."""
+        self._writer.flush(_LIMIT_SECONDS)
+
+    def close(self) -> None:
+        """Writes what is left, the latest events and the totals. May be called twice."""
+        self._close(None)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind, error: BaseException | None, trace) -> None:
+        done = isinstance(error, SystemExit) and not error.code
+        failed = error is not None and not done and not isinstance(error, Stopped)
+        if failed:
+            self.fault(f"{type(error).__name__}: {error}".strip().partition("\n")[0])
+        self._close(1.0 if failed else None)
+
+    def _close(self, limit_seconds: float | None) -> None:
+        """See `close`; with a limit the run has failed, and no end is written."""
+        if self._closed:
+            return
+        self._closed = True
+        self._session.observers.remove(self._note)
+        self._put_events()
+        if limit_seconds is None:
+            self._writer.put({"kind": "end", "seconds": self._seconds()} | self._totals())
+        self._writer.close(_LIMIT_SECONDS if limit_seconds is None else limit_seconds)
+        if self._board is not None:
+            self._board.close()
+
+    def _header(self) -> dict[str, Any]:
+        from .. import __version__
+
+        session = self._session
+        phases = None if self._phases is None else dataclasses.asdict(self._phases)
+        return {
+            "kind": "run",
+            "time": self._time,
+            "node": session.node,
+            "num_nodes": session.num_nodes,
+            "host": session.topology.host,
+            "devices": [str(device) for device in session.devices],
+            "engine": session.engine,
+            "versions": {
+                "jdaso": __version__,
+                "jax": jax.__version__,
+                "python": platform.python_version(),
+            },
+            "phases": phases,
+            "settings": self._settings,
+        }
+
+    def _seconds(self) -> float:
+        return round(time.perf_counter() - self._began, 6)
+
+    def _totals(self) -> dict[str, Any]:
+        """Running totals since the recorder was made."""
+        now, before = self._session.stats, self._before
+        amounts = {name: getattr(now, name) - getattr(before, name) for name in Stats._fields}
+        return {k: round(v, 6) if isinstance(v, float) else v for k, v in amounts.items()}
+
+    def _phase(self, update: int, opt_state: PyTree) -> dict[str, Any]:
+        """Phase, B and S of an update counted from 0; B = 1 and S = 0 where the step waits."""
+        state = find_daso(opt_state)
+        if opt_state is not None and state is None:
+            return {"phase": "blocking", "sync_every": 1, "delay": 0}
+        name_of = self._session.control.lookout.phase_of
+        phase = (name_of if self._phases is None else self._phases.name)(update)
+        if phase in ("warm-up", "cool-down"):
+            return {"phase": phase, "sync_every": 1, "delay": 0}
+        known = {"phase": phase} if phase else {}
+        if state is None:
+            return known
+        sync_every, delay = _kept(state.phase.sync_every, state.phase.delay)
+        return known | {"sync_every": sync_every, "delay": delay}
+
+    def _note(self, kind: str, step: int | None, text: str) -> None:
+        row = {"kind": kind, "step": step, "seconds": self._seconds()}
+        self._writer.put_now(row | ({"text": text} if text else {}))
+
+    def _put_events(self) -> None:
+        """The latest events of the session's timeline that were not written yet."""
+        latest = list(self._session.timeline.events)[-_EVENTS:]
+        fresh = [event for event in latest if event.end_seconds > self._last_event]
+        events = []
+        for event in fresh:
+            fields = event._asdict()
+            begin, end = fields.pop("begin_seconds"), fields.pop("end_seconds")
+            fields |= {"begin": round(begin - self._began, 6), "end": round(end - self._began, 6)}
+            events.append({name: value for name, value in fields.items() if value is not None})
+        self._last_event = max([self._last_event, *(event.end_seconds for event in fresh)])
+        self._writer.put({"kind": "events", "events": events})
+
+    def _show(self, row: Row) -> None:
+        """The row in TensorBoard."""
+        if self._board is None or row["kind"] != "step":
+            return
+        numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k != "step"}
+        try:
+            for name, value in numbers.items():
+                self._board.add_scalar(name, value, row["step"])
+        except Exception as error:
+            self._board = None
+            log.warning("TensorBoard gets no more numbers (%s). Training goes on.", error)
+
+
+@jax.jit
+def _kept(sync_every: jax.Array, delay: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Copies, which stay when the next step takes over the state. Virtual nodes agree."""
+    return jnp.max(sync_every), jnp.max(delay)
+
+
+def find_daso(opt_state: PyTree) -> DasoState | None:
+    """The first state of `daso` in an optimizer state."""
+    is_daso = lambda x: isinstance(x, DasoState)  # noqa: E731
+    return next(filter(is_daso, jax.tree.leaves(opt_state, is_leaf=is_daso)), None)
+
+
+def check_scalar(name: str, value: Any) -> None:
+    """Raises unless a value is one number."""
+    if name in RESERVED:
+        raise ValueError(
+            f"{name} is a name that rows use themselves ({', '.join(RESERVED)}). Give yours "
+            "another one."
+        )
+    if isinstance(value, bool | int | float):
+        return
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or np.size(value) != 1 or not jnp.issubdtype(dtype, jnp.number):
+        what = f"{dtype}{list(np.shape(value))}" if dtype is not None else repr(value)
+        raise ValueError(
+            f"The recorder takes single numbers, got {name}={what}. Give a mean, as "
+            f"{name}={name}.mean()."
+        )
+
+
+def plain_facts(facts: Mapping[int, Any]) -> dict[str, dict[str, str]]:
+    """Settings of the session's optimizers, by their number."""
+    return {
+        str(number): {name.removeprefix("the setting "): value for name, value in about}
+        for number, about in facts.items()
+    }
+
+
+def open_tensorboard(folder: Path) -> Any:
+    """A writer of TensorBoard's files."""
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise ImportError(
+            "Recorder(tensorboard=True) needs tensorboardX. Install it: "
+            "pip install 'jdaso[metrics]'"
+        ) from error
+    try:
+        return SummaryWriter(str(folder))
+    except OSError as error:
+        log.warning("TensorBoard gets no numbers (%s). Training goes on.", error)
+        return None

@@ -1,0 +1,11 @@
+"""One HTML page about runs that `jdaso.metrics` recorded; needs no network to be read."""
+
+from ._page import make_page as make_page
+from ._runs import Mark as Mark
+from ._runs import Node as Node
+from ._runs import ReportError as ReportError
+from ._runs import Run as Run
+from ._runs import counted as counted
+from ._runs import read_run as read_run
+from ._series import Thinned as Thinned
+from ._series import thin as thin

@@ -1,0 +1,277 @@
+"""Reading what a run recorded: parts of a restarted run joined, damaged rows left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from array import array
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+
+from .._timeline import Stats
+
+TOTALS = Stats._fields
+_LARGEST = 2**53
+
+
+class ReportError(Exception):
+    """What was given cannot be reported on."""
+
+
+class Mark(NamedTuple):
+    """A checkpoint or a fault.
+
+    Attributes:
+        kind: "checkpoint" or "fault".
+        node: where.
+        step: completed updates, None where nobody knew.
+        seconds: since the run began.
+        text: what happened.
+    """
+
+    kind: str
+    node: int
+    step: int | None
+    seconds: float
+    text: str
+
+
+@dataclasses.dataclass
+class Node:
+    """What one node recorded.
+
+    Attributes:
+        node: its number.
+        header: the row of kind "run" of the last start, with the settings that came after it.
+        starts: how often the run was started.
+        columns: by the names of the rows of kind "step", a float64 for each step, NaN where a row
+            has no such number. Steps rise. Totals and seconds go on where a run was started again.
+        phases: the phase of each step, "" where it is not known.
+        marks: checkpoints and faults.
+        events: the latest of the session's timeline, seconds since the run began.
+        ended: whether the last start came to its end.
+    """
+
+    node: int
+    header: dict[str, Any]
+    starts: int
+    columns: dict[str, Float64[np.ndarray, " steps"]]
+    phases: list[str]
+    marks: list[Mark]
+    events: list[dict[str, Any]]
+    ended: bool
+
+    @property
+    def scalars(self) -> list[str]:
+        """Names of the numbers that the program gave."""
+        own = {"step", "seconds", "sync_every", "delay", *TOTALS}
+        return [name for name in self.columns if name not in own]
+
+    def column(self, name: str) -> Float64[np.ndarray, " steps"]:
+        """A column; one that no row has is all NaN."""
+        return self.columns.get(name, np.full(len(self.phases), np.nan))
+
+    def last(self, name: str) -> float:
+        """The last number of a column; NaN where there is none."""
+        column = self.column(name)
+        column = column[~np.isnan(column)]
+        return float(column[-1]) if column.size else float("nan")
+
+
+@dataclasses.dataclass
+class Run:
+    """What all nodes of a run recorded.
+
+    Attributes:
+        name: the folder's.
+        folder: where it is.
+        nodes: by their number.
+        damaged: rows that could not be read, as "node-00003.jsonl, line 17: why".
+    """
+
+    name: str
+    folder: Path
+    nodes: list[Node]
+    damaged: list[str]
+
+
+def read_run(folder: str | Path) -> Run:
+    """Reads the rows that `jdaso.metrics.Recorder` wrote.
+
+    Args:
+        folder: that the recorder was given.
+
+    Returns:
+        The run; rows that cannot be read are left out and named in `Run.damaged`.
+
+    Raises:
+        ReportError: there is no such folder, or no row in it.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ReportError(
+            f"{folder} is no folder. Give the folder that jdaso.metrics.Recorder wrote to."
+        )
+    files = [path for path in folder.iterdir() if re.fullmatch(r"node-\d+\.jsonl", path.name)]
+    files.sort(key=lambda path: (len(path.name), path.name))
+    if not files:
+        raise ReportError(
+            f"{folder} has no node-*.jsonl. Write them with jdaso.metrics.Recorder(folder, session)"
+            ", or with python -m jdaso demo --record FOLDER."
+        )
+    damaged: list[str] = []
+    nodes = [node for path in files if (node := read_node(path, damaged)) is not None]
+    if not any(node.columns["step"].size for node in nodes):
+        rows = f"; {len(damaged)} rows are damaged, as {damaged[0]}" if damaged else ""
+        raise ReportError(f"{folder} has no row of a step{rows}. Call recorder.step in the loop.")
+    return Run(folder.resolve().name or str(folder), folder, nodes, damaged)
+
+
+def read_node(path: Path, damaged: list[str]) -> Node | None:
+    """Reads one file; adds what could not be read to `damaged`. None where no run begins in it."""
+    parts: list[_Part] = []
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    _take(json.loads(line.rstrip("\n")), parts)
+                except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+                    why = str(error).partition("\n")[0]
+                    damaged.append(f"{path.name}, line {number}: {why}")
+    except OSError as error:
+        damaged.append(f"{path.name}: {error}")
+    return _join(parts) if parts else None
+
+
+class _Part:
+    """What one start of a run wrote."""
+
+    def __init__(self, header: dict[str, Any]):
+        self.header = {**header, "settings": dict(header.get("settings") or {})}
+        self.time = number_of(header["time"])
+        self.node = count_of(header["node"])
+        self.columns = {name: array("d") for name in ("step", "seconds", *TOTALS)}
+        self.phases: list[str] = []
+        self.marks: list[Mark] = []
+        self.events: list[dict[str, Any]] = []
+        self.ended = False
+
+    def add_step(self, row: dict[str, Any]) -> None:
+        count_of(row["step"])
+        numbers = {
+            name: float("nan") if value is None else number_of(value)
+            for name, value in row.items()
+            if name not in ("kind", "phase")
+        }
+        if not np.isfinite(numbers["seconds"]):
+            raise ValueError("its seconds are no number")
+        size = len(self.phases)
+        for name in numbers.keys() - self.columns.keys():
+            self.columns[name] = array("d", [float("nan")]) * size
+        for name, column in self.columns.items():
+            column.append(numbers.get(name, float("nan")))
+        self.phases.append(str(row.get("phase", "")))
+
+    @property
+    def last_step(self) -> int:
+        return int(self.columns["step"][-1]) if self.phases else 0
+
+
+def _take(row: Any, parts: list[_Part]) -> None:
+    """Puts a row where it belongs."""
+    if not isinstance(row, dict):
+        raise ValueError("it is no JSON object")
+    kind = row.get("kind")
+    if kind == "run":
+        parts.append(_Part(row))
+        return
+    if not parts:
+        raise ValueError('no row of kind "run" comes before it')
+    part = parts[-1]
+    if kind == "step":
+        part.add_step(row)
+    elif kind == "settings":
+        part.header["settings"] |= row["settings"]
+    elif kind in ("checkpoint", "fault"):
+        step = None if row.get("step") is None else count_of(row["step"])
+        seconds = number_of(row["seconds"])
+        part.marks.append(Mark(kind, part.node, step, seconds, str(row.get("text", ""))))
+    elif kind == "events":
+        part.events += [event for event in row["events"] if is_event(event)]
+    elif kind == "end":
+        part.ended = True
+    else:
+        raise ValueError(f"its kind is {kind!r}")
+
+
+def counted(number: int, what: str) -> str:
+    """1 node, 2 nodes."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def number_of(value: Any) -> float:
+    """A number as rows hold it."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
+
+
+def count_of(value: Any) -> int:
+    """A number of steps, or of a node."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def is_event(event: Any) -> bool:
+    """Whether an event has what is drawn of it."""
+    return isinstance(event, dict) and all(
+        isinstance(event.get(name), int | float) for name in ("begin", "end")
+    )
+
+
+def _join(parts: list[_Part]) -> Node:
+    """One run of several starts: what was done again counts as it was the last time."""
+    kept: list[dict[str, np.ndarray]] = []
+    phases: list[str] = []
+    marks: list[Mark] = []
+    events: list[dict[str, Any]] = []
+    offset, spent = 0.0, dict.fromkeys(TOTALS, 0.0)
+    for k, part in enumerate(parts):
+        offset = max(offset, part.time - parts[0].time)
+        columns = {name: np.array(column) for name, column in part.columns.items()}
+        columns["seconds"] += offset
+        for name in TOTALS:
+            columns[name] += spent[name]
+        first = columns["step"][0] if part.phases else np.inf
+        for earlier in kept:
+            stays = earlier["step"] < first
+            earlier.update({name: column[stays] for name, column in earlier.items()})
+        phases = phases[: sum(len(earlier["step"]) for earlier in kept)] + part.phases
+        kept.append(columns)
+        marks += [mark._replace(seconds=mark.seconds + offset) for mark in part.marks]
+        shift = {"begin": offset, "end": offset}
+        events = [{n: v + shift.get(n, 0) if n in shift else v for n, v in event.items()}
+                  for event in part.events] or events  # fmt: skip
+        if part.phases:
+            offset = float(columns["seconds"][-1])
+            spent = {name: float(np.nanmax(columns[name], initial=spent[name])) for name in TOTALS}
+        if k < len(parts) - 1 and not part.ended and not _told(part):
+            text = "the process ended without a word, and was started again"
+            marks.append(Mark("fault", part.node, part.last_step, offset, text))
+    names = dict.fromkeys(name for columns in kept for name in columns)
+    empty = lambda columns: np.full(len(columns["step"]), np.nan)  # noqa: E731
+    joined = {
+        name: np.concatenate([columns.get(name, empty(columns)) for columns in kept])
+        for name in names
+    }
+    last = parts[-1]
+    return Node(last.node, last.header, len(parts), joined, phases, marks, events, ended=last.ended)
+
+
+def _told(part: _Part) -> bool:
+    return any(mark.kind == "fault" for mark in part.marks)

@@ -1,0 +1,179 @@
+"""The tables of the page, and the figures in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ._axes import short
+from ._charts import table
+from ._html import Element, element
+from ._runs import Mark, Node, Run, counted
+from ._series import of_run
+
+_MOST_ROWS = 200
+
+
+def summary_table(runs: Sequence[Run]) -> Element:
+    """What came of each run; a column for each."""
+    rows: list[tuple[str, Callable[[Run], str]]] = [
+        ("nodes", lambda run: f"{_count(run)}, engine {_header(run).get('engine', '?')}"),
+        ("steps", lambda run: f"{max(node.last('step') for node in run.nodes):.0f}"),
+        ("seconds", lambda run: f"{seconds_of(run):.1f}"),
+        ("steps per second", lambda run: short(rate_of(run))),
+    ]
+    names = dict.fromkeys(name for run in runs for node in run.nodes for name in node.scalars)
+    rows += [(f"{name}, at the end", lambda run, name=name: at_end(run, name)) for name in names]
+    rows += [
+        ("exchange time hidden", hidden_of),
+        ("seconds hidden, mean of nodes", lambda run: f"{mean_of(run, hidden_seconds):.2f}"),
+        ("seconds exposed, mean of nodes", lambda run: f"{mean_of(run, exposed_seconds):.2f}"),
+        ("bytes sent by a node", lambda run: f"{mean_of(run, bytes_sent):,.0f}"),
+        ("checkpoints", lambda run: str(len({m.step for m in _marks(run, "checkpoint")}))),
+        ("faults", lambda run: str(len(_marks(run, "fault")))),
+        ("state", state_of),
+        ("rows left out as damaged", lambda run: str(len(run.damaged))),
+    ]
+    head = ["", *(run.name for run in runs)]
+    return table("Runs", head, [[name, *(value(run) for run in runs)] for name, value in rows])
+
+
+def nodes_table(run: Run) -> Element:
+    """A row for each node."""
+    head = ["node", "host", "devices", "starts", "steps", "seconds", "exchanges", "means"]
+    head += ["hidden s", "exposed s", "bytes sent", "checkpoints", "faults", "state"]
+    rows = []
+    for node in run.nodes:
+        devices = node.header.get("devices") or []
+        kinds = [sum(m.kind == kind for m in node.marks) for kind in ("checkpoint", "fault")]
+        rows.append(
+            [
+                str(node.node),
+                str(node.header.get("host", "")),
+                str(len(devices)),
+                str(node.starts),
+                f"{node.last('step'):.0f}",
+                f"{node.last('seconds'):.1f}",
+                f"{node.last('exchanges'):.0f}",
+                f"{node.last('blocking_means'):.0f}",
+                f"{hidden_seconds(node):.2f}",
+                f"{exposed_seconds(node):.2f}",
+                f"{node.last('bytes_sent'):,.0f}",
+                *map(str, kinds),
+                "ended" if node.ended else "running, or cut off",
+            ]
+        )
+    return table(f"Nodes of {run.name}", head, rows)
+
+
+def marks_tables(runs: Sequence[Run]) -> list[Element]:
+    """All checkpoints and faults in the order of time."""
+    found = []
+    for run in runs:
+        rows = sorted((mark for node in run.nodes for mark in node.marks), key=lambda m: m.seconds)
+        if not rows:
+            continue
+        caption = f"Checkpoints and faults of {run.name}"
+        if len(rows) > _MOST_ROWS:
+            faults = [mark for mark in rows if mark.kind == "fault"][-_MOST_ROWS:]
+            rest = [mark for mark in rows if mark.kind != "fault"]
+            rest = rest[max(len(rest) + len(faults) - _MOST_ROWS, 0) :]
+            caption += f", the last {len(faults) + len(rest)} of {len(rows)}"
+            rows = sorted([*faults, *rest], key=lambda m: m.seconds)
+        known = lambda step: "–" if step is None else str(step)  # noqa: E731
+        cells = [
+            [f"{mark.seconds:.1f}", mark.kind, str(mark.node), known(mark.step), mark.text]
+            for mark in rows
+        ]
+        found.append(table(caption, ["seconds", "what", "node", "step", ""], cells))
+    return found
+
+
+def about(run: Run) -> Element:
+    """Settings, versions and damaged rows, folded."""
+    header = _header(run)
+    rows = [["folder", str(run.folder)]]
+    rows += [[str(name), str(value)] for name, value in (header.get("versions") or {}).items()]
+    for name, value in (header.get("settings") or {}).items():
+        if isinstance(value, dict):
+            rows += [[f"{name}: {key}", str(what)] for key, what in value.items()]
+        else:
+            rows.append([str(name), str(value)])
+    damaged = element("ul", [element("li", text) for text in run.damaged[:_MOST_ROWS]])
+    return element(
+        "details",
+        element("summary", f"{run.name}: settings, versions, damaged rows"),
+        table(f"Settings of {run.name}", ["setting", "value"], rows),
+        element("p", f"Left out: {counted(len(run.damaged), 'row')}.") if run.damaged else None,
+        damaged if run.damaged else None,
+        class_="wide",
+    )
+
+
+def seconds_of(run: Run) -> float:
+    """From the first start to the last row."""
+    return max(node.last("seconds") for node in run.nodes)
+
+
+def rate_of(run: Run) -> float:
+    """Steps a second, from the first row to the last of the first node."""
+    node = run.nodes[0]
+    steps, seconds = node.columns["step"], node.columns["seconds"]
+    if steps.size < 2 or seconds[-1] <= seconds[0]:
+        return float("nan")
+    return float((steps[-1] - steps[0]) / (seconds[-1] - seconds[0]))
+
+
+def at_end(run: Run, name: str) -> str:
+    """The last number; where there are many, the mean of the last twentieth."""
+    _, values = of_run(run, name, "step")
+    return short(float(np.mean(values[-max(values.size // 20, 1) :]))) if values.size else "–"
+
+
+def hidden_seconds(node: Node) -> float:
+    """Exchange time in which the node computed."""
+    return max(node.last("exchange_seconds") - node.last("lost_seconds"), 0.0)
+
+
+def exposed_seconds(node: Node) -> float:
+    """Time in which the node stood still for others: lost to exchanges, and in blocking means."""
+    return node.last("lost_seconds") + node.last("blocking_seconds")
+
+
+def bytes_sent(node: Node) -> float:
+    """What the node handed to the network."""
+    return node.last("bytes_sent")
+
+
+def hidden_of(run: Run) -> str:
+    """``1 - lost / exchange``, as `jdaso.Stats.hidden_share`."""
+    exchange = sum(node.last("exchange_seconds") for node in run.nodes)
+    lost = sum(node.last("lost_seconds") for node in run.nodes)
+    return f"{100 * min(max(1 - lost / exchange, 0), 1):.1f} %" if exchange > 0 else "–"
+
+
+def mean_of(run: Run, value: Callable[[Node], float]) -> float:
+    """The mean over the nodes."""
+    return float(np.mean([value(node) for node in run.nodes]))
+
+
+def state_of(run: Run) -> str:
+    """Whether all nodes came to their end."""
+    missing = [node.node for node in run.nodes if not node.ended]
+    if not missing:
+        return "ended"
+    return f"running, or cut off: node {', '.join(map(str, missing[:8]))}"
+
+
+def _header(run: Run) -> dict:
+    return run.nodes[0].header
+
+
+def _count(run: Run) -> str:
+    known = _header(run).get("num_nodes", len(run.nodes))
+    return str(known) if known == len(run.nodes) else f"{known}, of which {len(run.nodes)} recorded"
+
+
+def _marks(run: Run, kind: str) -> list[Mark]:
+    return [mark for node in run.nodes for mark in node.marks if mark.kind == kind]

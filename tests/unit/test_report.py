@@ -1,0 +1,221 @@
+"""Reading runs, thinning, ticks, and a page in which nothing that was read is markup."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded import STATS, header, step, write_run
+
+from jdaso.cli import main
+from jdaso.report import ReportError, make_page, read_run, thin
+from jdaso.report._axes import log_ticks, short, ticks
+from jdaso.report._cycle import bars_of, cycle_of
+from jdaso.report._phases import phase_spans
+from jdaso.report._series import of_run, over_nodes
+
+finite = st.floats(-1e6, 1e6)
+
+
+@given(st.lists(finite, min_size=1, max_size=300), st.integers(1, 20))
+def test_thinning_keeps_extremes_ends_and_the_sum(values, bins):
+    y = np.array(values)
+    x = np.arange(y.size, dtype=float)
+    thinned = thin(x, y, bins)
+    assert thinned.x.size <= max(bins, 1)
+    assert thinned.low.min() == y.min() and thinned.high.max() == y.max()
+    assert (np.diff(thinned.x) > 0).all()
+    slack = 1e-9 * (1 + np.abs(y).max())
+    assert (thinned.low <= thinned.mean + slack).all()
+    assert (thinned.mean <= thinned.high + slack).all()
+
+
+def test_a_short_series_stays_as_it_is_and_what_is_not_finite_is_left_out():
+    thinned = thin(np.arange(4.0), np.array([1.0, np.nan, np.inf, 4.0]), 10)
+    assert thinned.x.tolist() == [0.0, 3.0] and thinned.mean.tolist() == [1.0, 4.0]
+
+
+def test_a_peak_of_one_step_in_a_million_is_still_there():
+    y = np.zeros(1_000_000)
+    y[123_456] = 7.0
+    thinned = thin(np.arange(y.size, dtype=float), y)
+    assert thinned.high.max() == 7.0 and thinned.x.size <= 100
+
+
+@given(finite, st.floats(1e-3, 1e6), st.integers(2, 9))
+def test_ticks_are_round_within_the_range_and_few(low, width, most):
+    found = ticks(low, low + width, most)
+    slack = 1e-6 * width + 1e-9 * abs(low)
+    assert len(found) <= most + 1
+    assert all(low - slack <= value <= low + width + slack for value in found)
+    if len(found) > 2:
+        gap = (found[-1] - found[0]) / (len(found) - 1)
+        digits = float(f"{gap / 10 ** np.floor(np.log10(gap) + 1e-9):.6g}")
+        assert digits in (1.0, 2.0, 5.0, 10.0)
+
+
+def test_short_numbers():
+    assert [short(x) for x in (0, 1e-5, 12345, 2.5e9)] == ["0", "1e-05", "12.35 k", "2.5 G"]
+
+
+def test_rows_are_read_and_damaged_ones_are_named_and_left_out(tmp_path):
+    good = [header(0), *(step(n, loss=1 / n) for n in range(1, 5)), {"kind": "end"}]
+    bad = [
+        '{"kind":"step","step":5,"sec',
+        "null",
+        '{"kind":"step","step":-1,"seconds":1}',
+        '{"kind":"step","step":6,"seconds":"soon"}',
+        '{"kind":"step","step":6,"seconds":NaN}',
+        '{"kind":"unknown"}',
+        '{"kind":"step","step":6,"seconds":1,"loss":[1]}',
+        f'{{"kind":"step","step":6,"seconds":{10**400}}}',
+        "[" * 100_000,
+        "\x00\ufffd",
+        '{"kind":"checkpoint","step":3}',
+    ]
+    path = write_run(tmp_path, [good]) / "node-00000.jsonl"
+    path.write_text("\n".join([*bad[:1], path.read_text().strip(), *bad[1:]]))
+    run = read_run(tmp_path)
+    assert run.nodes[0].columns["step"].tolist() == [1, 2, 3, 4] and run.nodes[0].ended
+    assert run.nodes[0].columns["loss"].tolist() == [1 / n for n in range(1, 5)]
+    lines = [1, *range(8, 18)]
+    assert [int(re.search(r"node-00000.jsonl, line (\d+): ", x)[1]) for x in run.damaged] == lines
+    assert "Left out: 11 damaged rows." in make_page([run])
+
+
+def test_what_cannot_be_reported_on_says_what_to_do(tmp_path, capsys):
+    assert main(["report", str(tmp_path / "none")]) == 1
+    assert "none is no folder. Give the folder" in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 1
+    assert "has no node-*.jsonl" in capsys.readouterr().err
+    write_run(tmp_path, [[header(0)]])
+    with pytest.raises(ReportError, match="has no row of a step"):
+        read_run(tmp_path)
+    with pytest.raises(ReportError, match="no runs"):
+        make_page([])
+
+
+def test_a_restarted_run_is_joined(tmp_path):
+    first = [header(0, time=100.0), *(step(n, bytes_sent=n) for n in range(1, 7))]
+    second = [header(0, time=120.0), *(step(n, bytes_sent=n - 4) for n in range(5, 9))]
+    (node,) = read_run(write_run(tmp_path, [first + second])).nodes
+    assert node.columns["step"].tolist() == list(range(1, 9)) and node.starts == 2
+    assert node.columns["seconds"].tolist() == [0.1, 0.2, 0.3, 0.4, 20.5, 20.6, 20.7, 20.8]
+    assert node.columns["bytes_sent"].tolist() == [1, 2, 3, 4, 7, 8, 9, 10]
+    (mark,) = node.marks
+    assert mark.kind == "fault" and mark.step == 6 and "without a word" in mark.text
+
+
+def test_means_over_nodes_are_over_those_that_have_the_step(tmp_path):
+    nodes = [
+        [header(0), step(1, loss=1.0), step(2, loss=3.0)],
+        [header(1), step(1, loss=2.0), step(2, loss="NaN"), step(3)],
+    ]
+    run = read_run(write_run(tmp_path, nodes))
+    loss = over_nodes(run, ("loss",))["loss"]
+    np.testing.assert_array_equal(loss, [1.5, 3.0, np.nan])
+    assert [x.tolist() for x in of_run(run, "loss", "step")] == [[1, 2], [1.5, 3.0]]
+
+
+def test_spans_of_phases(tmp_path):
+    names = ["warm-up", "warm-up", "cycling", "cool-down"]
+    rows = [step(n, phase=name) for n, name in enumerate(names, 1)]
+    (node,) = read_run(write_run(tmp_path, [[header(0), *rows]])).nodes
+    assert phase_spans(node) == [
+        ("warm-up", 0.0, 0.2),
+        ("cycling", 0.2, 0.3),
+        ("cool-down", 0.3, 0.4),
+    ]
+
+
+def test_the_cycle_comes_from_traces_where_there_are_any(tmp_path):
+    events = [{"name": "exchange", "step": 4 * k, "begin": k, "end": k + 0.4} for k in range(3)]
+    rows = [header(0), step(1), step(2), {"kind": "events", "events": [*events, {"name": 3}]}]
+    run = read_run(write_run(tmp_path, [rows]))
+    begin, end = cycle_of(bars_of(run))
+    assert (round(begin, 2), round(end, 2)) in [(-0.06, 1.06), (0.94, 2.06)]
+    trace = [{"ph": "M", "name": "jdaso", "pid": 1, "args": {}}]
+    for k in range(3):
+        times = {"ts": 5e6 * k, "dur": 2e6}
+        trace.append({"ph": "X", "name": "exchange", "pid": 1, "args": {"step": k}} | times)
+    text = "[\n" + ",\n".join(map(json.dumps, trace)) + ',\n{"ph":"X","na'
+    (tmp_path / "trace-00001.json").write_text(text)
+    bars = bars_of(run)
+    assert [(bar.node, bar.begin, bar.end) for bar in bars] == [(1, 0, 2), (1, 5, 7), (1, 10, 12)]
+    assert "5.6 k ms" in make_page([run]) or "5600 ms" in make_page([run])
+
+
+class Tags(HTMLParser):
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.attributes = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attributes]
+
+
+def test_nothing_that_was_read_becomes_markup(tmp_path):
+    evil = '"><script>alert(1)</script><img src=x onerror=alert(1)>&amp;'
+    rows = [
+        header(0, host=evil, settings={evil: {evil: evil}}, versions={evil: evil}),
+        step(1, phase=evil, **{evil: 1.0}),
+        {"kind": "fault", "step": 1, "seconds": 1, "text": evil},
+        {"kind": "events", "events": [{"name": evil, "step": evil, "begin": 0, "end": 1}]},
+        {"kind": "events", "events": [{"name": "exchange", "step": evil, "begin": 0, "end": 1}]},
+        evil,
+    ]
+    folder = tmp_path / evil.replace("/", "|")
+    tame = make_page([read_run(write_run(tmp_path / "tame", [[header(0), step(1, loss=1.0)]]))])
+    page = make_page([read_run(write_run(folder, [rows]))], title=evil)
+    found = Tags(page)
+    assert not {"script", "img"} & set(found.tags) and "alert(1)" in page
+    assert not [name for name in found.attributes if name.startswith("on")]
+    assert set(found.tags) >= set(Tags(tame).tags)
+    assert "http-equiv" in found.attributes and "default-src 'none'" in page
+
+
+def test_a_long_run_of_many_nodes_makes_a_small_page(tmp_path):
+    random = np.random.default_rng(0)
+    columns = [dict(zip(STATS, random.random(len(STATS)), strict=True)) for _ in range(4000)]
+    nodes = [
+        [header(node), *(step(n, loss=n % 7, **row) for n, row in enumerate(columns, 1))]
+        for node in range(3)
+    ]
+    page = make_page([read_run(write_run(tmp_path, nodes))])
+    assert len(page) < 150_000
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    folders = [write_run(tmp_path / x / "run", [[header(0), step(1, loss=1.0)]]) for x in "ab"]
+    output = tmp_path / "page.html"
+    assert main(["report", *map(str, folders), "-o", str(output)]) == 0
+    page = output.read_text()
+    assert "run (1)" in page and "run (2)" in page
+
+
+def test_a_run_without_numbers_of_its_own_still_has_a_page(tmp_path):
+    page = make_page([read_run(write_run(tmp_path, [[header(0), step(1)]]))])
+    assert "Nodes of" in page and "Loss" not in page
+
+
+@given(st.floats(1e-12, 1e12), st.floats(10.0, 1e12))
+def test_log_ticks_are_round_within_the_range_and_few(low, ratio):
+    found = log_ticks(low, low * ratio)
+    assert 1 <= len(found) <= 7 and found == sorted(set(found))
+    assert all(low <= value <= low * ratio for value in found)
+    assert {f"{value:e}".partition("e")[0] for value in found} <= {
+        "1.000000", "2.000000", "5.000000"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("losses", "log"), [([5.0, 0.1], True), ([5.0, 1.0], False), ([5, 0], False)]
+)
+def test_a_loss_that_falls_far_is_drawn_on_a_log_scale(losses, log, tmp_path):
+    rows = [header(0), *(step(n, loss=loss) for n, loss in enumerate(losses, 1))]
+    assert ("loss, log scale" in make_page([read_run(write_run(tmp_path, [rows]))])) == log
