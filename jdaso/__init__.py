@@ -20,6 +20,7 @@ from ._synchronous import synchronous as synchronous
 from ._timeline import Event as Event
 from ._timeline import Stats as Stats
 from ._timeline import Timeline as Timeline
+from ._timeline import hidden_share as hidden_share
 from ._types import NodeError as NodeError
 from ._types import Stopped as Stopped
 from .pipeline import FitResult as FitResult

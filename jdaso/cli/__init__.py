@@ -15,6 +15,7 @@ VERBS = {
     "demo": "train a network on Fashion-MNIST with DASO and synchronously, and compare the two",
     "run": "start a job, and start it again from its last checkpoint where it fails",
     "simulate": "predict steps, and advise on B, S and wire, for a cluster that is not there",
+    "trace": "join what all nodes recorded with Session(trace=FOLDER) into one file for Perfetto",
 }
 
 
