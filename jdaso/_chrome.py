@@ -76,5 +76,6 @@ def _place(lane: str) -> int:
     """Where a lane stands among the others of its node."""
     kind, _, number = lane.partition(" ")
     place = _PLACES.index(kind) if kind in _PLACES else len(_PLACES)
-    digits = "".join(x for x in number if x.isdigit())
-    return 100 * place + int(digits or 0) % 100
+    own, _, further = number.partition(" (")
+    digits = ["".join(x for x in part if x.isdigit()) or "0" for part in (own, further)]
+    return 10_000 * place + 10 * int(digits[0]) + int(digits[1])

@@ -43,9 +43,10 @@ class Stretches:
             self._stands.append(_Stand(name, step, begin_seconds, end_seconds, device))
 
     def mark(self, name: str, step: int, device: int, now: float) -> list[Stretch]:
-        """What a device did from its last mark to this one; nothing before the first."""
+        """What a device did from its last mark to this one; before the first: what it stood for."""
         with self._lock:
-            since = self._since.get(device, now)
+            first = device not in self._since
+            since = self._since.get(device, 0.0)
             self._since[device] = now
             stands = [s for s in self._stands if s.end_seconds > since and s.begin_seconds < now]
         found: list[Stretch] = []
@@ -53,8 +54,10 @@ class Stretches:
             begin, end = max(stand.begin_seconds, since), min(stand.end_seconds, now)
             # A merge begins with a wait, but for the way to it.
             found.append(("wait" if name == "merge" else name, step, since, begin))
-            if stand.device != device:
-                found.append((stand.name, stand.step, begin, end))
+            shown = stand.device == device
+            found.append((stand.name, stand.step, end if shown else begin, end))
             since = max(since, end)
         found.append((name, step, since, now))
+        if first:  # since when it does what it does, nobody knows
+            found = found[1:-1:2]
         return [stretch for stretch in found if stretch[3] - stretch[2] >= _SHORTEST_SECONDS]

@@ -17,7 +17,7 @@ import traces_checked
 
 import jdaso
 from jdaso import Event, hidden_share
-from jdaso._chrome import Rows, event_of
+from jdaso._chrome import Rows, _place, event_of
 from jdaso._clock import Offset, fastest, measure
 from jdaso._control import Control
 from jdaso._recorder import Recorder
@@ -26,6 +26,7 @@ from jdaso._timeline import Timeline
 from jdaso._topology import Topology
 from jdaso.cli import main
 from jdaso.traces import TraceError, merge, profiles_in, read, write
+from jdaso.traces._write import untangled
 
 EVENTS = [
     Event("compute", 3, 10.0, 10.5, "device 0"),
@@ -59,6 +60,14 @@ def test_the_check_of_rows_finds_what_is_wrong():
         traces_checked.are_chromes([row for event in crossing for row in made.of(event)])
 
 
+def test_bars_that_would_cross_get_a_lane_of_their_own():
+    events = [Event("a", 0, 0, 5), Event("b", 0, 1, 3), Event("c", 0, 2, 4), Event("d", 0, 4, 5)]
+    lanes = {event.name: event.lane for event in untangled(reversed(events))}
+    assert lanes == {"a": "steps", "b": "steps", "c": "steps (2)", "d": "steps"}
+    places = [_place(x) for x in ("steps", "steps (2)", "device 0", "device 0 (2)", "device 1")]
+    assert places == sorted(places)
+
+
 def test_the_hidden_share_is_that_of_stats():
     lost, took = 0.05 + 0.02, 0.39
     stats = jdaso.Stats(exchanges=1, exchange_seconds=took, lost_seconds=lost)
@@ -71,6 +80,9 @@ def test_the_hidden_share_is_that_of_stats():
 
 
 def test_a_device_stands_still_with_the_one_that_waits():
+    stretches = Stretches()
+    stretches.stand("mean", 0, 0.5, 0.8, None)
+    assert stretches.mark("compute", 0, 2, 1.0) == [("mean", 0, 0.5, 0.8)]
     stretches = Stretches()
     assert stretches.mark("compute", 0, 0, 1.0) == stretches.mark("compute", 0, 1, 1.0) == []
     stretches.mark("compute", 1, 0, 2.0), stretches.mark("compute", 1, 1, 2.1)
