@@ -3,6 +3,7 @@
 __version__ = "0.1.0"
 
 from . import checkpoint as checkpoint
+from . import traces as traces
 from ._averaging import DasoState as DasoState
 from ._collectives import broadcast as broadcast
 from ._collectives import finalize as finalize
