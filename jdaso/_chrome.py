@@ -51,7 +51,7 @@ class Rows:
             name = self.named("thread_name", name=event.lane)
             place = self.named("thread_sort_index", sort_index=_place(event.lane))
             rows += [{**row, "tid": thread} for row in (name, place)]
-        args = {"step": event.step}
+        args: dict[str, Any] = {"step": int(event.step)}
         args |= {key: x for key in _DETAILS if (x := getattr(event, key)) is not None}
         begin, end = self._clock(event.begin_seconds), self._clock(event.end_seconds)
         row = {"ph": "X", "name": event.name, "cat": event.lane, "pid": self._node}
@@ -61,7 +61,7 @@ class Rows:
 
 def text(rows: Iterable[Row]) -> str:
     """Rows as lines of a list that goes on."""
-    return "".join(f"{json.dumps(row, separators=(',', ':'))},\n" for row in rows)
+    return "".join(f"{json.dumps(row, separators=(',', ':'), default=str)},\n" for row in rows)
 
 
 def event_of(row: Row, clock: Callable[[float], float]) -> Event:

@@ -24,6 +24,9 @@ from ._timeline import Event, Timeline
 log = logging.getLogger("jdaso")
 
 _WRITE_SECONDS = 1.0
+_MOST_EVENTS = 1 << 17
+"""What a file system that hangs may hold up; then the oldest are dropped."""
+
 _START_SECONDS, _END_SECONDS = 10.0, 2.0
 """The longest that nodes take to compare their clocks."""
 
@@ -50,11 +53,18 @@ class Recorder:
         node, nodes = control.topology.node, control.topology.num_nodes
         self._control, self._timeline = control, timeline
         self._comm = control.duplicate().comm if nodes > 1 else None
-        self.start = self._measure(_START_SECONDS) or Offset(bound_seconds=float("inf"))
+        start = self._measure(_START_SECONDS)
+        if start is None:
+            log.warning(
+                "%s The clocks of the nodes could not be compared: the times in this node's trace "
+                "are of its own clock.",
+                control.topology.prefix(),
+            )
+        self.start = start or Offset(bound_seconds=float("inf"))
         mine = json.dumps((time.perf_counter(), time.time()))
         self._zero, unix = json.loads(control.everyone("begin a trace", mine)[0])
         self._rows = Rows(node, self._microseconds)
-        self._queue: deque[Event] = deque()
+        self._queue: deque[Event] = deque(maxlen=_MOST_EVENTS)
         self.path = Path(folder) / f"trace-{node:05d}.json"
         self._file: Any = None
         self._stop = threading.Event()

@@ -182,7 +182,7 @@ def test_a_clock_that_drifts_is_corrected(tmp_path, monkeypatch):
 def test_a_file_that_was_never_closed_is_read_to_its_last_whole_row(tmp_path):
     timeline = Timeline()
     written = recorder(tmp_path, timeline)
-    for n in range(3):
+    for n in np.arange(3, dtype=np.int32):  # as a loop may count
         timeline.record("step", n, time.perf_counter())
     written.close(failed=False)
     whole = written.path.read_bytes()
