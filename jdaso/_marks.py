@@ -42,9 +42,12 @@ def mark(
 
 
 def any_of(tree: PyTree) -> jax.Array:
-    """A number of a tree; there when the tree is, or at least its gradients are."""
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.size(leaf)]
-    return jnp.ravel(leaves[0])[0] if leaves else jnp.int32(0)
+    """A number of a tree, the first of a float leaf; 0 where there is none."""
+    for leaf in jax.tree.leaves(tree):
+        dtype = getattr(leaf, "dtype", type(leaf))
+        if jnp.issubdtype(dtype, jnp.floating) and jnp.size(leaf):
+            return jnp.ravel(leaf)[0]
+    return jnp.int32(0)
 
 
 def _mark(session: Session, kind: Any, step: Any, device: Any, _: Any) -> np.ndarray:
