@@ -97,6 +97,7 @@ class Method:
             row["exchange ms"] = 1e3 * sum(spent) / len(spent)
             row["lost ms"] = 1e3 * (stats.lost_seconds - before.lost_seconds) / exchanges
             row["hidden"] = max(0.0, 1 - row["lost ms"] / row["exchange ms"])
+            row["hidden, by events"] = jdaso.hidden_share(row["events"])
         if self.exchanges:
             params = jdaso.finalize(params, state, self.session)
         jax.block_until_ready(params)

@@ -14,12 +14,13 @@ over rounds.
 - *jax gloo*: JAX's own data parallelism over processes, `shard_map` and `pmean`.
 - *torch ddp*, *torch post-local sgd*, *horovod*: see `_torch_peers.py`.
 
-HeAT's DASO is missing: it does not start without CUDA. "sent" is read from the interface's
-counter; "fits" says whether the link carries an exchange in S steps; "of link" is an exchange's
-time at the link's rate (a ring's 2(P-1)/P of the bytes) over the time it took, "of allowed" the
-step's time if nothing but the link's rate held it up over what it took. "of passes" is what a start
-and a merge add to a cycle over the time in which a plain copy moves as many bytes as they need to
-move at the least. Needs root, iproute2 and MPICH.
+HeAT's DASO is missing: it does not start without CUDA. "sent" is read from the interface's counter;
+"hidden" is 1 less an exchange's lost time over its own, from `Session.stats`, and beside it the
+same from the events of the timeline alone; "fits" says whether the link carries an exchange in S
+steps; "of link" is an exchange's time at the link's rate (a ring's 2(P-1)/P of the bytes) over the
+time it took, "of allowed" the step's time if nothing but the link's rate held it up over what it
+took. "of passes" is what a start and a merge add to a cycle over the time in which a plain copy
+moves as many bytes as they need to move at the least. Needs root, iproute2 and MPICH.
 """
 
 import argparse
@@ -193,7 +194,7 @@ def summary(found, cluster, parameters, options):
             ratios = [a["seconds"] / b["seconds"] for a, b in pairs]
             row[f"of {limit}"] = _report.median(ratios) if ratios else ""
         row["MB a step"] = _report.median(r["sent"] for r in rounds) / 1e6
-        for key in ("exchange ms", "lost ms", "hidden", "peak MB"):
+        for key in ("exchange ms", "lost ms", "hidden", "hidden, by events", "peak MB"):
             values = [r[key] for r in rounds if r.get(key) is not None]
             row[key] = _report.median(values) if values else ""
         if wire:

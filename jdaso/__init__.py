@@ -3,6 +3,7 @@
 __version__ = "0.1.0"
 
 from . import checkpoint as checkpoint
+from . import traces as traces
 from ._averaging import DasoState as DasoState
 from ._collectives import broadcast as broadcast
 from ._collectives import finalize as finalize
@@ -20,6 +21,7 @@ from ._synchronous import synchronous as synchronous
 from ._timeline import Event as Event
 from ._timeline import Stats as Stats
 from ._timeline import Timeline as Timeline
+from ._timeline import hidden_share as hidden_share
 from ._types import NodeError as NodeError
 from ._types import Stopped as Stopped
 from .pipeline import FitResult as FitResult

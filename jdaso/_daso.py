@@ -24,6 +24,7 @@ from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES
 from ._header import loss_words, mean_weight
 from ._local import mean_gradients_locally, mean_locally, require_axis
+from ._marks import COMPUTE, MERGE, PACK, any_of, mark
 from ._merge import Merge, merge_of
 from ._phases import Phases
 from ._schedule import Actions, PhaseState, count_loss, decide, end_step
@@ -170,7 +171,8 @@ def daso(
             value = mean_locally(value, local_axis)
             given = {} if value is None else {"value": value}
             updates, inner_state = inner.update(updates, state.inner, params, **given, **extra)
-            return updates, state._replace(step=state.step + 1, inner=inner_state)
+            ended = mark(session, local_axis, COMPUTE, state.step, any_of(updates))
+            return updates, state._replace(step=state.step + 1 + ended, inner=inner_state)
 
         between.register(params)
         step, ticket, started, drift, phase = same_on_virtual_nodes(
@@ -243,9 +245,11 @@ def daso(
             ),
             lambda: (updates, state),
         )
+        kind = jnp.where(act.start, PACK, COMPUTE)
+        ended = mark(session, local_axis, kind, step, state.ticket)
         phase = end_step(phases, state.phase, step)
         state = state._replace(optimizer=jnp.full_like(state.optimizer, between.number))
-        return updates, state._replace(step=step + 1, drift=drift, phase=phase)
+        return updates, state._replace(step=step + 1 + ended, drift=drift, phase=phase)
 
     def _meet(params: PyTree, updates: PyTree, inner_state: PyTree) -> tuple[PyTree, PyTree]:
         """The devices of the node have parted: average their parameters and inner states."""
@@ -269,10 +273,16 @@ def daso(
 
         What is sent is not what was merged, but what optax's addition makes of it.
         """
+        step += mark(session, local_axis, COMPUTE, step, step)
         updates, state = jax.lax.cond(
             act.merge,
             lambda: between.merge(params, updates, state, step, weight),
             lambda: (updates, state),
+        )
+        step += jax.lax.cond(
+            act.merge,
+            lambda: mark(session, local_axis, MERGE, step, state.ticket),
+            lambda: jnp.int32(0),
         )
         updates, state, differed = jax.lax.cond(
             act.mean,

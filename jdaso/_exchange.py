@@ -175,6 +175,11 @@ class Exchange:
         """Whether means are mpi4jax operations of the step itself."""
         return self.session.in_step and self.local_axis is None
 
+    @property
+    def _device(self) -> jax.Array:
+        """Which local device this is, for the timeline."""
+        return jnp.int32(0) if self.local_axis is None else jax.lax.axis_index(self.local_axis)
+
     def empty_flight(self) -> PyTree:
         """What the state carries for an exchange in flight: nothing, but for virtual nodes."""
         if not self.session.simulated:
@@ -239,7 +244,7 @@ class Exchange:
             call = partial(_start, start, owner=self.owner)
             # A start that is refused keeps its ticket, so that the wait for it says why.
             call = guarded(call, self.session, lambda ticket, *_: np.array(ticket))
-            call = partial(self._call, call, shape, step + 1, head, *arrays)
+            call = partial(self._call, call, shape, step + 1, head, self._device, *arrays)
             tokens.append(self._from_one(turn + k, call, shape))
         # The ticket comes from the callbacks, so that no later wait can be scheduled before them.
         return jnp.stack(tokens).max()
@@ -319,9 +324,10 @@ class Exchange:
         channel, nodes = self.channel, self.layout.nodes
         refused = np.zeros((self.layout.nodes, HEADER), np.int32)
         refused[:, STATUS] = FAILED
-        wait = guarded(lambda t: channel.wait(int(t)), self.session, refused)
+        wait = guarded(lambda t, d: channel.wait(int(t), int(d)), self.session, refused)
         shape = ShapeDtype((nodes, HEADER), jnp.int32)
-        heads = self._from_one(turn, partial(self._call, wait, shape, ticket), shape)
+        call = partial(self._call, wait, shape, ticket, self._device)
+        heads = self._from_one(turn, call, shape)
         return self._report(heads, common)
 
     def total(
@@ -462,10 +468,10 @@ class Exchange:
 
 
 def _start(
-    start: Callable[..., int], ticket: Any, head: Any, *arrays: Any, owner: int
+    start: Callable[..., int], ticket: Any, head: Any, device: Any, *arrays: Any, owner: int
 ) -> np.ndarray:
-    arrays = tuple(np.asarray(x) for x in arrays)
-    return np.asarray(start(int(ticket), arrays, np.asarray(head), owner=owner), np.int32)
+    arrays, head = tuple(np.asarray(x) for x in arrays), np.asarray(head)
+    return np.asarray(start(int(ticket), arrays, head, owner=owner, device=int(device)), np.int32)
 
 
 def _zeros(shapes: Any, *_: Any) -> Any:

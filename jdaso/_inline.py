@@ -6,6 +6,7 @@ one device each, in means that the step waits for (mpi4jax's operations).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -54,7 +55,8 @@ def reduce_by_mpi4jax(
     import mpi4jax
 
     shape, comm = ShapeDtype((), jnp.int32), session.step_comm
-    sent = sum(chunk.nbytes for chunk in chunks) * 2 * (session.num_nodes - 1)
+    size = sum(chunk.nbytes for chunk in chunks)
+    sent = size * 2 * (session.num_nodes - 1)
 
     def enter(step: Any) -> np.ndarray:
         if session.closed:  # one device: nobody waits for it in a collective, it may raise
@@ -62,8 +64,11 @@ def reduce_by_mpi4jax(
         session.control.lookout.enter(int(step))
         return np.zeros((), np.int32)
 
-    def leave(_: Any) -> np.ndarray:
+    def leave(_: Any, step: Any) -> np.ndarray:
         seconds = session.control.lookout.leave()
+        step, begin = int(step), time.perf_counter() - seconds
+        session.timeline.record("mean", step, begin, lane="exchange", size_bytes=size)
+        session.timeline.stand("mean", step, begin, device=None)
         session.timeline.add(
             blocking_means=1, bytes_sent=sent // session.num_nodes, blocking_seconds=seconds
         )
@@ -78,7 +83,7 @@ def reduce_by_mpi4jax(
         partial(mpi4jax.alltoall, comm=comm),
         partial(mpi4jax.allgather, comm=comm),
     )
-    return after(callback(leave, shape, rows[-1][0, 0]), rows), lost, heads
+    return after(callback(leave, shape, rows[-1][0, 0], step), rows), lost, heads
 
 
 def _reduce(

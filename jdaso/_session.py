@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import socket
 import threading
 import traceback
@@ -31,6 +32,7 @@ from ._engine._channel import Channel
 from ._group import survives_deaths
 from ._header import FAILED, STATUS, STEP
 from ._packing import Layout, Leaf
+from ._recorder import Recorder
 from ._timeline import Stats, Timeline
 from ._topology import Topology, claim_gpus, find_topology, launched_ranks
 from ._types import Leaves, NodeError, Stopped
@@ -96,6 +98,9 @@ class Session:
             steps, where all others take 1.
         faults: for ``"simulated"``: ``{(node, step): value}`` puts ``value`` (NaN, inf)
             in the first number of that node's snapshot of that step.
+        trace: a folder into which each node writes what it does and when, while it runs:
+            ``trace-00003.json`` of node 3, for `jdaso.traces` and Perfetto. Given on all nodes or
+            on none; a folder of a node's own will do. None records nothing.
 
     Attributes:
         node: this node's number, 0..num_nodes - 1.
@@ -134,6 +139,7 @@ class Session:
         on_death: str = "end",
         exchange_steps: int | Mapping[int, int] = 1,
         faults: Mapping[tuple[int, int], float] | None = None,
+        trace: str | os.PathLike[str] | None = None,
     ):
         invalid = _check_settings(engine, num_nodes, timeout_seconds, faults, exchange_steps)
         invalid = invalid or _check_on_death(on_death, engine, several=launched_ranks() > 1)
@@ -164,6 +170,7 @@ class Session:
         self.closing: list[Callable[[bool], None]] = []  # told whether it is after an error
         self.observers: list[Callable[[str, int | None, str], None]] = []  # see `note`
         self.timeline = Timeline()
+        self.recorder: Recorder | None = None
         # Where it is invalid, the others are still to be told.
         limit = 60.0 if invalid is not None else timeout_seconds
         if engine == "simulated" and comm is None and launched_ranks() == 1:
@@ -173,7 +180,7 @@ class Session:
         self.control = Control(self.topology, limit)
         _exit.watch(self)
         try:
-            self._agree_on_start(invalid, share_gpus, on_death)
+            self._agree_on_start(invalid, share_gpus, on_death, records=trace is not None)
             if self.control.alone and comm is None and not self.simulated:
                 _say_alone(has_mpi=self.topology.comm is not None)
             if self.simulated:  # also where a launcher started many: each has virtual nodes
@@ -185,11 +192,16 @@ class Session:
             self.comparison = Comparison(self.control, virtual=self.simulated)
             say_rank(self.node, self.topology.host)
             self._begin()
+            if trace is not None:
+                about = {"engine": engine, "devices": len(self.devices)}
+                self.recorder = Recorder(trace, self.control, self.timeline, **about)
             if on_death == "shrink":
                 self.control.survive()
         except BaseException as error:
             self.closed = True
             self.control.lookout.fail(_exit.summary(error))
+            if self.recorder is not None:
+                self.recorder.close(failed=True)
             self.control.close(failed=True)
             _exit.unwatch(self, failed=True)
             raise
@@ -295,6 +307,7 @@ class Session:
                 self.control,
                 self.timeline,
                 sends=self.engine != "instant",
+                number=1 + len(self._channels),
             )
             self._channels[key] = channel
         return self._channels[key]
@@ -415,6 +428,8 @@ class Session:
             self.fail(_exit.summary(error))
         failed = failed or error is not None
         self.closed = True
+        if self.recorder is not None:
+            self.recorder.close(failed=failed or not ended)
         self.control.close(failed or not ended)
         _exit.unwatch(self, failed=failed, stuck=not ended)
         if not failed:
@@ -439,7 +454,9 @@ class Session:
         except Exception:
             traceback.print_exc()
 
-    def _agree_on_start(self, invalid: Exception | None, share_gpus: bool, on_death: str) -> None:
+    def _agree_on_start(
+        self, invalid: Exception | None, share_gpus: bool, on_death: str, *, records: bool
+    ) -> None:
         from . import __version__
 
         raised = invalid
@@ -452,6 +469,7 @@ class Session:
         status = "starts" if raised is None else str(raised)
         versions = [("the jdaso version", __version__), ("the JAX version", jax.__version__)]
         facts = [*versions, ("the engine", self.engine), ("on_death", on_death)]
+        facts.append(("whether a trace is recorded", "yes" if records else "no"))
         facts.append((f"engine {self.engine}", status))
         self.control.agree("start a session", facts)
         if raised is not None:

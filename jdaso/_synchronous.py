@@ -29,6 +29,7 @@ from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES, Exchange
 from ._header import mean_weight, none_weighs
 from ._local import mean_gradients_locally, mean_locally
+from ._marks import COMPUTE, any_of, mark
 from ._packing import dress, pack, strip, unpack, zeros_like
 from ._session import Session
 from ._types import PyTree
@@ -198,7 +199,8 @@ def synchronous(
                 lambda: take_majority(exchange, common, params, state.inner, updates, inner_state),
                 lambda: (updates, inner_state),
             )
-        return updates, SynchronousState(step + 1, inner_state, error, heard)
+        ended = mark(session, local_axis, COMPUTE, step, any_of(updates))
+        return updates, SynchronousState(step + 1 + ended, inner_state, error, heard)
 
     # optax's protocol names its own aliases of Any for states.
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore

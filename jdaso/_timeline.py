@@ -5,24 +5,45 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+from ._stretches import Stretches
 
 
 class Event(NamedTuple):
     """One stretch of time on one node.
 
     Attributes:
-        name: "exchange", from an exchange's start to its result; "start" and "wait", in which the
-            step stood still for it; or what the caller of `Timeline.record` called it.
+        name: what went on. Of exchanges: "copy" and "wait", in which the step stood still for it;
+            "exchange" (or "mean", where a step waits for it), from the start to the result;
+            "chunk", a part of it on its way. "checkpoint". Where a trace is recorded also
+            "compute", "pack" and "merge" of each local device. Or what the caller of
+            `Timeline.record` called it.
         step: completed updates when it began.
         begin_seconds: of `time.perf_counter`.
         end_seconds: the same clock.
+        lane: in which row of a picture it stands, where no two events cross: "steps", "device 0",
+            "exchange", "worker 0", "checkpoint".
+        chunk: the part of the exchange; None where it is about no single one.
+        size_bytes: the bytes that were copied, sent or written; None where there are none.
+        of: the exchange it is a part of, ``"channel.ticket"``, the same on all nodes; None for
+            none.
     """
 
     name: str
     step: int
     begin_seconds: float
     end_seconds: float
+    lane: str = "steps"
+    chunk: int | None = None
+    size_bytes: int | None = None
+    of: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end_seconds - self.begin_seconds
 
 
 class Stats(NamedTuple):
@@ -47,9 +68,41 @@ class Stats(NamedTuple):
     @property
     def hidden_share(self) -> float:
         """``1 - lost_seconds / exchange_seconds``, within 0..1; 1 before the first exchange."""
-        if self.exchange_seconds <= 0.0:
-            return 1.0
-        return min(max(1.0 - self.lost_seconds / self.exchange_seconds, 0.0), 1.0)
+        return _share(self.lost_seconds, self.exchange_seconds)
+
+
+def hidden_share(events: Iterable[Event]) -> float:
+    """The share of the time of exchanges that steps did not feel, from a node's events alone.
+
+    ``1 - lost / took``, within 0..1, as `Stats.hidden_share`: `took` sums the exchanges among the
+    events from start to result, `lost` what steps stood still for these, copying out and waiting.
+
+    Args:
+        events: of one node: ``session.timeline.events``, or those that `jdaso.traces.read` gives.
+
+    Returns:
+        The share; 1 where no exchange is among them.
+
+    Example:
+        >>> from jdaso import Event, hidden_share
+        >>> exchange = Event("exchange", 0, 0.0, 1.0, "exchange", of="1.1")
+        >>> hidden_share([exchange, Event("wait", 0, 0.9, 1.0, "device 0", of="1.1")])
+        0.9
+    """
+    took: dict[str | None, float] = {}
+    lost: dict[str | None, float] = {}
+    for event in events:
+        if event.name == "exchange":
+            took[event.of] = took.get(event.of, 0.0) + event.seconds
+        elif event.name in ("copy", "wait") and event.of is not None:
+            lost[event.of] = lost.get(event.of, 0.0) + event.seconds
+    return _share(sum(seconds for of, seconds in lost.items() if of in took), sum(took.values()))
+
+
+def _share(lost_seconds: float, took_seconds: float) -> float:
+    if took_seconds <= 0.0:
+        return 1.0
+    return min(max(1.0 - lost_seconds / took_seconds, 0.0), 1.0)
 
 
 class Timeline:
@@ -57,10 +110,13 @@ class Timeline:
 
     Attributes:
         events: the latest 4096, in the order in which they ended.
+        sink: what gets each event besides; None where no trace is recorded.
     """
 
     def __init__(self, keep: int = 4096):
         self.events: deque[Event] = deque(maxlen=keep)
+        self.sink: Callable[[Event], None] | None = None
+        self._stretches = Stretches()
         self._stats = Stats()
         self._lock = threading.Lock()
 
@@ -76,12 +132,47 @@ class Timeline:
             sums = {name: getattr(self._stats, name) + more for name, more in amounts.items()}
             self._stats = self._stats._replace(**sums)
 
-    def record(self, name: str, step: int, begin_seconds: float) -> float:
-        """Ends an event now; gives its length in seconds.
+    def record(
+        self,
+        name: str,
+        step: int,
+        begin_seconds: float,
+        *,
+        lane: str = "steps",
+        chunk: int | None = None,
+        size_bytes: int | None = None,
+        of: str | None = None,
+    ) -> float:
+        """Ends an event now; gives its length in seconds. The fields are those of `Event`.
 
         A training loop that records its steps as "step" has them drawn beside the exchanges
         (`jdaso.plots.plot_timeline`).
         """
-        end = time.perf_counter()
-        self.events.append(Event(name, step, begin_seconds, end))
-        return end - begin_seconds
+        event = Event(name, step, begin_seconds, time.perf_counter(), lane, chunk, size_bytes, of)
+        self._keep(event)
+        return event.seconds
+
+    def stand(self, name: str, step: int, begin_seconds: float, *, device: int | None) -> None:
+        """Says that all devices of the node stood still until now.
+
+        Args:
+            name: for what, "wait" or "mean".
+            step: completed updates.
+            begin_seconds: since when.
+            device: the one whose lane shows it already; None for none.
+        """
+        if self.sink is not None:
+            self._stretches.stand(name, step, begin_seconds, time.perf_counter(), device)
+
+    def mark(self, name: str, step: int, device: int) -> None:
+        """Says what a local device did since its last mark, "compute", "pack" or "merge".
+
+        Where it stood still meanwhile, that is told apart.
+        """
+        for what, at, begin, end in self._stretches.mark(name, step, device, time.perf_counter()):
+            self._keep(Event(what, at, begin, end, f"device {device}"))
+
+    def _keep(self, event: Event) -> None:
+        self.events.append(event)
+        if self.sink is not None:
+            self.sink(event)

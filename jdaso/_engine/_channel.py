@@ -19,6 +19,7 @@ the next but one starts (once one was started again: before, there is one place 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import threading
@@ -68,7 +69,7 @@ class Job:
         self.ticket, self.owner, self.blocking = ticket, owner, blocking
         self.place = place
         self.step = ticket - 1
-        self.begin_seconds = time.perf_counter()
+        self.begin_seconds = self.stands_since = time.perf_counter()
         self.missing = Counter(k for chunks in pieces for k in chunks)
         self.handed = [False for _ in pieces]
         self.ready = [threading.Event() for _ in place.rows]
@@ -80,11 +81,18 @@ class Job:
         self.fetched = 0
         self.waited = False
         self.seconds = 0.0
+        self.taken: dict[int, tuple[int, float]] = {}  # lane and begin of chunks on their way
 
     @property
     def merged(self) -> bool:
         """Whether all of it was fetched, at least once."""
         return self.fetched >= len(self.handed)
+
+    def take(self, k: int) -> None:
+        """Notes that chunk k goes on its way, in the first lane that is free."""
+        lanes = [lane for lane, _ in list(self.taken.values())]  # another thread takes out
+        lane = next(n for n in itertools.count() if n not in lanes)
+        self.taken[k] = lane, time.perf_counter()
 
     def hand_over(self, k: int) -> None:
         """Notes that a piece's part of chunk k is there; the lock is held."""
@@ -114,6 +122,15 @@ class Channel:
     """Exchanges of one layout on one wire.
 
     Where steps are thrown away there is a second place for results.
+
+    Args:
+        layout: of what travels.
+        wire: its format.
+        reducer: the engine's.
+        control: the nodes.
+        timeline: records what goes on.
+        sends: whether anything is sent.
+        number: tells the channels of a session apart; the same on all nodes.
     """
 
     def __init__(
@@ -125,8 +142,10 @@ class Channel:
         timeline: Timeline,
         *,
         sends: bool = True,
+        number: int = 1,
     ):
         self.layout, self.wire, self._sends = layout, wire, sends
+        self._number, self._lane = number, "" if number == 1 else f" {number}"
         self._reduce, self._control, self._timeline = reducer, control, timeline
         self._nodes = control.topology.num_nodes
         self.staging = Staging(layout, wire)
@@ -153,6 +172,7 @@ class Channel:
         *,
         k: int,
         owner: int = 0,
+        device: int = 0,
     ) -> int:
         """Takes chunk k of a mean that the step waits for; returns the ticket.
 
@@ -163,10 +183,14 @@ class Channel:
             k: the chunk.
             owner: the optimizer, which may start its exchange again while it is in flight; 0 for
                 one that may not.
+            device: the local device that hands it over.
         """
-        (rows,) = arrays
+        begin, (rows,) = time.perf_counter(), arrays
         write = self.staging.write_chunk(k, rows)
-        return self._start(ticket, k, head, owner, write, blocking=True)
+        job = self._start(ticket, k, head, owner, write, blocking=True)
+        job.stands_since = min(job.stands_since, begin)
+        self._lose("copy", job, begin, device, size_bytes=rows.nbytes)
+        return ticket
 
     def start_segment(
         self,
@@ -176,6 +200,7 @@ class Channel:
         *,
         s: int,
         owner: int = 0,
+        device: int = 0,
     ) -> int:
         """Takes segment s of a late exchange; returns the ticket.
 
@@ -185,9 +210,13 @@ class Channel:
             head: this node's header.
             s: the segment.
             owner: see `start_chunk`.
+            device: see `start_chunk`.
         """
+        begin = time.perf_counter()
         write = self.staging.write_segment(s, arrays)
-        return self._start(ticket, s, head, owner, write, blocking=False)
+        job = self._start(ticket, s, head, owner, write, blocking=False)
+        self._lose("copy", job, begin, device, size_bytes=sum(x.nbytes for x in arrays))
+        return ticket
 
     def _start(
         self,
@@ -198,16 +227,14 @@ class Channel:
         write: Iterator[int],
         *,
         blocking: bool,
-    ) -> int:
-        begin = time.perf_counter()
+    ) -> Job:
         job = self._enter(ticket, piece, head, owner, blocking)
         if job.error is None:
             for k in write:
                 with self._lock:
                     job.hand_over(k)
             job.handed[piece] = True
-        self._lose("start", job, begin)
-        return ticket
+        return job
 
     def _enter(self, ticket: int, piece: int, head: np.ndarray, owner: int, blocking: bool) -> Job:
         """The job that a piece belongs to, begun if it is the first."""
@@ -238,7 +265,7 @@ class Channel:
                     self._send[-1][:, -self.wire.header_width :] = words.view(self.wire.dtype)
         return job
 
-    def wait(self, ticket: int) -> np.ndarray:
+    def wait(self, ticket: int, device: int = 0) -> np.ndarray:
         """Headers of all nodes, int32 ``[nodes, HEADER]``, once all chunks are in.
 
         On failure: the status word of the first header is 1, and `error` holds what happened.
@@ -250,7 +277,11 @@ class Channel:
             return self._refuse(heads, ticket)
         error = job.error or self._await(job)
         job.waited = True
-        self._lose("wait", job, begin)
+        self._lose("wait", job, begin, device)
+        if job.blocking:
+            self._timeline.stand("mean", job.step, job.stands_since, device=None)
+        else:
+            self._timeline.stand("wait", job.step, begin, device=device)
         if error is not None:
             job.error = error
             heads[:, STATUS] = FAILED
@@ -392,8 +423,15 @@ class Channel:
         while (job := self._queue.get()) is not None:
             try:
                 self._reduce(_Chunks(self, job))
-                job.seconds = self._timeline.record("exchange", job.step, job.begin_seconds)
                 kind = "mean" if job.blocking else "exchange"
+                job.seconds = self._timeline.record(
+                    kind,
+                    job.step,
+                    job.begin_seconds,
+                    lane=f"exchange{self._lane}",
+                    size_bytes=sum(rows.nbytes for rows in self._send),
+                    of=self._of(job),
+                )
                 self._control.lookout.patience.note(kind, job.seconds)
                 if not job.blocking:
                     self._exchange_seconds = job.seconds
@@ -413,6 +451,7 @@ class Channel:
         """Chunk k of a job, for the thread; see `Work`."""
         if not job.ready[k].wait(limit_seconds):
             raise NodeError(f"Chunk {k} was never handed over.")
+        job.take(k)
         if not job.blocking:
             self._look_for_bad(job, k)
         return self._send[k]
@@ -421,6 +460,16 @@ class Channel:
         """What became of chunk k; see `Work`."""
         job.residuals.append(residual)
         job.heads = heads
+        lane, begin = job.taken.pop(k)
+        self._timeline.record(
+            "chunk",
+            job.step,
+            begin,
+            lane=f"worker{self._lane}.{lane}" if self._lane else f"worker {lane}",
+            chunk=k,
+            size_bytes=self._send[k].nbytes,
+            of=self._of(job),
+        )
         if self._sends:
             moved = self._send[k].nbytes + job.place.rows[k].nbytes
             self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
@@ -455,8 +504,22 @@ class Channel:
                 return error
         return job.error
 
-    def _lose(self, name: str, job: Job, begin_seconds: float) -> None:
-        seconds = self._timeline.record(name, job.step, begin_seconds)
+    def _of(self, job: Job) -> str:
+        return f"{self._number}.{job.ticket}"
+
+    def _lose(
+        self,
+        name: str,
+        job: Job,
+        begin_seconds: float,
+        device: int,
+        *,
+        size_bytes: int | None = None,
+    ) -> None:
+        lane, of = f"device {device}", self._of(job)
+        seconds = self._timeline.record(
+            name, job.step, begin_seconds, lane=lane, size_bytes=size_bytes, of=of
+        )
         if not job.blocking:
             self._timeline.add(lost_seconds=seconds)
 

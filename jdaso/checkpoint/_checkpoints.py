@@ -187,6 +187,7 @@ class Checkpoints:
             CheckpointError: the state is not one of this session.
         """
         self.session.require_usable()
+        begin = time.perf_counter()
         self._join()
         self._error = None  # what failed before is said; this is a new one
         self._number += 1
@@ -223,6 +224,8 @@ class Checkpoints:
         )
         self._writer.start()
         self.session.note("checkpoint", step)
+        size = sum(array.nbytes for array in self._buffers.values())
+        self.session.timeline.record("checkpoint", step, begin, size_bytes=size)
 
     def wait(self) -> None:
         """Waits until all nodes have written what they were saving.
@@ -366,6 +369,8 @@ class Checkpoints:
             )
             log.error("%s", self._error)
             return
+        timeline, size = self.session.timeline, sum(array.nbytes for array in arrays.values())
+        timeline.record("checkpoint", manifest.step, begin, lane="checkpoint", size_bytes=size)
         log.info("saved step %d in %.1f s", manifest.step, time.perf_counter() - begin)
 
     def _join(self) -> None:

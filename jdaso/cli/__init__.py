@@ -16,6 +16,7 @@ VERBS = {
     "report": "make one HTML page about runs that were recorded",
     "run": "start a job, and start it again from its last checkpoint where it fails",
     "simulate": "predict steps, and advise on B, S and wire, for a cluster that is not there",
+    "trace": "join what all nodes recorded with Session(trace=FOLDER) into one file for Perfetto",
 }
 
 

@@ -157,7 +157,7 @@ class Mail:
             self._asks = False
         seconds = time.perf_counter() - begin
         self.waited_seconds += seconds
-        session.timeline.record("wait", self.step, begin)
+        session.timeline.record("wait", self.step, begin, lane="messages")
         self._longest_seconds = max(self._longest_seconds, seconds)
 
     def _ask_on(self) -> None:

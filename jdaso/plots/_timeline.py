@@ -7,7 +7,9 @@ from pathlib import Path
 
 from .._timeline import Event
 
-_ROWS = {"exchange": "exchange", "start": "held up", "wait": "held up"}
+_ROWS = {"mean": "exchange", "copy": "held up", "wait": "held up"}
+_LEFT_OUT = ("chunk", "compute", "pack", "merge")
+"""Parts of what is drawn, of which many would cross in a row; `jdaso.traces` shows them."""
 
 
 def plot_timeline(events: Iterable[Event], path: str | Path) -> None:
@@ -27,7 +29,8 @@ def plot_timeline(events: Iterable[Event], path: str | Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    events = sorted(events, key=lambda event: event.begin_seconds)
+    events = [event for event in events if event.name not in _LEFT_OUT]
+    events.sort(key=lambda event: event.begin_seconds)
     if not events:
         raise ValueError("There are no events to draw: record some while a session is open.")
     begin, rows = events[0].begin_seconds, {}

@@ -18,7 +18,6 @@ ROWS = {
     "compute": ("steps", 0),
     "exchange": ("exchange", 2),
     "mean": ("exchange", 3),
-    "start": ("held up", 1),
     "copy": ("held up", 1),
     "wait": ("held up", 1),
     "pack": ("pack, merge", 4),

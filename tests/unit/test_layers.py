@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "jdaso"
 LAYERS = [
-    ["_types", "_compat", "_timeline", "_launch", "_deaths"],
+    ["_types", "_compat", "_stretches", "_timeline", "_chrome", "_launch", "_deaths"],
     ["_supervise"],
     ["_phases", "_schedule", "_packing", "_header", "_common", "_wire", "_merge"],
     [
@@ -21,11 +21,11 @@ LAYERS = [
         "_drift",
         "_group",
     ]
-    + ["_engine", "_session"],
-    ["_agreement", "_local", "_inline", "_exchange", "_blocking"],
+    + ["_clock", "_recorder", "_engine", "_session"],
+    ["_agreement", "_local", "_marks", "_inline", "_exchange", "_blocking"],
     ["_averaging", "_synchronous", "_daso", "_collectives"],
-    ["checkpoint", "faults", "metrics", "report", "data", "flax", "plots"]
-    + ["pipeline", "fabric", "array"],
+    ["checkpoint", "data", "doctor", "fabric", "faults", "flax", "metrics", "pipeline", "plots"]
+    + ["report", "traces", "array"],
     ["cli", "__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

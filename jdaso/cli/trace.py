@@ -1,0 +1,54 @@
+"""``python -m jdaso trace FOLDER``: what all nodes did, as one file for Perfetto."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..traces import Trace, TraceError, merge, profiles_in, read, write
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of ``trace``."""
+    option = parser.add_argument
+    option("folder", metavar="FOLDER", help="what Session(trace=FOLDER) wrote, of all nodes")
+    option("-o", "--output", metavar="FILE", help="default FOLDER/trace.json.gz; or a .json")
+    option(
+        "--profiler",
+        metavar="LOGDIR",
+        action="append",
+        default=[],
+        help="join what jax.profiler.trace(LOGDIR) recorded meanwhile; may be given again",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the file and says what is in it; 2 where there is no trace."""
+    path = Path(arguments.output or Path(arguments.folder) / "trace.json.gz")
+    try:
+        trace = read(arguments.folder)
+        profiles = [profile for folder in arguments.profiler for profile in profiles_in(folder)]
+        write(merge(trace, profiles), path)
+    except (TraceError, OSError) as error:
+        print(f"jdaso trace: {error}", file=sys.stderr)
+        return 2
+    print(_table(trace))
+    if profiles:
+        print("JAX's profile joined: " + ", ".join(f"node {profile.node}" for profile in profiles))
+    print(f"{path}: open it in https://ui.perfetto.dev")
+    return 0
+
+
+def _table(trace: Trace) -> str:
+    lines = ["node  host          events   seconds  exchanges  hidden  clock within"]
+    for node in trace.nodes:
+        seconds = max((event.end_seconds for event in node.events), default=0.0)
+        exchanges = sum(event.name == "exchange" for event in node.events)
+        bound = f"{1e6 * node.bound_seconds:.0f} us"
+        ended = "" if node.closed else "  (not closed)"
+        lines.append(
+            f"{node.node:4}  {node.host:12} {len(node.events):7} {seconds:9.1f} {exchanges:10}"
+            f"  {node.hidden_share:6.3f}  {bound:>12}{ended}"
+        )
+    if trace.missing:
+        lines.append(f"No file of nodes {', '.join(map(str, trace.missing))}.")
+    return "\n".join(lines)

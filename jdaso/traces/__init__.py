@@ -1,0 +1,9 @@
+"""Traces of runs: what each node of ``Session(trace=...)`` did, on one clock, for Perfetto."""
+
+from ._profiles import profiles_in as profiles_in
+from ._read import NodeTrace as NodeTrace
+from ._read import Trace as Trace
+from ._read import TraceError as TraceError
+from ._read import read as read
+from ._write import merge as merge
+from ._write import write as write

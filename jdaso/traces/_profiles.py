@@ -1,0 +1,96 @@
+"""What `jax.profiler` recorded of a node, on the clock of its trace."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+import zlib
+from pathlib import Path
+from typing import Any
+
+from .._chrome import Row
+from .._compat import ANNOTATION
+from ._read import Trace, TraceError
+
+
+class Profile:
+    """One file of `jax.profiler.trace`.
+
+    While a trace is recorded each step leaves its time in a profile that is under way; by these the
+    profile's clock is found, and its node.
+
+    Args:
+        path: a ``*.trace.json.gz``.
+
+    Raises:
+        TraceError: it cannot be read, or holds no such time.
+    """
+
+    def __init__(self, path: Path):
+        try:
+            self._rows = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        except (OSError, EOFError, zlib.error, ValueError, KeyError) as error:
+            raise TraceError(f"{path} is no profile of jax.profiler.trace ({error}).") from error
+        times = [row for row in self._rows if row.get("name") == ANNOTATION and "args" in row]
+        if not times:
+            raise TraceError(
+                f"{path} holds no time of jdaso's, so its clock cannot be found. Profile while a "
+                "jdaso.Session(trace=...) is open, one step or more."
+            )
+        self.node = int(times[0]["args"]["node"])
+        offsets = [float(row["args"]["nanoseconds"]) / 1e3 - row["ts"] for row in times]
+        self._offset = statistics.median(offsets)
+
+    def rows(self, trace: Trace, first_process: int) -> list[Row]:
+        """Its rows, on the trace's clock.
+
+        Args:
+            trace: what its node recorded is in it.
+            first_process: a number that processes of Chrome's trace may have from here on.
+
+        Raises:
+            TraceError: it is of a node of another run.
+        """
+        nodes = {node.node: node for node in trace.nodes}
+        if self.node not in nodes:
+            raise TraceError(f"A profile is of node {self.node}, of which there is no trace.")
+        processes: dict[int, int] = {}
+        rows: list[Row] = []
+        for row in self._rows:
+            if "ph" not in row:
+                continue
+            process = processes.setdefault(row["pid"], first_process + len(processes))
+            row = {**row, "pid": process}
+            if "ts" in row:
+                microseconds = row["ts"] + self._offset
+                row["ts"] = round(1e6 * nodes[self.node].clock(microseconds), 3)
+            rows.append(self._named(row))
+        return rows
+
+    def _named(self, row: Row) -> Row:
+        """Processes get the node's name, and their place behind the nodes'."""
+        about: dict[str, Any] = row.get("args", {})
+        if row["ph"] != "M":
+            return row
+        if row["name"] == "process_name":
+            return {**row, "args": {"name": f"node {self.node}, JAX's profile: {about['name']}"}}
+        if row["name"] == "process_sort_index":
+            return {**row, "args": {"sort_index": row["pid"]}}
+        return row
+
+
+def profiles_in(folder: str | Path) -> list[Profile]:
+    """The newest profile of each node in a folder of `jax.profiler.trace`.
+
+    Raises:
+        TraceError: there is none, or one cannot be joined.
+    """
+    paths = sorted(Path(folder).glob("**/*.trace.json.gz"))
+    if not paths:
+        raise TraceError(
+            f"{folder} holds no *.trace.json.gz. Give the folder that was given to "
+            "jax.profiler.trace(...)."
+        )
+    found = {(profile := Profile(path)).node: profile for path in paths}
+    return [found[node] for node in sorted(found)]

@@ -1,0 +1,154 @@
+"""Reads what nodes recorded, on node 0's clock."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from .._chrome import ABOUT, CLOCK, Row, event_of
+from .._timeline import Event, hidden_share
+
+
+class TraceError(ValueError):
+    """There is no trace in a folder, or a file is none."""
+
+
+class NodeTrace(NamedTuple):
+    """What one node did.
+
+    Attributes:
+        node: its number.
+        host: where it ran.
+        closed: whether its session ended; else it was killed, or still runs.
+        bound_seconds: how far its clock may be off node 0's, as it was measured; infinite where it
+            was not. Of a node that did not end the clock is that of its begin.
+        events: in the order in which they began; their clock is node 0's, in seconds since it
+            began.
+        clock: gives these seconds for the microseconds of the node's file.
+    """
+
+    node: int
+    host: str
+    closed: bool
+    bound_seconds: float
+    events: tuple[Event, ...]
+    clock: Callable[[float], float]
+
+    @property
+    def hidden_share(self) -> float:
+        """See `jdaso.hidden_share`."""
+        return hidden_share(self.events)
+
+
+class Trace(NamedTuple):
+    """What the nodes of a run did.
+
+    Attributes:
+        nodes: those that have left a file, by their numbers.
+        num_nodes: how many there were.
+        unix_seconds: when node 0 began, of its host's clock of the day.
+    """
+
+    nodes: tuple[NodeTrace, ...]
+    num_nodes: int
+    unix_seconds: float
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Nodes without a file."""
+        there = {node.node for node in self.nodes}
+        return tuple(node for node in range(self.num_nodes) if node not in there)
+
+    @property
+    def hidden_share(self) -> float:
+        """The mean over nodes."""
+        return math.fsum(node.hidden_share for node in self.nodes) / len(self.nodes)
+
+
+def read(folder: str | Path) -> Trace:
+    """The trace in a folder.
+
+    Between a session's begin and end a clock is taken to run evenly: what was measured in the end
+    is spread linearly. Files that were never closed are read up to their last whole row.
+
+    Args:
+        folder: as it was given to ``Session(trace=...)``, or where files of several nodes were
+            brought together.
+
+    Returns:
+        The nodes' events.
+
+    Raises:
+        TraceError: there is none.
+
+    Example:
+        >>> import tempfile, time, jdaso
+        >>> folder = tempfile.mkdtemp()
+        >>> with jdaso.Session(trace=folder) as session:
+        ...     _ = session.timeline.record("step", 0, time.perf_counter())
+        >>> [event.name for event in jdaso.traces.read(folder).nodes[0].events]
+        ['step']
+    """
+    paths = sorted(Path(folder).glob("trace-*.json"))
+    if not paths:
+        raise TraceError(
+            f"{folder} holds no trace-*.json. Give the folder that was given to "
+            "jdaso.Session(trace=...)."
+        )
+    found = [_read_node(path) for path in paths]
+    runs = {(about["num_nodes"], about["unix_seconds"]) for about, _ in found}
+    if len(runs) > 1:
+        raise TraceError(
+            f"The files in {folder} are of {len(runs)} different runs. Give each run a folder of "
+            "its own."
+        )
+    nodes = sorted((node for _, node in found), key=lambda node: node.node)
+    return Trace(tuple(nodes), *runs.pop())
+
+
+def _read_node(path: Path) -> tuple[Row, NodeTrace]:
+    rows = list(rows_of(path))
+    named = {row["name"]: row["args"] for row in rows if row["ph"] == "M"}
+    about = named.get(ABOUT)
+    if about is None:
+        raise TraceError(
+            f"{path} is no trace of jdaso: it does not begin with a row about its node."
+        )
+    drift = named.get(CLOCK, {})
+    bounds = [x.get("bound_seconds", 0.0) for x in (about, drift)]
+    bound = math.inf if None in bounds else max(bounds)
+    seconds = _clock(drift)
+    events = sorted(
+        (event_of(row, seconds) for row in rows if row["ph"] == "X"),
+        key=lambda event: (event.begin_seconds, -event.end_seconds),
+    )
+    closed = CLOCK in named
+    return about, NodeTrace(about["node"], about["host"], closed, bound, tuple(events), seconds)
+
+
+def _clock(drift: Row) -> Callable[[float], float]:
+    """Seconds of node 0's clock for a file's microseconds, which are right at their begin."""
+    begin, end = drift.get("begin_us", 0.0), drift.get("end_us", 0.0)
+    if end <= begin:
+        return lambda microseconds: 1e-6 * microseconds
+    rate = drift["correction_us"] / (end - begin)
+    return lambda microseconds: 1e-6 * (microseconds + rate * (microseconds - begin))
+
+
+def rows_of(path: Path) -> Iterator[Row]:
+    """The whole rows of a file; what follows the first that is not whole is left out."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            line = line.strip().rstrip(",")
+            if line in ("[", "]", ""):
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError:
+                return
+            if not isinstance(row, dict) or "ph" not in row:
+                return
+            yield row

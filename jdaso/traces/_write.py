@@ -1,0 +1,68 @@
+"""Writes the traces of all nodes, and profiles of JAX's, as one file for Perfetto."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from .._chrome import Row, Rows
+from .._timeline import Event
+from ._profiles import Profile
+from ._read import Trace
+
+
+def merge(trace: Trace, profiles: Iterable[Profile] = ()) -> list[Row]:
+    """Rows of Chrome's trace format: a process a node, a thread a lane; in the order of time.
+
+    Args:
+        trace: of all nodes.
+        profiles: what `jax.profiler` recorded of some of them meanwhile.
+
+    Returns:
+        The rows; times are microseconds of node 0's clock since it began.
+
+    Raises:
+        TraceError: a profile has no time by which to find its clock.
+    """
+    rows: list[Row] = []
+    for node in trace.nodes:
+        made = Rows(node.node, lambda seconds: 1e6 * seconds)
+        rows += made.process(node.host)
+        for event in untangled(node.events):
+            rows += made.of(event)
+    for number, profile in enumerate(profiles):
+        rows += profile.rows(trace, first_process=trace.num_nodes + 10_000 * (number + 1))
+    # Names come before what they name, and what holds others before these.
+    return sorted(rows, key=lambda row: (row["ph"] != "M", row.get("ts", 0.0), -row.get("dur", 0)))
+
+
+def untangled(events: Iterable[Event]) -> Iterator[Event]:
+    """Events in the order of their begin; what would cross another in its lane gets one more.
+
+    Two threads of a device may copy at once, and Perfetto draws the bars of a lane beside or
+    within each other.
+    """
+    open_ends: dict[str, list[list[float]]] = {}  # of each lane and its further ones
+    for event in sorted(events, key=lambda event: (event.begin_seconds, -event.end_seconds)):
+        lanes = open_ends.setdefault(event.lane, [])
+        for ends in lanes:
+            while ends and ends[-1] <= event.begin_seconds:
+                ends.pop()
+        fits = (n for n, ends in enumerate(lanes) if not ends or event.end_seconds <= ends[-1])
+        number = next(fits, len(lanes))
+        if number == len(lanes):
+            lanes.append([])
+        lanes[number].append(event.end_seconds)
+        yield event._replace(lane=f"{event.lane} ({number + 1})") if number else event
+
+
+def write(rows: Iterable[Row], path: str | Path) -> None:
+    """Writes rows as a file for Perfetto, compressed where its name ends in ``.gz``."""
+    path = Path(path)
+    text = json.dumps({"traceEvents": list(rows), "displayTimeUnit": "ms"}, separators=(",", ":"))
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode(), compresslevel=6))
+    else:
+        path.write_text(text, encoding="utf-8")

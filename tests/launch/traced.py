@@ -1,0 +1,68 @@
+"""Two nodes of two devices that record what they do: ``python traced.py FOLDER [kill]``.
+
+Prints the hidden share that `Stats` knows of, and whether a trace changes the result.
+"""
+
+import os
+import signal
+import sys
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import PartitionSpec as P
+
+import jdaso
+from jdaso.checkpoint import Checkpoints
+
+FOLDER, KILL = sys.argv[1], sys.argv[2:] == ["kill"]
+AXIS, STEPS = "local", 16
+
+
+def train(session, keep=False):
+    phases = jdaso.Phases(STEPS, 2, 3, sync_every=4, delay=2)
+    tx = jdaso.daso(
+        optax.adam(1e-2), phases=phases, session=session, local_axis=AXIS, chunk_bytes=2**16
+    )
+
+    @jax.jit
+    @partial(
+        jax.shard_map,
+        mesh=session.mesh,
+        in_specs=(P(), P(), P(AXIS)),
+        out_specs=P(),
+        check_vma=False,
+    )
+    def step(w, state, x):
+        loss, g = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w["a"]) ** 2))(w)
+        updates, state = tx.update(g, state, w, value=loss)
+        return optax.apply_updates(w, updates), state
+
+    w = {"a": jnp.full((256, 256), 0.01), "b": jnp.ones(40_000)}
+    state, x = tx.init(w), np.random.default_rng(session.node).normal(size=(64, 256))
+    for n in range(STEPS):
+        begin = time.perf_counter()
+        w, state = jax.block_until_ready(step(w, state, x.astype(np.float32)))
+        session.timeline.record("step", n, begin)
+        if KILL and n == 9:
+            time.sleep(2.5)  # all is written by then
+            if session.node == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+    if keep:
+        saved = Checkpoints(FOLDER + "/checkpoints", session)
+        saved.save(STEPS, (w, state))
+        saved.wait()
+    return jax.tree.map(np.asarray, jdaso.finalize(w, state, session))
+
+
+with jdaso.Session(trace=FOLDER, timeout_seconds=30) as session:
+    traced = train(session, keep=True)
+    print(f"node {session.node}: hidden {session.stats.hidden_share:.9f}", flush=True)
+with jdaso.Session(timeout_seconds=30) as session:
+    plain = train(session)
+for name in plain:
+    np.testing.assert_array_equal(traced[name], plain[name])
+print("the same bits", flush=True)

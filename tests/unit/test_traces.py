@@ -1,0 +1,303 @@
+"""Traces: rows, clocks, files that were cut short, profiles that are joined."""
+
+import gzip
+import json
+import logging
+import queue
+import random
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import traces_checked
+
+import jdaso
+from jdaso import Event, hidden_share
+from jdaso._chrome import Rows, _place, event_of
+from jdaso._clock import Offset, fastest, measure
+from jdaso._control import Control
+from jdaso._recorder import Recorder
+from jdaso._stretches import Stretches
+from jdaso._timeline import Timeline
+from jdaso._topology import Topology
+from jdaso.cli import main
+from jdaso.traces import TraceError, merge, profiles_in, read, write
+from jdaso.traces._write import untangled
+
+EVENTS = [
+    Event("compute", 3, 10.0, 10.5, "device 0"),
+    Event("pack", 3, 10.5, 10.7, "device 0"),
+    Event("copy", 3, 10.6, 10.65, "device 0", size_bytes=400, of="1.4"),
+    Event("exchange", 3, 10.61, 11.0, "exchange", None, 800, "1.4"),
+    Event("chunk", 3, 10.62, 10.9, "worker 0", 0, 400, "1.4"),
+    Event("wait", 3, 10.98, 11.0, "device 0", of="1.4"),
+]
+
+
+def recorder(folder, timeline=None):
+    control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
+    return Recorder(folder, control, timeline or Timeline(), engine="mpi4py", devices=1)
+
+
+def test_rows_are_chromes_and_come_back():
+    made = Rows(2, lambda seconds: 1e6 * (seconds - 10))
+    rows = made.process("h") + [row for event in EVENTS for row in made.of(event)]
+    traces_checked.are_chromes(json.loads(json.dumps(rows)))
+    bars = [row for row in rows if row["ph"] == "X"]
+    assert bars[0]["ts"] == 0 and bars[0]["dur"] == 5e5 and bars[2]["args"]["of"] == "1.4"
+    back = [event_of(row, lambda us: round(us / 1e6 + 10, 6)) for row in bars]
+    assert back == EVENTS
+
+
+def test_the_check_of_rows_finds_what_is_wrong():
+    crossing = [Event("a", 0, 0.0, 2.0), Event("b", 0, 1.0, 3.0)]
+    made = Rows(0, lambda seconds: 1e6 * seconds)
+    with pytest.raises(AssertionError, match="cross"):
+        traces_checked.are_chromes([row for event in crossing for row in made.of(event)])
+
+
+def test_bars_that_would_cross_get_a_lane_of_their_own():
+    events = [Event("a", 0, 0, 5), Event("b", 0, 1, 3), Event("c", 0, 2, 4), Event("d", 0, 4, 5)]
+    lanes = {event.name: event.lane for event in untangled(reversed(events))}
+    assert lanes == {"a": "steps", "b": "steps", "c": "steps (2)", "d": "steps"}
+    places = [_place(x) for x in ("steps", "steps (2)", "device 0", "device 0 (2)", "device 1")]
+    assert places == sorted(places)
+
+
+def test_the_hidden_share_is_that_of_stats():
+    lost, took = 0.05 + 0.02, 0.39
+    stats = jdaso.Stats(exchanges=1, exchange_seconds=took, lost_seconds=lost)
+    assert hidden_share(EVENTS) == pytest.approx(stats.hidden_share)
+    mean = [Event("mean", 1, 0, 9, "exchange", of="1.2"), Event("wait", 1, 0, 9, of="1.2")]
+    unended = [Event("copy", 7, 11.0, 12.0, "device 0", of="1.8")]
+    other_device = [Event("wait", 3, 10.98, 11.0, "device 1")]
+    assert hidden_share([*EVENTS, *mean, *unended, *other_device]) == hidden_share(EVENTS)
+    assert hidden_share([]) == 1.0
+
+
+def test_a_device_stands_still_with_the_one_that_waits():
+    stretches = Stretches()
+    stretches.stand("mean", 0, 0.5, 0.8, None)
+    assert stretches.mark("compute", 0, 2, 1.0) == [("mean", 0, 0.5, 0.8)]
+    stretches = Stretches()
+    assert stretches.mark("compute", 0, 0, 1.0) == stretches.mark("compute", 0, 1, 1.0) == []
+    stretches.mark("compute", 1, 0, 2.0), stretches.mark("compute", 1, 1, 2.1)
+    stretches.stand("wait", 0, 2.2, 2.6, 0)
+    assert stretches.mark("merge", 1, 0, 3.0) == [("wait", 1, 2.0, 2.2), ("merge", 1, 2.6, 3.0)]
+    assert stretches.mark("merge", 1, 1, 3.0) == [
+        ("wait", 1, 2.1, 2.2),
+        ("wait", 0, 2.2, 2.6),
+        ("merge", 1, 2.6, 3.0),
+    ]
+    assert stretches.mark("compute", 1, 1, 3.5) == [("compute", 1, 3.0, 3.5)]
+
+
+class Mailbox:
+    """One end of a link between two nodes, whose messages take a random time."""
+
+    def __init__(self, rank, box, other):
+        self._rank, self._box, self._other = rank, box, other
+        self._late = random.Random(rank)
+
+    def Get_rank(self):  # noqa: N802
+        return self._rank
+
+    def Get_size(self):  # noqa: N802
+        return 2
+
+    def Isend(self, data, node):  # noqa: N802
+        self._other.put((time.perf_counter() + self._late.uniform(1e-4, 2e-3), float(data[0])))
+        return self
+
+    def Test(self):  # noqa: N802
+        return True
+
+    def Irecv(self, data, node):  # noqa: N802
+        box = self._box
+
+        class Request:
+            arrival = None
+
+            def Test(self):  # noqa: N802
+                if self.arrival is None and not box.empty():
+                    self.arrival, data[0] = box.get()
+                return self.arrival is not None and time.perf_counter() >= self.arrival
+
+        return Request()
+
+
+def test_a_clock_that_is_off_is_found():
+    boxes = queue.SimpleQueue(), queue.SimpleQueue()
+    ends = [Mailbox(0, boxes[0], boxes[1]), Mailbox(1, boxes[1], boxes[0])]
+    clocks = time.perf_counter, lambda: time.perf_counter() * (1 + 1e-5) - 1234.5
+    found = [None, None]
+
+    def run(node):
+        found[node] = measure(ends[node], lambda: None, 20.0, clock=clocks[node])
+
+    threads = [threading.Thread(target=run, args=(node,)) for node in (0, 1)]
+    [thread.start() for thread in threads], [thread.join(30) for thread in threads]
+    zero, one = found
+    assert zero.seconds == zero.bound_seconds == 0
+    truth = (one.at_seconds + 1234.5) / (1 + 1e-5) - one.at_seconds
+    assert 0 < one.bound_seconds < 4e-3
+    assert abs(one.seconds - truth) <= one.bound_seconds
+
+
+def test_who_waits_in_vain_for_a_clock_comes_back():
+    nobody = Mailbox(1, queue.SimpleQueue(), queue.SimpleQueue())
+    begin = time.monotonic()
+    assert measure(nobody, lambda: None, 0.1) is None
+    assert time.monotonic() - begin < 2
+
+
+def test_the_fastest_round_counts():
+    assert fastest([(1.0, 5.0, 3.0), (4.0, 7.6, 4.2)]) == pytest.approx(Offset(4.1, 3.5, 0.1))
+
+
+def test_a_clock_that_drifts_is_corrected(tmp_path, monkeypatch):
+    """Of a node whose clock is 500 s off and gains 0.1 ms a second."""
+    begin = time.perf_counter()
+    own = lambda true: (1 + 1e-4) * true - 500  # noqa: E731
+    truths = begin, begin + 1000
+    measured = iter([Offset(own(true), true - own(true), 1e-6) for true in truths])
+    monkeypatch.setattr(Recorder, "_measure", lambda self, limit: next(measured))
+    timeline = Timeline()
+    written = recorder(tmp_path, timeline)
+    for after in (0, 250, 500, 1000):
+        timeline.sink(Event("step", after, own(begin + after), own(begin + after + 1)))
+    written.close(failed=False)
+    (node,) = read(tmp_path).nodes
+    assert node.bound_seconds == 1e-6 and node.closed
+    first = node.events[0].begin_seconds
+    for event in node.events:
+        assert event.begin_seconds - first == pytest.approx(event.step, abs=1e-5)
+        assert event.seconds == pytest.approx(1, abs=1e-5)
+
+
+def test_a_file_that_was_never_closed_is_read_to_its_last_whole_row(tmp_path):
+    timeline = Timeline()
+    written = recorder(tmp_path, timeline)
+    for n in np.arange(3, dtype=np.int32):  # as a loop may count
+        timeline.record("step", n, time.perf_counter())
+    written.close(failed=False)
+    whole = written.path.read_bytes()
+    json.loads(whole)
+    last = whole.index(b'"step":2')
+    for end in (whole.index(b"jdaso clock"), last, last + 9):
+        written.path.write_bytes(whole[:end])
+        (node,) = read(tmp_path).nodes
+        assert not node.closed
+        assert [event.step for event in node.events] == list(range(2 if end <= last + 9 else 3))
+    written.path.write_bytes(whole[:last] + b"\0" * 50)
+    assert len(read(tmp_path).nodes[0].events) == 2
+    written.path.write_bytes(b"")
+    with pytest.raises(TraceError, match="does not begin with a row about its node"):
+        read(tmp_path)
+
+
+def test_a_trace_of_an_earlier_run_is_kept(tmp_path):
+    for n in (1, 2):
+        timeline = Timeline()
+        written = recorder(tmp_path, timeline)
+        timeline.record("step", n, time.perf_counter())
+        written.close(failed=False)
+    (node,) = read(tmp_path).nodes
+    assert [event.step for event in node.events] == [2]
+    assert '"step":1' in (tmp_path / "trace-00000.json.old").read_text()
+
+
+def test_files_of_two_runs_are_told_apart(tmp_path):
+    for node in (0, 1):
+        about = {"node": node, "num_nodes": 2, "host": "h", "unix_seconds": node}
+        row = Rows(node, float).named("jdaso", **about)
+        (tmp_path / f"trace-{node:05d}.json").write_text(f"[\n{json.dumps(row)},\n")
+    with pytest.raises(TraceError, match="2 different runs"):
+        read(tmp_path)
+
+
+def test_what_cannot_be_written_harms_nobody_and_is_said_once(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    with caplog.at_level(logging.ERROR, "jdaso"), jdaso.Session(trace=tmp_path / "file") as session:
+        session.timeline.record("step", 0, time.perf_counter())
+    assert caplog.text.count("cannot be written") == 1
+
+    caplog.clear()
+    timeline = Timeline()
+    written = recorder(tmp_path, timeline)
+    written._file = open("/dev/full", "w")  # noqa: SIM115
+    timeline.record("step", 0, time.perf_counter())
+    with caplog.at_level(logging.ERROR, "jdaso"):
+        written.close(failed=False)
+    timeline.record("step", 1, time.perf_counter())
+    assert caplog.text.count("cannot be written") == 1 and "No space" in caplog.text
+    assert timeline.sink is None and len(timeline.events) == 2
+
+
+def train(session, steps):
+    tx = jdaso.daso(optax.sgd(0.1), phases=jdaso.Phases(100, 0, 0), session=session)
+
+    @jax.jit
+    def step(w, state, x):
+        loss, g = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+        updates, state = tx.update(g, state, w, value=loss)
+        return optax.apply_updates(w, updates), state
+
+    w, x = jnp.ones((64, 64)), np.ones((8, 64), np.float32)
+    state = tx.init(w)
+    for n in range(steps):
+        begin = time.perf_counter()
+        w, state = jax.block_until_ready(step(w, state, x))
+        session.timeline.record("step", n, begin)
+
+
+def test_a_profile_of_jax_is_joined(tmp_path, capsys):
+    with jdaso.Session(trace=tmp_path / "run") as session:
+        with jax.profiler.trace(str(tmp_path / "profile")):
+            train(session, 4)
+    output = tmp_path / "joined.json.gz"
+    arguments = ["trace", str(tmp_path / "run"), "--profiler", str(tmp_path / "profile")]
+    assert main([*arguments, "-o", str(output)]) == 0
+    assert "profile joined: node 0" in capsys.readouterr().out
+    rows = json.loads(gzip.decompress(output.read_bytes()))["traceEvents"]
+    own = [row for row in rows if row["pid"] == 0]
+    traces_checked.are_chromes(own)
+    steps = [row for row in own if row["name"] == "step"]
+    calls = [row for row in rows if row["pid"] != 0 and "jdaso_host_call" in row["name"]]
+    calls = [row for row in calls if not row["name"].startswith("end")]
+    assert len(steps) == len(calls) == 4
+    for step, call in zip(steps, sorted(calls, key=lambda row: row["ts"]), strict=True):
+        assert step["ts"] - 500 < call["ts"] < step["ts"] + step["dur"] + 500, (step, call)
+    assert any("JAX's profile" in str(row["args"].get("name")) for row in rows if row["ph"] == "M")
+
+
+def test_a_profile_without_our_time_is_refused(tmp_path):
+    path = tmp_path / "x.trace.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [{"ph": "X", "name": "dot", "ts": 1}]}'))
+    with pytest.raises(TraceError, match="holds no time of jdaso"):
+        profiles_in(tmp_path)
+    path.write_bytes(b"no gzip")
+    with pytest.raises(TraceError, match="is no profile"):
+        profiles_in(tmp_path)
+    with pytest.raises(TraceError, match=r"holds no \*.trace.json.gz"):
+        profiles_in(tmp_path / "nowhere")
+
+
+def test_one_node_shows_its_steps(tmp_path, capsys):
+    with jdaso.Session(trace=tmp_path) as session:
+        train(session, 5)
+    trace = read(tmp_path)
+    (node,) = trace.nodes
+    computed = [event for event in node.events if event.name == "compute"]
+    assert [event.step for event in computed] == [1, 2, 3, 4]
+    assert {event.lane for event in computed} == {"device 0"}
+    write(merge(trace), tmp_path / "all.json")
+    traces_checked.are_chromes(json.loads((tmp_path / "all.json").read_text())["traceEvents"])
+    assert main(["trace", str(tmp_path)]) == 0
+    assert "ui.perfetto.dev" in capsys.readouterr().out
+    assert main(["trace", str(tmp_path / "none")]) == 2
+    assert "holds no trace-*.json" in capsys.readouterr().err
