@@ -86,7 +86,9 @@ def _run(
             process.wait(limit)
         except subprocess.TimeoutExpired:
             late = True
-            _end(process)
+        finally:  # also where this process is told to end
+            if process.poll() is None:
+                _end(process)
         seconds = time.perf_counter() - begin
         output.seek(0)
         tail = "\n".join(output.read().splitlines()[-TAIL_LINES:])
