@@ -24,6 +24,8 @@ from jdaso._compat import host_call
 
 SIZES, QUICK_SIZES = (25_600_000, 124_000_000), (1_000_000,)  # float32 numbers
 REPEATS, QUICK_REPEATS = 20, 3
+GIVEN = 3.0
+WRONG = "the numbers are wrong"
 TICKET = jax.ShapeDtypeStruct((), jnp.int32)
 
 
@@ -32,7 +34,7 @@ class Way:
 
     Args:
         moves: in the step: a vector to what the step gives besides (an int32, or the vector).
-        take: on the host: what that is to NumPy, in memory that may be kept.
+        take: on the host: from that to the numbers, in memory that may be kept.
     """
 
     def __init__(self, moves, take=np.asarray):
@@ -45,7 +47,7 @@ class Way:
         loss, moved = self._step(x)
         loss.block_until_ready()
         held = time.perf_counter() - begin
-        self._take(moved)
+        self.found = loss, self._take(moved)
         return held, time.perf_counter() - begin
 
 
@@ -62,13 +64,16 @@ def none(y):
     return jnp.int32(0)
 
 
-def out_ways(device, memory):
-    """Name to way, from the device to the host."""
+def out_ways(device, memory, pinned_memory):
+    """Name to way, from the device to the host; the handler has memory that it pins."""
     sharding = jax.sharding.SingleDeviceSharding(device)
 
     def keep(y):
         np.copyto(memory, np.asarray(y))
         return np.int32(0)
+
+    def kept(_):
+        return memory
 
     def start_early(moved):
         moved.copy_to_host_async()
@@ -76,9 +81,11 @@ def out_ways(device, memory):
 
     ways = {
         "none": lambda: Way(none),
-        "io_callback": lambda: Way(lambda y: io_callback(keep, TICKET, y)),
-        "host_call (jdaso)": lambda: Way(lambda y: host_call(keep, TICKET, y)),
-        "FFI handler": lambda: Way(lambda y: _gpu_ffi.to_host(y, memory)),
+        "io_callback": lambda: Way(lambda y: io_callback(keep, TICKET, y), kept),
+        "host_call (jdaso)": lambda: Way(lambda y: host_call(keep, TICKET, y), kept),
+        "FFI handler": lambda: Way(
+            lambda y: _gpu_ffi.to_host(y, pinned_memory), lambda _: pinned_memory
+        ),
         "output + copy_to_host_async": lambda: Way(lambda y: y, start_early),
     }
     if "pinned_host" in {kind.kind for kind in device.addressable_memories()}:
@@ -87,10 +94,13 @@ def out_ways(device, memory):
     return ways
 
 
-def in_ways(device, memory):
-    """Name to way, from the host to the device: the step that needs the numbers."""
+def in_ways(device, memory, pinned_memory):
+    """Name to way, from the host to the device: the step that needs the numbers.
+
+    What the handler has pinned, a callback can return too, and XLA copies from it faster.
+    """
     about = jax.ShapeDtypeStruct(memory.shape, memory.dtype)
-    give = lambda _: memory  # noqa: E731
+    give, give_pinned = lambda _: memory, lambda _: pinned_memory
 
     def on_device(moves):
         return Way(lambda y: jnp.max(moves(y[0].astype(jnp.int32))).astype(jnp.int32))
@@ -99,7 +109,8 @@ def in_ways(device, memory):
         "none": lambda: Put(device, memory, "resident"),
         "io_callback": lambda: on_device(lambda t: io_callback(give, about, t)),
         "host_call (jdaso)": lambda: on_device(lambda t: host_call(give, about, t)),
-        "FFI handler": lambda: on_device(lambda t: _gpu_ffi.from_host(t, memory)),
+        "FFI handler": lambda: on_device(lambda t: _gpu_ffi.from_host(t, pinned_memory)),
+        "host_call, memory pinned": lambda: on_device(lambda t: host_call(give_pinned, about, t)),
         "device_put in the loop": lambda: Put(device, memory),
     }
     if "pinned_host" in {kind.kind for kind in device.addressable_memories()}:
@@ -127,19 +138,32 @@ class Put:
         given = self._memory
         if not self._resident:
             given = jax.device_put(given, self._device, may_alias=False)
-        loss, _ = self._step(x, given)
+        loss, moved = self._step(x, given)
         loss.block_until_ready()
         held = time.perf_counter() - begin
+        self.found = loss, moved
         return held, held
 
 
-def usable(ways, x):
+def all_came_out(found):
+    """Of `out_ways`, run with a vector of ones: whether the numbers are those of the step."""
+    return bool(np.all(np.asarray(found[1]) == 0.5))
+
+
+def all_came_in(found):
+    """Of `in_ways`, where the memory holds `GIVEN`."""
+    return float(found[0]) == 0.5 + GIVEN
+
+
+def usable(ways, x, right):
     """The ways that work here, each compiled and run once; of the others, what they say."""
     made, errors = {}, {}
     for name, make in ways.items():
         try:
             made[name] = make()
             made[name](x)
+            if name != "none" and not right(made[name].found):
+                raise ValueError(WRONG)
         except Exception as error:  # each says something else: a row of the report
             made.pop(name, None)
             errors[name] = str(error).strip().splitlines()[0][:120] or type(error).__name__
@@ -167,7 +191,11 @@ def add_rows(rows, direction, size, times, errors, bound_ms):
         about |= {"held up / bound": held / bound_ms, "there / bound": there / bound_ms}
         rows.add(direction=direction, way=name, MB=4 * size / 1e6, **about)
     for name, text in errors.items():
-        rows.add(direction=direction, way=name, MB=4 * size / 1e6, error=text)
+        judged = {"error": text, "right": "no"} if text == WRONG else {"error": text}
+        rows.add(direction=direction, way=name, MB=4 * size / 1e6, **judged)
+
+
+DIRECTIONS = (("out", out_ways, all_came_out), ("in", in_ways, all_came_in))
 
 
 def main():
@@ -179,10 +207,13 @@ def main():
         except RuntimeError as error:
             print(error, flush=True)  # its ways say that they are not registered
         for size in QUICK_SIZES if options.quick else SIZES:
-            x, memory = jnp.ones(size, jnp.float32), np.ones(size, np.float32)
+            x = jnp.ones(size, jnp.float32)
+            memories = np.ones(size, np.float32), np.ones(size, np.float32)
             bound = Bound(Copies(device, 4 * size))
-            for direction, ways_of in (("out", out_ways), ("in", in_ways)):
-                ways, errors = usable(ways_of(device, memory), x)
+            for direction, ways_of, right in DIRECTIONS:
+                for memory in memories:
+                    memory.fill(GIVEN)
+                ways, errors = usable(ways_of(device, *memories), x, right)
                 repeats = QUICK_REPEATS if options.quick else REPEATS
                 times = measure(ways, x, repeats, bound)
                 bound_ms = min((bound.out_ms if direction == "out" else bound.in_ms).values())

@@ -59,7 +59,7 @@ def measure(cell, methods, rounds, barrier, options):
             row["exchange ms"] = median(one["exchange ms"] for one, _ in pairs)
             row["hidden"] = median(one["hidden"] for one, _ in pairs)
             row["hidden by the clock"] = median(
-                1 - 1e3 * (one["seconds"] - bare) * cell.sync_every / one["exchange ms"]
+                max(0.0, 1 - 1e3 * (one["seconds"] - bare) * cell.sync_every / one["exchange ms"])
                 for one, bare in pairs
             )
         yield row
