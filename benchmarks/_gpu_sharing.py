@@ -14,6 +14,7 @@ import optax
 import jdaso
 
 ENGINES, WIRES = ("mpi4py", "mpi4jax"), ("float32", "bfloat16", "int8")
+QUICK_WIRES = ("float32", "int8")
 SIZE, QUICK_SIZE = 10_000_000, 10_000
 STEPS, RATE = 13, 0.125
 TOLERANCE = 1e-4
@@ -70,7 +71,7 @@ def main():
     rows = _gpu_part.Rows(comm.Get_rank())
     size = QUICK_SIZE if options.quick else SIZE
     for engine in ENGINES:
-        for wire in WIRES:
+        for wire in QUICK_WIRES if options.quick else WIRES:
             rows.add(**check(engine, wire, size, comm, options))
 
 

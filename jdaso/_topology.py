@@ -291,16 +291,18 @@ def claim_gpus(topology: Topology, *, share: bool) -> None:
         return
     if _assigned_by_launcher(topology):
         return
+    try:
+        mine = share_out(gpus, topology.local_rank, topology.local_size, share=share)
+    except ValueError as error:
+        raise NodeError(f"{topology.prefix()} {error}") from error
     if backend_started():
+        if mine == gpus:  # dealt out by the process's last session
+            return
         raise NodeError(
             f"{topology.prefix()} JAX has started before jdaso could share out the GPUs of this "
             f"host among its {topology.local_size} nodes. Make the Session before the first use of "
             "a JAX device, or set CUDA_VISIBLE_DEVICES for each rank."
         )
-    try:
-        mine = share_out(gpus, topology.local_rank, topology.local_size, share=share)
-    except ValueError as error:
-        raise NodeError(f"{topology.prefix()} {error}") from error
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
     if len(gpus) < topology.local_size:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -55,6 +55,13 @@ def test_ranks_that_share_a_gpu_do_not_take_all_of_its_memory(claim):
     assert claim(["0", "1"], share=True) == ["1", None]  # nothing is shared
 
 
+def test_a_process_that_shares_a_gpu_can_make_another_session(claim):
+    """The GPUs look as they did at first, and JAX has started in the first session."""
+    assert claim(["0"], share=True, started=True) == ["before", None]
+    with pytest.raises(NodeError, match="2 nodes share this host"):
+        claim(["0"], started=True)
+
+
 def test_where_jax_computes_on_cpus_the_gpus_of_the_host_do_not_matter(claim):
     """JAX without its CUDA plugin, say, on a machine with one GPU: that is no error."""
     assert claim(["0"], cpus=True) == ["before", None]
