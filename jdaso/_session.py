@@ -20,6 +20,7 @@ from ._compat import (
     STEP_ERRORS,
     computes_on_cpus,
     cpu_threads_reserved,
+    has_cpu_device,
     keep_freed_memory,
     reserve_cpu_threads,
     wait_for_steps,
@@ -215,6 +216,7 @@ class Session:
             axis_types=(jax.sharding.AxisType.Auto,),
         )
         self._check_threads()
+        self._check_host_device()
         # Nodes may have different devices; all of them average in the same way.
         about = np.array([self._runs_mpi4jax_in_steps(), len(self.devices)])
         able, devices = self.control.allgather("start a session", about).T
@@ -485,6 +487,14 @@ class Session:
                 "give them threads enough to wait in, and the run would hang. Import jdaso before "
                 f"the first use of a device, or set the environment variable NPROC to "
                 f"{4 * devices + 8} or more."
+            )
+
+    def _check_host_device(self) -> None:
+        if not has_cpu_device():
+            raise RuntimeError(
+                f"{self.topology.prefix()} JAX has no CPU device beside {self.devices[0]}, and its "
+                "host callbacks need one: JAX_PLATFORMS names other platforms only. Add cpu at its "
+                "end, JAX_PLATFORMS=cuda,cpu, or leave it unset."
             )
 
 

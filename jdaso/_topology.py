@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
+import itertools
 import json
 import logging
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -18,12 +20,14 @@ from typing import Any
 
 import numpy as np
 
+from ._compat import backend_started, computes_on_cpus
 from ._exit import end_job
 from ._types import NodeError
 
 log = logging.getLogger("jdaso")
 
 _RENDEZVOUS = "128k"  # UCX's own choice is some 2 MB over TCP, and slow (docs/launching.md)
+_GPU_NAME = re.compile(r"\d+$|GPU-|MIG-")
 _LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which launchers say how many ranks they started, the nearest launcher first: srun
 sets its own in all it starts, and no other with PMIx."""
@@ -203,11 +207,13 @@ def poll(
 def visible_gpus() -> list[str]:
     """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
 
-    Asks no library that would claim one.
+    Asks no library that would claim one. As CUDA does it, the list ends where a name is none (-1,
+    or the NoDevFiles of some versions of Slurm).
     """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
-        return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
+        names = (name.strip() for name in chosen.split(","))
+        return list(itertools.takewhile(_GPU_NAME.match, names))
     return [str(i) for i in range(len(_uuids()))]
 
 
@@ -273,33 +279,32 @@ def share_out(gpus: list[str], rank: int, ranks: int, *, share: bool = False) ->
 
 
 def claim_gpus(topology: Topology, *, share: bool) -> None:
-    """Leaves this process only its own GPUs; does nothing where JAX has started already.
+    """Leaves this process only its own GPUs; does nothing where JAX computes on CPUs.
 
     Raises:
-        NodeError: fewer GPUs than nodes on this host.
+        NodeError: fewer GPUs than nodes on this host, or JAX has started already.
     """
-    from ._compat import backend_started
-
-    platforms = os.environ.get("JAX_PLATFORMS", "")
-    if topology.local_size == 1 or platforms == "cpu":
+    if topology.local_size == 1 or computes_on_cpus():
         return
     gpus = visible_gpus()
     if not gpus:
         return
     if _assigned_by_launcher(topology):
         return
+    try:
+        mine = share_out(gpus, topology.local_rank, topology.local_size, share=share)
+    except ValueError as error:
+        raise NodeError(f"{topology.prefix()} {error}") from error
     if backend_started():
+        if mine == gpus:  # dealt out by the process's last session
+            return
         raise NodeError(
             f"{topology.prefix()} JAX has started before jdaso could share out the GPUs of this "
             f"host among its {topology.local_size} nodes. Make the Session before the first use of "
             "a JAX device, or set CUDA_VISIBLE_DEVICES for each rank."
         )
-    try:
-        mine = share_out(gpus, topology.local_rank, topology.local_size, share=share)
-    except ValueError as error:
-        raise NodeError(f"{topology.prefix()} {error}") from error
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-    if share:
+    if len(gpus) < topology.local_size:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 

@@ -47,6 +47,16 @@ def test_small_messages_bring_the_same_bits(wire, monkeypatch):
     assert sent == same
 
 
+@pytest.mark.any_mpi
+@pytest.mark.few_nodes
+def test_a_segment_that_leaves_the_device_as_one_vector_brings_the_same_bits(monkeypatch):
+    """As it leaves an accelerator; see `Exchange._joins`. Of int8 it is two vectors."""
+    apart, _ = exchanged("int8", False, monkeypatch)
+    monkeypatch.setattr(Exchange, "_joins", True)
+    together, _ = exchanged("int8", False, monkeypatch)
+    jax.tree.map(np.testing.assert_array_equal, together, apart)
+
+
 def test_the_speed_of_links_is_measured_once_and_the_same_everywhere():
     with jdaso.Session(engine="mpi4py", timeout_seconds=30) as session:
         speed = session.control.bytes_per_second()

@@ -18,8 +18,10 @@ from jdaso._packing import (
     LEAST_MESSAGE,
     Layout,
     chunk_bytes_of,
+    joined,
     layout_of,
     pack,
+    parted,
     to_leaves,
     unpack,
 )
@@ -183,6 +185,22 @@ def test_exchanges_are_cut_so():
             Exchange.of([jnp.zeros(size)], session, **most).layout.widths
         )
         assert cut(2**20) == 4 and cut(2**10) == 1 and cut(2**20, chunk_bytes=2**19) == 8
+
+
+@pytest.mark.parametrize("sizes, kinds", [((3,), 1), ((4, 0, 5), 1), ((7, 2, 1, 3), 2)])
+def test_arrays_that_were_joined_are_parted_on_the_host(sizes, kinds):
+    """Arrays of each dtype in one vector; views of it."""
+    dtypes = [np.uint8, np.float32]
+    arrays = [
+        np.arange(size).astype(dtypes[k % kinds]) + dtypes[k % kinds](k)
+        for k, size in enumerate(sizes)
+    ]
+    vectors = [np.asarray(x) for x in joined([jnp.asarray(x) for x in arrays], kinds)]
+    assert len(vectors) == kinds
+    for x, y in zip(arrays, parted(vectors, sizes), strict=True):
+        assert x.dtype == y.dtype
+        assert not y.size or any(np.shares_memory(y, vector) for vector in vectors)
+        np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize("node", [0, 1, 2])

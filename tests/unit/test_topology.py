@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import jdaso
-from jdaso import NodeError, _compat, _session, _topology
+from jdaso import NodeError, _session, _topology
 from jdaso._topology import Topology, claim_gpus, share_out
 
 ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE")
@@ -32,13 +32,14 @@ def test_every_gpu_has_one_rank_and_ranks_have_equally_many(gpus, ranks):
 def claim(monkeypatch):
     """`claim_gpus` for rank 1 of 2; what it leaves in the environment."""
 
-    def call(gpus, *, share=False, started=False, chosen=(None, None), ranks=2):
+    def call(gpus, *, share=False, started=False, chosen=(None, None), ranks=2, cpus=False):
         monkeypatch.setenv("JAX_PLATFORMS", "")
         for name in ENVIRONMENT:
             monkeypatch.setenv(name, "before")
         monkeypatch.delenv(ENVIRONMENT[1])
         monkeypatch.setattr(_topology, "visible_gpus", lambda: gpus)
-        monkeypatch.setattr(_compat, "backend_started", lambda: started)
+        monkeypatch.setattr(_topology, "backend_started", lambda: started)
+        monkeypatch.setattr(_topology, "computes_on_cpus", lambda: cpus)
         claim_gpus(Topology(1, ranks, "there", ranks - 1, ranks, chosen), share=share)
         return [_topology.os.environ.get(name) for name in ENVIRONMENT]
 
@@ -51,6 +52,20 @@ def test_a_rank_sees_only_its_own_gpus(claim):
 
 def test_ranks_that_share_a_gpu_do_not_take_all_of_its_memory(claim):
     assert claim(["0"], share=True) == ["0", "false"]
+    assert claim(["0", "1"], share=True) == ["1", None]  # nothing is shared
+
+
+def test_a_process_that_shares_a_gpu_can_make_another_session(claim):
+    """The GPUs look as they did at first, and JAX has started in the first session."""
+    assert claim(["0"], share=True, started=True) == ["before", None]
+    with pytest.raises(NodeError, match="2 nodes share this host"):
+        claim(["0"], started=True)
+
+
+def test_where_jax_computes_on_cpus_the_gpus_of_the_host_do_not_matter(claim):
+    """JAX without its CUDA plugin, say, on a machine with one GPU: that is no error."""
+    assert claim(["0"], cpus=True) == ["before", None]
+    assert claim(["0"], cpus=True, started=True) == ["before", None]
 
 
 def test_what_the_launcher_gave_stays(claim):
@@ -75,6 +90,8 @@ GPU 1: NVIDIA H200 (UUID: GPU-22bb)
         ("MIG-0001", ["MIG-0001"], ["MIG-0001"]),
         ("7", ["7"], None),
         ("", [], None),
+        ("NoDevFiles", [], None),  # Slurm, of a job without GPUs
+        ("1,-1,0", ["1"], ["GPU-22bb"]),  # CUDA looks no further
     ],
 )
 def test_gpus_are_known_by_their_uuids(monkeypatch, tmp_path, chosen, gpus, identities):
@@ -137,3 +154,17 @@ def test_a_node_that_is_alone_says_so_once(caplog):
             pass
     [record] = caplog.records
     assert record.getMessage() == ("jdaso runs on one node: mpiexec -n N starts more.")
+
+
+def test_jax_without_a_cpu_device_is_an_error(monkeypatch):
+    """As with JAX_PLATFORMS=cuda; a callback would fail later, on one of a node's devices."""
+
+    def none(backend):
+        raise RuntimeError(f"Unknown backend {backend}")
+
+    with jdaso.Session() as session:
+        session._check_host_device()
+        monkeypatch.setattr(_session.jax, "local_devices", none)
+        with pytest.raises(RuntimeError, match=r"node 0 of 1.*JAX_PLATFORMS=cuda,cpu"):
+            session._check_host_device()
+        monkeypatch.undo()
