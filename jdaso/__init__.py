@@ -10,6 +10,9 @@ from ._collectives import finalize as finalize
 from ._collectives import mean as mean
 from ._compat import reserve_cpu_threads as _reserve_cpu_threads
 from ._daso import daso as daso
+from ._learning_rate import PlateauState as PlateauState
+from ._learning_rate import reduce_on_plateau as reduce_on_plateau
+from ._learning_rate import scaled_warmup as scaled_warmup
 from ._local import local_mean as local_mean
 from ._merge import outer as outer
 from ._phases import Phases as Phases

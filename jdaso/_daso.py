@@ -23,11 +23,12 @@ from ._blocking import (
 from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES
 from ._header import loss_words, mean_weight
+from ._learning_rate import select_inner
 from ._local import mean_gradients_locally, mean_locally, require_axis
 from ._marks import COMPUTE, MERGE, PACK, any_of, mark
 from ._merge import Merge, merge_of
 from ._phases import Phases
-from ._schedule import Actions, PhaseState, count_loss, decide, end_step
+from ._schedule import Actions, PhaseState, count_loss, decide, end_step, mean_of_untold
 from ._session import Session
 from ._types import PyTree
 from ._wire import wire_of
@@ -98,7 +99,8 @@ def daso(
         samples, give theirs as ``weight=`` (a scalar, at least 0; 1 where it is not given): every
         mean over nodes is then weighted, ``sum_p w_p x_p / sum_p w_p``, late ones by the mean of
         the weights since the last start. All nodes give one or none does. With 0 a node makes no
-        step of its own and follows the others. Other arguments go to `inner`.
+        step of its own and follows the others. Other arguments go to `inner`, and with a loss
+        ``mean_loss=``: the mean over nodes of what was heard since its last update (NaN: nothing).
 
     Raises:
         ValueError: a setting is out of its range, or does not fit the others.
@@ -169,7 +171,7 @@ def daso(
         if session.num_nodes == 1:
             updates = mean_gradients_locally(updates, local_axis)
             value = mean_locally(value, local_axis)
-            given = {} if value is None else {"value": value}
+            given = {} if value is None else {"value": value, "mean_loss": value}
             updates, inner_state = inner.update(updates, state.inner, params, **given, **extra)
             ended = mark(session, local_axis, COMPUTE, state.step, any_of(updates))
             return updates, state._replace(step=state.step + 1 + ended, inner=inner_state)
@@ -212,16 +214,18 @@ def daso(
                 mean_of_gradients,
                 lambda: (updates, value, phase, apart, state.weight),
             )
-            state = state._replace(phase=phase, weight=heard)
+            state = state._replace(weight=heard)
 
-        given = {} if for_inner is None else {"value": for_inner}
+        mean_loss = mean_of_untold(phase.untold)
+        state = state._replace(phase=phase._replace(untold=jnp.zeros_like(phase.untold)))
+        given = {} if for_inner is None else {"value": for_inner, "mean_loss": mean_loss}
         updates, inner_state = inner.update(updates, state.inner, params, **given, **extra)
         if weight is not None:  # a node that has run out moves with the others only
             works = weight > 0
             if blocking == "gradients":
                 works |= act.blocking
             updates = select(works, updates, jax.tree.map(jnp.zeros_like, updates))
-            inner_state = select(works, inner_state, state.inner)
+            inner_state = select_inner(works, inner_state, state.inner)
         state = state._replace(inner=inner_state)
         loss = jnp.float32(jnp.nan) if value is None else jnp.asarray(value, jnp.float32)
         summed = jnp.where(given_weight > 0, given_weight * loss, 0.0)

@@ -22,6 +22,7 @@ class PhaseState(NamedTuple):
     bad_windows: Int[Array, ""]  # windows in a row without improvement
     loss_sum: Float[Array, ""]  # of this window, weighted, over nodes; as the exchanges brought it
     loss_weight: Float[Array, ""]  # of the losses in that sum
+    untold: Float[Array, 2]  # sum and weight of what the inner optimizer has not been told yet
 
 
 class Actions(NamedTuple):
@@ -49,6 +50,7 @@ def init_phases(phases: Phases) -> PhaseState:
         bad_windows=whole(0),
         loss_sum=real(0),
         loss_weight=real(0),
+        untold=jnp.zeros(2, jnp.float32),
     )
 
 
@@ -91,11 +93,24 @@ def count_loss(state: PhaseState, sums, weights) -> PhaseState:
 
     A node whose loss is not finite is left out: it would hide the others' for the whole window.
     """
-    finite = jnp.isfinite(sums)
+    brought = sum_of_losses(sums, weights)
     return state._replace(
-        loss_sum=state.loss_sum + jnp.sum(jnp.where(finite, sums, 0.0)),
-        loss_weight=state.loss_weight + jnp.sum(jnp.where(finite, weights, 0.0)),
+        loss_sum=state.loss_sum + brought[0],
+        loss_weight=state.loss_weight + brought[1],
+        untold=state.untold + brought,
     )
+
+
+def sum_of_losses(sums, weights) -> Array:
+    """Sum and weight over the nodes, float32 ``[2]``, of losses that are finite."""
+    finite = jnp.isfinite(sums)
+    return jnp.stack([jnp.sum(jnp.where(finite, words, 0.0)) for words in (sums, weights)])
+
+
+def mean_of_untold(untold) -> Array:
+    """The mean loss that an inner optimizer is told; NaN where nothing was heard since."""
+    total, weight = untold
+    return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), jnp.nan)
 
 
 def steps_taken(table: int | Mapping[int, int], started) -> Array:

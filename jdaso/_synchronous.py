@@ -27,10 +27,12 @@ from ._blocking import (
 )
 from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES, Exchange
-from ._header import mean_weight, none_weighs
+from ._header import loss_words, mean_weight, none_weighs
+from ._learning_rate import select_inner
 from ._local import mean_gradients_locally, mean_locally
 from ._marks import COMPUTE, any_of, mark
 from ._packing import dress, pack, strip, unpack, zeros_like
+from ._schedule import mean_of_untold, sum_of_losses
 from ._session import Session
 from ._types import PyTree
 from ._wire import wire_of
@@ -44,6 +46,7 @@ class SynchronousState(NamedTuple):
     # What a narrow wire has yet to deliver, like the parameters, in float32; differs between nodes.
     error: PyTree
     weight: Float[Array, ""]  # the nodes' mean, when last heard of; the same on all nodes
+    losses: Float[Array, 2]  # sum and weight of the last losses heard; the same on all nodes
 
 
 def synchronous(
@@ -79,8 +82,10 @@ def synchronous(
 
     Returns:
         A transformation whose ``update`` needs ``params`` and takes the local loss as ``value=``;
-        `inner` gets the loss averaged over the nodes. ``weight=`` (a scalar, at least 0) is this
-        node's weight in the means, as the number of its samples; 1 where it is not given.
+        `inner` gets the loss averaged over the nodes, also as ``mean_loss=`` (with
+        ``blocking="parameters"`` only so, and that of the update before). ``weight=`` (a scalar,
+        at least 0) is this node's weight in the means, as the number of its samples; 1 where it is
+        not given.
 
     Raises:
         ValueError: a setting is out of its range.
@@ -115,7 +120,7 @@ def synchronous(
         narrow = wire_of(wire).narrow and session.num_nodes > 1
         error = zeros_like(params) if narrow else ()
         step, weight = jnp.zeros((), jnp.int32), jnp.ones((), jnp.float32)
-        return SynchronousState(step, inner_state, error, weight)
+        return SynchronousState(step, inner_state, error, weight, jnp.zeros(2, jnp.float32))
 
     def update(
         updates: PyTree,
@@ -131,7 +136,7 @@ def synchronous(
         updates = mean_gradients_locally(updates, local_axis)
         value = mean_locally(value, local_axis)
         step = same_on_virtual_nodes(session, state.step)
-        error = state.error
+        error, losses = state.error, state.losses
         exchange = Exchange.of(
             updates,
             session,
@@ -169,14 +174,16 @@ def synchronous(
                 error = received.owed(jax.tree.map(jnp.add, error, received.residual))
                 error = dress(updates, unpack(exchange.layout, error))
             value = mean_value(value, received.heads)
+            losses = sum_of_losses(*loss_words(received.heads))
         if value is not None:
             extra["value"] = value
+            extra["mean_loss"] = mean_of_untold(losses) if several else value
         updates, inner_state = inner.update(updates, state.inner, params, **extra)
         if several and blocking == "parameters":
             if weight is not None:  # a node that has run out moves with the others only
                 still = jax.tree.map(jnp.zeros_like, updates)
-                both = (updates, inner_state), (still, state.inner)
-                updates, inner_state = select(weight > 0, *both)
+                updates = select(weight > 0, updates, still)
+                inner_state = select_inner(weight > 0, inner_state, state.inner)
             both = (optax.apply_updates(params, updates), inner_state)  # pyright: ignore
             exact = Exchange.of(
                 both,
@@ -193,6 +200,7 @@ def synchronous(
                 target, inner_state = select(none, both, (target, inner_state))
             updates, differed = difference(target, params, updates), received.apart
             heard = heard * mean_weight(received.heads)
+            losses = sum_of_losses(*loss_words(received.heads))
         if several and on_drift == "repair":
             updates, inner_state = jax.lax.cond(
                 differed,
@@ -200,7 +208,7 @@ def synchronous(
                 lambda: (updates, inner_state),
             )
         ended = mark(session, local_axis, COMPUTE, step, any_of(updates))
-        return updates, SynchronousState(step + 1 + ended, inner_state, error, heard)
+        return updates, SynchronousState(step + 1 + ended, inner_state, error, heard, losses)
 
     # optax's protocol names its own aliases of Any for states.
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore

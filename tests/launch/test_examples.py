@@ -12,6 +12,10 @@ EXAMPLES = {
     "smallest.py": ([], 1, 0.1),
     "linen_shard_map.py": ([], 2, 0.5),
     "nnx_optimizer.py": ([], 1, 0.5),
+    "equinox_mlp.py": ([], 1, 0.1),
+    "optax_only.py": ([], 1, 0.5),
+    "orbax_restore.py": (["FOLDER"], 1, 0.1),
+    "datasets_source.py": ([], 1, 0.5),
     "pmap_legacy.py": ([], 2, 0.5),
     "char_transformer.py": (["--steps", "60"], 1, 0.7),
     "hybrid_transformer.py": (["--steps", "40"], 1, 0.6),
@@ -46,8 +50,9 @@ def test_every_example_is_here():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example(name):
+def test_example(name, tmp_path):
     arguments, devices, falls_to = EXAMPLES[name]
+    arguments = [str(tmp_path) if a == "FOLDER" else a for a in arguments]
     script = ROOT / "examples" / name
     quick = name not in AS_USERS_COMPILE
     done = mpirun(2, [script, *arguments], devices=devices, quick_compiling=quick, timeout=250)
@@ -55,6 +60,16 @@ def test_example(name):
     if name == "smallest.py":
         again = mpirun(2, [script, *arguments], devices=devices, timeout=250)
         assert last_lines(again.stdout) == last_lines(done.stdout), "the same run, other bits"
+    if name == "orbax_restore.py":
+        again = mpirun(2, [script, *arguments], quick_compiling=True, timeout=250)
+        assert again.returncode == 0, again.stdout
+        restored = dict(re.findall(r"node (\d): restored ([0-9a-f]{8})", again.stdout))
+        assert restored == {str(n): end[2] for n, end in last_lines(done.stdout).items()}
+        first, end = last_lines(done.stdout)[0][0], last_lines(again.stdout)[0]
+        assert end[0] < 0.1 * first, "it began anew"
+        assert end[2] != restored["0"], "it trained nothing more"
+    if name == "datasets_source.py":
+        assert done.stdout.count(" 5120 images,") == 2, done.stdout
 
 
 def test_smallest_under_open_mpi():

@@ -232,7 +232,7 @@ def test_accepts_extra_args_and_compiles_once(case):
 
 
 def test_extra_args_reach_the_inner_optimizer():
-    """`value` and everything else, at every update of every phase."""
+    """`value`, the nodes' mean and everything else, at every update of every phase."""
     seen = []
 
     def update(updates, state, params=None, **extra):
@@ -247,7 +247,7 @@ def test_extra_args_reach_the_inner_optimizer():
         start, _, loss = parabola()
         with case.opened(inner) as (tx, each):
             params = trained(tx, start, loss, 24, each, scale=0.125)
-        assert seen and all(names == ["scale", "value"] for names in seen), case.name
+        assert seen and all(names == ["mean_loss", "scale", "value"] for names in seen), case.name
         compare(case, params, trained(bare(optax.sgd(0.125)), start, loss, 24), 24)
 
 

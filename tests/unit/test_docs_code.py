@@ -82,14 +82,15 @@ def test_shell_blocks_parse(page):
     assert run.returncode == 0, run.stderr
 
 
-def test_sbatch_file_parses_and_settings_come_first():
-    path = ROOT / "examples" / "slurm.sbatch"
+@pytest.mark.parametrize("name, mark", [("slurm.sbatch", "#SBATCH "), ("pbs.sh", "#PBS ")])
+def test_job_files_parse_and_settings_come_first(name, mark):
+    path = ROOT / "examples" / name
     run = subprocess.run(["bash", "-n", path], text=True, capture_output=True)
     assert run.returncode == 0, run.stderr
     lines = path.read_text().splitlines()
-    settings = [n for n, line in enumerate(lines) if line.startswith("#SBATCH ")]
+    settings = [n for n, line in enumerate(lines) if line.startswith(mark)]
     first_command = next(n for n, line in enumerate(lines) if line and not line.startswith("#"))
-    assert settings and max(settings) < first_command, "Slurm ignores #SBATCH after a command"
+    assert settings and max(settings) < first_command, "ignored after a command"
 
 
 def test_timeline_picture_is_up_to_date():

@@ -1,0 +1,70 @@
+"""Accuracy when nodes are added and each keeps its batch, with the learning rate scaled and not.
+
+    python benchmarks/scaling.py [--quick] [--nodes 1 4 8] [--seeds 1] [--epochs 4]
+
+Every node takes 64 images a step, so P nodes make 1/P of the steps in the same epochs. "kept" is
+the rate of one node, "scaled" P times it after an epoch of warm-up (`jdaso.scaled_warmup`); both
+end on a cosine. Virtual nodes (engine simulated).
+"""
+
+import argparse
+
+import _report
+import jax
+import optax
+from _tasks import fashion
+from accuracy import train
+
+import jdaso
+
+BATCH, BASE_RATE = 64, 0.05
+SETTINGS = {"synchronous": "synchronous", "daso": "default", "daso, half": "half warm-up"}
+
+
+def optimizer(batch, epochs):
+    """The optimizer of a run, by its number of steps."""
+
+    def make(total):
+        warmup = total // epochs
+        then = optax.cosine_decay_schedule(1.0, total - warmup)
+        rate = jdaso.scaled_warmup(
+            BASE_RATE, batch_size=batch, base_batch_size=BATCH, warmup_steps=warmup, then=then
+        )
+        return optax.sgd(rate, momentum=0.9, nesterov=True)
+
+    return make
+
+
+def measure(nodes, options):
+    """A row for each rate and setting."""
+    rows = []
+    task = fashion(10_000 if options.quick else 60_000, nodes * BATCH)
+    for rate in ("kept", "scaled") if nodes > 1 else ("kept",):
+        batch = nodes * BATCH if rate == "scaled" else BATCH
+        task = task._replace(optimizer=optimizer(batch, options.epochs))
+        for name, setting in SETTINGS.items() if nodes > 1 else [("one node", "synchronous")]:
+            with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
+                scores = train(task, setting, session, options.epochs, range(options.seeds))
+            jax.clear_caches()
+            mean = {key: sum(s[key] for s in scores) / len(scores) for key in ("accuracy", "loss")}
+            steps = options.epochs * len(task.order(0, nodes, 0))
+            row = {"nodes": nodes, "setting": name, "rate": rate, "steps": steps}
+            rows.append(row | {"accuracy": 100 * mean["accuracy"], "loss": mean["loss"]})
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--nodes", type=int, nargs="*", default=[1, 4, 8])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=4)
+    options = parser.parse_args()
+    if options.quick:
+        options.nodes, options.epochs = [2], 2
+    rows = [row for nodes in options.nodes for row in measure(nodes, options)]
+    _report.report("scaling", rows, epochs=options.epochs, seeds=options.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+#!/bin/bash
+# Trains with jdaso on 4 machines: one MPI rank (one jdaso "node") a machine, 4 GPUs each.
+#
+#   qsub examples/pbs.sh                                        # the ResNet-50 example
+#   qsub -l select=8:ncpus=32:mpiprocs=1:ngpus=4 -v TRAIN="python train.py" examples/pbs.sh
+#
+# To adapt: queue and account, ncpus, ngpus, modules, VENV. For PBS Professional and OpenPBS;
+# Torque asks for machines with `-l nodes=4:ppn=32:gpus=4`.
+
+#PBS -N jdaso
+#PBS -l select=4:ncpus=32:mpiprocs=1:ngpus=4
+#PBS -l place=scatter
+#PBS -l walltime=04:00:00
+#PBS -j oe
+
+set -euo pipefail
+cd "$PBS_O_WORKDIR" # PBS starts in the home folder
+
+# The environment in which jdaso was installed. mpi4py loads whichever MPI it finds; mpi4jax, if it
+# is used, is compiled against one: load here the module that was loaded when it was installed.
+# module load openmpi cuda
+VENV=${VENV:-$PBS_O_WORKDIR/.venv}
+source "$VENV/bin/activate"
+
+# A line for each rank that `mpiprocs` asked for. mpiexec is that of the MPI which mpi4py loads.
+RANKS=$(wc -l <"$PBS_NODEFILE")
+if mpiexec --version 2>&1 | grep -qi "open mpi\|openrte\|prrte"; then
+    # Else it binds a rank to one core, shared by XLA, the data pipeline and the exchange's thread.
+    LAUNCH=(mpiexec -n "$RANKS" --hostfile "$PBS_NODEFILE" --map-by ppr:1:node --bind-to none)
+else
+    LAUNCH=(mpiexec -n "$RANKS" -f "$PBS_NODEFILE" -ppn 1) # MPICH and its derivatives
+fi
+
+read -r -a TRAIN <<<"${TRAIN:-python examples/resnet50_imagenet.py}"
+echo "machines: $(sort -u "$PBS_NODEFILE" | xargs); launcher: ${LAUNCH[*]}; command: ${TRAIN[*]}"
+
+# Before hours of training: do the ranks see each other? With a launcher that does not fit the
+# MPI library each rank may start alone, in a world of size 1, and no error is raised.
+"${LAUNCH[@]}" python -c '
+import sys
+from mpi4py import MPI
+
+size, tasks = MPI.COMM_WORLD.Get_size(), int(sys.argv[1])
+assert size == tasks, f"MPI sees {size} ranks, PBS gave {tasks}: mpiexec is of another MPI"
+' "$RANKS"
+
+# One dead rank ends the launch: mpiexec kills the others.
+"${LAUNCH[@]}" "${TRAIN[@]}"
