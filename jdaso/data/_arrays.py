@@ -106,9 +106,9 @@ def common_length(arrays: dict[str, Any]) -> int:
     Raises:
         ValueError: they have none, or not equally many.
     """
-    lengths = {name: len(x) if getattr(x, "shape", (1,)) else None for name, x in arrays.items()}
+    lengths = {name: len(x) if getattr(x, "shape", (1,)) else 0 for name, x in arrays.items()}
     found = set(lengths.values())
-    if len(found) != 1 or found <= {None, 0}:
+    if len(found) != 1 or found == {0}:
         said = ", ".join(f"{name or 'the array'}: {n}" for name, n in lengths.items())
         raise ValueError(
             "Samples are the rows of arrays that have equally many, at least one, got "

@@ -108,6 +108,9 @@ class _Chunked:
         self._whole_rows = self._chunk[1:] == self.shape[1:]
         self._block = functools.lru_cache(_CACHED_BLOCKS)(self._read_block)
 
+    def __len__(self) -> int:
+        return self.shape[0]
+
     def rows(self, indices: np.ndarray) -> np.ndarray:
         """A copy of these rows, in this order."""
         found = np.empty((len(indices), *self.shape[1:]), self.dtype.newbyteorder("="))
@@ -169,6 +172,9 @@ class _Through:
 
     def __init__(self, dataset: Any):
         self.shape, self.dtype, self._dataset = dataset.shape, dataset.dtype, dataset
+
+    def __len__(self) -> int:
+        return self.shape[0]
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         """A copy of these rows, in this order."""

@@ -46,10 +46,10 @@ class Loader:
         epochs: E; endless where None.
         shuffle: whether each epoch is permuted.
         shuffle_block: of so many neighbours blocks are shuffled; see `Order`.
-        transform: ``(sample, random) -> sample``, for one sample as a tree of NumPy arrays; `random`
-            is a `numpy.random.Generator` of its place in the stream, so that what it draws does not
-            depend on P. It runs in threads: NumPy and Pillow do most of their work without Python's
-            lock, loops in Python do not. What the devices can do belongs into the step.
+        transform: ``(sample, random) -> sample``, for one sample as a tree of NumPy arrays;
+            `random` is a `numpy.random.Generator` of its place in the stream, so that what it draws
+            does not depend on P. It runs in threads: NumPy and Pillow do most of their work without
+            Python's lock, loops in Python do not. What the devices can do belongs into the step.
         weights: whether to give ``(batch, weights)``, with float32 ``[G / P]``: 1, and 0 for
             samples beyond the last epoch.
         share: ``(p, P)`` where that is not ``session.share()``: the replica and their number, where
