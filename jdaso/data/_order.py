@@ -11,6 +11,9 @@ import numpy as np
 from ._extra import needs
 
 _ROUNDS = 4
+_SMALL = 2**16
+"""The cipher permutes so many numbers at least, and is asked again until one is in range."""
+
 _SAMPLED = 16
 
 
@@ -24,8 +27,9 @@ class Order:
         sample(n) = pi_e(i),   e = n // N,  i = n mod N,   n = 0, 1, 2, ...
 
     Every sample comes once per epoch, and nothing is dropped: where N is no multiple of the batch,
-    a batch spans two epochs. Nothing is stored: ``pi_e`` is computed for each n by itself, with
-    grain's `index_shuffle` (a block cipher on 0..N-1).
+    a batch spans two epochs. ``pi_e`` is not stored: grain's `index_shuffle`, a block cipher, gives
+    each number of it by itself. (Up to 65536 samples it would be slow, and NumPy's `permutation` is
+    kept instead.)
 
     With ``block = b`` the samples are shuffled as blocks of b neighbours, as they lie in the file:
     the blocks of an epoch, and the samples inside of each. (The last block may be shorter.) That is
@@ -96,12 +100,19 @@ class Order:
 
 def _permuted(i: int, size: int, *seeds: int) -> int:
     """Where a permutation of 0..size-1 puts i."""
+    if size <= _SMALL:
+        return int(_table(size, *seeds)[i])
     from grain.experimental import index_shuffle  # pyright: ignore[reportMissingImports]
 
     return index_shuffle(i, max_index=size - 1, seed=_seed_of(*seeds), rounds=_ROUNDS)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=64)
+def _table(size: int, *seeds: int) -> np.ndarray:
+    return np.random.default_rng(seeds).permutation(size)
+
+
+@functools.lru_cache(maxsize=64)
 def _seed_of(*seeds: int) -> int:
     """32 well mixed bits."""
     return int(np.random.SeedSequence(seeds).generate_state(1)[0])

@@ -68,6 +68,8 @@ def runs(indices: np.ndarray) -> Iterator[np.ndarray]:
 
     ``indices[places]`` of each is ``first, first + 1, ...``; all together hold every place once.
     """
+    if not len(indices):
+        return
     by_value = np.argsort(indices, kind="stable")
     breaks = np.flatnonzero(np.diff(indices[by_value]) != 1) + 1
     yield from np.split(by_value, breaks)
@@ -100,7 +102,7 @@ class Rows:
         """
         found = np.empty((len(indices), *self.shape[1:]), self.dtype)
         size = found[:1].nbytes
-        if size and len(indices):
+        if size:
             flat = found.view(np.uint8).reshape(len(indices), size)
             for places in runs(indices):
                 offset = self.offset + int(indices[places[0]]) * size

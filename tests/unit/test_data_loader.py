@@ -205,8 +205,10 @@ def test_batches_are_read_while_the_loop_computes(session):
 def test_closing_ends_the_threads(session):
     def own():
         names = ("jdaso-data", "grain-prefetch")
-        return [x for x in threading.enumerate() if x.name.startswith(names)]
+        return {x for x in threading.enumerate() if x.name.startswith(names)} - others
 
+    others = set()
+    others = own()
     loader = Loader(np.arange(8), 4, session)
     next(loader)
     assert own()
