@@ -104,7 +104,13 @@ def _permuted(i: int, size: int, *seeds: int) -> int:
         return int(_table(size, *seeds)[i])
     from grain.experimental import index_shuffle  # pyright: ignore[reportMissingImports]
 
-    return index_shuffle(i, max_index=size - 1, seed=_seed_of(*seeds), rounds=_ROUNDS)
+    # Of 2**k + 1 numbers grain 0.2.18 gives one twice and another never: there one number more is
+    # permuted, and left out.
+    last = size - 1 if (size - 1) & (size - 2) else size
+    i = index_shuffle(i, max_index=last, seed=_seed_of(*seeds), rounds=_ROUNDS)
+    while i >= size:
+        i = index_shuffle(i, max_index=last, seed=_seed_of(*seeds), rounds=_ROUNDS)
+    return i
 
 
 @functools.lru_cache(maxsize=64)

@@ -45,10 +45,16 @@ def test_blocks_stay_together(order, epoch):
 
 def test_the_permutation_is_grains():
     seed = int(np.random.SeedSequence((7, 2)).generate_state(1)[0])
-    n = 2**16 + 1
+    n = 2**16 + 2
     expected = [index_shuffle(i, max_index=n - 1, seed=seed, rounds=4) for i in range(100)]
     assert Order(n, seed=7).samples(2 * n, 2 * n + 100).tolist() == expected
-    assert len(set(Order(n, seed=7).samples(0, n).tolist())) == n
+
+
+@pytest.mark.parametrize("num_samples", [2**16, 2**16 + 1, 2**16 + 2])
+def test_large_files_too_come_once_per_epoch(num_samples):
+    """Of 2**16 + 1 and 2**18 + 1 grain's own permutation is none."""
+    found = Order(num_samples, seed=7).samples(num_samples, 2 * num_samples)
+    assert np.bincount(found, minlength=num_samples).max() == 1
 
 
 def test_the_order_is_this_one():
