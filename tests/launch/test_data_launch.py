@@ -39,9 +39,12 @@ def test_stopped_and_gone_on_with(path, tmp_path):
         joined = np.concatenate([node["given"] for node in said], axis=1)
         np.testing.assert_array_equal(joined, stream[6:])
         ends[nodes] = said[0]["weights"]
-    np.testing.assert_allclose(ends[1], ends[2], rtol=1e-5)
-    whole = train(1, path, tmp_path / "c", 11)
-    np.testing.assert_allclose(ends[1], whole[0]["weights"], rtol=1e-5)
+    expected, rows = np.zeros(3), np.load(path).astype(float)
+    for samples in stream:
+        x, y = rows[samples, :3], rows[samples, 3]
+        expected -= 0.1 * 2 / 12 * x.T @ (x @ expected - y)
+    np.testing.assert_allclose(ends[1], expected, rtol=1e-4)
+    np.testing.assert_allclose(ends[2], expected, rtol=1e-4)
 
 
 def test_what_cannot_be_shared_out_is_said_on_all_nodes(path):

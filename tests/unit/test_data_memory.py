@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-MEGABYTES = 40
+MEGABYTES = 48
 """What may be allocated; the file has four times as many."""
 
 CODE = """
@@ -23,7 +23,7 @@ def status(name):
 
 path, megabytes = sys.argv[1], int(sys.argv[2])
 with jdaso.Session() as session:
-    loader = Loader(Npy(path) if path.endswith("npy") else HDF5(path, "x"), 64, session, epochs=1)
+    loader = Loader(Npy(path) if path.endswith("npy") else HDF5(path, "x"), 32, session, epochs=1)
     step = jax.jit(lambda total, batch: total + batch.astype(jnp.uint32).sum())
     total, used = jnp.uint32(0), []
     for number, batch in enumerate(loader):
@@ -31,7 +31,7 @@ with jdaso.Session() as session:
         if number == 2:
             limit = int((status("VmData") + megabytes) * 2**20)
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-        if number in (4, len(loader) // 2, len(loader) - 1):
+        if number in (len(loader) // 4, len(loader) // 2, len(loader) - 1):
             used.append(status("VmRSS"))
     try:  # the limit is one
         whole = bytearray(megabytes * 4 * 2**20)
