@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -23,6 +23,15 @@ from ._run import StepResult
 log = logging.getLogger("jdaso")
 
 STRATEGIES = ("data", "model", "hybrid")
+
+
+@runtime_checkable
+class Seekable(Protocol):
+    """Data that can go to the batch of a step without reading those before it."""
+
+    def seek(self, step: int) -> None:
+        """Goes there; steps are counted from 0."""
+        ...
 
 
 class FitResult(NamedTuple):
@@ -94,7 +103,8 @@ def fit(
         remat: whether to compute activations again in the backward pass.
         settings: further ones of `jdaso.daso` or `jdaso.synchronous`.
         folder: of checkpoints (`PipelineCheckpoints`): a run that is started again goes on from the
-            last one, and passes over the batches that it has seen. None saves nothing.
+            last one, and passes over the batches that it has seen; `jdaso.data.Loader` does not
+            read them. None saves nothing.
         every_steps: how often to save.
         on_step: called after each step with its number, its loss and auxiliary output, the pipeline
             and its state, as ``pipeline.evaluate(state, batch)`` takes it.
@@ -132,7 +142,9 @@ def fit(
     pipeline = position = checkpoints = None
     begin = 0
     losses: list[np.ndarray] = []
-    for number, batch in enumerate(data):
+    numbered = enumerate(data)
+    while (numbered_batch := next(numbered, None)) is not None:
+        number, batch = numbered_batch
         if pipeline is None:
             plan = partition(
                 loss_fn,
@@ -161,6 +173,10 @@ def fit(
             if folder is not None:
                 checkpoints = PipelineCheckpoints(folder, pipeline, every_steps=every_steps)
                 position, begin = checkpoints.restore(position)
+                if begin and isinstance(data, Seekable):
+                    data.seek(begin)
+                    numbered = enumerate(data, begin)
+                    continue
         if number < begin:
             continue
         assert position is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import jdaso.data as data
+import jdaso.data._fashion_mnist as data
 from jdaso.data import CHECKSUMS, DEBIAN_FOLDER, batches, fashion_mnist, parse_idx
 
 

@@ -1,0 +1,121 @@
+"""What a source of samples is, and those that are in memory already."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from .._types import PyTree
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Samples that can be read in any order, from several threads at once.
+
+    What has no ``rows`` but ``__getitem__``, as grain's sources, a PyTorch or a Hugging Face data
+    set, is a source too: its samples, trees of arrays and numbers of equal shapes, are stacked.
+    """
+
+    def __len__(self) -> int:
+        """N."""
+        ...
+
+    def rows(self, indices: np.ndarray) -> PyTree:
+        """These samples, in this order.
+
+        Args:
+            indices: int64, each 0..N-1; one may come twice.
+
+        Returns:
+            A tree of NumPy arrays that the caller may keep and change, all with
+            ``len(indices)`` rows.
+        """
+        ...
+
+
+class Arrays:
+    """A tree of arrays in memory, all with as many rows.
+
+    Args:
+        tree: NumPy arrays, or what `numpy.asarray` takes.
+
+    Raises:
+        ValueError: they have no rows, or not equally many.
+
+    Example:
+        >>> import numpy as np
+        >>> from jdaso.data import Arrays
+        >>> Arrays({"x": np.arange(6).reshape(3, 2)}).rows(np.array([2, 0]))["x"].tolist()
+        [[4, 5], [0, 1]]
+    """
+
+    def __init__(self, tree: PyTree):
+        self.tree = jax.tree.map(np.asarray, tree)
+        self._length = common_length({_name(p): x for p, x in jax.tree.leaves_with_path(self.tree)})
+
+    def __len__(self) -> int:
+        return self._length
+
+    def rows(self, indices: np.ndarray) -> PyTree:
+        """These samples, in this order; a copy."""
+        return jax.tree.map(lambda x: x[indices], self.tree)
+
+
+class Items:
+    """A source of what has ``__len__`` and ``__getitem__``."""
+
+    def __init__(self, items: Any):
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def rows(self, indices: np.ndarray) -> PyTree:
+        """These samples, stacked."""
+        return stacked([self.items[int(i)] for i in indices])
+
+
+def as_source(source: Any) -> Source:
+    """What `Loader` was given, as a source.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, dict | tuple) or hasattr(source, "__array__"):
+        return Arrays(source)
+    if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
+        return Items(source)
+    raise TypeError(
+        f"{type(source).__name__} is no source of samples. Give jdaso.data.Npy, HDF5, ImageFolder, "
+        "a tree of arrays, or what has __len__ and __getitem__."
+    )
+
+
+def stacked(samples: list[PyTree]) -> PyTree:
+    """Samples as one tree with a leading axis."""
+    return jax.tree.map(lambda *of_samples: np.stack(of_samples), *samples)
+
+
+def common_length(arrays: dict[str, Any]) -> int:
+    """The number of rows that all have.
+
+    Raises:
+        ValueError: they have none, or not equally many.
+    """
+    lengths = {name: len(x) if getattr(x, "shape", (1,)) else 0 for name, x in arrays.items()}
+    found = set(lengths.values())
+    if len(found) != 1 or found == {0}:
+        said = ", ".join(f"{name or 'the array'}: {n}" for name, n in lengths.items())
+        raise ValueError(
+            "Samples are the rows of arrays that have equally many, at least one, got "
+            f"{said or 'no array'}."
+        )
+    return found.pop()
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")

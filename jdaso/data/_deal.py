@@ -1,0 +1,109 @@
+"""The rules by which examples in memory are dealt out to the nodes.
+
+`batches` is a pure function, so that every node computes its own share without asking, and all
+get equally many: one batch more on one node would leave it waiting for an exchange that the others
+never start. Where nodes have data of their own, and not equally much, `evened` makes up for it.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import TypeVar
+
+import numpy as np
+
+from .._session import Session
+
+Batch = TypeVar("Batch")
+
+
+def batches(
+    num_examples: int, batch_size: int, *, node: int, num_nodes: int, epoch: int, seed: int = 0
+) -> np.ndarray:
+    """Deals one epoch's examples out to the nodes.
+
+    All nodes draw the same permutation, a function of `seed` and `epoch`. Step k takes its k-th
+    ``num_nodes * batch_size`` examples, and node p the p-th part of those. What does not fill a
+    batch on every node is left out; in the next epoch that is something else.
+
+    Args:
+        num_examples: examples in the whole training set.
+        batch_size: examples in one batch of one node.
+        node: ``session.node``; where nodes may die, the first of ``session.share()``.
+        num_nodes: ``session.num_nodes``; the second of it.
+        epoch: counted from 0.
+        seed: the same on all nodes.
+
+    Returns:
+        The indices of this node's examples, int64 ``[num_batches, batch_size]``, with
+        ``num_batches = num_examples // (num_nodes * batch_size)`` on every node.
+
+    Raises:
+        ValueError: there is not one batch for each node, or a number is out of range.
+    """
+    if batch_size < 1 or not 0 <= node < num_nodes:
+        raise ValueError(
+            f"batch_size must be at least 1 and node from 0 to num_nodes - 1, got {batch_size=}, "
+            f"{node=}, {num_nodes=}. Pass node=session.node, num_nodes=session.num_nodes."
+        )
+    num_batches = num_examples // (num_nodes * batch_size)
+    if num_batches == 0:
+        raise ValueError(
+            f"{num_examples} examples do not fill one batch of {batch_size} on each of "
+            f"{num_nodes} nodes. Take smaller batches or fewer nodes."
+        )
+    order = np.random.default_rng([seed, epoch]).permutation(num_examples)
+    order = order[: num_batches * num_nodes * batch_size]
+    return order.reshape(num_batches, num_nodes, batch_size)[:, node]
+
+
+def evened(
+    batches: Collection[Batch], session: Session, weigh: Callable[[Batch], float] = lambda batch: 1
+) -> Iterator[tuple[Batch, float]]:
+    """The batches of this node with their weights, as many on all nodes.
+
+    A node that has run out gets its last batch again, with weight 0, until all nodes are done:
+    ``tx.update(grads, opt_state, params, weight=weight)`` then lets it follow the others. All nodes
+    call it together; they agree on the largest number once, when the first batch is asked for.
+
+    Args:
+        batches: what has a length and can be iterated over; at least one.
+        session: the nodes.
+        weigh: the weight of a batch, such as its number of samples.
+
+    Yields:
+        Batch and weight.
+
+    Raises:
+        NodeError: a node has no batch at all; on all nodes.
+        TypeError: `batches` has no length.
+        ValueError: `batches` has fewer than its length says.
+
+    Example:
+        >>> import jdaso, jdaso.data
+        >>> with jdaso.Session() as session:
+        ...     for batch, weight in jdaso.data.evened([[1, 2], [3]], session, weigh=len):
+        ...         print(batch, weight)
+        [1, 2] 2
+        [3] 1
+    """
+    if not hasattr(batches, "__len__"):
+        raise TypeError(
+            f"evened needs batches with a length, got {type(batches).__name__}: the nodes agree on "
+            "the largest number before the first. Give a list, or what has __len__ and __iter__."
+        )
+    own = len(batches)
+    of_nodes = session.control.allgather("count batches", np.array([own]))[:, 0].tolist()
+    if not all(of_nodes):
+        empty = ", ".join(str(node) for node, count in enumerate(of_nodes) if not count)
+        raise session.control.error(
+            f"No batches on node {empty}, and {max(of_nodes)} on another. Give each node at least "
+            "one: a node without data has nothing to compute its part of a step from."
+        )
+    taken, batch = 0, None
+    for taken, batch in enumerate(batches, start=1):
+        yield batch, weigh(batch)
+        if taken == own:
+            break
+    if batch is None or taken < own:
+        raise ValueError(f"Batches say that they are {own}, and there are {taken}.")
+    for _ in range(max(of_nodes) - own):
+        yield batch, 0.0

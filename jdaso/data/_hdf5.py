@@ -1,0 +1,231 @@
+"""HDF5 data sets larger than memory, read past the library and its lock."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._types import PyTree
+from ._arrays import common_length
+from ._extra import needs
+from ._reading import LoadingError, OpenFile, Rows, native, runs
+
+log = logging.getLogger("jdaso")
+
+_DEFLATE, _SHUFFLE = 1, 2
+_CACHED_BLOCKS = 4
+"""Unpacked rows of chunks that are kept: neighbours are often asked for next."""
+
+
+class HDF5:
+    """Data sets of an HDF5 file, of which only the rows asked for are read.
+
+    The HDF5 library reads with one thread at a time, which holds Python's lock too. So it only says
+    where things are: contiguous data sets and chunks (plain, or with the filters ``gzip`` and
+    ``shuffle``) are read from the file itself and unpacked with zlib, by any number of threads and
+    without that lock. Data sets of other kinds are read by the library, and the log says so.
+
+    A chunk that is packed is read whole for one row of it; the last 4 are kept. Pass the
+    rows of a chunk as `Loader`'s ``shuffle_block``, or store chunks of few rows.
+
+    Args:
+        path: the file; it may not be written to meanwhile.
+        names: a data set; several; or a dict of them by the names that the samples shall have.
+
+    Raises:
+        ImportError: h5py is missing.
+        FileNotFoundError: the file is missing.
+        ValueError: it is no HDF5 file, has no such data set, or it has no rows of numbers.
+
+    Example:
+        >>> import tempfile, h5py, numpy as np
+        >>> from jdaso.data import HDF5
+        >>> path = tempfile.mkdtemp() + "/x.h5"
+        >>> with h5py.File(path, "w") as file:
+        ...     file["image"] = np.arange(12).reshape(6, 2)
+        >>> HDF5(path, ["image"]).rows(np.array([5, 0]))["image"].tolist()
+        [[10, 11], [0, 1]]
+    """
+
+    def __init__(self, path: str | Path, names: str | Sequence[str] | Mapping[str, str]):
+        h5py = needs("h5py", "HDF5")
+        self._one = isinstance(names, str)
+        given = [names] if isinstance(names, str) else names
+        named = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
+        file = OpenFile(path)
+        try:
+            library = h5py.File(file.path, "r")
+        except OSError as error:
+            raise ValueError(f"{file.path} is no HDF5 file: {error}") from error
+        keep = False
+        self._arrays = {}
+        for name, of in named.items():
+            array = _find(library, of, file)
+            keep |= isinstance(array, _Through)
+            self._arrays[name] = array
+        if not keep:
+            library.close()
+        self._length = common_length(self._arrays)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def rows(self, indices: np.ndarray) -> PyTree:
+        """These samples, in this order: an array, or a dict of arrays."""
+        found = {name: array.rows(indices) for name, array in self._arrays.items()}
+        return next(iter(found.values())) if self._one else found
+
+
+class _Table(NamedTuple):
+    """The chunks of a data set, sorted by their first row."""
+
+    starts: np.ndarray  # int64 [chunks, axes], of the first element
+    offsets: np.ndarray  # int64 [chunks], in the file
+    sizes: np.ndarray  # int64 [chunks], bytes
+    masks: np.ndarray  # uint32 [chunks]; bit k: filter k was left out
+
+
+class _Chunked:
+    """A data set in chunks.
+
+    Args:
+        dataset: of h5py; not kept.
+        file: the same, to read from.
+        filters: codes, in the order in which they were applied.
+    """
+
+    def __init__(self, dataset: Any, file: OpenFile, filters: Sequence[int]):
+        self.shape, self.dtype = dataset.shape, dataset.dtype
+        self._file, self._filters, self._chunk = file, tuple(filters), dataset.chunks
+        self._fill, self._table = dataset.fillvalue, _table(dataset)
+        self._whole_rows = self._chunk[1:] == self.shape[1:]
+        self._block = functools.lru_cache(_CACHED_BLOCKS)(self._read_block)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        """A copy of these rows, in this order."""
+        found = np.empty((len(indices), *self.shape[1:]), self.dtype.newbyteorder("="))
+        blocks = indices // self._chunk[0]
+        for number in np.unique(blocks):
+            places = np.flatnonzero(blocks == number)
+            inside = indices[places] - number * self._chunk[0]
+            found[places] = self._of_block(int(number), inside)
+        return found
+
+    def _of_block(self, number: int, inside: np.ndarray) -> np.ndarray:
+        """Rows of the chunks that begin with one row."""
+        chunks = self._chunks(number)
+        if self._whole_rows and not self._filters and len(chunks) == 1:
+            offset = int(self._table.offsets[chunks[0]])
+            return Rows(self._file, offset, self._chunk, self.dtype).rows(inside)
+        return self._block(number)[inside]
+
+    def _chunks(self, number: int) -> range:
+        first = number * self._chunk[0]
+        begin, end = np.searchsorted(self._table.starts[:, 0], [first, first + 1])
+        return range(begin, end)
+
+    def _read_block(self, number: int) -> np.ndarray:
+        """All rows of the chunks that begin with one row."""
+        found = np.full((self._chunk[0], *self.shape[1:]), self._fill, self.dtype)
+        for chunk in self._chunks(number):
+            content = self._unpack(chunk)
+            starts = self._table.starts[chunk].tolist()
+            at = [slice(k, k + n) for k, n in zip(starts[1:], self._chunk[1:], strict=True)]
+            place = found[(slice(None), *at)]
+            place[...] = content[tuple(slice(n) for n in place.shape)]
+        return native(found)
+
+    def _unpack(self, chunk: int) -> np.ndarray:
+        """The elements of one chunk."""
+        size, offset = int(self._table.sizes[chunk]), int(self._table.offsets[chunk])
+        packed: Any = self._file.read(size, offset)
+        mask = int(self._table.masks[chunk])
+        applied = [code for k, code in enumerate(self._filters) if not mask >> k & 1]
+        wanted = math.prod(self._chunk) * self.dtype.itemsize
+        try:
+            for code in reversed(applied):
+                if code == _DEFLATE:
+                    packed = zlib.decompress(packed, bufsize=wanted)
+                else:
+                    of_bytes = np.frombuffer(packed, np.uint8).reshape(self.dtype.itemsize, -1)
+                    packed = np.ascontiguousarray(of_bytes.T).reshape(-1)
+            return np.frombuffer(packed, self.dtype).reshape(self._chunk)
+        except (zlib.error, ValueError) as error:
+            raise LoadingError(
+                f"The chunk at byte {offset} of {self._file.path} is damaged ({error}). Write the "
+                "file again."
+            ) from error
+
+
+class _Through:
+    """A data set that only the HDF5 library can read."""
+
+    def __init__(self, dataset: Any):
+        self.shape, self.dtype, self._dataset = dataset.shape, dataset.dtype, dataset
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        """A copy of these rows, in this order."""
+        found = np.empty((len(indices), *self.shape[1:]), self.dtype.newbyteorder("="))
+        for places in runs(indices):
+            first = int(indices[places[0]])
+            found[places] = self._dataset[first : first + len(places)]
+        return found
+
+
+def _find(library: Any, name: str, file: OpenFile) -> Any:
+    """How a data set is read."""
+    import h5py  # pyright: ignore[reportMissingImports]
+
+    dataset = library.get(name)
+    if not isinstance(dataset, h5py.Dataset):
+        raise ValueError(
+            f"{file.path} has no data set {name!r}. At its top are: {', '.join(library) or 'none'}."
+        )
+    if not dataset.shape or dataset.dtype.hasobject:
+        raise ValueError(
+            f"Data set {name!r} of {file.path} is {dataset.dtype}{list(dataset.shape or ())}, and "
+            "samples are rows of numbers. Store arrays of a fixed size with at least one axis."
+        )
+    plain = dataset.id.get_type().get_size() == dataset.dtype.itemsize
+    plain &= library.userblock_size == 0 and not dataset.is_virtual and not dataset.external
+    if plain and dataset.chunks is None and dataset.id.get_offset() is not None:
+        return Rows(file, dataset.id.get_offset(), dataset.shape, dataset.dtype)
+    properties = dataset.id.get_create_plist()
+    filters = [properties.get_filter(k)[0] for k in range(properties.get_nfilters())]
+    known = set(filters) <= {_DEFLATE, _SHUFFLE} and hasattr(dataset.id, "chunk_iter")
+    if plain and dataset.chunks is not None and known:
+        return _Chunked(dataset, file, filters)
+    log.warning(
+        "Data set %r of %s is read by the HDF5 library, one thread at a time, which holds Python's "
+        "lock: its layout or a filter is none that jdaso reads itself (contiguous, or chunks with "
+        "gzip and shuffle).",
+        name,
+        file.path,
+    )
+    return _Through(dataset)
+
+
+def _table(dataset: Any) -> _Table:
+    found: list[Any] = []
+    dataset.id.chunk_iter(found.append)
+    found.sort(key=lambda chunk: chunk.chunk_offset)
+    starts = np.array([x.chunk_offset for x in found], np.int64).reshape(len(found), -1)
+    return _Table(
+        starts if found else np.zeros((0, len(dataset.shape)), np.int64),
+        np.array([x.byte_offset for x in found], np.int64),
+        np.array([x.size for x in found], np.int64),
+        np.array([x.filter_mask for x in found], np.uint32),
+    )

@@ -1,0 +1,309 @@
+"""Batches on the devices: each node's share of one stream of samples."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._session import Session
+from .._types import PyTree
+from ._ahead import Ahead
+from ._arrays import as_source, stacked
+from ._extra import needs
+from ._order import Order
+from ._reading import LoadingError
+
+Transform = Callable[[PyTree, np.random.Generator], PyTree]
+
+
+class Loader:
+    """Batches of a source, on this node's devices before they are asked for.
+
+    All nodes read one stream of samples (`Order`). With global batch G, P nodes and step t counted
+    from 0, node p takes::
+
+        sample(t G + p G / P),  ...,  sample(t G + (p + 1) G / P - 1)
+
+    and its local devices equal parts of that, one after another. So step t sees the same samples in
+    the same order whatever P, every sample comes once per epoch, and all batches have one shape. A
+    batch may span two epochs. With `epochs` E the last batch is filled up with what the stream has
+    next; `weights` tells them apart.
+
+    Threads of grain read the next batches, another one puts them on the devices. In memory are at
+    most ``2 workers + prefetch + 2`` of this node's batches. All nodes make a loader together.
+
+    Args:
+        source: a `Source`; a tree of arrays; or what has ``__len__`` and ``__getitem__``.
+        batch_size: G, samples of a step on all nodes together: a multiple of P times the local
+            devices.
+        session: the nodes.
+        seed: of the order and of `transform`.
+        epochs: E; endless where None.
+        shuffle: whether each epoch is permuted.
+        shuffle_block: of so many neighbours blocks are shuffled; see `Order`.
+        transform: ``(sample, random) -> sample``, for one sample as a tree of NumPy arrays;
+            `random` is a `numpy.random.Generator` of its place in the stream, so that what it draws
+            does not depend on P. It runs in threads: NumPy and Pillow do most of their work without
+            Python's lock, loops in Python do not. What the devices can do belongs into the step.
+        weights: whether to give ``(batch, weights)``, with float32 ``[G / P]``: 1, and 0 for
+            samples beyond the last epoch.
+        share: ``(p, P)`` where that is not ``session.share()``: the replica and their number, where
+            a model is cut (``(session.node // K, session.num_nodes // K)`` for K partitions).
+        workers: threads that read, a batch each.
+        prefetch: batches on the devices ahead of those taken; at least 2.
+        timeout_seconds: the longest to wait for a batch.
+
+    Attributes:
+        order: the stream's `Order`.
+        batch_size: G.
+        waited_seconds: what the loop has waited for batches in all.
+
+    Raises:
+        ValueError: on all nodes; G cannot be shared out equally, or a number is out of its range.
+        NodeError: the nodes' sources or settings differ.
+        ImportError: grain is missing.
+        TypeError: `source` is none.
+
+    On failure: a batch that cannot be read raises `LoadingError` where it is asked for, with
+    sample, step and reason; asked again, it is read again.
+
+    Example:
+        >>> import jdaso, numpy as np
+        >>> from jdaso.data import Loader
+        >>> with jdaso.Session() as session:
+        ...     loader = Loader(np.arange(6), 4, session, epochs=2)
+        ...     sizes = [batch.shape for batch in loader]
+        >>> sizes
+        [(4,), (4,), (4,)]
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        batch_size: int,
+        session: Session,
+        *,
+        seed: int = 0,
+        epochs: int | None = None,
+        shuffle: bool = True,
+        shuffle_block: int = 1,
+        transform: Transform | None = None,
+        weights: bool = False,
+        share: tuple[int, int] | None = None,
+        workers: int = 2,
+        prefetch: int = 2,
+        timeout_seconds: float = 600.0,
+    ):
+        self._grain = needs("grain", "Loader")
+        self._source = as_source(source)
+        self.order = Order(len(self._source), seed, shuffle, shuffle_block)
+        for name, value, least in (
+            ("epochs", 1 if epochs is None else epochs, 1),
+            ("workers", workers, 1),
+            ("prefetch", prefetch, 2),
+        ):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}.")
+        if not timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}.")
+        self.batch_size, self.epochs = batch_size, epochs
+        self._session, self._timeout_seconds = session, timeout_seconds
+        self._workers, self._prefetch = workers, prefetch
+        self._transform, self._weights = transform, weights
+        # Virtual nodes are of one process, which takes the batches of all.
+        self._share = share or ((0, 1) if session.simulated else session.share())
+        self._agree()
+        self._sharding: Any = session.devices[0]
+        if len(session.devices) > 1:
+            parts = jax.sharding.PartitionSpec("local")
+            self._sharding = jax.sharding.NamedSharding(session.mesh, parts)
+        self._position = 0
+        self._ahead: Ahead | None = None
+        self._closed = False
+        self.waited_seconds = 0.0
+        session.closing.append(lambda after_error: self.close())
+
+    def __len__(self) -> int:
+        """Batches from the start to the end.
+
+        Raises:
+            TypeError: there is no end.
+        """
+        if self.epochs is None:
+            raise TypeError("This loader has no end, and so no length. Give it epochs=...")
+        return -(-self.epochs * self.order.num_samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[PyTree]:
+        """Itself: goes on where it is."""
+        return self
+
+    def __next__(self) -> PyTree:
+        """The next batch, on the devices."""
+        if self._closed:
+            raise RuntimeError("This loader was closed, as its session is. Make another one.")
+        if self._steps_left() < 1:
+            raise StopIteration
+        if self._ahead is None:
+            self._ahead = Ahead(self._read_ahead(), self._put, self._prefetch)
+        begin = time.perf_counter()
+        try:
+            batch = self._ahead.take(self._timeout_seconds)
+        except TimeoutError:
+            self._stop()
+            raise LoadingError(
+                f"{self._prefix(self._position)} No batch came within {self._timeout_seconds:g} s. "
+                "Look for a file system that hangs, or give a longer timeout_seconds."
+            ) from None
+        except Exception:
+            self._stop()
+            raise
+        finally:
+            self.waited_seconds += time.perf_counter() - begin
+        self._position += self.batch_size
+        return batch
+
+    @property
+    def epoch(self) -> int:
+        """In which epoch the next batch begins, counted from 0."""
+        return self._position // self.order.num_samples
+
+    def state(self) -> dict[str, int]:
+        """Where the loader is: a tree of integers, the same on all nodes, for a checkpoint.
+
+        It counts the samples that all nodes together were given; not what is read ahead.
+        """
+        return {"position": self._position, "order": self.order.fingerprint}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Goes on where a loader was, on any number of nodes, and with any batch size.
+
+        Args:
+            state: what `state` gave.
+
+        Raises:
+            ValueError: it is of another order: other data, seed or shuffling.
+        """
+        if int(state["order"]) != self.order.fingerprint:
+            raise ValueError(
+                "This position is of a loader with another number of samples, seed or shuffling; "
+                f"here is {self.order}. Restore with the settings that it was saved with."
+            )
+        self._stop()
+        self._position = int(state["position"])
+
+    def seek(self, step: int) -> None:
+        """Goes to the batch of a step, counted from 0 at the start of the stream."""
+        if step < 0:
+            raise ValueError(f"step must be at least 0, got {step}.")
+        self._stop()
+        self._position = step * self.batch_size
+
+    def close(self) -> None:
+        """Ends the threads; the session does so where nobody else did."""
+        self._closed = True
+        self._stop()
+
+    def _agree(self) -> None:
+        """All nodes read one stream, and each can share out its part."""
+        part, parts = self._share
+        devices, said = len(self._session.devices), ""
+        unit = max(parts, 1) * devices
+        if not 0 <= part < parts:
+            said = f"share must be (p, P) with 0 <= p < P, got {self._share}."
+        elif self.batch_size < 1 or self.batch_size % unit:
+            below = max(self.batch_size // unit, 1) * unit
+            near = f"{below}" + f" or {below + unit}" * (self.batch_size > unit)
+            said = (
+                f"batch_size is of all nodes together and must be a multiple of {unit} ({parts} "
+                f"nodes times {devices} local devices), got {self.batch_size}. Take {near}."
+            )
+        for text in self._session.control.everyone("make a loader", said):
+            if text:
+                raise ValueError(text)
+        facts = {"batch_size": self.batch_size, "epochs": self.epochs, "order": self.order}
+        facts["number of parts"] = parts
+        self._session.agree("make a loader", [(name, str(x)) for name, x in facts.items()])
+
+    def _steps_left(self) -> int:
+        if self.epochs is None:
+            return sys.maxsize
+        return -(-(self.epochs * self.order.num_samples - self._position) // self.batch_size)
+
+    def _read_ahead(self) -> Any:
+        """An iterator of this node's batches from here on, read by grain's threads."""
+        start, steps = self._position, self._steps_left()
+        data = self._grain.MapDataset.range(steps).map(
+            lambda k: self._read(start + k * self.batch_size)
+        )
+        options = self._grain.ReadOptions(
+            num_threads=self._workers, prefetch_buffer_size=self._workers
+        )
+        return iter(data.to_iter_dataset(options))
+
+    def _read(self, position: int) -> PyTree:
+        """This node's part of the batch that begins there."""
+        part, parts = self._share
+        size = self.batch_size // parts
+        begin = position + part * size
+        indices = self.order.samples(begin, begin + size)
+        try:
+            batch = self._source.rows(indices)
+        except Exception as error:
+            raise self._explained(position, indices, error) from error
+        lengths = {np.shape(x)[:1] for x in jax.tree.leaves(batch)}
+        if lengths != {(size,)}:
+            raise LoadingError(
+                f"{self._prefix(position)} The source was asked for {size} samples and gave arrays "
+                f"with {sorted(lengths)} rows. Its rows(indices) must give one row for each index."
+            )
+        if self._transform is not None:
+            batch = self._transformed(position, begin, indices, batch, self._transform)
+        if not self._weights:
+            return batch
+        end = sys.maxsize if self.epochs is None else self.epochs * self.order.num_samples
+        return batch, (np.arange(begin, begin + size) < end).astype(np.float32)
+
+    def _transformed(
+        self, position: int, begin: int, indices: np.ndarray, batch: PyTree, transform: Transform
+    ) -> PyTree:
+        found = []
+        for k, sample in enumerate(indices):
+            key = np.array([self.order.seed, begin + k], np.uint64)
+            random = np.random.Generator(np.random.Philox(key=key))
+            try:
+                found.append(transform(jax.tree.map(lambda x, k=k: x[k], batch), random))
+            except Exception as error:
+                raise LoadingError(
+                    f"{self._prefix(position)} The transform of sample {sample} failed: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        return stacked(found)
+
+    def _explained(self, position: int, indices: np.ndarray, error: Exception) -> LoadingError:
+        """Which sample it was, asked for one by one."""
+        which = f"{len(indices)} samples together"
+        for sample in indices:
+            try:
+                self._source.rows(np.array([sample], np.int64))
+            except Exception as alone:
+                which, error = f"sample {sample}", alone
+                break
+        return LoadingError(
+            f"{self._prefix(position)} Reading {which} failed: {type(error).__name__}: {error}"
+        )
+
+    def _prefix(self, position: int) -> str:
+        return self._session.topology.prefix(position // self.batch_size)
+
+    def _put(self, batch: PyTree) -> PyTree:
+        return jax.block_until_ready(jax.device_put(batch, self._sharding))
+
+    def _stop(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None

@@ -1,0 +1,328 @@
+"""What a loader gives: the stream of its order, shared out, whatever stops and goes on."""
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jdaso
+from jdaso.checkpoint import Checkpoints
+from jdaso.data import Arrays, Loader, LoadingError, Order
+
+
+@pytest.fixture(scope="module")
+def session():
+    with jdaso.Session() as session:
+        yield session
+
+
+def stream(order, epochs):
+    """Sample by sample, in an independent way: whole epochs one after another."""
+    n = order.num_samples
+    return [int(x) for e in range(epochs) for x in order.samples(e * n, (e + 1) * n)]
+
+
+def taken(loader, steps):
+    found = [np.asarray(batch).tolist() for batch in itertools.islice(loader, steps)]
+    loader.close()
+    return found
+
+
+@settings(max_examples=25)
+@given(
+    num_samples=st.integers(1, 30),
+    share=st.integers(1, 4),
+    nodes=st.integers(1, 4),
+    seed=st.integers(0, 99),
+    shuffle=st.booleans(),
+)
+def test_step_by_step_the_nodes_take_the_stream(session, num_samples, share, nodes, seed, shuffle):
+    size, epochs = share * nodes, 3
+    given = dict(seed=seed, shuffle=shuffle, epochs=epochs)
+    of_nodes = [
+        Loader(np.arange(num_samples), size, session, share=(p, nodes), **given)
+        for p in range(nodes)
+    ]
+    steps = -(-epochs * num_samples // size)
+    assert {len(loader) for loader in of_nodes} == {steps}
+    parts = [taken(loader, None) for loader in of_nodes]
+    joined = [x for step in zip(*parts, strict=True) for part in step for x in part]
+    expected = stream(of_nodes[0].order, 3 + -(-size // num_samples))
+    assert joined == expected[: steps * size]
+
+
+@settings(max_examples=15)
+@given(
+    before=st.integers(0, 6),
+    nodes=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    sizes=st.tuples(st.sampled_from([6, 12]), st.sampled_from([6, 12])),
+)
+def test_another_number_of_nodes_goes_on_exactly(session, before, nodes, sizes):
+    """Also with another batch; what was read ahead does not count."""
+    old = [Loader(np.arange(17), sizes[0], session, share=(p, nodes[0])) for p in range(nodes[0])]
+    for loader in old:
+        taken(loader, before)
+    states = {tuple(loader.state().items()) for loader in old}
+    assert len(states) == 1  # the same on all nodes
+    new = [Loader(np.arange(17), sizes[1], session, share=(p, nodes[1])) for p in range(nodes[1])]
+    for loader in new:
+        loader.restore(dict(states.copy().pop()))
+    parts = [taken(loader, 4) for loader in new]
+    joined = [x for step in zip(*parts, strict=True) for part in step for x in part]
+    begin = before * sizes[0]
+    assert joined == stream(new[0].order, 10)[begin : begin + len(joined)]
+
+
+def test_weights_tell_what_is_beyond_the_last_epoch(session):
+    loader = Loader({"x": np.arange(10)}, 4, session, epochs=1, weights=True)
+    batches = list(loader)
+    assert [weights.tolist() for _, weights in batches] == [[1] * 4, [1] * 4, [1, 1, 0, 0]]
+    counted = [int(x) for b, w in batches for x, one in zip(b["x"], w, strict=True) if one]
+    assert sorted(counted) == list(range(10))
+    assert batches[0][1].dtype == jnp.float32
+
+
+def test_it_ends_where_it_is_and_begins_where_it_is_told(session):
+    loader = Loader(np.arange(10), 5, session, epochs=2)
+    first = taken_without_closing(loader)
+    assert len(first) == len(loader) == 4 and list(loader) == [] and loader.epoch == 2
+    loader.seek(1)
+    assert taken_without_closing(loader) == first[1:]
+    loader.close()
+    with pytest.raises(RuntimeError, match="was closed"):
+        next(loader)
+    with pytest.raises(TypeError, match="no end"):
+        len(Loader(np.arange(10), 5, session))
+
+
+def taken_without_closing(loader):
+    return [batch.tolist() for batch in loader]
+
+
+def test_a_position_of_another_order_is_refused(session):
+    state = Loader(np.arange(10), 5, session, seed=1).state()
+    for other in [dict(seed=2), dict(seed=1, shuffle=False), dict(seed=1, shuffle_block=2)]:
+        with pytest.raises(ValueError, match="another number of samples, seed or shuffling"):
+            Loader(np.arange(10), 5, session, **other).restore(state)
+
+
+def test_a_transform_draws_the_same_for_any_number_of_nodes(session):
+    def transform(sample, random):
+        return {"x": sample["x"], "noise": random.random(2, np.float32)}
+
+    def noise(share, size):
+        loader = Loader({"x": np.arange(9)}, size, session, share=share, transform=transform)
+        found = [np.asarray(batch["noise"]) for batch in itertools.islice(loader, 4)]
+        loader.close()
+        return found
+
+    whole, halves = noise((0, 1), 6), [noise((p, 2), 6) for p in (0, 1)]
+    for k in range(4):
+        np.testing.assert_array_equal(whole[k], np.concatenate([half[k] for half in halves]))
+    assert len(np.unique(np.concatenate(whole))) == 48
+
+
+class Failing(Arrays):
+    broken = True
+
+    def rows(self, indices):
+        if self.broken and 7 in indices:
+            raise OSError("bad sector")
+        return super().rows(indices)
+
+
+def test_a_failure_names_sample_and_step_and_may_be_mended(session):
+    source = Failing(np.arange(8))
+    loader = Loader(source, 4, session, shuffle=False)
+    next(loader)
+    with pytest.raises(LoadingError, match=r"step 1\] Reading sample 7 failed: OSError: bad sect"):
+        next(loader)
+    source.broken = False
+    assert next(loader).tolist() == [4, 5, 6, 7]
+    loader.close()
+
+
+def test_a_transform_that_fails_names_the_sample(session):
+    def transform(sample, random):
+        return {int(k): k for k in (0, 1, 2, 3, 4, 6, 7)}[int(sample)]
+
+    loader = Loader(np.arange(8), 4, session, shuffle=False, transform=transform)
+    next(loader)
+    with pytest.raises(LoadingError, match=r"step 1\] The transform of sample 5 failed: KeyError"):
+        next(loader)
+
+
+def test_rows_that_are_not_as_many_as_asked_for_are_refused(session):
+    class Short(Arrays):
+        def rows(self, indices):
+            return super().rows(indices[1:])
+
+    with pytest.raises(LoadingError, match="asked for 4 samples and gave arrays with"):
+        next(Loader(Short(np.arange(8)), 4, session))
+
+
+def test_a_wait_has_a_limit(session):
+    go = threading.Event()
+
+    class Slow(Arrays):
+        def rows(self, indices):
+            go.wait(20)
+            return super().rows(indices)
+
+    loader = Loader(Slow(np.arange(8)), 4, session, timeout_seconds=0.2)
+    threading.Timer(1.0, go.set).start()
+    with pytest.raises(LoadingError, match=r"No batch came within 0.2 s"):
+        next(loader)
+    assert loader.waited_seconds >= 0.2
+
+
+def test_batches_are_read_while_the_loop_computes(session):
+    class Slow(Arrays):
+        def rows(self, indices):
+            time.sleep(0.05)
+            return super().rows(indices)
+
+    loader = Loader(Slow(np.arange(8)), 4, session)
+    next(loader)
+    before = loader.waited_seconds
+    for _ in range(10):
+        time.sleep(0.1)
+        next(loader)
+    assert loader.waited_seconds - before < 0.25  # reading them takes 0.5 s
+    loader.close()
+
+
+def test_closing_ends_the_threads(session):
+    def own():
+        names = ("jdaso-data", "grain-prefetch")
+        return {x for x in threading.enumerate() if x.name.startswith(names)} - others
+
+    others = set()
+    others = own()
+    loader = Loader(np.arange(8), 4, session)
+    next(loader)
+    assert own()
+    loader.close()
+    end = time.monotonic() + 10
+    while own() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not own()
+
+
+def test_what_has_only_items_is_a_source(session):
+    items = [{"x": np.full(3, k), "y": k} for k in range(5)]
+    batch = next(Loader(items, 5, session, shuffle=False))
+    assert batch["x"].shape == (5, 3) and batch["y"].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(TypeError, match="int is no source of samples"):
+        Loader(3, 5, session)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"batch_size": 7}, r"multiple of 3 \(3 nodes times 1 local devices\), got 7. Take 6 or 9"),
+        ({"batch_size": 2}, r"got 2. Take 3\."),
+        ({"batch_size": 0}, r"got 0. Take 3\."),
+        ({"share": (3, 3)}, r"share must be \(p, P\) with 0 <= p < P, got \(3, 3\)"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"workers": 0}, "workers must be at least 1, got 0"),
+        ({"prefetch": 1}, "prefetch must be at least 2, got 1"),
+        ({"timeout_seconds": 0}, "timeout_seconds must be above 0, got 0"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"shuffle_block": 0}, "block must be at least 1, got 0"),
+    ],
+)
+def test_wrong_settings_are_named(session, wrong, said):
+    with pytest.raises(ValueError, match=said):
+        Loader(np.arange(8), **{"batch_size": 3, "session": session, "share": (0, 3)} | wrong)
+
+
+def test_a_checkpoint_holds_the_position(tmp_path):
+    def run(steps):
+        with jdaso.Session() as session:
+            loader = Loader(np.arange(11), 3, session)
+            checkpoints = Checkpoints(tmp_path, session, every_steps=2)
+            state, begin = checkpoints.restore({"sum": jnp.zeros(()), "data": loader.state()})
+            loader.restore(state["data"])
+            found = []
+            for step in range(begin, steps):
+                found.append(next(loader).tolist())
+                state = {"sum": state["sum"] + 1, "data": loader.state()}
+                checkpoints.after(step + 1, state)
+            return found
+
+    first, second = run(5), run(9)
+    expected = stream(Order(11), 3)
+    assert sum(first, []) == expected[:15] and sum(second, []) == expected[12:27]
+
+
+def test_fit_takes_a_loader_and_does_not_read_what_it_has_seen(tmp_path):
+    read = []
+
+    class Watched(Arrays):
+        def rows(self, indices):
+            read.extend(indices.tolist())
+            return super().rows(indices)
+
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    source = Watched({"x": x, "y": x @ np.float32([[1], [2], [3]])})
+
+    def loss_fn(params, batch):
+        return jnp.mean((batch["x"] @ params["w"] - batch["y"]) ** 2)
+
+    def fit(epochs, folder=None):
+        with jdaso.Session() as session:
+            loader = Loader(source, 16, session, epochs=epochs)
+            params, settings = {"w": jnp.zeros((3, 1))}, dict(folder=folder, every_steps=20)
+            return jdaso.fit(loss_fn, params, optax.sgd(0.1), loader, session=session, **settings)
+
+    whole = fit(10)
+    assert whole.history[-1] < 1e-2 * whole.history[0]
+    fit(5, tmp_path)
+    del read[:]
+    again = fit(10, tmp_path)
+    np.testing.assert_array_equal(again.params["w"], whole.params["w"])
+    # The first batch shows the shapes; what it began to read ahead is dropped.
+    assert len(read) <= 5 * 64 + 16 * 6
+
+
+DEVICES = """
+import jax, numpy as np, jdaso
+from jdaso.data import Loader, Order
+with jdaso.Session() as session:
+    batch = next(Loader({"x": np.arange(12)}, 6, session))
+    order = Order(12).samples(0, 6).tolist()
+    parts = {s.device: s.data.tolist() for s in batch["x"].addressable_shards}
+    assert [parts[d] for d in session.devices] == [order[:2], order[2:4], order[4:]], parts
+    try:
+        Loader(np.arange(12), 4, session)
+    except ValueError as error:
+        assert "multiple of 3 (1 nodes times 3 local devices), got 4. Take 3 or 6" in str(error)
+with jdaso.Session(engine="simulated", num_nodes=3) as session:
+    assert next(Loader(np.arange(12), 6, session)).tolist() == order
+print("done")
+"""
+
+
+def test_devices_get_equal_parts():
+    flags = "--xla_force_host_platform_device_count=3"
+    env = os.environ | {"XLA_FLAGS": flags}
+    run = dict(capture_output=True, text=True, env=env, timeout=120)
+    done = subprocess.run([sys.executable, "-c", DEVICES], **run)
+    assert done.stdout.endswith("done\n"), done.stderr
+
+
+def test_batches_are_arrays_of_the_device(session):
+    batch = next(Loader(np.arange(12, dtype=np.uint8), 6, session))
+    assert isinstance(batch, jax.Array) and batch.dtype == jnp.uint8
+    assert batch.devices() == {session.devices[0]}

@@ -1,0 +1,298 @@
+"""Sources larger than memory give what plain NumPy gives."""
+
+import logging
+import os
+import sys
+import threading
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from jdaso.data import HDF5, Arrays, ImageFolder, LoadingError, Npy
+from jdaso.data._reading import runs
+
+ASKED = [np.arange(23), np.array([22, 0, 0, 5, 4, 3, 6]), np.array([7]), np.arange(0)]
+ASKED.append(np.random.default_rng(0).integers(0, 23, 60))
+
+
+def content(dtype=np.int32, shape=(23, 5, 3)):
+    return np.random.default_rng(1).integers(0, 100, shape).astype(dtype)
+
+
+def same(source, array):
+    assert len(source) == len(array)
+    for indices in ASKED:
+        found = source.rows(indices)
+        np.testing.assert_array_equal(found, array[indices])
+        assert found.dtype == array.dtype.newbyteorder("=") and found.flags.writeable
+
+
+@given(st.lists(st.integers(0, 12), max_size=30))
+def test_runs_hold_every_place_once_and_are_neighbours(indices):
+    indices = np.array(indices, np.int64)
+    found = list(runs(indices))
+    assert sorted(np.concatenate(found).tolist() if found else []) == list(range(len(indices)))
+    for places in found:
+        assert (np.diff(indices[places]) == 1).all()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        content(),
+        content(">f8"),
+        content(np.uint8, (23,)),
+        content(bool),
+        content(np.float16, (23, 0)),
+        content(np.complex64),
+    ],
+    ids=lambda array: f"{array.dtype}{array.shape}",
+)
+def test_npy(tmp_path, array):
+    np.save(tmp_path / "x.npy", array)
+    same(Npy(tmp_path / "x.npy"), array)
+
+
+def test_npy_shards_follow_one_another(tmp_path):
+    array = content()
+    parts = [tmp_path / f"{k}.npy" for k in range(4)]
+    for path, part in zip(parts, np.split(array, [4, 4, 20]), strict=True):
+        np.save(path, part)
+    same(Npy(parts), array)
+
+
+def test_npy_by_names(tmp_path):
+    x, y = content(), np.arange(23)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    found = Npy({"x": tmp_path / "x.npy", "y": tmp_path / "y.npy"}).rows(np.array([3, 1]))
+    np.testing.assert_array_equal(found["x"], x[[3, 1]])
+    np.testing.assert_array_equal(found["y"], [3, 1])
+
+
+def test_a_run_of_more_rows_than_one_read_takes(tmp_path):
+    array = np.arange(5000, dtype=np.int16)
+    np.save(tmp_path / "x.npy", array)
+    np.testing.assert_array_equal(Npy(tmp_path / "x.npy").rows(np.arange(5000)), array)
+
+
+def test_reads_that_stop_midway_go_on(tmp_path, monkeypatch):
+    array, read = content(), os.preadv
+    np.save(tmp_path / "x.npy", array)
+    few = lambda fd, buffers, at: read(fd, [memoryview(buffers[0])[:7]], at)  # noqa: E731
+    monkeypatch.setattr("os.preadv", few)
+    same(Npy(tmp_path / "x.npy"), array)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda p: np.save(p, np.asfortranarray(content())), "Fortran order"),
+        (lambda p: np.save(p, np.int32(5)), "at least one"),
+        (lambda p: np.save(p, np.array([{}]), allow_pickle=True), "rows can be"),
+        (lambda p: p.write_bytes(b"x" * 200), "is no .npy file"),
+        (lambda p: (np.save(p, content()), p.write_bytes(p.read_bytes()[:-1])), "is cut short"),
+        (lambda p: np.save(p, content()[:0]), "at least one, got"),
+    ],
+)
+def test_npy_files_that_will_not_do(tmp_path, make, said):
+    make(tmp_path / "x.npy")
+    with pytest.raises(ValueError, match=said):
+        Npy(tmp_path / "x.npy")
+
+
+def test_npy_files_that_do_not_fit(tmp_path):
+    np.save(tmp_path / "x.npy", content())
+    np.save(tmp_path / "y.npy", content(np.int64)[:5])
+    with pytest.raises(ValueError, match="rows of one kind"):
+        Npy([tmp_path / "x.npy", tmp_path / "y.npy"])
+    with pytest.raises(ValueError, match="equally many, at least one, got x: 23, y: 5"):
+        Npy({"x": tmp_path / "x.npy", "y": tmp_path / "y.npy"})
+
+
+def test_a_file_cut_short_meanwhile(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, content())
+    source = Npy(path)
+    path.write_bytes(path.read_bytes()[:-100])  # the same file, shorter
+    with pytest.raises(LoadingError, match="cut short"):
+        source.rows(np.array([22]))
+
+
+LAYOUTS = {
+    "contiguous": {},
+    "rows": {"chunks": (4, 5, 3)},
+    "axes": {"chunks": (4, 2, 2)},
+    "gzip": {"chunks": (4, 5, 3), "compression": "gzip"},
+    "gzip and shuffle": {"chunks": (3, 2, 3), "compression": "gzip", "shuffle": True},
+    "shuffle": {"chunks": (4, 5, 3), "shuffle": True},
+    "one chunk": {"chunks": (23, 5, 3), "compression": "gzip"},
+    "lzf": {"chunks": (4, 5, 3), "compression": "lzf"},
+    "checksums": {"chunks": (4, 5, 3), "fletcher32": True},
+}
+
+
+@pytest.mark.parametrize("latest", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.int32, ">f8"])
+def test_hdf5(tmp_path, caplog, layout, latest, dtype):
+    array = content(dtype)
+    with h5py.File(tmp_path / "x.h5", "w", libver="latest" if latest else "earliest") as file:
+        file.create_dataset("group/x", data=array, **LAYOUTS[layout])
+    with caplog.at_level(logging.WARNING):
+        same(HDF5(tmp_path / "x.h5", "group/x"), array)
+    assert ("read by the HDF5 library" in caplog.text) == (layout in ("lzf", "checksums"))
+
+
+def test_hdf5_that_was_written_in_part(tmp_path):
+    """Chunks and data sets that were never written hold the fill value; filters may be left out."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        some = file.create_dataset("some", (23, 6), "i4", chunks=(4, 3), fillvalue=7)
+        some[8:12] = 1
+        file.create_dataset("none", (23, 2), "f4", fillvalue=2)
+        packed = file.create_dataset("packed", (23, 2), "i4", chunks=(4, 2), compression="gzip")
+        packed[:4] = packed[8:] = 5
+        packed.id.write_direct_chunk((4, 0), np.full((4, 2), 9, "i4").tobytes(), filter_mask=1)
+    with h5py.File(tmp_path / "x.h5") as file:
+        expected = {name: file[name][...] for name in file}
+    source = HDF5(tmp_path / "x.h5", list(expected))
+    for indices in ASKED:
+        found = source.rows(indices)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array[indices])
+
+
+def test_hdf5_with_a_userblock(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w", userblock_size=512) as file:
+        file["x"] = content()
+    np.testing.assert_array_equal(
+        HDF5(tmp_path / "x.h5", {"y": "x"}).rows(np.array([5, 2]))["y"], content()[[5, 2]]
+    )
+
+
+def test_hdf5_chunks_are_unpacked_without_pythons_lock(tmp_path, monkeypatch):
+    """The library, which would hold it, reads nothing; the file is closed for it."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=content(), **LAYOUTS["gzip and shuffle"])
+    source = HDF5(tmp_path / "x.h5", "x")
+    monkeypatch.setattr(h5py, "File", None)
+    same(source, content())
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda file: file.create_group("x"), "has no data set 'x'. At its top are: x"),
+        (lambda file: file.create_dataset("x", data=5), "at least one axis"),
+        (lambda file: file.create_dataset("x", (3,), h5py.string_dtype()), "rows of numbers"),
+        (lambda file: file.create_dataset("x", (0, 4), "f4"), "at least one, got x: 0"),
+    ],
+)
+def test_hdf5_that_will_not_do(tmp_path, make, said):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        make(file)
+    with pytest.raises(ValueError, match=said):
+        HDF5(tmp_path / "x.h5", ["x"])
+
+
+def test_what_is_no_hdf5(tmp_path):
+    (tmp_path / "x.h5").write_bytes(b"x" * 100)
+    with pytest.raises(ValueError, match="is no HDF5 file"):
+        HDF5(tmp_path / "x.h5", "x")
+    with pytest.raises(FileNotFoundError):
+        HDF5(tmp_path / "y.h5", "x")
+
+
+def test_a_damaged_chunk_is_named(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=content(), **LAYOUTS["gzip"])
+        at = file["x"].id.get_chunk_info(1).byte_offset
+    raw = bytearray((tmp_path / "x.h5").read_bytes())
+    raw[at + 4] ^= 255
+    (tmp_path / "x.h5").write_bytes(raw)
+    source = HDF5(tmp_path / "x.h5", "x")
+    np.testing.assert_array_equal(source.rows(np.array([0])), content()[:1])
+    with pytest.raises(LoadingError, match=f"The chunk at byte {at} of .*x.h5 is damaged"):
+        source.rows(np.array([5]))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "gzip and shuffle", "lzf"])
+def test_threads_read_at_once(tmp_path, layout):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=content(), **LAYOUTS[layout])
+    source, wrong = HDF5(tmp_path / "x.h5", "x"), []
+
+    def read(seed):
+        random = np.random.default_rng(seed)
+        for _ in range(100):
+            indices = random.integers(0, 23, 8)
+            if not np.array_equal(source.rows(indices), content()[indices]):
+                wrong.append(indices)
+
+    threads = [threading.Thread(target=read, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+
+
+def test_arrays():
+    tree = {"x": content(), "y": (np.arange(23),)}
+    source = Arrays(tree)
+    found = source.rows(np.array([4, 4]))
+    np.testing.assert_array_equal(found["x"], tree["x"][[4, 4]])
+    found["x"][:] = -1  # a copy
+    assert tree["x"].min() >= 0
+    with pytest.raises(ValueError, match=r"equally many, at least one, got a: 3, b.0: 2"):
+        Arrays({"a": np.zeros(3), "b": [np.zeros(2)]})
+
+
+def test_image_folder(tmp_path):
+    for label, name in enumerate(["ant", "bee"]):
+        (tmp_path / name / "inner").mkdir(parents=True)
+        for n, shape in enumerate([(40, 60), (100, 30), (32, 32)]):
+            file = tmp_path / name / ("inner" if n == 2 else ".") / f"{n}.{'png' if n else 'JPEG'}"
+            Image.new("RGB", shape, (100 * label, 50 * n, 7)).save(file)
+    (tmp_path / "ant" / "notes.txt").write_text("no image")
+    source = ImageFolder(tmp_path, size=32)
+    assert source.classes == ["ant", "bee"] and len(source) == 6
+    found = source.rows(np.array([5, 0, 1]))
+    assert found["image"].shape == (3, 32, 32, 3) and found["image"].dtype == np.uint8
+    assert found["label"].tolist() == [1, 0, 0]
+    np.testing.assert_allclose(found["image"][0], np.full((32, 32, 3), [100, 100, 7]), atol=3)
+    assert ImageFolder(tmp_path, 8, mode="L").rows(np.array([0]))["image"].shape == (1, 8, 8)
+    (tmp_path / "bee" / "1.png").write_bytes(b"x")
+    with pytest.raises(LoadingError, match=r"bee/1.png is no image"):
+        source.rows(np.arange(6))
+
+
+def test_the_middle_of_an_image_is_taken(tmp_path):
+    (tmp_path / "a").mkdir()
+    stripes = np.repeat(np.array([0, 255, 0], np.uint8), 10)[None].repeat(10, 0)
+    Image.fromarray(stripes).save(tmp_path / "a" / "0.png")
+    assert ImageFolder(tmp_path, 10, mode="L").rows(np.array([0]))["image"].min() > 200
+
+
+def test_a_folder_without_images(tmp_path):
+    with pytest.raises(ValueError, match="has no images in folders of their classes"):
+        ImageFolder(tmp_path, size=32)
+    with pytest.raises(ValueError, match='mode "RGB" or "L", got size=0'):
+        ImageFolder(tmp_path, size=0)
+
+
+@pytest.mark.parametrize(
+    ("module", "make"),
+    [
+        ("h5py", lambda path: HDF5(path, "x")),
+        ("PIL.Image", lambda path: ImageFolder(path, 32)),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path, monkeypatch, module, make):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=r'pip install "jdaso\[data\]"'):
+        make(tmp_path)
