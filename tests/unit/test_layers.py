@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "jdaso"
 LAYERS = [
-    ["_types", "_compat", "_timeline", "_launch", "_deaths"],
+    ["_types", "_compat", "_timeline", "_launch", "_host", "_deaths"],
     ["_supervise"],
     ["_phases", "_schedule", "_packing", "_header", "_common", "_wire", "_merge"],
     [
@@ -24,7 +24,8 @@ LAYERS = [
     + ["_engine", "_session"],
     ["_agreement", "_local", "_inline", "_exchange", "_blocking"],
     ["_averaging", "_synchronous", "_daso", "_collectives"],
-    ["checkpoint", "faults", "metrics", "data", "flax", "plots", "pipeline", "fabric", "array"],
+    ["checkpoint", "faults", "metrics", "data", "flax", "plots", "pipeline", "fabric", "array"]
+    + ["doctor"],
     ["cli", "__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
