@@ -3,12 +3,17 @@
 import argparse
 import json
 import sys
+import time
 
 from ..doctor._advice import told
 from ..doctor._examine import Report, Wishes, examine
 from ..doctor._findings import written
 from ..doctor._launcher import Launch, find_launch
 from ..doctor._parts import run_part
+
+_OTHERS_SECONDS = 3.0
+"""Where each rank speaks for itself, rank 0 alone has a status that says so, and it ends last: some
+launchers end all others with the first that fails, before they have spoken."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
     if text:
         sys.stdout.write(f"{text}\n")  # at once: the output of ranks is mixed
         sys.stdout.flush()
-    return 0 if report.ok else 1
+    if report.whole:
+        return 0 if report.ok else 1
+    if launch.rank != 0:
+        return 0
+    time.sleep(_OTHERS_SECONDS)
+    return 1
 
 
 def _told(report: Report, launch: Launch) -> str:

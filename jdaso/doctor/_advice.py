@@ -24,7 +24,7 @@ class Measured:
     Attributes:
         nodes: P, the ranks.
         bytes_per_second: of the slowest link, as measured.
-        latency_seconds: of the slowest pair.
+        latency_seconds: of the median pair.
         ranks_per_host: the most on one host; they share its link.
         cores_per_host: the fewest.
         devices: of each rank.
@@ -96,17 +96,17 @@ def told(advice: Mapping[str, Any]) -> str:
         return f"No advice: python -m jdaso simulate --advise failed ({advice['error']})."
     about = f"{advice['parameters'] / 1e6:g} M parameters and steps of {advice['step_ms']:g} ms"
     ending = (
-        f'Session(engine="{advice["engine"]}"); start the ranks with {advice["binding"]}.\n'
+        f'Session(engine="{advice["engine"]}"). Start the ranks with {advice["binding"]}.\n'
         "Other models: --parameters, --step-ms; other plans: python -m jdaso simulate --advise."
     )
     if advice["wire"] is None:
         return (
-            f"Advice for {about}: the links are too slow to hide an exchange behind 64 steps. Make "
-            f"the step longer (a larger batch), or take fewer, larger nodes.\n{ending}"
+            f"Advice for {about}: the links are too slow to hide an exchange behind 64 steps.\n"
+            f"Make the step longer (a larger batch), or take fewer, larger nodes.\n{ending}"
         )
     return (
-        f"Advice for {about}: sync_every={advice['sync_every']}, delay={advice['delay']}, "
-        f'wire="{advice["wire"]}":\n'
-        f"an exchange takes {advice['exchange_ms']:.3g} ms, and a step has "
-        f"{advice['of_no_network']:.0%} of its speed without a network. {ending}"
+        f"Advice for {about}:\n"
+        f"sync_every={advice['sync_every']}, delay={advice['delay']}, "
+        f'wire="{advice["wire"]}": an exchange takes {advice["exchange_ms"]:.3g} ms, and a step '
+        f"has {advice['of_no_network']:.0%} of its speed alone.\n{ending}"
     )

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import socket
+import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 from .. import _host
 from . import _together
 from ._advice import Measured, advice
-from ._findings import Finding, Line, merged
+from ._connections import with_name
+from ._findings import Finding, Line, joined, merged
 from ._launcher import Launch
 from ._machine import cores, machine, write_in
 from ._probe import Outcome, try_out
@@ -87,7 +89,7 @@ def examine(launch: Launch, wishes: Wishes) -> Report | None:
             return _alone(record, launch, wishes)
         outcome = _talk(record, wishes)
         if outcome.values.get("start", {}).get("size") != launch.size:
-            return _alone(record, launch, wishes, _not_together(outcome, launch, vendor, wishes))
+            return _alone(record, launch, wishes, _not_together(outcome, launch, vendor))
         return _all(record, outcome, launch, vendor, wishes)
 
 
@@ -125,7 +127,7 @@ def _talk(record: Mapping[str, Any], wishes: Wishes) -> Outcome:
         path.write_text(json.dumps(record))
         limit = wishes.limit_seconds
         arguments = (str(path), str(limit))
-        return try_out("talk", arguments, limit_seconds=2 * limit + 10, as_rank=True)
+        return try_out("talk", arguments, limit_seconds=limit + 3, as_rank=True)
 
 
 def _findings_of(record: Mapping[str, Any]) -> list[Finding]:
@@ -141,23 +143,35 @@ def _alone(
     return Report(lines, [record["host"]], launch.size == 1, launch.size)
 
 
-def _not_together(outcome: Outcome, launch: Launch, vendor: str, wishes: Wishes) -> list[Line]:
+def _not_together(outcome: Outcome, launch: Launch, vendor: str) -> list[Line]:
     """Why the ranks of the launch are none of MPI."""
-    start = outcome.values.get("start")
-    if start is None:
-        found = f"MPI did not start the {launch.size} ranks: {outcome.error('start')}"
-        remedy = (
-            "MPI_Init waits for all ranks: look whether one has ended, or whether launcher and "
-            f"library are of one MPI. {_together.ports(vendor)}"
-        )
-        return [Line(Finding("ranks", found, False, remedy))]
-    whose = f"{launch.vendor}'s launcher" if launch.vendor not in ("", "srun") else "the launcher"
-    found = f"{whose} started {launch.size} ranks, but each sees only itself: MPI is {vendor}"
+    named = launch.vendor in ("MPICH", "Open MPI")
+    foreign = named and (launch.vendor == "Open MPI") != (vendor == "Open MPI")
+    alone = "start" in outcome.values
+    if not alone and not foreign:
+        return [Line(_not_started(outcome, launch, vendor))]
+    whose = f"{launch.vendor}'s launcher" if named else "the launcher"
+    seen = "each sees only itself" if alone else f"MPI does not start ({outcome.error('start')})"
+    found = f"wrong MPI: {whose} started {launch.size} ranks, but the library is {vendor}: {seen}"
     remedy = (
         f"Start with {vendor}'s mpiexec (that of the environment which holds the library, beside "
         "its python), or with an srun --mpi=... that it knows (pmi2 for MPICH, pmix for Open MPI)."
     )
     return [Line(Finding("ranks", found, False, remedy))]
+
+
+def _not_started(outcome: Outcome, launch: Launch, vendor: str) -> Finding:
+    """Why MPI_Init did not end, or ended the process."""
+    if outcome.unreached:
+        to = ", ".join(map(with_name, outcome.unreached))
+        found = f"MPI does not start: no connection from {socket.gethostname()} to {to}"
+        return Finding("ranks", found, False, _together.ports(vendor))
+    found = f"MPI did not start the {launch.size} ranks: {outcome.error('start')}"
+    remedy = (
+        "It waits for all ranks to start: see what the other ranks say, and whether one has "
+        f"ended. Launcher and library must be of one MPI ({vendor})."
+    )
+    return Finding("ranks", found, False, remedy)
 
 
 def _all(
@@ -186,7 +200,7 @@ def _all(
     figures = outcome.values.get("figures") or []
     lines += [*_together.links(figures, hosts), *_together.progress(figures)]
     advised = _advice(records, figures, launch, wishes)
-    return Report(lines, hosts, True, size, figures, advised)
+    return Report(joined(lines), hosts, True, size, figures, advised)
 
 
 def _together_lines(
@@ -229,7 +243,7 @@ def _advice(
     found = Measured(
         nodes=launch.size,
         bytes_per_second=min(f["bytes_per_second"] for f in good),
-        latency_seconds=max(f["latency_seconds"] for f in good),
+        latency_seconds=statistics.median(f["latency_seconds"] for f in good),
         ranks_per_host=max(len(ranks) for ranks in _together.by_machine(records)),
         cores_per_host=min(about["all_cores"] for about in records.values()),
         devices=min(about["devices"] for about in records.values()),

@@ -60,6 +60,14 @@ def merged(findings: Mapping[int, Sequence[Finding]]) -> list[Line]:
     return lines
 
 
+def joined(lines: Sequence[Line]) -> list[Line]:
+    """Lines with the same finding about different ranks are one."""
+    ranks: dict[Finding, tuple[int, ...]] = {}
+    for line in lines:
+        ranks[line.finding] = (*ranks.get(line.finding, ()), *line.ranks)
+    return [Line(finding, of) for finding, of in ranks.items()]
+
+
 def _apart(finding: Finding) -> Finding:
     remedy = (
         f"{finding.what} differs between ranks: use one environment on all hosts (on a shared file "

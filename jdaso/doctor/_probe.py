@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ._connections import awaited, refused
+
 _LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI_LOCAL", "MPIR_CVAR_CH3_INTERFACE", "SLURM_")
 """How the variables begin by which a process knows that it is one rank of several."""
 
@@ -55,11 +57,13 @@ class Outcome:
         values: of the steps that ended well.
         errors: of those that raised.
         died: of the step in which the process died or was killed: how. Empty else.
+        unreached: the addresses to which it could not connect then.
     """
 
     values: Mapping[str, Any]
     errors: Mapping[str, str]
     died: Mapping[str, str]
+    unreached: Sequence[str] = ()
 
     def error(self, step: str) -> str:
         """Why a step has no value."""
@@ -100,12 +104,13 @@ def try_out(
                 close_fds=not as_rank,  # launchers talk to their ranks through descriptors
                 start_new_session=not as_rank,
             )
-            end = _wait(process, notes, limit_seconds)
-        return _outcome(notes.read_text(), end, words.read_text(errors="replace"))
+            end, unreached = _wait(process, notes, limit_seconds)
+        outcome = _outcome(notes.read_text(), end, said := words.read_text(errors="replace"))
+        return dataclasses.replace(outcome, unreached=unreached or refused(said))
 
 
-def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> str:
-    """How the process ended; empty where it ended well."""
+def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> tuple[str, list[str]]:
+    """How the process ended, empty where it ended well; and for whose answer it waited."""
     seen, since, pause = -1, time.monotonic(), 0.005
     try:
         while process.poll() is None:
@@ -113,7 +118,7 @@ def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> str:
             if size != seen:
                 seen, since = size, time.monotonic()
             if time.monotonic() - since > limit_seconds:
-                return f"no answer within {limit_seconds:g} s"
+                return f"no answer within {limit_seconds:g} s", awaited(process.pid)
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
     finally:
@@ -122,8 +127,8 @@ def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> str:
         process.wait()
     status = process.returncode
     if status < 0:
-        return f"the process died of {signal.Signals(-status).name}"
-    return f"the process ended with status {status}" if status else ""
+        return f"the process died of {signal.Signals(-status).name}", []
+    return f"the process ended with status {status}" if status else "", []
 
 
 def _outcome(notes: str, end: str, words: str) -> Outcome:
@@ -138,5 +143,6 @@ def _outcome(notes: str, end: str, words: str) -> Outcome:
             values[line["step"]], begun = line["value"], ""
     if not end and not begun:
         return Outcome(values, errors, {})
-    last = " ".join(" ".join(words.split()).split()[-40:])
-    return Outcome(values, errors, {begun or "end": f"{end}; last words: {last or 'none'}"})
+    last = " ".join(words.split()[-25:])
+    how = f"{end or 'it ended'}; last words: {last}" if last else end or "it ended"
+    return Outcome(values, errors, {begun or "end": how})

@@ -167,8 +167,13 @@ def _rates(rates: Sequence[float]) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     if len(values) == 1:
-        return f"{values[0]:.3g}"
-    return f"{values[0]:.3g} to {values[-1]:.3g} (median {statistics.median(values):.3g})"
+        return _three(values[0])
+    median = statistics.median(values)
+    return f"{_three(values[0])} to {_three(values[-1])} (median {_three(median)})"
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def progress(figures: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
