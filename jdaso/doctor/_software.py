@@ -110,10 +110,10 @@ def _package(name: str, least: str, error: str) -> Finding:
     version = installed(name)
     install = f'pip install "{name}>={least}".' if least != "0" else f"pip install {name}."
     if version is None and importlib.util.find_spec(name) is None:
-        return Finding(name, "not installed", False, f"{install[0].upper()}{install[1:]}", True)
+        return Finding(name, "not installed", False, install, True)
     version = version or "version unknown"
     if older(version, least) and version != "version unknown":
-        return Finding(name, f"{version}, too old", False, f"Too old: {install}", True)
+        return Finding(name, f"{version}, too old", False, install, True)
     if error:
         remedy = _MPI_MISSING if name == "mpi4py" else f"Reinstall it: {install}"
         return Finding(name, f"{version}, but it cannot be imported: {error}", False, remedy, True)
