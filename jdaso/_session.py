@@ -32,10 +32,11 @@ from ._engine import ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
 from ._group import survives_deaths
 from ._header import FAILED, STATUS, STEP
+from ._host import launched_ranks
 from ._packing import Layout, Leaf
 from ._recorder import Recorder
 from ._timeline import Stats, Timeline
-from ._topology import Topology, claim_gpus, find_topology, launched_ranks
+from ._topology import Topology, claim_gpus, find_topology
 from ._types import Leaves, NodeError, Stopped
 from ._wire import wire_of
 

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
-import itertools
 import json
-import logging
 import os
-import re
-import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ._compat import backend_started, computes_on_cpus
 from ._exit import end_job
+from ._host import gpu_identities, launched_ranks, machine, visible_gpus
 from ._types import NodeError
 
-log = logging.getLogger("jdaso")
-
 _RENDEZVOUS = "128k"  # UCX's own choice is some 2 MB over TCP, and slow (docs/launching.md)
-_GPU_NAME = re.compile(r"\d+$|GPU-|MIG-")
-_LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-"""Variables in which launchers say how many ranks they started, the nearest launcher first: srun
-sets its own in all it starts, and no other with PMIx."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +57,6 @@ class Topology:
         return f"[node {self.node} of {self.num_nodes}{of_all}, host {self.host}{at}]"
 
 
-def launched_ranks() -> int:
-    """How many ranks a launcher says it started; 1 where there is none."""
-    return next((int(os.environ[name]) for name in _LAUNCHED if os.environ.get(name)), 1)
-
-
 def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
     """Asks MPI who we are; one node where there is no MPI library or no launcher.
 
@@ -106,7 +90,7 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
     if comm.Get_size() == 1:
         return Topology(comm.Get_rank(), 1, host, comm=comm)
     about = {
-        "machine": _machine(),
+        "machine": machine(),
         "host": host,
         "threads": MPI.Query_thread() == MPI.THREAD_MULTIPLE,
         "gpus": gpu_identities(),
@@ -148,15 +132,6 @@ def _start_mpi_with_all_ranks(timeout_seconds: float) -> Any:
         if first:
             faulthandler.cancel_dump_traceback_later()
     return MPI
-
-
-def _machine() -> str:
-    """The same for ranks on one machine: one kernel and one host name (containers have others)."""
-    try:
-        kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        kernel = ""
-    return f"{socket.gethostname()} {kernel}"
 
 
 def _everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[dict[str, Any]]:
@@ -202,58 +177,6 @@ def poll(
         time.sleep(pause)
         pause = min(pause * 2, most_pause)
     return True
-
-
-def visible_gpus() -> list[str]:
-    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
-
-    Asks no library that would claim one. As CUDA does it, the list ends where a name is none (-1,
-    or the NoDevFiles of some versions of Slurm).
-    """
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        names = (name.strip() for name in chosen.split(","))
-        return list(itertools.takewhile(_GPU_NAME.match, names))
-    return [str(i) for i in range(len(_uuids()))]
-
-
-def gpu_identities() -> list[str] | None:
-    """The same GPUs by UUID, None where these cannot be had.
-
-    A launcher that gives each rank devices of its own (Slurm's control groups) numbers them from 0
-    in each: the numbers say nothing about whether two ranks see the same GPU.
-    """
-    if os.environ.get("JAX_PLATFORMS") == "cpu":
-        return None
-    uuids, names = _uuids(), visible_gpus()
-    if not uuids:  # no driver's tool: the names are all there is
-        return names or None
-    identities = []
-    for name in names:
-        if name.isdecimal():
-            found = uuids[int(name) : int(name) + 1]
-        else:  # a UUID or its first letters, or a part of a GPU (MIG), which has one of its own
-            found = [uuid for uuid in uuids if uuid.startswith(name)] or [name]
-        if len(found) != 1:
-            return None
-        identities += found
-    return identities or None
-
-
-def _uuids() -> list[str]:
-    """The UUIDs of the GPUs that the driver shows to this process, by their numbers."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    try:
-        listing = subprocess.run(
-            [tool, "--list-gpus"], capture_output=True, text=True, timeout=20, check=True
-        ).stdout
-    except (subprocess.SubprocessError, OSError) as error:
-        log.warning("jdaso could not ask nvidia-smi for the GPUs of this host: %s", error)
-        return []
-    gpus = [line for line in listing.splitlines() if line.startswith("GPU ")]
-    return [line.partition("UUID: ")[2].rstrip(") ") or line for line in gpus]
 
 
 def share_out(gpus: list[str], rank: int, ranks: int, *, share: bool = False) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 VERBS = {
     "cluster": "run a command on emulated hosts of this machine, with links of known speed",
     "demo": "train a network on Fashion-MNIST with DASO and synchronously, and compare the two",
+    "doctor": "find out whether jdaso works here, and what to mend",
     "report": "make one HTML page about runs that were recorded",
     "run": "start a job, and start it again from its last checkpoint where it fails",
     "simulate": "predict steps, and advise on B, S and wire, for a cluster that is not there",

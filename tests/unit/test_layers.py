@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "jdaso"
 LAYERS = [
-    ["_types", "_compat", "_stretches", "_timeline", "_chrome", "_launch", "_deaths"],
+    ["_types", "_compat", "_stretches", "_timeline", "_chrome", "_launch", "_host", "_deaths"],
     ["_supervise"],
     ["_phases", "_schedule", "_packing", "_header", "_common", "_wire", "_merge"]
     + ["_learning_rate"],

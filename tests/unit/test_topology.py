@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import jdaso
-from jdaso import NodeError, _session, _topology
+from jdaso import NodeError, _host, _session, _topology
 from jdaso._topology import Topology, claim_gpus, share_out
 
 ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE")
@@ -106,13 +106,13 @@ def test_gpus_are_known_by_their_uuids(monkeypatch, tmp_path, chosen, gpus, iden
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-    assert _topology.visible_gpus() == gpus
-    assert _topology.gpu_identities() == identities
+    assert _host.visible_gpus() == gpus
+    assert _host.gpu_identities() == identities
     tool.unlink()
     if chosen is not None:
-        assert _topology.gpu_identities() == (gpus or None)
+        assert _host.gpu_identities() == (gpus or None)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert _topology.gpu_identities() is None
+    assert _host.gpu_identities() is None
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_gpus_are_known_by_their_uuids(monkeypatch, tmp_path, chosen, gpus, iden
     ],
 )
 def test_launchers_say_how_many_ranks_they_started(monkeypatch, environment, ranks):
-    for name in _topology._LAUNCHED:
+    for name in _host.LAUNCHED:
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert _topology.launched_ranks() == ranks
+    assert _host.launched_ranks() == ranks
 
 
 def test_one_rank_of_a_host_keeps_all_gpus(claim):

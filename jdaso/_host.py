@@ -1,0 +1,98 @@
+"""What the launcher, the kernel and the driver say of this process; no MPI, no device, no NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+log = logging.getLogger("jdaso")
+
+_GPU_NAME = re.compile(r"\d+$|GPU-|MIG-")
+
+LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Variables in which launchers say how many ranks they started, the nearest launcher first: srun
+sets its own in all it starts, and no other with PMIx."""
+
+
+def launched_ranks() -> int:
+    """How many ranks a launcher says it started; 1 where there is none."""
+    return next((int(os.environ[name]) for name in LAUNCHED if os.environ.get(name)), 1)
+
+
+def started_as(verb: str) -> bool:
+    """Whether this process is ``python -m jdaso VERB`` or ``jdaso VERB``."""
+    program, given = sys.argv[0], sys.argv[1:]
+    if given[:1] != [verb]:
+        return False
+    if program == "-m":  # what Python calls it until it has found the module
+        before = sys.orig_argv[: len(sys.orig_argv) - len(given)]
+        return before[-2:] == ["-m", "jdaso"] or before[-1:] == ["-mjdaso"]
+    return Path(program).name == "jdaso" or Path(program).parts[-2:] == ("jdaso", "__main__.py")
+
+
+def machine() -> str:
+    """The same for ranks on one machine: one kernel and one host name (containers have others)."""
+    try:
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        kernel = ""
+    return f"{socket.gethostname()} {kernel}"
+
+
+def visible_gpus() -> list[str]:
+    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
+
+    Asks no library that would claim one. As CUDA does it, the list ends where a name is none (-1,
+    or the NoDevFiles of some versions of Slurm).
+    """
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        names = (name.strip() for name in chosen.split(","))
+        return list(itertools.takewhile(_GPU_NAME.match, names))
+    return [str(i) for i in range(len(_uuids()))]
+
+
+def gpu_identities() -> list[str] | None:
+    """The same GPUs by UUID, None where these cannot be had.
+
+    A launcher that gives each rank devices of its own (Slurm's control groups) numbers them from 0
+    in each: the numbers say nothing about whether two ranks see the same GPU.
+    """
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return None
+    uuids, names = _uuids(), visible_gpus()
+    if not uuids:  # no driver's tool: the names are all there is
+        return names or None
+    identities = []
+    for name in names:
+        if name.isdecimal():
+            found = uuids[int(name) : int(name) + 1]
+        else:  # a UUID or its first letters, or a part of a GPU (MIG), which has one of its own
+            found = [uuid for uuid in uuids if uuid.startswith(name)] or [name]
+        if len(found) != 1:
+            return None
+        identities += found
+    return identities or None
+
+
+def _uuids() -> list[str]:
+    """The UUIDs of the GPUs that the driver shows to this process, by their numbers."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    try:
+        listing = subprocess.run(
+            [tool, "--list-gpus"], capture_output=True, text=True, timeout=20, check=True
+        ).stdout
+    except (subprocess.SubprocessError, OSError) as error:
+        log.warning("jdaso could not ask nvidia-smi for the GPUs of this host: %s", error)
+        return []
+    gpus = [line for line in listing.splitlines() if line.startswith("GPU ")]
+    return [line.partition("UUID: ")[2].rstrip(") ") or line for line in gpus]

@@ -1,0 +1,79 @@
+"""``python -m jdaso doctor``: whether jdaso works here, and what to mend; also under mpiexec."""
+
+import argparse
+import json
+import sys
+import time
+
+from ..doctor._advice import told
+from ..doctor._examine import Report, Wishes, examine
+from ..doctor._findings import written
+from ..doctor._launcher import Launch, find_launch
+from ..doctor._parts import run_part
+
+_OTHERS_SECONDS = 3.0
+"""Where each rank speaks for itself, rank 0 alone has a status that says so, and it ends last: some
+launchers end all others with the first that fails, before they have spoken."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of ``doctor``."""
+    parser.description = (
+        "Finds out whether jdaso works here, and what to mend. Alone it looks at this machine and "
+        "what is installed; under mpiexec, on every rank, also at what lies between them. Ends "
+        "with status 1 where there is trouble."
+    )
+    add = parser.add_argument
+    add("--checkpoints", metavar="FOLDER", help="whether all ranks can write there")
+    add("--need", nargs="+", default=[], metavar="EXTRA", help="extras of jdaso that are needed")
+    add("--parameters", type=float, default=25.6e6, help="advice is for (default %(default)g)")
+    add("--step-ms", type=float, default=200.0, help="of a step alone (default %(default)g)")
+    limit = "the longest that an import, MPI or a rank may take to answer (default %(default)g)"
+    add("--limit-seconds", type=float, default=30.0, help=limit)
+    add("--json", action="store_true", help="for scripts")
+    add("--part", nargs="+", help=argparse.SUPPRESS)  # what is tried in a process of its own
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the report; returns 0, or 1 where there is trouble."""
+    if arguments.part:
+        name, path, *rest = arguments.part
+        run_part(name, path, rest)
+        return 0
+    launch = find_launch()
+    wishes = Wishes(
+        limit_seconds=arguments.limit_seconds,
+        checkpoints=arguments.checkpoints,
+        needed=arguments.need,
+        parameters=arguments.parameters,
+        step_ms=arguments.step_ms,
+    )
+    report = examine(launch, wishes)
+    if report is None:  # rank 0 speaks
+        return 0
+    text = json.dumps(report.as_json()) if arguments.json else _told(report, launch)
+    if text:
+        sys.stdout.write(f"{text}\n")  # at once: the output of ranks is mixed
+        sys.stdout.flush()
+    if report.whole:
+        return 0 if report.ok else 1
+    if launch.rank != 0:
+        return 0
+    time.sleep(_OTHERS_SECONDS)
+    return 1
+
+
+def _told(report: Report, launch: Launch) -> str:
+    """The report; of a rank that is not the first, and speaks for itself, only its troubles."""
+    lines = report.lines
+    if launch.rank != 0 and not report.whole:
+        lines = [line for line in lines if not line.finding.ok]
+    text = [written(lines, report.hosts)] if lines else []
+    if report.advice:
+        text += ["", told(report.advice)]
+    troubles = sum(not line.finding.ok for line in report.lines)
+    if launch.rank == 0:
+        many = "s" * (troubles > 1)
+        text += ["", f"{troubles} trouble{many}: see ->." if troubles else "No trouble found."]
+    prefix = "" if report.whole else launch.prefix
+    return "\n".join(f"{prefix}{line}".rstrip() for line in "\n".join(text).splitlines())

@@ -1,0 +1,257 @@
+"""The examination: each rank alone, then all together, then one report."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import _host
+from . import _together
+from ._advice import Measured, advice
+from ._connections import with_name
+from ._findings import Finding, Line, joined, merged
+from ._launcher import Launch
+from ._machine import cores, machine, write_in
+from ._probe import Outcome, try_out
+from ._software import software
+
+
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What the user asked for.
+
+    Attributes:
+        limit_seconds: the longest that an answer may take: of an import, of MPI, of a rank.
+        checkpoints: the folder, if any.
+        needed: extras.
+        parameters: of the model that advice is for.
+        step_ms: of its step.
+    """
+
+    limit_seconds: float
+    checkpoints: str | None
+    needed: Sequence[str]
+    parameters: float
+    step_ms: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What this rank has to say.
+
+    Attributes:
+        lines: of the report.
+        hosts: the host of each rank of the launch, as far as known.
+        whole: whether it speaks for all ranks of the launch.
+        ranks: how many there are.
+        figures: of each pair of the links.
+        advice: for this cluster; empty if nothing could be measured.
+    """
+
+    lines: Sequence[Line]
+    hosts: Sequence[str]
+    whole: bool
+    ranks: int
+    figures: Sequence[Mapping[str, Any]] = ()
+    advice: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no line is trouble."""
+        return all(line.finding.ok for line in self.lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "ok": self.ok,
+            "ranks": self.ranks,
+            "hosts": list(self.hosts),
+            "findings": [line.as_json() for line in self.lines],
+            "links": list(self.figures),
+            "advice": dict(self.advice),
+        }
+
+
+def examine(launch: Launch, wishes: Wishes) -> Report | None:
+    """Looks at everything; None on ranks for which rank 0 speaks."""
+    with contextlib.ExitStack() as stack:
+        record, mpi = _look(launch, wishes, stack)
+        vendor = mpi.values.get("mpi4py", {}).get("vendor", "")
+        if launch.size == 1 or not vendor:
+            return _alone(record, launch, wishes)
+        outcome = _talk(record, wishes)
+        if outcome.values.get("start", {}).get("size") != launch.size:
+            return _alone(record, launch, wishes, _not_together(outcome, launch, vendor))
+        return _all(record, outcome, launch, vendor, wishes)
+
+
+def _look(
+    launch: Launch, wishes: Wishes, stack: contextlib.ExitStack
+) -> tuple[dict[str, Any], Outcome]:
+    """What this rank finds by itself, as the others are told of it."""
+    gpus = _host.gpu_identities()
+    jax = try_out("jax", limit_seconds=wishes.limit_seconds)
+    mpi = try_out("mpi", limit_seconds=wishes.limit_seconds)
+    findings = [*software(jax, mpi, gpus or (), wishes.needed), *machine(gpus)]
+    path = None
+    if wishes.checkpoints is not None:
+        finding, path = write_in(wishes.checkpoints)
+        findings.append(finding)
+        if path:
+            stack.callback(Path(path).unlink, missing_ok=True)
+    record = {
+        "rank": launch.rank,
+        "host": socket.gethostname(),
+        "machine": _host.machine(),
+        "cores": cores(),
+        "all_cores": os.cpu_count() or 1,
+        "gpus": gpus,
+        "devices": len(jax.values.get("devices", {}).get("kinds", [0])),
+        "file": path,
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+    }
+    return record, mpi
+
+
+def _talk(record: Mapping[str, Any], wishes: Wishes) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="jdaso-doctor-") as folder:
+        path = Path(folder, "record")
+        path.write_text(json.dumps(record))
+        limit = wishes.limit_seconds
+        arguments = (str(path), str(limit))
+        return try_out("talk", arguments, limit_seconds=limit + 3, as_rank=True)
+
+
+def _findings_of(record: Mapping[str, Any]) -> list[Finding]:
+    return [Finding(**about) for about in record["findings"]]
+
+
+def _alone(
+    record: Mapping[str, Any], launch: Launch, wishes: Wishes, more: Sequence[Line] = ()
+) -> Report:
+    """The report of a rank that speaks for itself only."""
+    lines = [Line(finding) for finding in _findings_of(record)]
+    lines += more or _together.cores({0: record}, launch.vendor)
+    return Report(lines, [record["host"]], launch.size == 1, launch.size)
+
+
+def _not_together(outcome: Outcome, launch: Launch, vendor: str) -> list[Line]:
+    """Why the ranks of the launch are none of MPI."""
+    named = launch.vendor in ("MPICH", "Open MPI")
+    foreign = named and (launch.vendor == "Open MPI") != (vendor == "Open MPI")
+    alone = "start" in outcome.values
+    if not alone and not foreign:
+        return [Line(_not_started(outcome, launch, vendor))]
+    whose = f"{launch.vendor}'s launcher" if named else "the launcher"
+    seen = "each sees only itself" if alone else f"MPI does not start ({outcome.error('start')})"
+    found = f"wrong MPI: {whose} started {launch.size} ranks, but the library is {vendor}: {seen}"
+    remedy = (
+        f"Start with {vendor}'s mpiexec (that of the environment which holds the library, beside "
+        "its python), or with an srun --mpi=... that it knows (pmi2 for MPICH, pmix for Open MPI)."
+    )
+    return [Line(Finding("ranks", found, False, remedy))]
+
+
+def _not_started(outcome: Outcome, launch: Launch, vendor: str) -> Finding:
+    """Why MPI_Init did not end, or ended the process."""
+    if outcome.unreached:
+        to = ", ".join(map(with_name, outcome.unreached))
+        found = f"MPI does not start: no connection from {socket.gethostname()} to {to}"
+        return Finding("ranks", found, False, _together.ports(vendor))
+    found = f"MPI did not start the {launch.size} ranks: {outcome.error('start')}"
+    remedy = (
+        "It waits for all ranks to start: see what the other ranks say, and whether one has "
+        f"ended. Launcher and library must be of one MPI ({vendor})."
+    )
+    return Finding("ranks", found, False, remedy)
+
+
+def _all(
+    record: Mapping[str, Any], outcome: Outcome, launch: Launch, vendor: str, wishes: Wishes
+) -> Report | None:
+    """Rank 0's report of all ranks; on others None, or their own if rank 0 does not hear them."""
+    rank, size = outcome.values["start"]["rank"], launch.size
+    accounts = {int(r): a for r, a in (outcome.values.get("accounts") or {}).items()}
+    records = {int(r): a for r, a in (outcome.values.get("records") or {}).items()} or {
+        rank: record
+    }
+    if rank != 0:
+        if 0 in accounts:
+            return None
+        limit = wishes.limit_seconds
+        return _alone(
+            record, launch, wishes, [*_together.unheard(size, records, accounts, limit, vendor)]
+            or _died(outcome, vendor),
+        )  # fmt: skip
+    for account in accounts.values():
+        for other, about in account.get("records", {}).items():
+            records.setdefault(int(other), about)
+    hosts = [records[r]["host"] if r in records else "?" for r in range(size)]
+    lines = merged({r: _findings_of(about) for r, about in records.items()})
+    lines += _together_lines(records, accounts, outcome, launch, vendor, wishes)
+    figures = outcome.values.get("figures") or []
+    lines += [*_together.links(figures, hosts), *_together.progress(figures)]
+    advised = _advice(records, figures, launch, wishes)
+    return Report(joined(lines), hosts, True, size, figures, advised)
+
+
+def _together_lines(
+    records: _together.Records,
+    accounts: Mapping[int, Any],
+    outcome: Outcome,
+    launch: Launch,
+    vendor: str,
+    wishes: Wishes,
+) -> Iterator[Line]:
+    size = launch.size
+    machines = len(_together.by_machine(records))
+    heard = f"{len(records)} of {size} on {machines} host{'s' * (machines > 1)}"
+    yield Line(Finding("ranks", heard, len(records) == size, "" if len(records) == size else _GONE))
+    yield from _together.cores(records, launch.vendor)
+    yield from _together.gpus(records)
+    yield from _together.checkpoints(records, accounts)
+    apart = [*_together.unheard(size, records, accounts, wishes.limit_seconds, vendor)]
+    yield from apart or _died(outcome, vendor)
+
+
+_GONE = "Look at those that were not heard: below, and at what they say themselves."
+
+
+def _died(outcome: Outcome, vendor: str) -> list[Line]:
+    """The step of the messages in which this rank's process died or failed."""
+    broken = {**outcome.errors, **outcome.died}
+    return [
+        Line(Finding("messages", f"failed at {step}: {why}", False, _together.ports(vendor)))
+        for step, why in broken.items()
+    ]
+
+
+def _advice(
+    records: _together.Records, figures: Sequence[Mapping[str, Any]], launch: Launch, wishes: Wishes
+) -> Mapping[str, Any]:
+    good = [f for f in figures if "error" not in f]
+    if not good:
+        return {}
+    found = Measured(
+        nodes=launch.size,
+        bytes_per_second=min(f["bytes_per_second"] for f in good),
+        latency_seconds=statistics.median(f["latency_seconds"] for f in good),
+        ranks_per_host=max(len(ranks) for ranks in _together.by_machine(records)),
+        cores_per_host=min(about["all_cores"] for about in records.values()),
+        devices=min(about["devices"] for about in records.values()),
+        vendor=launch.vendor,
+    )
+    return advice(
+        found,
+        parameters=wishes.parameters,
+        step_ms=wishes.step_ms,
+        limit_seconds=wishes.limit_seconds,
+    )

@@ -1,0 +1,103 @@
+"""What is tried in processes of their own: imports, devices, MPI, and messages between ranks."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ._probe import Steps
+from ._talk import talk
+
+
+def run_part(name: str, path: str, arguments: Sequence[str]) -> None:
+    """Takes the steps of a part and writes each to the file `path`."""
+    PARTS[name](Steps(path), *arguments)
+
+
+def _jax(steps: Steps) -> None:
+    """Everything that has nothing to do with MPI."""
+    for name in ("numpy", "jax", "optax", "jaxtyping"):
+        steps.take(name, lambda name=name: importlib.import_module(name).__version__)
+    steps.take("devices", _devices)
+    steps.take("jdaso", lambda: importlib.import_module("jdaso._packing") and "imported")
+
+
+def _devices() -> dict[str, Any]:
+    import jax
+
+    found = jax.devices()
+    return {
+        "platform": found[0].platform,
+        "kinds": [device.device_kind for device in found],
+        "sum": float(jax.numpy.ones(8).sum()),
+    }
+
+
+def _mpi(steps: Steps) -> None:
+    """mpi4py, mpi4jax, and whether MPI takes memory of a GPU; the last may end the process."""
+    steps.take("mpi4py", _mpi4py)
+    built = steps.take("mpi4jax built", built_for)
+    if built:
+        steps.take("mpi4jax", _mpi4jax)
+    steps.take("CUDA-aware", _cuda_aware)
+
+
+def _mpi4py() -> dict[str, Any]:
+    from mpi4py import MPI
+
+    levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+    values = [getattr(MPI, f"THREAD_{level}") for level in levels]
+    return {
+        "vendor": MPI.get_vendor()[0],
+        "version": ".".join(map(str, MPI.get_vendor()[1])),
+        "thread": levels[values.index(MPI.Query_thread())],
+    }
+
+
+def built_for() -> dict[str, list[str]] | None:
+    """The MPI and CUDA libraries that mpi4jax's compiled parts ask for; None without mpi4jax.
+
+    They are read from the files: where the libraries do not fit, it cannot be imported.
+    """
+    spec = find_spec("mpi4jax")
+    if spec is None or spec.origin is None:
+        return None
+    pattern = rb"\b(?:libmpi\w*|libcudart|libamdhip64)\.so[.0-9]*"
+    compiled = b"".join(path.read_bytes() for path in Path(spec.origin).parent.rglob("*.so"))
+    wanted = [name.decode() for name in re.findall(pattern, compiled)]
+    return {
+        "mpi": sorted({name for name in wanted if name.startswith("libmpi")}),
+        "gpu": sorted({name for name in wanted if not name.startswith("libmpi")}),
+    }
+
+
+def _mpi4jax() -> dict[str, Any]:
+    import jax
+    import mpi4jax
+    from mpi4py import MPI
+
+    total = jax.jit(lambda x: mpi4jax.allreduce(x, op=MPI.SUM, comm=MPI.COMM_SELF))
+    cpu = jax.devices("cpu")[0]
+    found = float(total(jax.device_put(jax.numpy.float32(3.0), cpu)))
+    return {"cuda": bool(mpi4jax.has_cuda_support()), "sum": found}
+
+
+def _cuda_aware() -> str:
+    """Sends a small array of a GPU to this process itself."""
+    import jax
+    import numpy as np
+    from mpi4py import MPI
+
+    if jax.default_backend() != "gpu":
+        return "not applicable"
+    sent = jax.block_until_ready(jax.numpy.arange(1024, dtype="float32"))
+    got = np.zeros(1024, np.float32)
+    MPI.COMM_SELF.Sendrecv(sent, 0, recvbuf=got, source=0)
+    return "works" if np.array_equal(got, np.arange(1024)) else "wrong numbers"
+
+
+PARTS = {"jax": _jax, "mpi": _mpi, "talk": talk}

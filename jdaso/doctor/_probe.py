@@ -1,0 +1,148 @@
+"""Runs one part of the examination in a process of its own, which may crash, hang or be killed.
+
+The part writes down each step when it begins it and when it has ended, so that one knows in which
+step a process died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ._connections import awaited, refused
+
+_LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI_LOCAL", "MPIR_CVAR_CH3_INTERFACE", "SLURM_")
+"""How the variables begin by which a process knows that it is one rank of several."""
+
+
+class Steps:
+    """The side of the process that is tried out: ``steps.take("name", function)``."""
+
+    def __init__(self, path: str):
+        self._path = path
+
+    def take(self, name: str, step: Callable[[], Any]) -> Any:
+        """Takes a step; returns its value, None where it raised."""
+        self.note({"begin": name})
+        try:
+            value = step()
+        except Exception as error:
+            text = " ".join(str(error).split())
+            self.note({"step": name, "error": f"{type(error).__name__}: {text}"[:600]})
+            return None
+        self.note({"step": name, "value": value})
+        return value
+
+    def note(self, line: Mapping[str, Any]) -> None:
+        """Writes a line at once."""
+        with open(self._path, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How far a part came.
+
+    Attributes:
+        values: of the steps that ended well.
+        errors: of those that raised.
+        died: of the step in which the process died or was killed: how. Empty else.
+        unreached: the addresses to which it could not connect then.
+    """
+
+    values: Mapping[str, Any]
+    errors: Mapping[str, str]
+    died: Mapping[str, str]
+    unreached: Sequence[str] = ()
+
+    def error(self, step: str) -> str:
+        """Why a step has no value."""
+        return self.errors.get(step) or self.died.get(step) or "not reached"
+
+
+def alone(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what would make a process a rank of a launch."""
+    kept = {k: v for k, v in environment.items() if not k.startswith(_LAUNCHERS)}
+    return {**kept, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def try_out(
+    part: str, arguments: Sequence[str] = (), *, limit_seconds: float, as_rank: bool = False
+) -> Outcome:
+    """Runs a part of the doctor in a process of its own.
+
+    Args:
+        part: its name, in `_parts.PARTS`.
+        arguments: for it.
+        limit_seconds: the longest that it may be silent.
+        as_rank: whether it is to be this rank of the launch; else it is a process without launcher.
+
+    *On failure* the outcome says in which step the process died, and its last words.
+    """
+    environment = dict(os.environ) if as_rank else alone(os.environ)
+    with tempfile.TemporaryDirectory(prefix="jdaso-doctor-") as folder:
+        notes, words = Path(folder, "steps"), Path(folder, "words")
+        notes.touch()
+        command = [sys.executable, "-m", "jdaso", "doctor", "--part", part, str(notes), *arguments]
+        with words.open("w") as output:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                close_fds=not as_rank,  # launchers talk to their ranks through descriptors
+                start_new_session=not as_rank,
+            )
+            end, unreached = _wait(process, notes, limit_seconds)
+        outcome = _outcome(notes.read_text(), end, said := words.read_text(errors="replace"))
+        return dataclasses.replace(outcome, unreached=unreached or refused(said))
+
+
+def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> tuple[str, list[str]]:
+    """How the process ended, empty where it ended well; and for whose answer it waited."""
+    seen, since, pause = -1, time.monotonic(), 0.005
+    try:
+        while process.poll() is None:
+            size = notes.stat().st_size
+            if size != seen:
+                seen, since = size, time.monotonic()
+            if time.monotonic() - since > limit_seconds:
+                return f"no answer within {limit_seconds:g} s", awaited(process.pid)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+    status = process.returncode
+    if status < 0:
+        return f"the process died of {signal.Signals(-status).name}", []
+    return f"the process ended with status {status}" if status else "", []
+
+
+def _outcome(notes: str, end: str, words: str) -> Outcome:
+    values, errors, begun = {}, {}, ""
+    for text in notes.splitlines():
+        line = json.loads(text)
+        if "begin" in line:
+            begun = line["begin"]
+        elif "error" in line:
+            errors[line["step"]], begun = line["error"], ""
+        else:
+            values[line["step"]], begun = line["value"], ""
+    if not end and not begun:
+        return Outcome(values, errors, {})
+    last = " ".join(words.split()[-25:])
+    how = f"{end or 'it ended'}; last words: {last}" if last else end or "it ended"
+    return Outcome(values, errors, {begun or "end": how})
