@@ -121,7 +121,7 @@ def train(method: str, data: ImageData, settings: DemoSettings, session: jdaso.S
     before, begin, reported = session.stats, time.perf_counter(), 0.0
     images_per_step = node_batch * session.num_nodes
 
-    predict = jax.jit(lambda params, images: network.apply(params, images).argmax(-1))
+    predict = jax.jit(lambda params, images: network.apply(params, images).argmax(-1))  # pyright: ignore
     recorder = None
     if settings.record is not None:
         about = {"images per device and step": settings.batch, "epochs": settings.epochs}
