@@ -40,6 +40,12 @@ def cell_of(options, dtype):
     return Cell(training, SYNC_EVERY, DELAY, "mpi4py", "bfloat16", warm=2, cycles=15)
 
 
+def hidden_share(found, bare_seconds, sync_every):
+    """1 - (time a cycle is longer than bare) / (an exchange's time), within 0..1."""
+    longer_ms = 1e3 * (found["seconds"] - bare_seconds) * sync_every
+    return min(max(1 - longer_ms / found["exchange ms"], 0.0), 1.0)
+
+
 def measure(cell, methods, rounds, barrier, options):
     """A row for each method: medians of rounds, in which they are taken in turn."""
     made = [Method(name, cell) for name in methods]
@@ -59,8 +65,7 @@ def measure(cell, methods, rounds, barrier, options):
             row["exchange ms"] = median(one["exchange ms"] for one, _ in pairs)
             row["hidden"] = median(one["hidden"] for one, _ in pairs)
             row["hidden by the clock"] = median(
-                max(0.0, 1 - 1e3 * (one["seconds"] - bare) * cell.sync_every / one["exchange ms"])
-                for one, bare in pairs
+                hidden_share(one, bare, cell.sync_every) for one, bare in pairs
             )
         yield row
 
