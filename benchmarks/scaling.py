@@ -1,6 +1,6 @@
 """Accuracy when nodes are added and each keeps its batch, with the learning rate scaled and not.
 
-    python benchmarks/scaling.py [--quick] [--nodes 1 4 8] [--seeds 1] [--epochs 4]
+    python benchmarks/scaling.py [--quick] [--nodes 1 4 8] [--seeds 1] [--epochs 4] [--images 20000]
 
 Every node takes 64 images a step, so P nodes make 1/P of the steps in the same epochs. "kept" is
 the rate of one node, "scaled" P times it after an epoch of warm-up (`jdaso.scaled_warmup`); both
@@ -18,7 +18,7 @@ from accuracy import train
 import jdaso
 
 BATCH, BASE_RATE = 64, 0.05
-SETTINGS = {"synchronous": "synchronous", "daso": "default", "daso, half": "half warm-up"}
+SETTINGS = {"synchronous": "synchronous", "daso": "default"}
 
 
 def optimizer(batch, epochs):
@@ -38,7 +38,7 @@ def optimizer(batch, epochs):
 def measure(nodes, options):
     """A row for each rate and setting."""
     rows = []
-    task = fashion(10_000 if options.quick else 60_000, nodes * BATCH)
+    task = fashion(5_000 if options.quick else options.images, nodes * BATCH)
     for rate in ("kept", "scaled") if nodes > 1 else ("kept",):
         batch = nodes * BATCH if rate == "scaled" else BATCH
         task = task._replace(optimizer=optimizer(batch, options.epochs))
@@ -59,11 +59,14 @@ def main():
     parser.add_argument("--nodes", type=int, nargs="*", default=[1, 4, 8])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--images", type=int, default=20_000)
     options = parser.parse_args()
     if options.quick:
         options.nodes, options.epochs = [2], 2
     rows = [row for nodes in options.nodes for row in measure(nodes, options)]
-    _report.report("scaling", rows, epochs=options.epochs, seeds=options.seeds)
+    _report.report(
+        "scaling", rows, images=options.images, epochs=options.epochs, seeds=options.seeds
+    )
 
 
 if __name__ == "__main__":
