@@ -1,6 +1,6 @@
 """A file of four times the memory limit: memory stays flat, and the step loop loses little.
 
-    python benchmarks/loading.py [--quick] [--folder FOLDER]
+    python benchmarks/loading.py [--quick] [--limit MB] [--step-ms MS] [--folder FOLDER]
 
 For each kind of file a process sets its limit (``RLIMIT_DATA``: all that it may allocate, threads'
 stacks included) and trains over the file once, with a step that takes a given time (`--step-ms`; as
@@ -114,8 +114,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small file: 4 times 64 MB")
     parser.add_argument("--folder", default=None, help="where the files are written")
-    parser.add_argument("--limit", type=int, default=1024, help="MB that the process may allocate")
+    parser.add_argument("--limit", type=int, default=512, help="MB that the process may allocate")
     parser.add_argument("--step-ms", type=float, default=50.0, help="of the paced step")
+    parser.add_argument("--steps", nargs="+", choices=COMPUTES, default=COMPUTES, help="which")
     parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.train:
@@ -124,16 +125,14 @@ def main() -> int:
     megabytes = 4 * (64 if given.quick else given.limit)
     rows = megabytes * 2**20 // ROW_BYTES
     print(f"Files of {megabytes} MB, {rows} rows of {ROW_BYTES} bytes; limit {given.limit} MB\n")
-    print(
-        "| file | step | ms | lost | waited ms/step | MB then and at the end | MB per GB | peak |"
-    )
+    print("| file | step | ms | lost | waited ms a step | MB then, at the end | MB per GB | peak |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     good = True
     for kind in KINDS:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             path = Path(folder) / "data"
             write(path, kind, rows)
-            for compute in COMPUTES:
+            for compute in given.steps:
                 command = [sys.executable, __file__, "--train", str(path), kind, compute]
                 command += ["--step-ms", str(given.step_ms), "--limit", str(given.limit)]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=1800)

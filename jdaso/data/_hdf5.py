@@ -1,4 +1,4 @@
-"""HDF5 data sets larger than memory, read past the library and its lock."""
+"""HDF5 data sets larger than memory, read past the library, which lets in one thread at a time."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _CACHED_BLOCKS = 4
 class HDF5:
     """Data sets of an HDF5 file, of which only the rows asked for are read.
 
-    The HDF5 library reads with one thread at a time, which holds Python's lock too. So it only says
-    where things are: contiguous data sets and chunks (plain, or with the filters ``gzip`` and
-    ``shuffle``) are read from the file itself and unpacked with zlib, by any number of threads and
-    without that lock. Data sets of other kinds are read by the library, and the log says so.
+    The HDF5 library lets in one thread at a time. So it only says where things are: contiguous data
+    sets and chunks (plain, or with the filters ``gzip`` and ``shuffle``) are read from the file
+    itself and unpacked with zlib, by any number of threads, without Python's lock; of a plain chunk
+    only the rows asked for. Data sets of other kinds are read by the library, and the log says so.
 
     A chunk that is packed is read whole for one row of it; the last 4 are kept. Pass the
     rows of a chunk as `Loader`'s ``shuffle_block``, or store chunks of few rows.
@@ -209,9 +209,8 @@ def _find(library: Any, name: str, file: OpenFile) -> Any:
     if plain and dataset.chunks is not None and known:
         return _Chunked(dataset, file, filters)
     log.warning(
-        "Data set %r of %s is read by the HDF5 library, one thread at a time, which holds Python's "
-        "lock: its layout or a filter is none that jdaso reads itself (contiguous, or chunks with "
-        "gzip and shuffle).",
+        "Data set %r of %s is read by the HDF5 library, by one thread at a time: its layout or a "
+        "filter is none that jdaso reads itself (contiguous, or chunks with gzip and shuffle).",
         name,
         file.path,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ class OpenFile:
 
     def __init__(self, path: str | Path):
         self.path = Path(path).absolute()
-        self._descriptor = -1
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
 
     def fill(self, buffers: Sequence[Any], offset: int) -> None:
         """Fills buffers, one after another, from the bytes at `offset`.
@@ -57,10 +58,6 @@ class OpenFile:
         if size:
             self.fill([found], offset)
         return found
-
-    def __del__(self):
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
 
 
 def runs(indices: np.ndarray) -> Iterator[np.ndarray]:

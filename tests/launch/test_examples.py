@@ -17,6 +17,7 @@ EXAMPLES = {
     "orbax_restore.py": (["FOLDER"], 1, 0.1),
     "datasets_source.py": ([], 1, 0.5),
     "pmap_legacy.py": ([], 2, 0.5),
+    "larger_than_memory.py": ([], 1, 0.2),
     "char_transformer.py": (["--steps", "60"], 1, 0.7),
     "hybrid_transformer.py": (["--steps", "40"], 1, 0.6),
     "hybrid_resnet.py": (["--depth", "20", "--batch", "16", "--steps", "30"], 1, 0.95),

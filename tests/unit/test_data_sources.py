@@ -174,8 +174,8 @@ def test_hdf5_with_a_userblock(tmp_path):
     )
 
 
-def test_hdf5_chunks_are_unpacked_without_pythons_lock(tmp_path, monkeypatch):
-    """The library, which would hold it, reads nothing; the file is closed for it."""
+def test_hdf5_chunks_are_read_past_the_library(tmp_path, monkeypatch):
+    """Which lets in one thread at a time; the file is closed for it."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("x", data=content(), **LAYOUTS["gzip and shuffle"])
     source = HDF5(tmp_path / "x.h5", "x")
