@@ -20,6 +20,7 @@ from ._connections import with_name
 from ._findings import Finding, Line, joined, merged
 from ._launcher import Launch
 from ._machine import cores, machine, write_in
+from ._parts import try_own
 from ._probe import Outcome, try_out
 from ._software import software
 
@@ -83,8 +84,8 @@ class Report:
 def examine(launch: Launch, wishes: Wishes) -> Report | None:
     """Looks at everything; None on ranks for which rank 0 speaks."""
     with contextlib.ExitStack() as stack:
-        record, mpi = _look(launch, wishes, stack)
-        vendor = mpi.values.get("mpi4py", {}).get("vendor", "")
+        record, own = _look(launch, wishes, stack)
+        vendor = own.values.get("mpi4py", {}).get("vendor", "")
         if launch.size == 1 or not vendor:
             return _alone(record, launch, wishes)
         outcome = _talk(record, wishes)
@@ -98,9 +99,8 @@ def _look(
 ) -> tuple[dict[str, Any], Outcome]:
     """What this rank finds by itself, as the others are told of it."""
     gpus = _host.gpu_identities()
-    jax = try_out("jax", limit_seconds=wishes.limit_seconds)
-    mpi = try_out("mpi", limit_seconds=wishes.limit_seconds)
-    findings = [*software(jax, mpi, gpus or (), wishes.needed), *machine(gpus)]
+    own = try_own(wishes.limit_seconds)
+    findings = [*software(own, gpus or (), wishes.needed), *machine(gpus)]
     path = None
     if wishes.checkpoints is not None:
         finding, path = write_in(wishes.checkpoints)
@@ -114,11 +114,11 @@ def _look(
         "cores": cores(),
         "all_cores": os.cpu_count() or 1,
         "gpus": gpus,
-        "devices": len(jax.values.get("devices", {}).get("kinds", [0])),
+        "devices": len(own.values.get("devices", {}).get("kinds", [0])),
         "file": path,
         "findings": [dataclasses.asdict(finding) for finding in findings],
     }
-    return record, mpi
+    return record, own
 
 
 def _talk(record: Mapping[str, Any], wishes: Wishes) -> Outcome:

@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ._probe import Steps
+from ._probe import Outcome, Steps, try_out
 from ._talk import talk
 
 
 def run_part(name: str, path: str, arguments: Sequence[str]) -> None:
-    """Takes the steps of a part and writes each to the file `path`."""
-    PARTS[name](Steps(path), *arguments)
+    """Takes the steps of a part, ``own`` or ``talk``, and writes each to the file `path`."""
+    if name == "talk":
+        return talk(Steps(path), *arguments)
+    done, failed = arguments
+    _own(Steps(path, json.loads(done), json.loads(failed)))
 
 
-def _jax(steps: Steps) -> None:
-    """Everything that has nothing to do with MPI."""
-    for name in ("numpy", "jax", "optax", "jaxtyping"):
-        steps.take(name, lambda name=name: importlib.import_module(name).__version__)
-    steps.take("devices", _devices)
-    steps.take("jdaso", lambda: importlib.import_module("jdaso._packing") and "imported")
+def _own(steps: Steps) -> None:
+    """What one process can try by itself; the last step ends it where MPI takes no GPU's memory."""
+    for name, needs in (("numpy", ()), ("jax", ["numpy"]), ("optax", ["jax"]), ("jaxtyping", ())):
+        steps.take(name, lambda name=name: importlib.import_module(name).__version__, needs)
+    steps.take("devices", _devices, ["jax"])
+    steps.take("jdaso", _modules, ["numpy", "jax", "optax"])
+    steps.take("mpi4py", _mpi4py)
+    steps.take("mpi4jax built", built_for)
+    if find_spec("mpi4jax"):
+        steps.take("mpi4jax", _mpi4jax, ["devices", "mpi4py"])
+    steps.take("CUDA-aware", _cuda_aware, ["devices", "mpi4py"])
+
+
+def try_own(limit_seconds: float) -> Outcome:
+    """Takes those steps; where the process dies in one, another process goes on behind it."""
+    values, errors, died = {}, {}, {}
+    while True:
+        given = [json.dumps([*values]), json.dumps([*errors, *died])]
+        outcome = try_out("own", given, limit_seconds=limit_seconds)
+        new = {step: how for step, how in outcome.died.items() if step not in died}
+        values, errors = {**values, **outcome.values}, {**errors, **outcome.errors}
+        died.update(new)
+        if not new or "end" in new:  # it was through, or it would die again
+            return Outcome(values, errors, died)
+
+
+def _modules() -> str:
+    importlib.import_module("jdaso._packing")
+    return "imported"
 
 
 def _devices() -> dict[str, Any]:
@@ -35,15 +62,6 @@ def _devices() -> dict[str, Any]:
         "kinds": [device.device_kind for device in found],
         "sum": float(jax.numpy.ones(8).sum()),
     }
-
-
-def _mpi(steps: Steps) -> None:
-    """mpi4py, mpi4jax, and whether MPI takes memory of a GPU; the last may end the process."""
-    steps.take("mpi4py", _mpi4py)
-    built = steps.take("mpi4jax built", built_for)
-    if built:
-        steps.take("mpi4jax", _mpi4jax)
-    steps.take("CUDA-aware", _cuda_aware)
 
 
 def _mpi4py() -> dict[str, Any]:
@@ -98,6 +116,3 @@ def _cuda_aware() -> str:
     got = np.zeros(1024, np.float32)
     MPI.COMM_SELF.Sendrecv(sent, 0, recvbuf=got, source=0)
     return "works" if np.array_equal(got, np.arange(1024)) else "wrong numbers"
-
-
-PARTS = {"jax": _jax, "mpi": _mpi, "talk": talk}

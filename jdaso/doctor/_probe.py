@@ -26,22 +26,36 @@ _LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI_LOCAL", "MPIR_CVAR_CH3_INTERF
 
 
 class Steps:
-    """The side of the process that is tried out: ``steps.take("name", function)``."""
+    """The side of the process that is tried out: ``steps.take("name", function)``.
 
-    def __init__(self, path: str):
-        self._path = path
+    Args:
+        path: of the file to write to.
+        done: steps that an earlier process has taken; they are not taken again.
+        failed: steps in which it failed or died; what needs them is not taken at all.
+    """
 
-    def take(self, name: str, step: Callable[[], Any]) -> Any:
-        """Takes a step; returns its value, None where it raised."""
+    def __init__(self, path: str, done: Sequence[str] = (), failed: Sequence[str] = ()):
+        self._path, self._done, self._failed = path, set(done), set(failed)
+
+    def take(self, name: str, step: Callable[[], Any], needs: Sequence[str] = ()) -> Any:
+        """Takes a step; returns its value, None where it raised or was not taken."""
+        if name in self._done | self._failed:
+            return None
+        broken = [other for other in needs if other in self._failed]
+        if broken:
+            return self._fail(name, f"not tried, since {' and '.join(broken)} failed")
         self.note({"begin": name})
         try:
             value = step()
         except Exception as error:
             text = " ".join(str(error).split())
-            self.note({"step": name, "error": f"{type(error).__name__}: {text}"[:600]})
-            return None
+            return self._fail(name, f"{type(error).__name__}: {text}"[:600])
         self.note({"step": name, "value": value})
         return value
+
+    def _fail(self, name: str, error: str) -> None:
+        self._failed.add(name)
+        self.note({"step": name, "error": error})
 
     def note(self, line: Mapping[str, Any]) -> None:
         """Writes a line at once."""
@@ -82,7 +96,7 @@ def try_out(
     """Runs a part of the doctor in a process of its own.
 
     Args:
-        part: its name, in `_parts.PARTS`.
+        part: its name, in `_parts.run_part`.
         arguments: for it.
         limit_seconds: the longest that it may be silent.
         as_rank: whether it is to be this rank of the launch; else it is a process without launcher.

@@ -71,26 +71,25 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in (found[0] if found else "").split(".") if part]
 
 
-def software(jax: Outcome, mpi: Outcome, gpus: Sequence[str], needed: Sequence[str]) -> Iterator:
+def software(own: Outcome, gpus: Sequence[str], needed: Sequence[str]) -> Iterator[Finding]:
     """All findings about what is installed.
 
     Args:
-        jax: how the part of that name went.
-        mpi: the same.
+        own: how far `_parts.try_own` came.
         gpus: that the driver shows.
         needed: extras that the user needs.
     """
     yield Finding("Python", ".".join(map(str, sys.version_info[:3])), alike=True)
     yield Finding("jdaso", __version__, alike=True)
-    yield from _packages(jax, mpi)
-    yield _devices(jax, gpus)
-    yield from _mpi_library(mpi)
-    yield _mpi4jax(jax, mpi)
-    yield _cuda_aware(jax, mpi)
+    yield from _packages(own)
+    yield _devices(own, gpus)
+    yield from _mpi_library(own)
+    yield _mpi4jax(own)
+    yield _cuda_aware(own)
     yield from _extras(needed)
 
 
-def _packages(jax: Outcome, mpi: Outcome) -> Iterator[Finding]:
+def _packages(own: Outcome) -> Iterator[Finding]:
     try:
         wanted = requirements()
     except metadata.PackageNotFoundError:
@@ -98,12 +97,11 @@ def _packages(jax: Outcome, mpi: Outcome) -> Iterator[Finding]:
         yield Finding("jdaso installed", "no, only its folder is on the path", False, remedy)
         wanted = dict.fromkeys(("jax", "jaxtyping", "mpi4py", "numpy", "optax"), "0")
     for name, least in wanted.items():
-        outcome = mpi if name == "mpi4py" else jax
-        yield _package(name, least, "" if name in outcome.values else outcome.error(name))
+        yield _package(name, least, "" if name in own.values else own.error(name))
     yield _package("jaxlib", "0", "")
-    if "jdaso" not in jax.values and all(name in jax.values for name in ("jax", "numpy", "optax")):
+    if "jdaso" not in own.values and all(name in own.values for name in ("jax", "numpy", "optax")):
         remedy = "Reinstall: pip install --force-reinstall --no-deps jdaso."
-        yield Finding("jdaso's modules", f"not imported: {jax.error('jdaso')}", False, remedy)
+        yield Finding("jdaso's modules", f"not imported: {own.error('jdaso')}", False, remedy)
 
 
 def _package(name: str, least: str, error: str) -> Finding:
@@ -126,13 +124,13 @@ _MPI_MISSING = (
 )
 
 
-def _devices(jax: Outcome, gpus: Sequence[str]) -> Finding:
-    about = jax.values.get("devices")
+def _devices(own: Outcome, gpus: Sequence[str]) -> Finding:
+    about = own.values.get("devices")
     if about is None:
         remedy = (
             "Try python -c 'import jax; print(jax.devices())'; JAX_PLATFORMS=cpu leaves GPUs out."
         )
-        return Finding("JAX devices", f"none: {jax.error('devices')}", False, remedy)
+        return Finding("JAX devices", f"none: {own.error('devices')}", False, remedy)
     kinds = about["kinds"]
     counted = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
     if gpus and about["platform"] == "cpu":
@@ -143,8 +141,8 @@ def _devices(jax: Outcome, gpus: Sequence[str]) -> Finding:
     return Finding("JAX devices", f"{counted}, computing")
 
 
-def _mpi_library(mpi: Outcome) -> Iterator[Finding]:
-    about = mpi.values.get("mpi4py")
+def _mpi_library(own: Outcome) -> Iterator[Finding]:
+    about = own.values.get("mpi4py")
     if about is None:
         return
     yield Finding("MPI library", f"{about['vendor']} {about['version']}", alike=True)
@@ -157,40 +155,40 @@ def _mpi_library(mpi: Outcome) -> Iterator[Finding]:
     yield Finding("MPI thread level", found, multiple, "" if multiple else remedy)
 
 
-def _mpi4jax(jax: Outcome, mpi: Outcome) -> Finding:
-    version, built = installed("mpi4jax"), mpi.values.get("mpi4jax built")
+def _mpi4jax(own: Outcome) -> Finding:
+    version, built = installed("mpi4jax"), own.values.get("mpi4jax built")
     if built is None:
-        if "mpi4jax built" in mpi.values:
+        if "mpi4jax built" in own.values:
             return Finding("mpi4jax", "not installed; engine mpi4py does without", alike=True)
-        return Finding("mpi4jax", f"not known: {mpi.error('mpi4jax built')}", False, _AFTER_MPI4PY)
+        return Finding("mpi4jax", f"not known: {own.error('mpi4jax built')}", False, _AFTER_MPI4PY)
     names = [_MPI_NAMES.get(name, name) for name in built["mpi"]]
     libraries = ", ".join(f"{n} ({lib})" for n, lib in zip(names, built["mpi"], strict=True))
     gpu = ", ".join(built["gpu"]) or "no GPU"
     found = f"{version}, built for {libraries or 'an unknown MPI'} and {gpu}"
-    if "mpi4jax" in mpi.values:
+    if "mpi4jax" in own.values:
         return Finding("mpi4jax", found, alike=True)
-    if "mpi4py" not in mpi.values or "devices" not in jax.values:
+    if "mpi4py" not in own.values or "devices" not in own.values:
         return Finding("mpi4jax", f"{found}; not tried, since JAX or mpi4py fail", alike=True)
-    library = mpi.values["mpi4py"]["vendor"]
+    library = own.values["mpi4py"]["vendor"]
     if names and library not in names:
         found += f", but MPI is {library}"
         return Finding("mpi4jax", found, False, f"It is built for another MPI: {_REBUILD}.", True)
-    found += f", but it cannot be used: {mpi.error('mpi4jax')}"
+    found += f", but it cannot be used: {own.error('mpi4jax')}"
     return Finding("mpi4jax", found, False, f"Build it anew: {_REBUILD}.", True)
 
 
 _AFTER_MPI4PY = "Mend mpi4py first, then look again."
 
 
-def _cuda_aware(jax: Outcome, mpi: Outcome) -> Finding:
-    found = mpi.values.get("CUDA-aware")
+def _cuda_aware(own: Outcome) -> Finding:
+    found = own.values.get("CUDA-aware")
     if found == "not applicable":
         return Finding("CUDA-aware MPI", "not applicable: JAX has no GPU")
     if found == "works":
         return Finding("CUDA-aware MPI", "works, on 4 KB of a device; jdaso does not need it")
-    if "mpi4py" not in mpi.values or "devices" not in jax.values:
+    if "mpi4py" not in own.values or "devices" not in own.values:
         return Finding("CUDA-aware MPI", "not tried, since JAX or mpi4py fail")
-    why = found or mpi.error("CUDA-aware")
+    why = found or own.error("CUDA-aware")
     return Finding(
         "CUDA-aware MPI", f"no; jdaso does not need it, it copies through the host ({why})"
     )

@@ -1,0 +1,245 @@
+"""The parts of the doctor that need no machine: lines, pairs, versions, addresses, advice."""
+
+import itertools
+import os
+import socket
+import sys
+from importlib import metadata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jdaso import _host
+from jdaso.doctor import _advice, _connections, _findings, _probe, _software, _talk, _together
+from jdaso.doctor._findings import Finding, Line
+
+
+def test_what_ranks_share_is_one_line_and_what_differs_names_them():
+    same, one, other = (
+        Finding("a", "x"),
+        Finding("b", "1", alike=True),
+        Finding("b", "2", alike=True),
+    )
+    lines = _findings.merged({0: [same, one], 1: [same, other], 2: [same, one]})
+    assert [(line.finding.found, line.ranks) for line in lines] == [
+        ("x", (0, 1, 2)),
+        ("1", (0, 2)),
+        ("2", (1,)),
+    ]
+    assert [line.finding.ok for line in lines] == [True, False, False]
+    assert "one environment on all hosts" in lines[2].finding.remedy
+
+
+def test_what_may_differ_is_no_trouble():
+    lines = _findings.merged({0: [Finding("host", "a")], 1: [Finding("host", "b")]})
+    assert all(line.finding.ok for line in lines) and len(lines) == 2
+
+
+def test_a_report_says_what_whose_and_what_to_do():
+    lines = [
+        Line(Finding("jax", "0.10.2"), (0, 1, 2, 3)),
+        Line(Finding("folder", "cannot be written", False, "Mend it."), (1, 2, 3)),
+    ]
+    assert _findings.written(lines, ["n0", "n0", "n1", "n1"]).splitlines() == [
+        "ok       jax     0.10.2 (all 4 ranks)",
+        "TROUBLE  folder  cannot be written (ranks 1-3, on 2 hosts, n0, n1)",
+        "                 -> Mend it.",
+    ]
+
+
+def test_long_lines_are_wrapped():
+    text = _findings.written([Line(Finding("x", "word " * 60, False, "do " * 60))], ["n0"])
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@given(st.sets(st.integers(0, 60), min_size=1))
+def test_numbers_in_runs_are_the_same_numbers(ranks):
+    found = set()
+    for part in _findings.numbered(sorted(ranks)).split(", "):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    assert found == ranks
+
+
+@given(st.sets(st.integers(0, 40), min_size=2, max_size=17))
+def test_all_pairs_meet_once_and_nobody_is_in_two_pairs_of_a_round(members):
+    rounds = _talk.rounds(sorted(members))
+    met = [pair for pairs in rounds for pair in pairs]
+    assert sorted(met) == sorted(itertools.combinations(sorted(members), 2))
+    for pairs in rounds:
+        busy = [rank for pair in pairs for rank in pair]
+        assert len(busy) == len(set(busy))
+
+
+def test_one_rank_of_each_machine_is_measured_or_all_of_a_single_one():
+    assert _talk.leaders({0: "a", 1: "a", 2: "b", 3: "b"}) == [0, 2]
+    assert _talk.leaders({0: "a", 1: "a", 2: "a"}) == [0, 1, 2]
+
+
+def figures(rates):
+    return [
+        {"pair": pair, "latency_seconds": 1e-5, "bytes_per_second": rate}
+        for pair, rate in rates.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rates", "slow"),
+    [
+        ({(0, 1): 1e8}, []),
+        ({(0, 1): 1e8, (0, 2): 1e8, (1, 2): 0.9e8}, []),
+        ({(0, 1): 1e8, (0, 2): 1e8, (1, 2): 0.4e8}, [(1, 2)]),
+        ({(0, 1): 1e8, (0, 2): 0.1e8, (1, 2): 0.1e8}, [(0, 2), (1, 2)]),  # host 2, and the median
+    ],
+)
+def test_slow_pairs_are_those_far_below_the_good_ones(rates, slow):
+    lines = [*_together.links(figures(rates), ["a", "b", "c"])]
+    wrong = [line.finding for line in lines if not line.finding.ok]
+    names = [f"rank {a} ({'abc'[a]}) and rank {b} ({'abc'[b]})" for a, b in slow]
+    assert [finding.found.split(":")[0] for finding in wrong] == names
+    assert all("ip route get" in finding.remedy for finding in wrong)
+
+
+def record(**about):
+    usual = {
+        "machine": "m",
+        "host": "h",
+        "cores": [0, 1],
+        "all_cores": 2,
+        "gpus": None,
+        "file": None,
+    }
+    return {**usual, **about}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ok"),
+    [
+        ([["a"], ["b"]], True),
+        ([["a", "b"], ["a", "b"]], True),  # the session deals them out
+        ([["a"], ["a"]], False),
+        ([["a", "b"], ["b", "c"]], False),
+    ],
+)
+def test_ranks_on_one_gpu(gpus, ok):
+    (line,) = _together.gpus({rank: record(gpus=seen) for rank, seen in enumerate(gpus)})
+    assert line.finding.ok == ok and bool(line.finding.remedy) != ok and line.ranks == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("masks", "all_cores", "words"),
+    [
+        ([[0, 1], [0, 1]], 2, None),
+        ([[0], [0]], 2, "oversubscribed: 2 ranks on 1 core"),
+        ([[0], [1]], 16, "bound to one core each, of 16"),
+        ([[0], [1]], 2, None),
+    ],
+)
+def test_cores_of_a_host(masks, all_cores, words):
+    records = {r: record(cores=mask, all_cores=all_cores) for r, mask in enumerate(masks)}
+    (line,) = _together.cores(records, "Open MPI")
+    assert line.finding.ok == (words is None)
+    if words:
+        assert words in line.finding.found and "--bind-to core" in line.finding.remedy
+
+
+def test_pairs_that_do_not_hear_each_other_are_named_once():
+    accounts = {0: {"heard": [0, 1]}, 1: {"heard": [0, 1, 2]}, 2: {"heard": [1, 2]}}
+    records = {rank: record(host=f"n{rank}") for rank in range(3)}
+    (line,) = _together.unheard(3, records, accounts, 5.0, "MPICH")
+    assert line.finding.found == "none between rank 0 (n0) and rank 2 (n2) in 5 s"
+    assert "UCX_TCP_PORT_RANGE" in line.finding.remedy
+    (line,) = _together.unheard(2, records, {0: {"heard": [0]}}, 5.0, "Open MPI")
+    assert "rank 1" in line.finding.found and "btl_tcp_port_min_v4" in line.finding.remedy
+
+
+def test_folders_that_are_not_shared():
+    records = {0: record(file="/x/a"), 1: record(file="/x/b")}
+    accounts = {0: {"sees": [0, 1]}, 1: {"sees": [1]}}
+    (line,) = _together.checkpoints(records, accounts)
+    assert not line.finding.ok and "all hosts share" in line.finding.remedy
+
+
+def test_requirements_of_an_extra_include_those_it_names():
+    assert _software.requirements()["jax"] == "0.10.2"
+    assert {"orbax-checkpoint", "flax", "pillow"} <= set(_software.requirements("train"))
+    with pytest.raises(ValueError, match="no extra 'trian'; it has .*train"):
+        _software.requirements("trian")
+
+
+@pytest.mark.parametrize(
+    ("version", "least", "is_older"),
+    [("0.9.9", "0.10.2", True), ("0.10.2", "0.10.2", False), ("1.0rc1", "0.9", False)],
+)
+def test_versions_compare_by_number(version, least, is_older):
+    assert _software.older(version, least) == is_older
+
+
+def test_a_package_that_is_too_old_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0.1")
+    found = _software._package("jax", "0.10.2", "")
+    assert not found.ok and "too old" in found.found
+    assert found.remedy == 'pip install "jax>=0.10.2".'
+
+
+def test_a_connection_that_is_awaited_is_found():
+    """A server whose queue is full answers nobody."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address = server.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        try:
+            for each in waiting:
+                each.setblocking(False)
+                each.connect_ex(address)
+            assert _connections.awaited(os.getpid()) == [f"127.0.0.1:{address[1]}"]
+        finally:
+            for each in waiting:
+                each.close()
+
+
+def test_addresses_that_ucx_names():
+    said = "connect(fd=3, src_addr=10.0.0.1:5 dest_addr=10.0.0.3:36479) failed: refused"
+    assert _connections.refused(said) == ["10.0.0.3:36479"]
+
+
+def test_a_part_that_dies_names_its_step():
+    notes = '{"begin": "a"}\n{"step": "a", "value": 1}\n{"begin": "b"}\n'
+    outcome = _probe._outcome(notes, "the process died of SIGSEGV", "some words")
+    assert outcome.values == {"a": 1}
+    assert outcome.error("b") == "the process died of SIGSEGV; last words: some words"
+    assert outcome.error("c") == "not reached"
+
+
+def test_a_process_without_launcher_keeps_its_settings():
+    given = {"PMI_RANK": "1", "PMIX_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "UCX_TLS": "tcp"}
+    kept = _probe.alone(given)
+    assert set(kept) & set(given) == {"UCX_TLS"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "original", "expected"),
+    [
+        (["-m", "doctor", "--json"], ["python", "-m", "jdaso", "doctor", "--json"], True),
+        (["-m", "doctor"], ["python", "-u", "-mjdaso", "doctor"], True),
+        (["/env/bin/jdaso", "doctor"], ["python", "/env/bin/jdaso", "doctor"], True),
+        (["-m", "doctor"], ["python", "-m", "train", "doctor"], False),
+        (["-m", "demo"], ["python", "-m", "jdaso", "demo"], False),
+        (["train.py", "doctor"], ["python", "train.py", "doctor"], False),
+        (["-c"], ["python", "-c", "import jdaso"], False),
+    ],
+)
+def test_only_the_doctor_leaves_jdaso_unimported(monkeypatch, argv, original, expected):
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", original)
+    assert _host.started_as("doctor") == expected
+
+
+def test_advice_is_told_with_the_settings_and_a_failure_with_its_reason():
+    found = _advice.Measured(2, 1e8, 1e-5, 1, 8, 1, "Open MPI")
+    row = {"method": "advised", "wire": "int8", "B": 6, "S": 5, "exchange ms": 9.0}
+    rows = [{**row, "of no network": 0.99}]
+    said = _advice.told(_advice._chosen(found, rows, 25.6e6, 200.0))
+    assert 'sync_every=6, delay=5, wire="int8"' in said and "PE=8 --bind-to core" in said
+    assert "too slow" in _advice.told(_advice._chosen(found, [], 25.6e6, 200.0))
+    assert "no module" in _advice.told({"error": "no module"})
