@@ -10,15 +10,37 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from .. import __version__
+
 VERBS = {
-    "cluster": "run a command on emulated hosts of this machine, with links of known speed",
-    "demo": "train a network on Fashion-MNIST with DASO and synchronously, and compare the two",
     "doctor": "find out whether jdaso works here, and what to mend",
-    "report": "make one HTML page about runs that were recorded",
-    "run": "start a job, and start it again from its last checkpoint where it fails",
-    "simulate": "predict steps, and advise on B, S and wire, for a cluster that is not there",
-    "trace": "join what all nodes recorded with Session(trace=FOLDER) into one file for Perfetto",
+    "demo": "train on Fashion-MNIST with DASO and synchronously, and compare",
+    "simulate": "predict steps, advise on B, S and wire for any cluster",
+    "cluster": "run a command on emulated hosts of this machine, with slow links",
+    "run": "start a job; where it fails, again from its last checkpoint",
+    "trace": "join what all nodes recorded into one file for Perfetto",
+    "report": "make one HTML page of runs that were recorded",
 }
+
+STORY = """\
+Trains JAX models on many nodes without waiting for the network: DASO as an
+optax transformation. In a script that mpiexec or srun starts:
+  with jdaso.Session() as session:
+      tx = jdaso.daso(optax.adam(1e-3), phases=phases, session=session)
+"""
+
+WAY = """\
+from an account on a cluster to a long run:
+  mpiexec -n 4 python -m jdaso doctor           does it work on these nodes?
+  python -m jdaso demo --record runs            DASO beside synchronous training
+  python -m jdaso report runs/*                 both on one page, for a browser
+  python -m jdaso simulate --advise --nodes 16  which B, S and wire?
+  python -m jdaso run -- mpiexec -n 4 python train.py   starts again what fails
+  python -m jdaso trace FOLDER                  is communication hidden?
+
+VERB --help tells the rest. Exit status: 0 all is well, 1 something is wrong,
+2 a mistake in the arguments, 75 a run that was told to save and stop.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,9 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser(
         prog="python -m jdaso",
-        description="Trains JAX models on many nodes without waiting for the network.",
+        description=STORY,
+        epilog=WAY,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    parser.add_argument("--version", action="version", version=f"jdaso {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     for verb, summary in VERBS.items():
         subparser = verbs.add_parser(
             verb, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
