@@ -3,8 +3,8 @@
     python benchmarks/scaling.py [--quick] [--nodes 1 4 8] [--seeds 1] [--epochs 4] [--images 20000]
 
 Every node takes 64 images a step, so P nodes make 1/P of the steps in the same epochs. "kept" is
-the rate of one node, "scaled" P times it after an epoch of warm-up (`jdaso.scaled_warmup`); both
-end on a cosine. Virtual nodes (engine simulated).
+the rate of one node, "scaled" P times it after an epoch of warm-up (`jdaso.scaled_warmup`), "root"
+that times the root of P; all end on a cosine. Virtual nodes (engine simulated).
 """
 
 import argparse
@@ -18,6 +18,7 @@ from accuracy import train
 import jdaso
 
 BATCH, BASE_RATE = 64, 0.05
+POWERS = {"kept": 0, "root": 1 / 2, "scaled": 1}
 SETTINGS = {"synchronous": "synchronous", "daso": "default"}
 
 
@@ -39,12 +40,12 @@ def measure(nodes, options):
     """A row for each rate and setting."""
     rows = []
     task = fashion(5_000 if options.quick else options.images, nodes * BATCH)
-    for rate in ("kept", "scaled") if nodes > 1 else ("kept",):
-        batch = nodes * BATCH if rate == "scaled" else BATCH
+    for rate in options.rates if nodes > 1 else ["kept"]:
+        batch = round(BATCH * nodes ** POWERS[rate])
         task = task._replace(optimizer=optimizer(batch, options.epochs))
-        for name, setting in SETTINGS.items() if nodes > 1 else [("one node", "synchronous")]:
+        for name in options.settings if nodes > 1 else ["synchronous"]:
             with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
-                scores = train(task, setting, session, options.epochs, range(options.seeds))
+                scores = train(task, SETTINGS[name], session, options.epochs, range(options.seeds))
             jax.clear_caches()
             mean = {key: sum(s[key] for s in scores) / len(scores) for key in ("accuracy", "loss")}
             steps = options.epochs * len(task.order(0, nodes, 0))
@@ -60,6 +61,8 @@ def main():
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--images", type=int, default=20_000)
+    parser.add_argument("--rates", nargs="*", default=list(POWERS), choices=list(POWERS))
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     options = parser.parse_args()
     if options.quick:
         options.nodes, options.epochs = [2], 2
