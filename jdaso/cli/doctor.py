@@ -35,11 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the report; returns 0, or 1 where there is trouble."""
+    """Prints the report; returns 0, 1 where there is trouble, or 2 for a limit that is none."""
     if arguments.part:
         name, path, *rest = arguments.part
         run_part(name, path, rest)
         return 0
+    if not arguments.limit_seconds > 0:
+        given = arguments.limit_seconds
+        print(f"jdaso doctor: --limit-seconds must be above 0, got {given:g}.", file=sys.stderr)
+        return 2
     launch = find_launch()
     wishes = Wishes(
         limit_seconds=arguments.limit_seconds,

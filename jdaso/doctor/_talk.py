@@ -31,6 +31,7 @@ _TRIPS = 40
 _FIRST_BYTES, _MOST_BYTES = 2**18, 2**24
 _LONG_ENOUGH_SECONDS = 0.05
 _LOOKS = 3
+_LOOKS_AT_PROGRESS = 6  # what else the machine does may disturb some
 _SPIN_SECONDS = 2e-3
 
 Pair = tuple[int, int]
@@ -272,7 +273,8 @@ class Ranks:
         takes = min(self._away(other, size, 0.0, None) for _ in range(_LOOKS))
         (takes,) = self._follow(other, self.rank < other, (takes,))
         for name, thread in (("nobody", None), ("a thread", threading.Thread)):
-            exposed = min(self._away(other, size, 3 * takes, thread) for _ in range(_LOOKS))
+            looks = range(_LOOKS_AT_PROGRESS)
+            exposed = min(self._away(other, size, 3 * takes, thread) for _ in looks)
             shares[name] = max(0.0, 1 - exposed / takes)
         return shares
 

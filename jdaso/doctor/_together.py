@@ -57,7 +57,7 @@ def cores(records: Records, vendor: str) -> Iterator[Line]:
         flags = binding(vendor, each)
         bound = [r for r, mask in zip(ranks, masks, strict=True) if len(mask) == 1 < each]
         if len(together) < len(ranks):
-            found = f"oversubscribed: {len(ranks)} ranks on {len(together)} cores"
+            found = f"oversubscribed: {len(ranks)} ranks on {_cores(len(together))}"
             remedy = (
                 f"Start at most {len(together)} ranks here, better half as many: MPI's thread "
                 "wants a core of its own beside those that compute."
@@ -70,8 +70,12 @@ def cores(records: Records, vendor: str) -> Iterator[Line]:
             remedy = f"Start the ranks with {flags}, or unbound (Open MPI: --bind-to none)."
             yield Line(Finding(what, found, False, remedy), tuple(bound))
         else:
-            found = f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {len(together)} cores"
+            found = f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {_cores(len(together))}"
             yield Line(Finding(what, found), tuple(ranks))
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'s' * (count > 1)}"
 
 
 def checkpoints(records: Records, accounts: Mapping[int, Mapping[str, Any]]) -> Iterator[Line]:

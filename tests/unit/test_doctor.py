@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdaso import _host
+from jdaso.cli import main
 from jdaso.doctor import _advice, _connections, _findings, _probe, _software, _talk, _together
 from jdaso.doctor._findings import Finding, Line
 
@@ -243,3 +244,8 @@ def test_advice_is_told_with_the_settings_and_a_failure_with_its_reason():
     assert 'sync_every=6, delay=5, wire="int8"' in said and "PE=8 --bind-to core" in said
     assert "too slow" in _advice.told(_advice._chosen(found, [], 25.6e6, 200.0))
     assert "no module" in _advice.told({"error": "no module"})
+
+
+def test_a_limit_of_nothing_is_refused(capsys):
+    assert main(["doctor", "--limit-seconds", "0"]) == 2
+    assert "--limit-seconds must be above 0, got 0" in capsys.readouterr().err
