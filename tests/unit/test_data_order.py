@@ -50,9 +50,9 @@ def test_the_permutation_is_grains():
     assert Order(n, seed=7).samples(2 * n, 2 * n + 100).tolist() == expected
 
 
-@pytest.mark.parametrize("num_samples", [2**16, 2**16 + 1, 2**16 + 2])
+@pytest.mark.parametrize("num_samples", [2**16, 2**16 + 1])
 def test_large_files_too_come_once_per_epoch(num_samples):
-    """Of 2**16 + 1 and 2**18 + 1 grain's own permutation is none."""
+    """Of 2**16 + 1 grain's own permutation is none."""
     found = Order(num_samples, seed=7).samples(num_samples, 2 * num_samples)
     assert np.bincount(found, minlength=num_samples).max() == 1
 
