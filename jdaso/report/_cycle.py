@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .. import traces
 from ._axes import short
 from ._charts import figure, legend, patch
 from ._html import Element, element
@@ -116,10 +116,8 @@ def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
 
 def bars_of(run: Run) -> list[Bar]:
     """Events of all nodes: of traces where the run has some, else of the rows."""
-    traces = sorted(run.folder.glob("trace-*.json"))
-    if traces:
-        return [bar for path in traces for bar in read_trace(path)]
-    bars = []
+    if bars := _traced(run.folder):
+        return bars
     zero = min((node.header["time"] for node in run.nodes), default=0.0)
     for node in run.nodes:
         offset = float(node.header["time"]) - zero if node.starts == 1 else 0.0
@@ -131,6 +129,22 @@ def bars_of(run: Run) -> list[Bar]:
     return bars
 
 
+def _traced(folder: Path) -> list[Bar]:
+    """Events of the traces in a folder; none where there are none, or more than a page can show."""
+    sizes = [path.stat().st_size for path in folder.glob("trace-*.json")]
+    if not sizes or max(sizes) > _MOST_BYTES:
+        return []
+    try:
+        nodes = traces.read(folder).nodes
+    except traces.TraceError:
+        return []
+    return [
+        Bar(node.node, event.name, event.step, event.begin_seconds, event.end_seconds)
+        for node in nodes
+        for event in node.events
+    ]
+
+
 def _steps(node: int, columns: dict[str, Any], offset: float) -> list[Bar]:
     """Steps as the loop saw them: from one row to the next."""
     steps, seconds = columns["step"].tolist(), (columns["seconds"] + offset).tolist()
@@ -138,31 +152,6 @@ def _steps(node: int, columns: dict[str, Any], offset: float) -> list[Bar]:
         Bar(node, "step", int(step) - 1, begin, end)
         for step, begin, end in zip(steps[1:], seconds, seconds[1:], strict=False)
     ]
-
-
-def read_trace(path: Path) -> list[Bar]:
-    """Events of a Chrome trace with a row on each line, also of one without its end."""
-    if path.stat().st_size > _MOST_BYTES:
-        return []
-    rows = []
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            rows.append(json.loads(line.strip().lstrip("[").rstrip(",")))
-        except ValueError:  # "]", or where the process was ended
-            continue
-    return [bar for row in rows if (bar := _bar(row)) is not None]
-
-
-def _bar(row: Any) -> Bar | None:
-    try:
-        if row["ph"] != "X":
-            return None
-        step = row.get("args", {}).get("step")
-        begin = float(row["ts"]) / 1e6
-        end = begin + float(row["dur"]) / 1e6
-        return Bar(int(row["pid"]), str(row["name"]), step, begin, end)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
 
 
 def _kind(row: str, style: int) -> str:

@@ -1,7 +1,7 @@
 """Reading runs, thinning, ticks, and a page in which nothing that was read is markup."""
 
-import json
 import re
+import time
 from html.parser import HTMLParser
 
 import numpy as np
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import STATS, header, step, write_run
 
+import jdaso
 from jdaso.cli import main
 from jdaso.report import ReportError, make_page, read_run, thin
 from jdaso.report._axes import log_ticks, short, ticks
@@ -137,15 +138,18 @@ def test_the_cycle_comes_from_traces_where_there_are_any(tmp_path):
     run = read_run(write_run(tmp_path, [rows]))
     begin, end = cycle_of(bars_of(run))
     assert (round(begin, 2), round(end, 2)) in [(-0.06, 1.06), (0.94, 2.06)]
-    trace = [{"ph": "M", "name": "jdaso", "pid": 1, "args": {}}]
-    for k in range(3):
-        times = {"ts": 5e6 * k, "dur": 2e6}
-        trace.append({"ph": "X", "name": "exchange", "pid": 1, "args": {"step": k}} | times)
-    text = "[\n" + ",\n".join(map(json.dumps, trace)) + ',\n{"ph":"X","na'
-    (tmp_path / "trace-00001.json").write_text(text)
-    bars = bars_of(run)
-    assert [(bar.node, bar.begin, bar.end) for bar in bars] == [(1, 0, 2), (1, 5, 7), (1, 10, 12)]
-    assert "5.6 k ms" in make_page([run]) or "5600 ms" in make_page([run])
+    with jdaso.Session(trace=tmp_path) as session:
+        begin = time.perf_counter()
+        for k in range(3):
+            session.timeline.record("exchange", k, begin + k - 10)
+    trace = tmp_path / "trace-00000.json"
+    trace.write_text(trace.read_text()[:-4])  # as a process that is killed leaves it
+    bars = [bar for bar in bars_of(run) if bar.name == "exchange"]
+    assert [bar.step for bar in bars] == [0, 1, 2]
+    apart = [bar.begin - bars[0].begin for bar in bars]
+    assert apart == pytest.approx([0, 1, 2], abs=1e-5)
+    trace.write_text("[")
+    assert [bar.step for bar in bars_of(run) if bar.name == "exchange"] == [0, 4, 8]
 
 
 class Tags(HTMLParser):
