@@ -70,7 +70,7 @@ def main():
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     options = parser.parse_args()
     if options.quick:
-        options.nodes, options.epochs = [2], 2
+        options.nodes, options.epochs, options.settings = [2], 2, ["daso"]
     rows = [row for nodes in options.nodes for row in measure(nodes, options)]
     _report.report(
         "scaling", rows, images=options.images, epochs=options.epochs, seeds=options.seeds
