@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -180,7 +181,9 @@ def fit(
         if number < begin:
             continue
         assert position is not None
+        since = time.perf_counter()
         position, result = pipeline.step(position, batch)
+        session.timeline.record("step", number, since)
         losses.append(result.loss)
         if on_step is not None:
             on_step(number, result, pipeline, position)
