@@ -53,10 +53,11 @@ class Rows:
             rows += [{**row, "tid": thread} for row in (name, place)]
         args: dict[str, Any] = {"step": int(event.step)}
         args |= {key: x for key in _DETAILS if (x := getattr(event, key)) is not None}
-        begin, end = self._clock(event.begin_seconds), self._clock(event.end_seconds)
+        begin = round(self._clock(event.begin_seconds), 3)
+        end = max(round(self._clock(event.end_seconds), 3), begin)
         row = {"ph": "X", "name": event.name, "cat": event.lane, "pid": self._node}
-        row |= {"tid": self._lanes[event.lane], "ts": round(begin, 3)}
-        return [*rows, {**row, "dur": round(max(end - begin, 0.0), 3), "args": args}]
+        row |= {"tid": self._lanes[event.lane], "ts": begin}
+        return [*rows, {**row, "dur": round(end - begin, 3), "args": args}]
 
 
 def text(rows: Iterable[Row]) -> str:

@@ -35,8 +35,8 @@ from an account on a cluster to a long run:
   python -m jdaso demo --record runs            DASO beside synchronous training
   python -m jdaso report runs/*                 both on one page, for a browser
   python -m jdaso simulate --advise --nodes 16  which B, S and wire?
-  python -m jdaso run -- mpiexec -n 4 python train.py   starts again what fails
-  python -m jdaso trace FOLDER                  is communication hidden?
+  python -m jdaso trace runs/daso               is communication hidden?
+  python -m jdaso run --max-restarts 9 -- mpiexec -n 4 python train.py
 
 VERB --help tells the rest. Exit status: 0 all is well, 1 something is wrong,
 2 a mistake in the arguments, 75 a run that was told to save and stop.

@@ -171,15 +171,21 @@ def train(method: str, data: ImageData, settings: DemoSettings, session: jdaso.S
         "steps": total_steps,
         "images_per_second": total_steps * images_per_step / seconds,
         "bytes_per_step": (stats.bytes_sent - before.bytes_sent) / total_steps,
-        "hidden_share": hidden_share(session),
+        "hidden_share": hidden_share_of_all(session),
     }
 
 
 def hidden_share(session: jdaso.Session) -> float:
-    """The share of all time between nodes during which this node computed; 0 of a blocking mean."""
+    """This node's, as `jdaso.Stats` has it; 0 where every step waits for a mean."""
+    return session.stats.hidden_share if session.stats.exchanges else 0.0
+
+
+def hidden_share_of_all(session: jdaso.Session) -> float:
+    """The same over the time of all nodes."""
     stats = session.stats
-    total = stats.exchange_seconds + stats.blocking_seconds
-    return max(0.0, stats.exchange_seconds - stats.lost_seconds) / total if total else 0.0
+    about = jnp.array([stats.exchange_seconds, stats.lost_seconds])
+    took, lost = np.asarray(jdaso.mean(about, session), float)
+    return min(max(1 - lost / took, 0.0), 1.0) if took > 0 else 0.0
 
 
 def accuracy(predict, params, data: ImageData, session) -> float:
@@ -222,7 +228,8 @@ def main(settings: DemoSettings) -> None:
     with np.load(settings.data) as file:
         data = ImageData(*(file[name] for name in ImageData._fields))
     for method in ("daso", "synchronous"):
-        with jdaso.Session(engine=settings.engine) as session:
+        trace = None if settings.record is None else Path(settings.record, method)
+        with jdaso.Session(engine=settings.engine, trace=trace) as session:
             if session.num_nodes != settings.num_nodes:
                 raise RuntimeError(
                     f"{settings.num_nodes} ranks were started but each sees "

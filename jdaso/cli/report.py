@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the page; returns 0, or 1 where there is nothing to report on."""
+    """Writes the page; returns 0, or 2 where there is nothing to report on."""
     try:
         runs = [read_run(folder) for folder in arguments.runs]
         title = arguments.title or f"jdaso: {', '.join(run.name for run in runs)}"
@@ -24,12 +24,13 @@ def run(arguments: argparse.Namespace) -> int:
         Path(arguments.output).write_text(page, encoding="utf-8", errors="replace")
     except (ReportError, OSError) as error:
         print(f"jdaso report: {error}", file=sys.stderr)
-        return 1
+        return 2
     for run in runs:
         steps = max(node.last("step") for node in run.nodes)
         damaged = f", {counted(len(run.damaged), 'damaged row')} left out" if run.damaged else ""
         nodes = counted(len(run.nodes), "node")
-        print(f"{run.name}: {nodes}, {counted(int(steps), 'step')}{damaged}")
+        older = "; an older run in the folder is left out" if run.older else ""
+        print(f"{run.name}: {nodes}, {counted(int(steps), 'step')}{damaged}{older}")
         for text in run.damaged[:3]:
             print(f"  {text}", file=sys.stderr)
     print(f"{arguments.output}: {len(page) / 1e3:.0f} kB. Open it in a browser.")

@@ -14,7 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Ctrl-C ends all ranks, a second one at once."
     )
     add = parser.add_argument
-    add("--max-restarts", type=int, default=0, help="how often a failed job is started again")
+    add(
+        "--max-restarts",
+        type=int,
+        default=0,
+        help="how often a failed job is started again (default 0)",
+    )
     add(
         "--hosts",
         default="",

@@ -16,6 +16,7 @@ from .._timeline import Stats
 
 TOTALS = Stats._fields
 _LARGEST = 2**53
+_CLOCKS_APART_SECONDS = 60.0  # how far hosts' clocks, and starts of nodes, may be apart
 
 
 class ReportError(Exception):
@@ -53,6 +54,8 @@ class Node:
         phases: the phase of each step, "" where it is not known.
         marks: checkpoints and faults.
         events: the latest of the session's timeline, seconds since the run began.
+        totals: of the session's `Stats` and "seconds", at the end; of the last row where the node
+            did not come to it.
         ended: whether the last start came to its end.
     """
 
@@ -63,6 +66,7 @@ class Node:
     phases: list[str]
     marks: list[Mark]
     events: list[dict[str, Any]]
+    totals: dict[str, float]
     ended: bool
 
     @property
@@ -91,12 +95,15 @@ class Run:
         folder: where it is.
         nodes: by their number.
         damaged: rows that could not be read, as "node-00003.jsonl, line 17: why".
+        older: whether the folder holds an older run too, which is left out: one that had come to
+            its end before this began with its first step.
     """
 
     name: str
     folder: Path
     nodes: list[Node]
     damaged: list[str]
+    older: bool = False
 
 
 def read_run(folder: str | Path) -> Run:
@@ -124,15 +131,19 @@ def read_run(folder: str | Path) -> Run:
             ", or with python -m jdaso demo --record FOLDER."
         )
     damaged: list[str] = []
-    nodes = [node for path in files if (node := read_node(path, damaged)) is not None]
+    parts = [some for path in files if (some := _read_parts(path, damaged))]
+    latest = [_of_latest_run(some) for some in parts]
+    begun = min((some[0].time for some in latest[:1]), default=0.0) - _CLOCKS_APART_SECONDS
+    nodes = [_join(some) for some in latest if some[-1].time >= begun]
+    older = len(nodes) < len(parts) or any(map(lambda a, b: len(a) < len(b), latest, parts))
     if not any(node.columns["step"].size for node in nodes):
         rows = f"; {len(damaged)} rows are damaged, as {damaged[0]}" if damaged else ""
         raise ReportError(f"{folder} has no row of a step{rows}. Call recorder.step in the loop.")
-    return Run(folder.resolve().name or str(folder), folder, nodes, damaged)
+    return Run(folder.resolve().name or str(folder), folder, nodes, damaged, older)
 
 
-def read_node(path: Path, damaged: list[str]) -> Node | None:
-    """Reads one file; adds what could not be read to `damaged`. None where no run begins in it."""
+def _read_parts(path: Path, damaged: list[str]) -> list[_Part]:
+    """What each start wrote into a file; adds what could not be read to `damaged`."""
     parts: list[_Part] = []
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -144,7 +155,7 @@ def read_node(path: Path, damaged: list[str]) -> Node | None:
                     damaged.append(f"{path.name}, line {number}: {why}")
     except OSError as error:
         damaged.append(f"{path.name}: {error}")
-    return _join(parts) if parts else None
+    return parts
 
 
 class _Part:
@@ -159,6 +170,7 @@ class _Part:
         self.marks: list[Mark] = []
         self.events: list[dict[str, Any]] = []
         self.ended = False
+        self.totals: dict[str, float] = {}  # as the row of its end has them
 
     def add_step(self, row: dict[str, Any]) -> None:
         count_of(row["step"])
@@ -175,6 +187,10 @@ class _Part:
         for name, column in self.columns.items():
             column.append(numbers.get(name, float("nan")))
         self.phases.append(str(row.get("phase", "")))
+
+    @property
+    def first_step(self) -> int | None:
+        return int(self.columns["step"][0]) if self.phases else None
 
     @property
     def last_step(self) -> int:
@@ -204,6 +220,7 @@ def _take(row: Any, parts: list[_Part]) -> None:
         part.events += [event for event in row["events"] if is_event(event)]
     elif kind == "end":
         part.ended = True
+        part.totals = {name: number_of(row[name]) for name in ("seconds", *TOTALS) if name in row}
     else:
         raise ValueError(f"its kind is {kind!r}")
 
@@ -234,6 +251,14 @@ def is_event(event: Any) -> bool:
     )
 
 
+def _of_latest_run(parts: list[_Part]) -> list[_Part]:
+    """The starts since the last that began with step 1 behind one that had come to its end."""
+    new = [
+        k for k, part in enumerate(parts) if k and parts[k - 1].ended and part.first_step in (0, 1)
+    ]
+    return parts[new[-1] :] if new else parts
+
+
 def _join(parts: list[_Part]) -> Node:
     """One run of several starts: what was done again counts as it was the last time."""
     kept: list[dict[str, np.ndarray]] = []
@@ -257,9 +282,17 @@ def _join(parts: list[_Part]) -> Node:
         shift = {"begin": offset, "end": offset}
         events = [{n: v + shift.get(n, 0) if n in shift else v for n, v in event.items()}
                   for event in part.events] or events  # fmt: skip
+        begun = offset
         if part.phases:
             offset = float(columns["seconds"][-1])
-            spent = {name: float(np.nanmax(columns[name], initial=spent[name])) for name in TOTALS}
+        offset = max(offset, begun + part.totals.get("seconds", 0.0))
+        spent = {
+            name: max(
+                float(np.nanmax(columns[name], initial=spent[name])),
+                spent[name] + part.totals.get(name, 0.0),
+            )
+            for name in TOTALS
+        }
         if k < len(parts) - 1 and not part.ended and not _told(part):
             text = "the process ended without a word, and was started again"
             marks.append(Mark("fault", part.node, part.last_step, offset, text))
@@ -270,7 +303,10 @@ def _join(parts: list[_Part]) -> Node:
         for name in names
     }
     last = parts[-1]
-    return Node(last.node, last.header, len(parts), joined, phases, marks, events, ended=last.ended)
+    totals = {**spent, "seconds": offset}
+    return Node(
+        last.node, last.header, len(parts), joined, phases, marks, events, totals, ended=last.ended
+    )
 
 
 def _told(part: _Part) -> bool:

@@ -21,14 +21,17 @@ def summary_table(runs: Sequence[Run]) -> Element:
         ("nodes", lambda run: f"{_count(run)}, engine {_header(run).get('engine', '?')}"),
         ("steps", lambda run: f"{max(node.last('step') for node in run.nodes):.0f}"),
         ("seconds", lambda run: f"{seconds_of(run):.1f}"),
-        ("steps per second", lambda run: short(rate_of(run))),
+        ("steps per second, without the first", lambda run: short(rate_of(run))),
     ]
     names = dict.fromkeys(name for run in runs for node in run.nodes for name in node.scalars)
     rows += [(f"{name}, at the end", lambda run, name=name: at_end(run, name)) for name in names]
     rows += [
         ("exchange time hidden", hidden_of),
         ("seconds hidden, mean of nodes", lambda run: f"{mean_of(run, hidden_seconds):.2f}"),
-        ("seconds exposed, mean of nodes", lambda run: f"{mean_of(run, exposed_seconds):.2f}"),
+        (
+            "seconds exposed or blocking, mean of nodes",
+            lambda run: f"{mean_of(run, exposed_seconds):.2f}",
+        ),
         ("bytes sent by a node", lambda run: f"{mean_of(run, bytes_sent):,.0f}"),
         ("checkpoints", lambda run: str(len({m.step for m in _marks(run, "checkpoint")}))),
         ("faults", lambda run: str(len(_marks(run, "fault")))),
@@ -54,12 +57,12 @@ def nodes_table(run: Run) -> Element:
                 str(len(devices)),
                 str(node.starts),
                 f"{node.last('step'):.0f}",
-                f"{node.last('seconds'):.1f}",
-                f"{node.last('exchanges'):.0f}",
-                f"{node.last('blocking_means'):.0f}",
+                f"{node.totals['seconds']:.1f}",
+                f"{node.totals['exchanges']:.0f}",
+                f"{node.totals['blocking_means']:.0f}",
                 f"{hidden_seconds(node):.2f}",
                 f"{exposed_seconds(node):.2f}",
-                f"{node.last('bytes_sent'):,.0f}",
+                f"{node.totals['bytes_sent']:,.0f}",
                 *map(str, kinds),
                 "ended" if node.ended else "running, or cut off",
             ]
@@ -113,7 +116,7 @@ def about(run: Run) -> Element:
 
 def seconds_of(run: Run) -> float:
     """From the first start to the last row."""
-    return max(node.last("seconds") for node in run.nodes)
+    return max(node.totals["seconds"] for node in run.nodes)
 
 
 def rate_of(run: Run) -> float:
@@ -133,23 +136,23 @@ def at_end(run: Run, name: str) -> str:
 
 def hidden_seconds(node: Node) -> float:
     """Exchange time in which the node computed."""
-    return max(node.last("exchange_seconds") - node.last("lost_seconds"), 0.0)
+    return max(node.totals["exchange_seconds"] - node.totals["lost_seconds"], 0.0)
 
 
 def exposed_seconds(node: Node) -> float:
     """Time in which the node stood still for others: lost to exchanges, and in blocking means."""
-    return node.last("lost_seconds") + node.last("blocking_seconds")
+    return node.totals["lost_seconds"] + node.totals["blocking_seconds"]
 
 
 def bytes_sent(node: Node) -> float:
     """What the node handed to the network."""
-    return node.last("bytes_sent")
+    return node.totals["bytes_sent"]
 
 
 def hidden_of(run: Run) -> str:
     """``1 - lost / exchange``, as `jdaso.Stats.hidden_share`."""
-    exchange = sum(node.last("exchange_seconds") for node in run.nodes)
-    lost = sum(node.last("lost_seconds") for node in run.nodes)
+    exchange = sum(node.totals["exchange_seconds"] for node in run.nodes)
+    lost = sum(node.totals["lost_seconds"] for node in run.nodes)
     return f"{100 * min(max(1 - lost / exchange, 0), 1):.1f} %" if exchange > 0 else "–"
 
 

@@ -42,19 +42,20 @@ def untangled(events: Iterable[Event]) -> Iterator[Event]:
     """Events in the order of their begin; what would cross another in its lane gets one more.
 
     Two threads of a device may copy at once, and Perfetto draws the bars of a lane beside or
-    within each other.
+    within each other. Times are compared in nanoseconds, as the file holds them.
     """
-    open_ends: dict[str, list[list[float]]] = {}  # of each lane and its further ones
-    for event in sorted(events, key=lambda event: (event.begin_seconds, -event.end_seconds)):
+    timed = [(round(1e9 * x.begin_seconds), round(1e9 * x.end_seconds), x) for x in events]
+    open_ends: dict[str, list[list[int]]] = {}  # of each lane and its further ones
+    for begin, end, event in sorted(timed, key=lambda x: (x[0], -x[1])):
         lanes = open_ends.setdefault(event.lane, [])
         for ends in lanes:
-            while ends and ends[-1] <= event.begin_seconds:
+            while ends and ends[-1] <= begin:
                 ends.pop()
-        fits = (n for n, ends in enumerate(lanes) if not ends or event.end_seconds <= ends[-1])
+        fits = (n for n, ends in enumerate(lanes) if not ends or end <= ends[-1])
         number = next(fits, len(lanes))
         if number == len(lanes):
             lanes.append([])
-        lanes[number].append(event.end_seconds)
+        lanes[number].append(end)
         yield event._replace(lane=f"{event.lane} ({number + 1})") if number else event
 
 

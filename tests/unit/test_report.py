@@ -88,9 +88,9 @@ def test_rows_are_read_and_damaged_ones_are_named_and_left_out(tmp_path):
 
 
 def test_what_cannot_be_reported_on_says_what_to_do(tmp_path, capsys):
-    assert main(["report", str(tmp_path / "none")]) == 1
+    assert main(["report", str(tmp_path / "none")]) == 2
     assert "none is no folder. Give the folder" in capsys.readouterr().err
-    assert main(["report", str(tmp_path)]) == 1
+    assert main(["report", str(tmp_path)]) == 2
     assert "has no node-*.jsonl" in capsys.readouterr().err
     write_run(tmp_path, [[header(0)]])
     with pytest.raises(ReportError, match="has no row of a step"):
@@ -108,6 +108,21 @@ def test_a_restarted_run_is_joined(tmp_path):
     assert node.columns["bytes_sent"].tolist() == [1, 2, 3, 4, 7, 8, 9, 10]
     (mark,) = node.marks
     assert mark.kind == "fault" and mark.step == 6 and "without a word" in mark.text
+
+
+def test_a_run_that_was_made_anew_leaves_the_older_one_out(tmp_path, capsys):
+    totals = dict.fromkeys(STATS, 0) | {"bytes_sent": 30}
+    end = {"kind": "end", "seconds": 0.5} | totals
+    older = [[header(k, time=100.0), step(1), step(2), step(3), end] for k in (0, 1)]
+    newer = [header(0, time=900.0), step(1, bytes_sent=7), step(2, bytes_sent=14), end]
+    folder = write_run(tmp_path / "run", [older[0] + newer, older[1]])
+    run = read_run(folder)
+    (node,) = run.nodes
+    assert run.older and node.starts == 1
+    assert node.columns["seconds"].tolist() == [0.1, 0.2]
+    assert (node.totals["bytes_sent"], node.totals["seconds"]) == (30, 0.5)  # of its end
+    assert main(["report", str(folder), "-o", str(tmp_path / "page.html")]) == 0
+    assert "older run in the folder is left out" in capsys.readouterr().out
 
 
 def test_means_over_nodes_are_over_those_that_have_the_step(tmp_path):

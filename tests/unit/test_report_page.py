@@ -181,7 +181,7 @@ def test_tables_show_the_numbers_of_the_runs(browser, page):
     assert cells["seconds"] == ["40.0", "40.0"]
     assert cells["exchange time hidden"] == ["100.0 %", "50.0 %"]
     assert cells["seconds hidden, mean of nodes"] == ["8.00", "4.00"]
-    assert cells["seconds exposed, mean of nodes"] == ["2.00", "6.00"]
+    assert cells["seconds exposed or blocking, mean of nodes"] == ["2.00", "6.00"]
     assert cells["bytes sent by a node"] == ["400,000", "800,000"]
     assert cells["checkpoints"] == ["4", "4"] and cells["faults"] == ["2", "2"]
     assert cells["rows left out as damaged"] == ["2", "2"]
