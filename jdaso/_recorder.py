@@ -145,7 +145,7 @@ class Recorder:
             self.annotate()
             try:
                 self._write()
-            except OSError as error:
+            except Exception as error:  # a disk that is full, or an event that is none
                 self._give_up(error)
             if last:
                 return
@@ -158,7 +158,7 @@ class Recorder:
         self._file.write("".join(lines))
         self._file.flush()
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: Exception) -> None:
         self._timeline.sink, self._file = None, None
         self._queue.clear()
         log.error(

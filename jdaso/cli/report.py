@@ -26,11 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"jdaso report: {error}", file=sys.stderr)
         return 2
     for run in runs:
-        steps = max(node.last("step") for node in run.nodes)
         damaged = f", {counted(len(run.damaged), 'damaged row')} left out" if run.damaged else ""
         nodes = counted(len(run.nodes), "node")
         older = "; an older run in the folder is left out" if run.older else ""
-        print(f"{run.name}: {nodes}, {counted(int(steps), 'step')}{damaged}{older}")
+        print(f"{run.name}: {nodes}, {counted(run.steps, 'step')}{damaged}{older}")
         for text in run.damaged[:3]:
             print(f"  {text}", file=sys.stderr)
     print(f"{arguments.output}: {len(page) / 1e3:.0f} kB. Open it in a browser.")

@@ -19,7 +19,7 @@ from ._advice import Measured, advice
 from ._connections import with_name
 from ._findings import Finding, Line, joined, merged
 from ._launcher import Launch
-from ._machine import cores, machine, write_in
+from ._machine import cores, machine, physical, write_in
 from ._parts import try_own
 from ._probe import Outcome, try_out
 from ._software import software
@@ -111,8 +111,8 @@ def _look(
         "rank": launch.rank,
         "host": socket.gethostname(),
         "machine": _host.machine(),
-        "cores": cores(),
-        "all_cores": os.cpu_count() or 1,
+        "cores": physical(cores()),
+        "all_cores": len(physical(range(os.cpu_count() or 1))),
         "gpus": gpus,
         "devices": len(own.values.get("devices", {}).get("kinds", [0])),
         "file": path,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ._findings import Finding, numbered
@@ -21,6 +22,18 @@ def cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def physical(cpus: Iterable[int]) -> list[int]:
+    """The cores that these hardware threads are of, each by its first: launchers bind cores."""
+    found = set()
+    for cpu in cpus:
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            found.add(int(re.split("[-,]", path.read_text())[0]))
+        except (OSError, ValueError):
+            found.add(cpu)
+    return sorted(found)
 
 
 def machine(gpus: list[str] | None) -> Iterator[Finding]:

@@ -49,7 +49,8 @@ def try_own(limit_seconds: float) -> Outcome:
 
 
 def _modules() -> str:
-    importlib.import_module("jdaso._packing")
+    for name in ("_session", "_daso", "_synchronous", "checkpoint", "traces", "pipeline"):
+        importlib.import_module(f"jdaso.{name}")
     return "imported"
 
 

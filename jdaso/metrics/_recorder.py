@@ -250,7 +250,11 @@ def check_scalar(name: str, value: Any) -> None:
     if isinstance(value, bool | int | float):
         return
     dtype = getattr(value, "dtype", None)
-    if dtype is None or np.size(value) != 1 or not jnp.issubdtype(dtype, jnp.number):
+    if (
+        dtype is None
+        or np.size(value) != 1
+        or not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating))
+    ):
         what = f"{dtype}{list(np.shape(value))}" if dtype is not None else repr(value)
         raise ValueError(
             f"The recorder takes single numbers, got {name}={what}. Give a mean, as "

@@ -94,7 +94,9 @@ class Writer:
         rows = [{name: self._plain(value) for name, value in row.items()} for row in rows]
         if not rows or self._file is None:
             return
-        data = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows).encode()
+        data = "".join(
+            json.dumps(row, separators=(",", ":"), default=_other) + "\n" for row in rows
+        ).encode()
         data, done = b"\n" * self._torn + data, 0
         try:
             while done < len(data):
@@ -141,9 +143,19 @@ def plain(value: Any) -> Any:
             value = float(str(value.astype(np.float32)))  # the shortest that float32 reads back
         else:
             value = value.tolist()
+    if isinstance(value, bool):
+        return int(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+def _other(value: Any) -> Any:
+    """What rows hold in lists: numbers of NumPy and JAX; text of the rest."""
+    try:
+        return value.item()
+    except Exception:
+        return str(value)
 
 
 def ends_within_a_line(path: Path) -> bool:

@@ -113,7 +113,7 @@ def scalar_axes(lines: Sequence[Line], x_label: str, y_label: str) -> Axes:
     low = min(float(line.points.low.min()) for line in lines)
     high = max(float(line.points.high.max()) for line in lines)
     axes = axes_of(lines, x_label, y_label)
-    if not low > 0 or high / low < 10:
+    if not low > 0 or not 10 <= high / low < math.inf:
         return axes
     room = (high / low) ** 0.04
     return axes._replace(y=(low / room, high * room), log=True, y_label=f"{y_label}, log scale")

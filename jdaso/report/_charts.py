@@ -176,11 +176,11 @@ def _line(axes: Axes, line: Line) -> list[Element]:
 
 def _signs(axes: Axes, signs: Sequence[Sign]) -> list[Element]:
     """A triangle for a checkpoint, a cross for a fault."""
-    made, drawn = [], {}
+    made, groups = [], {}
     for sign in signs:
-        count = drawn[sign.kind, sign.style] = drawn.get((sign.kind, sign.style), 0) + 1
-        if count > _MARKS or not axes.x[0] <= sign.x <= axes.x[1]:
-            continue
+        if axes.x[0] <= sign.x <= axes.x[1]:
+            groups.setdefault((sign.kind, sign.style), []).append(sign)
+    for sign in (s for group in groups.values() for s in group[:: -(-len(group) // _MARKS)]):
         x, style = round(axes.at_x(sign.x), 1), f"s{sign.style % COLOURS}"
         title = element("title", sign.title)
         if sign.kind == "checkpoint":

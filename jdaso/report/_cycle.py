@@ -118,14 +118,12 @@ def bars_of(run: Run) -> list[Bar]:
     """Events of all nodes: of traces where the run has some, else of the rows."""
     if bars := _traced(run.folder):
         return bars
-    zero = min((node.header["time"] for node in run.nodes), default=0.0)
     for node in run.nodes:
-        offset = float(node.header["time"]) - zero if node.starts == 1 else 0.0
         for event in node.events:
-            begin, end = event["begin"] + offset, event["end"] + offset
-            bars.append(Bar(node.node, str(event.get("name")), event.get("step"), begin, end))
+            begin, end, name = event["begin"], event["end"], str(event.get("name"))
+            bars.append(Bar(node.node, name, event.get("step"), begin, end))
         if not any(event.get("name") in ("step", "compute") for event in node.events):
-            bars += _steps(node.node, node.columns, offset)
+            bars += _steps(node.node, node.columns)
     return bars
 
 
@@ -145,9 +143,9 @@ def _traced(folder: Path) -> list[Bar]:
     ]
 
 
-def _steps(node: int, columns: dict[str, Any], offset: float) -> list[Bar]:
+def _steps(node: int, columns: dict[str, Any]) -> list[Bar]:
     """Steps as the loop saw them: from one row to the next."""
-    steps, seconds = columns["step"].tolist(), (columns["seconds"] + offset).tolist()
+    steps, seconds = columns["step"].tolist(), columns["seconds"].tolist()
     return [
         Bar(node, "step", int(step) - 1, begin, end)
         for step, begin, end in zip(steps[1:], seconds, seconds[1:], strict=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from array import array
 from pathlib import Path
@@ -105,6 +106,11 @@ class Run:
     damaged: list[str]
     older: bool = False
 
+    @property
+    def steps(self) -> int:
+        """Completed updates of the node that came farthest."""
+        return int(max(node.columns["step"].max(initial=0) for node in self.nodes))
+
 
 def read_run(folder: str | Path) -> Run:
     """Reads the rows that `jdaso.metrics.Recorder` wrote.
@@ -134,8 +140,12 @@ def read_run(folder: str | Path) -> Run:
     parts = [some for path in files if (some := _read_parts(path, damaged))]
     latest = [_of_latest_run(some) for some in parts]
     begun = min((some[0].time for some in latest[:1]), default=0.0) - _CLOCKS_APART_SECONDS
-    nodes = [_join(some) for some in latest if some[-1].time >= begun]
-    older = len(nodes) < len(parts) or any(map(lambda a, b: len(a) < len(b), latest, parts))
+    latest = [some for some in latest if some[-1].time >= begun]
+    older = sum(map(len, latest)) < sum(map(len, parts))
+    zero = min((some[0].time for some in latest), default=0.0)
+    for some in latest:
+        _forget(some, [part for other in latest for part in other])
+    nodes = [_join(some, zero) for some in latest]
     if not any(node.columns["step"].size for node in nodes):
         rows = f"; {len(damaged)} rows are damaged, as {damaged[0]}" if damaged else ""
         raise ReportError(f"{folder} has no row of a step{rows}. Call recorder.step in the loop.")
@@ -259,7 +269,7 @@ def _of_latest_run(parts: list[_Part]) -> list[_Part]:
     return parts[new[-1] :] if new else parts
 
 
-def _join(parts: list[_Part]) -> Node:
+def _join(parts: list[_Part], zero: float) -> Node:
     """One run of several starts: what was done again counts as it was the last time."""
     kept: list[dict[str, np.ndarray]] = []
     phases: list[str] = []
@@ -267,7 +277,7 @@ def _join(parts: list[_Part]) -> Node:
     events: list[dict[str, Any]] = []
     offset, spent = 0.0, dict.fromkeys(TOTALS, 0.0)
     for k, part in enumerate(parts):
-        offset = max(offset, part.time - parts[0].time)
+        offset = max(offset, part.time - zero)
         columns = {name: np.array(column) for name, column in part.columns.items()}
         columns["seconds"] += offset
         for name in TOTALS:
@@ -307,6 +317,22 @@ def _join(parts: list[_Part]) -> Node:
     return Node(
         last.node, last.header, len(parts), joined, phases, marks, events, totals, ended=last.ended
     )
+
+
+def _forget(parts: list[_Part], starts: list[_Part]) -> None:
+    """A node that a later start did without: what was done again without it counts no more."""
+    last = parts[-1]
+    later = [
+        start
+        for start in starts
+        if start.time > last.time and count_of(start.header.get("num_nodes", 2**53)) <= last.node
+    ]
+    first = min((start.columns["step"][0] for start in later if start.phases), default=math.inf)
+    for part in parts:
+        kept = [k for k, step in enumerate(part.columns["step"]) if step < first]
+        part.columns = {n: array("d", [c[k] for k in kept]) for n, c in part.columns.items()}
+        part.phases = [part.phases[k] for k in kept]
+    last.ended = last.ended or bool(later)
 
 
 def _told(part: _Part) -> bool:

@@ -19,7 +19,7 @@ def summary_table(runs: Sequence[Run]) -> Element:
     """What came of each run; a column for each."""
     rows: list[tuple[str, Callable[[Run], str]]] = [
         ("nodes", lambda run: f"{_count(run)}, engine {_header(run).get('engine', '?')}"),
-        ("steps", lambda run: f"{max(node.last('step') for node in run.nodes):.0f}"),
+        ("steps", lambda run: str(run.steps)),
         ("seconds", lambda run: f"{seconds_of(run):.1f}"),
         ("steps per second, without the first", lambda run: short(rate_of(run))),
     ]

@@ -93,6 +93,7 @@ def read(folder: str | Path) -> Trace:
         ['step']
     """
     paths = sorted(Path(folder).glob("trace-*.json"))
+    paths = [path for path in paths if path.stat().st_size] or paths  # a full disk leaves none
     if not paths:
         raise TraceError(
             f"{folder} holds no trace-*.json. Give the folder that was given to "
