@@ -112,7 +112,9 @@ def train(path: str, kind: str, compute: str, step_ms: float, limit: int) -> Non
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a small file: 4 times 64 MB")
+    parser.add_argument(
+        "--quick", action="store_true", help="a file of 256 MB, not above the limit: does it run?"
+    )
     parser.add_argument("--folder", default=None, help="where the files are written")
     parser.add_argument("--limit", type=int, default=512, help="MB that the process may allocate")
     parser.add_argument("--step-ms", type=float, default=50.0, help="of the paced step")

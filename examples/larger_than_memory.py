@@ -31,13 +31,16 @@ def write(folder):
     random = np.random.default_rng(0)
     shapes = {"x": (SAMPLES, 64), "y": (SAMPLES, 1)}
     files = {
-        name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.float32, shape)
+        name: np.lib.format.open_memmap(folder / f"{name}.part", "w+", np.float32, shape)
         for name, shape in shapes.items()
     }
     for begin in range(0, SAMPLES, 1000):
         x = random.normal(size=(1000, 64))
         files["x"][begin : begin + 1000] = x
         files["y"][begin : begin + 1000] = np.sin(x[:, :1]) + x[:, 1:2]
+    for name, array in files.items():  # y.npy comes last: it says that all is there
+        array.flush()
+        (folder / f"{name}.part").rename(folder / f"{name}.npy")
 
 
 def loss_of(params, batch):

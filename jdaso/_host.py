@@ -14,11 +14,13 @@ from pathlib import Path
 
 log = logging.getLogger("jdaso")
 
+_DRIVER_DEVICE = Path("/dev/nvidiactl")
 _GPU_NAME = re.compile(r"\d+$|GPU-|MIG-")
 
-LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which launchers say how many ranks they started, the nearest launcher first: srun
-sets its own in all it starts, and no other with PMIx."""
+sets its own in all it starts, and no other with PMIx; a shell that it started keeps PMI_SIZE, and
+only Open MPI's mpirun sets the first."""
 
 
 def launched_ranks() -> int:
@@ -82,15 +84,33 @@ def gpu_identities() -> list[str] | None:
     return identities or None
 
 
-def _uuids() -> list[str]:
-    """The UUIDs of the GPUs that the driver shows to this process, by their numbers."""
+def driver_trouble() -> str | None:
+    """What NVIDIA's driver says where this host has its devices and it does not work."""
+    if os.environ.get("JAX_PLATFORMS") == "cpu" or not _DRIVER_DEVICE.exists():
+        return None
+    try:
+        _list_gpus()
+    except subprocess.CalledProcessError as error:
+        said = f"{error.stdout or ''}{error.stderr or ''}".strip().splitlines()
+        return said[-1] if said else f"nvidia-smi ended with status {error.returncode}"
+    except (subprocess.SubprocessError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _list_gpus() -> str:
+    """What nvidia-smi lists; nothing where there is none."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return []
+        return ""
+    command = [tool, "--list-gpus"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+
+
+def _uuids() -> list[str]:
+    """The UUIDs of the GPUs that the driver shows to this process, by their numbers."""
     try:
-        listing = subprocess.run(
-            [tool, "--list-gpus"], capture_output=True, text=True, timeout=20, check=True
-        ).stdout
+        listing = _list_gpus()
     except (subprocess.SubprocessError, OSError) as error:
         log.warning("jdaso could not ask nvidia-smi for the GPUs of this host: %s", error)
         return []

@@ -107,7 +107,8 @@ def reduce_on_plateau(
         factor: what the factor in force is multiplied by, between 0 and 1.
         patience: bad windows in a row that make a plateau, at least 1. PyTorch's scheduler counts
             otherwise: its 5 are 6 here.
-        rtol: improvement that counts, as a share of the best loss.
+        rtol: improvement that counts, as a share of the best loss; 0, with an `atol`, for losses
+            below 0, of which a share is no improvement.
         atol: improvement that counts beside that, in the loss's unit.
         cooldown: windows after a plateau that do not count.
         min_scale: where the factor stops.
@@ -132,7 +133,7 @@ def reduce_on_plateau(
         1.0
         >>> session.close()
 
-    Reference: the ImageNet example of HeAT's DASO, from which the defaults are, has
+    Reference: the ImageNet example of HeAT's DASO, from which the other defaults are, has
     ``ReduceLROnPlateau(factor=0.5, patience=5, threshold=0.05, min_lr=1e-4)`` of PyTorch.
     """
     for name, value in (("window_steps", window_steps), ("patience", patience)):

@@ -79,8 +79,9 @@ class Recorder:
         )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.exists():
-                self.path.replace(f"{self.path}.old")
+            for path in [self.path, *(_of_others(self.path, nodes) if node == 0 else [])]:
+                if path.exists():
+                    path.replace(f"{path}.old")
             self._file = self.path.open("w", encoding="utf-8")
             self._file.write("[\n" + text([head, *self._rows.process(control.topology.host)]))
             self._file.flush()
@@ -168,6 +169,12 @@ class Recorder:
             self.path,
             error,
         )
+
+
+def _of_others(path: Path, nodes: int) -> list[Path]:
+    """Files that an earlier run with more nodes left beside this one."""
+    numbered = ((other, other.stem.partition("-")[2]) for other in path.parent.glob("trace-*.json"))
+    return [other for other, number in numbered if number.isdecimal() and int(number) >= nodes]
 
 
 def _finite(seconds: float) -> float | None:

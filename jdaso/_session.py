@@ -405,7 +405,7 @@ class Session:
             return
         failed = after_error
         known, unsaid = self.control.broken, None
-        for close in self.closing:
+        for close in list(self.closing):
             try:
                 close(after_error)
             except Exception as error:  # the rest is to be closed all the same

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 import time
 
@@ -35,15 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the report; returns 0, 1 where there is trouble, or 2 for a limit that is none."""
+    """Prints the report; returns 0, 1 where there is trouble, or 2 for a number that is none."""
     if arguments.part:
         name, path, *rest = arguments.part
         run_part(name, path, rest)
         return 0
-    if not arguments.limit_seconds > 0:
-        given = arguments.limit_seconds
-        print(f"jdaso doctor: --limit-seconds must be above 0, got {given:g}.", file=sys.stderr)
-        return 2
+    for name in ("limit-seconds", "parameters", "step-ms"):
+        given = getattr(arguments, name.replace("-", "_"))
+        if not 0 < given < math.inf:
+            print(f"jdaso doctor: --{name} must be above 0, got {given:g}.", file=sys.stderr)
+            return 2
     launch = find_launch()
     wishes = Wishes(
         limit_seconds=arguments.limit_seconds,

@@ -12,8 +12,34 @@ _END_SECONDS = 10.0
 
 
 class _Failed:
-    def __init__(self, error: Exception):
+    def __init__(self, error: BaseException):
         self.error = error
+
+
+def apart(read: Callable[[int], Any], position: int, stop: threading.Event) -> Any:
+    """What `read` gives, called on a thread that keeps nobody from ending.
+
+    Python waits at its exit for threads of a pool, as grain's. One that sits in a file system that
+    hangs would keep a process that failed from ending, and with it all nodes.
+    """
+    found: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            found.put((read(position), None))
+        except BaseException as error:
+            found.put((None, error))
+
+    threading.Thread(target=run, name="jdaso-read", daemon=True).start()
+    while not stop.is_set():
+        try:
+            batch, error = found.get(timeout=_LOOK_SECONDS)
+        except queue.Empty:
+            continue
+        if error is not None:
+            raise error
+        return batch
+    raise InterruptedError("Nobody wants this batch any more.")
 
 
 class Ahead:
@@ -25,10 +51,15 @@ class Ahead:
         prefetch: how many batches are there at most, besides those taken; 2 or more.
     """
 
-    def __init__(self, batches: Any, put: Callable[[Any], Any], prefetch: int):
-        self._batches, self._put = batches, put
+    def __init__(
+        self,
+        batches: Callable[[threading.Event], Any],
+        put: Callable[[Any], Any],
+        prefetch: int,
+    ):
         self._ready: queue.Queue[Any] = queue.Queue(prefetch - 1)  # and one in the thread's hands
         self._stop = threading.Event()
+        self._batches, self._put = batches(self._stop), put
         self._thread = threading.Thread(target=self._run, name="jdaso-data", daemon=True)
         self._thread.start()
 
@@ -57,9 +88,9 @@ class Ahead:
     def _run(self) -> None:
         try:
             for batch in self._batches:
-                if not self._hand_over(self._put(batch)):
+                if self._stop.is_set() or not self._hand_over(self._put(batch)):
                     return
-        except Exception as error:
+        except BaseException as error:
             self._hand_over(_Failed(error))
 
     def _hand_over(self, found: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -85,7 +86,9 @@ def as_source(source: Any) -> Source:
     """
     if isinstance(source, Source):
         return source
-    if isinstance(source, dict | tuple) or hasattr(source, "__array__"):
+    if isinstance(source, Mapping):
+        return Arrays(dict(source))
+    if isinstance(source, tuple) or hasattr(source, "__array__"):
         return Arrays(source)
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
         return Items(source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,7 +64,7 @@ class HDF5:
         try:
             library = h5py.File(file.path, "r")
         except OSError as error:
-            raise ValueError(f"{file.path} is no HDF5 file: {error}") from error
+            raise ValueError(f"{file.path} is no HDF5 file that can be read: {error}") from error
         keep = False
         self._arrays = {}
         for name, of in named.items():
@@ -199,7 +200,11 @@ def _find(library: Any, name: str, file: OpenFile) -> Any:
             f"Data set {name!r} of {file.path} is {dataset.dtype}{list(dataset.shape or ())}, and "
             "samples are rows of numbers. Store arrays of a fixed size with at least one axis."
         )
-    plain = dataset.id.get_type().get_size() == dataset.dtype.itemsize
+    of_file = dataset.id.get_type()
+    plain = of_file.get_size() == dataset.dtype.itemsize
+    if of_file.get_class() == h5py.h5t.INTEGER:  # h5py shifts and masks, plain reads do not
+        plain &= (of_file.get_offset(), of_file.get_precision()) == (0, 8 * of_file.get_size())
+    plain &= os.path.samefile(dataset.file.filename, file.path)  # no external link
     plain &= library.userblock_size == 0 and not dataset.is_virtual and not dataset.external
     if plain and dataset.chunks is None and dataset.id.get_offset() is not None:
         return Rows(file, dataset.id.get_offset(), dataset.shape, dataset.dtype)

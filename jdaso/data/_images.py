@@ -54,13 +54,15 @@ class ImageFolder:
                 f'size must be at least 1 and mode "RGB" or "L", got {size=}, {mode=}.'
             )
         self.path, self.size, self.mode = Path(path), size, mode
-        folders = sorted(x for x in self.path.glob("*") if x.is_dir())
+        folders = sorted(
+            x for x in self.path.glob("*") if x.is_dir() and not x.name.startswith(".")
+        )
         self.classes = [folder.name for folder in folders]
         found = [
             (file, label)
             for label, folder in enumerate(folders)
             for file in sorted(folder.rglob("*"))
-            if file.suffix.lower() in ENDINGS
+            if file.suffix.lower() in ENDINGS and not file.name.startswith(".")
         ]
         if not found:
             raise ValueError(
@@ -86,6 +88,8 @@ class ImageFolder:
         size = self.size
         try:
             with self._pillow.open(file) as image:
+                if image.mode[:1] in "IF":  # Pillow would cut them off at 255
+                    raise ValueError(f"its mode is {image.mode}, more than 8 bits a number")
                 image.draft(self.mode, (size, size))  # a JPEG is decoded no larger than need be
                 image = image.convert(self.mode)
                 scale = size / min(image.size)

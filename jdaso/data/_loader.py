@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from .._session import Session
 from .._types import PyTree
-from ._ahead import Ahead
+from ._ahead import Ahead, apart
 from ._arrays import as_source, stacked
 from ._extra import needs
 from ._order import Order
@@ -126,7 +127,7 @@ class Loader:
         self._ahead: Ahead | None = None
         self._closed = False
         self.waited_seconds = 0.0
-        session.closing.append(lambda after_error: self.close())
+        session.closing.append(self._on_closing)
 
     def __len__(self) -> int:
         """Batches from the start to the end.
@@ -147,9 +148,10 @@ class Loader:
         if self._closed:
             raise RuntimeError("This loader was closed, as its session is. Make another one.")
         if self._steps_left() < 1:
+            self._stop()
             raise StopIteration
         if self._ahead is None:
-            self._ahead = Ahead(self._read_ahead(), self._put, self._prefetch)
+            self._ahead = Ahead(self._read_ahead, self._put, self._prefetch)
         begin = time.perf_counter()
         try:
             batch = self._ahead.take(self._timeout_seconds)
@@ -207,6 +209,11 @@ class Loader:
         """Ends the threads; the session does so where nobody else did."""
         self._closed = True
         self._stop()
+        if self._on_closing in self._session.closing:
+            self._session.closing.remove(self._on_closing)
+
+    def _on_closing(self, after_error: bool) -> None:
+        self.close()
 
     def _agree(self) -> None:
         """All nodes read one stream, and each can share out its part."""
@@ -234,11 +241,11 @@ class Loader:
             return sys.maxsize
         return -(-(self.epochs * self.order.num_samples - self._position) // self.batch_size)
 
-    def _read_ahead(self) -> Any:
+    def _read_ahead(self, stop: threading.Event) -> Any:
         """An iterator of this node's batches from here on, read by grain's threads."""
         start, steps = self._position, self._steps_left()
         data = self._grain.MapDataset.range(steps).map(
-            lambda k: self._read(start + k * self.batch_size)
+            lambda k: apart(self._read, start + k * self.batch_size, stop)
         )
         options = self._grain.ReadOptions(
             num_threads=self._workers, prefetch_buffer_size=self._workers
@@ -282,6 +289,11 @@ class Loader:
                     f"{self._prefix(position)} The transform of sample {sample} failed: "
                     f"{type(error).__name__}: {error}"
                 ) from error
+            if not jax.tree.leaves(found[-1]):
+                raise LoadingError(
+                    f"{self._prefix(position)} The transform of sample {sample} gave "
+                    f"{found[-1]!r}, no arrays. It must return the sample."
+                )
         return stacked(found)
 
     def _explained(self, position: int, indices: np.ndarray, error: Exception) -> LoadingError:

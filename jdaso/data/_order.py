@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import zlib
 
 import numpy as np
@@ -66,6 +67,8 @@ class Order:
         ):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}.")
+            object.__setattr__(self, name, operator.index(value))  # NumPy's numbers too
+        object.__setattr__(self, "shuffle", bool(self.shuffle))
         if self.shuffle:
             needs("grain", "Shuffling")
 

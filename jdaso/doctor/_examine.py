@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import socket
 import statistics
 import tempfile
@@ -19,7 +18,7 @@ from ._advice import Measured, advice
 from ._connections import with_name
 from ._findings import Finding, Line, joined, merged
 from ._launcher import Launch
-from ._machine import cores, machine, physical, write_in
+from ._machine import allowed, cores, machine, missing_folders, physical, write_in
 from ._parts import try_own
 from ._probe import Outcome, try_out
 from ._software import software
@@ -73,6 +72,7 @@ class Report:
         """For scripts."""
         return {
             "ok": self.ok,
+            "whole": self.whole,
             "ranks": self.ranks,
             "hosts": list(self.hosts),
             "findings": [line.as_json() for line in self.lines],
@@ -103,7 +103,9 @@ def _look(
     findings = [*software(own, gpus or (), wishes.needed), *machine(gpus)]
     path = None
     if wishes.checkpoints is not None:
+        made = missing_folders(wishes.checkpoints)
         finding, path = write_in(wishes.checkpoints)
+        stack.callback(_take_away, made)
         findings.append(finding)
         if path:
             stack.callback(Path(path).unlink, missing_ok=True)
@@ -112,13 +114,20 @@ def _look(
         "host": socket.gethostname(),
         "machine": _host.machine(),
         "cores": physical(cores()),
-        "all_cores": len(physical(range(os.cpu_count() or 1))),
+        "all_cores": len(physical(allowed())),
         "gpus": gpus,
         "devices": len(own.values.get("devices", {}).get("kinds", [0])),
         "file": path,
         "findings": [dataclasses.asdict(finding) for finding in findings],
     }
     return record, own
+
+
+def _take_away(folders: list[Path]) -> None:
+    """Folders that were made to try; the last rank finds them empty."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _talk(record: Mapping[str, Any], wishes: Wishes) -> Outcome:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from .. import _host
 from ._findings import Finding, numbered
 
 _LEAST_MEMORY = 1e9
@@ -42,7 +43,14 @@ def machine(gpus: list[str] | None) -> Iterator[Finding]:
     mine, all_of_them = cores(), os.cpu_count() or 1
     yield Finding("cores", f"{len(mine)} of {all_of_them} ({numbered(mine)})")
     yield from _memory()
-    yield Finding("GPUs", f"{len(gpus)}: {', '.join(gpus)}" if gpus else "none are used")
+    if said := _host.driver_trouble():
+        remedy = (
+            "Reload or mend NVIDIA's driver (a restart of the host does it after an update), or "
+            "set JAX_PLATFORMS=cpu to leave GPUs out."
+        )
+        yield Finding("GPUs", f"the driver does not work: {said}", False, remedy)
+    else:
+        yield Finding("GPUs", f"{len(gpus)}: {', '.join(gpus)}" if gpus else "none are used")
 
 
 def _memory() -> Iterator[Finding]:
@@ -52,9 +60,9 @@ def _memory() -> Iterator[Finding]:
         return
     about = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if ":" in line}
     total, free = about["MemTotal"], about.get("MemAvailable", about["MemTotal"])
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for path in _of_cgroups("memory", "memory.max", "memory.limit_in_bytes"):
         try:
-            total = min(total, int(Path(path).read_text()))
+            total = min(total, int(path.read_text()))
         except (OSError, ValueError):  # there is none, or it is "max"
             continue
     found = f"{total / 1e9:.0f} GB"
@@ -65,10 +73,49 @@ def _memory() -> Iterator[Finding]:
         yield Finding("memory", f"{found}, only {free / 1e9:.1f} GB free", False, remedy)
 
 
+def allowed() -> list[int]:
+    """The cores of this job on this machine: a batch system gives it some of them."""
+    for path in _of_cgroups("cpuset", "cpuset.cpus.effective", "cpuset.effective_cpus"):
+        try:
+            spans = [span.partition("-") for span in path.read_text().strip().split(",") if span]
+        except OSError:
+            continue
+        if spans:
+            return [k for a, _, b in spans for k in range(int(a), int(b or a) + 1)]
+    return list(range(os.cpu_count() or 1))
+
+
+def _of_cgroups(controller: str, unified: str, legacy: str) -> Iterator[Path]:
+    """A file of this process's control group and of those around it; of Linux's both versions."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for _, controllers, below in (line.split(":", 2) for line in lines if line.count(":") > 1):
+        if controllers and controller not in controllers.split(","):
+            continue
+        root, name = Path("/sys/fs/cgroup", controllers and controller), legacy
+        if not controllers:
+            name = unified
+        group = root / below.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(root):
+                yield folder / name
+
+
+def missing_folders(folder: str) -> list[Path]:
+    """Which of a folder and those around it are not there, the innermost first."""
+    path = Path(folder).absolute()
+    return [each for each in (path, *path.parents) if not each.exists()]
+
+
 def write_in(folder: str) -> tuple[Finding, str | None]:
     """Whether a file can be written there; and its path, for the other ranks to look for."""
     what, path = "checkpoint folder", None
+    found = "can be made and written" if missing_folders(folder) else "can be written"
     try:
+        if os.path.exists(folder) and not os.path.isdir(folder):
+            return Finding(what, f"{folder} is a file", False, "Name a folder."), path
         Path(folder).mkdir(parents=True, exist_ok=True)
         file, path = tempfile.mkstemp(prefix=".jdaso-doctor-", dir=folder)
         with os.fdopen(file, "w") as written:
@@ -86,4 +133,4 @@ def write_in(folder: str) -> tuple[Finding, str | None]:
     if free < _LEAST_DISK:
         remedy = "Free space there, or choose another folder."
         return Finding(what, f"{folder}: {free / 1e9:.1f} GB free", False, remedy), path
-    return Finding(what, f"{folder} can be written"), path
+    return Finding(what, f"{folder} {found}"), path

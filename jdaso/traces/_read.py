@@ -104,14 +104,26 @@ def read(folder: str | Path) -> Trace:
     if len(runs) > 1:
         raise TraceError(
             f"The files in {folder} are of {len(runs)} different runs. Give each run a folder of "
-            "its own."
+            f"its own; here take away the older, which {_older(paths, found)}."
         )
     nodes = sorted((node for _, node in found), key=lambda node: node.node)
     return Trace(tuple(nodes), *runs.pop())
 
 
+def _older(paths: list[Path], found: list[tuple[Row, NodeTrace]]) -> str:
+    newest = max(about["unix_seconds"] for about, _ in found)
+    names = [p.name for p, (a, _) in zip(paths, found, strict=True) if a["unix_seconds"] < newest]
+    return f"are {', '.join(names)}" if len(names) > 1 else f"is {names[0]}"
+
+
 def _read_node(path: Path) -> tuple[Row, NodeTrace]:
-    rows = list(rows_of(path))
+    try:
+        return _node_of(path, list(rows_of(path)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise TraceError(f"{path} has a row that jdaso did not write: {error!r}.") from error
+
+
+def _node_of(path: Path, rows: list[Row]) -> tuple[Row, NodeTrace]:
     named = {row["name"]: row["args"] for row in rows if row["ph"] == "M"}
     about = named.get(ABOUT)
     if about is None:
