@@ -76,6 +76,11 @@ class Node:
         own = {"step", "seconds", "sync_every", "delay", *TOTALS}
         return [name for name in self.columns if name not in own]
 
+    @property
+    def steps(self) -> int:
+        """Completed updates."""
+        return int(self.columns["step"].max(initial=0))
+
     def column(self, name: str) -> Float64[np.ndarray, " steps"]:
         """A column; one that no row has is all NaN."""
         return self.columns.get(name, np.full(len(self.phases), np.nan))
@@ -109,7 +114,7 @@ class Run:
     @property
     def steps(self) -> int:
         """Completed updates of the node that came farthest."""
-        return int(max(node.columns["step"].max(initial=0) for node in self.nodes))
+        return max(node.steps for node in self.nodes)
 
 
 def read_run(folder: str | Path) -> Run:

@@ -56,7 +56,7 @@ def nodes_table(run: Run) -> Element:
                 str(node.header.get("host", "")),
                 str(len(devices)),
                 str(node.starts),
-                f"{node.last('step'):.0f}",
+                str(node.steps),
                 f"{node.totals['seconds']:.1f}",
                 f"{node.totals['exchanges']:.0f}",
                 f"{node.totals['blocking_means']:.0f}",

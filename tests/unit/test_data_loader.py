@@ -219,6 +219,43 @@ def test_closing_ends_the_threads(session):
     assert not own()
 
 
+HANGS = """
+import threading, numpy as np, jdaso
+from jdaso.data import Arrays, Loader
+
+class Hangs(Arrays):
+    def rows(self, indices):
+        return threading.Event().wait()
+
+with jdaso.Session() as session:
+    next(Loader(Hangs(np.arange(8)), 4, session, timeout_seconds=0.5))
+"""
+
+
+def test_a_read_that_hangs_keeps_no_process_alive():
+    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "No batch came within 0.5 s" in done.stderr
+
+
+def test_a_transform_that_returns_nothing_is_named(session):
+    loader = Loader(np.arange(8), 4, session, transform=lambda sample, random: None)
+    with pytest.raises(LoadingError, match="gave None, no arrays. It must return the sample"):
+        next(loader)
+    loader.close()
+
+
+def test_loaders_that_are_closed_are_let_go(session):
+    before = len(session.closing)
+    for _ in range(3):
+        Loader(np.arange(8), 4, session).close()
+    assert len(session.closing) == before
+
+
+def test_numbers_of_numpy_are_the_same_order():
+    order = Order(np.int64(10), seed=np.int64(0), shuffle=np.True_)
+    assert order.fingerprint == Order(10).fingerprint
+
+
 def test_what_has_only_items_is_a_source(session):
     items = [{"x": np.full(3, k), "y": k} for k in range(5)]
     batch = next(Loader(items, 5, session, shuffle=False))

@@ -278,6 +278,29 @@ def test_the_middle_of_an_image_is_taken(tmp_path):
     assert ImageFolder(tmp_path, 10, mode="L").rows(np.array([0]))["image"].min() > 200
 
 
+def test_images_of_more_than_8_bits_and_hidden_folders(tmp_path):
+    for name in ("deep", ".checkpoints"):
+        (tmp_path / name).mkdir()
+        Image.fromarray(np.full((8, 8), 5000, np.uint16)).save(tmp_path / name / "0.png")
+    source = ImageFolder(tmp_path, size=8)
+    assert source.classes == ["deep"] and len(source) == 1
+    with pytest.raises(LoadingError, match="deep/0.png .* more than 8 bits"):
+        source.rows(np.array([0]))
+
+
+def test_hdf5_that_links_to_another_file(tmp_path):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["y"] = np.arange(100, 120)
+    with h5py.File(tmp_path / "main.h5", "w") as file:
+        file["x"] = np.arange(20)
+        file["linked"] = h5py.ExternalLink("other.h5", "/y")
+    found = HDF5(tmp_path / "main.h5", ["x", "linked"]).rows(np.array([3, 7]))
+    assert {name: x.tolist() for name, x in found.items()} == {
+        "x": [3, 7],
+        "linked": [103, 107],
+    }
+
+
 def test_a_folder_without_images(tmp_path):
     with pytest.raises(ValueError, match="has no images in folders of their classes"):
         ImageFolder(tmp_path, size=32)

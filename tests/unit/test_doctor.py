@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,17 @@ from hypothesis import strategies as st
 
 from jdaso import _host
 from jdaso.cli import main
-from jdaso.doctor import _advice, _connections, _findings, _probe, _software, _talk, _together
+from jdaso.doctor import (
+    _advice,
+    _connections,
+    _examine,
+    _findings,
+    _machine,
+    _probe,
+    _software,
+    _talk,
+    _together,
+)
 from jdaso.doctor._findings import Finding, Line
 
 
@@ -249,3 +260,60 @@ def test_advice_is_told_with_the_settings_and_a_failure_with_its_reason():
 def test_a_limit_of_nothing_is_refused(capsys):
     assert main(["doctor", "--limit-seconds", "0"]) == 2
     assert "--limit-seconds must be above 0, got 0" in capsys.readouterr().err
+
+
+def test_cores_are_no_hardware_threads(monkeypatch):
+    siblings = {0: "0,64", 64: "0,64", 1: "1,65", 65: "1,65"}
+    plain = Path.read_text
+
+    def text(path, *given):
+        if path.name == "thread_siblings_list":
+            return siblings[int(path.parts[5].removeprefix("cpu"))]
+        return plain(path, *given)
+
+    monkeypatch.setattr(Path, "read_text", text)
+    assert _machine.physical([0, 64, 1, 65]) == [0, 1]
+
+
+def test_a_driver_that_does_not_work_is_trouble(monkeypatch, tmp_path):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho Driver/library version mismatch\nexit 18\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setattr(_host, "_DRIVER_DEVICE", tmp_path)
+    found = next(x for x in _machine.machine(None) if x.what == "GPUs")
+    assert not found.ok and "version mismatch" in found.found and "driver" in found.remedy
+
+
+def test_the_limits_of_a_job_are_those_of_its_control_group(monkeypatch):
+    files = {
+        "/proc/self/cgroup": "0::/slurm/job_7",
+        "/sys/fs/cgroup/slurm/job_7/memory.max": "max",
+        "/sys/fs/cgroup/slurm/memory.max": "3000000000",
+        "/sys/fs/cgroup/slurm/job_7/cpuset.cpus.effective": "2-3,8",
+        "/proc/meminfo": "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n",
+    }
+
+    def text(path, *given):
+        if str(path) in files:
+            return files[str(path)]
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", text)
+    assert _machine.allowed() == [2, 3, 8]
+    (memory,) = _machine._memory()
+    assert memory.found == "3 GB"
+
+
+def test_a_folder_that_was_made_to_try_is_taken_away(tmp_path):
+    folder = tmp_path / "a" / "b"
+    made = _machine.missing_folders(str(folder))
+    finding, path = _machine.write_in(str(folder))
+    assert finding.ok and "can be made" in finding.found
+    Path(path).unlink()
+    _examine._take_away(made)
+    assert not (tmp_path / "a").exists() and tmp_path.exists()
+    (tmp_path / "file").write_text("")
+    finding, _ = _machine.write_in(str(tmp_path / "file"))
+    assert not finding.ok and "is a file" in finding.found

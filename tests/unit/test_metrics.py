@@ -225,3 +225,18 @@ def test_tensorboard_that_is_missing_says_what_to_install(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with jdaso.Session() as session, pytest.raises(ImportError, match=r"jdaso\[metrics\]"):
         Recorder(tmp_path, session, tensorboard=True)
+
+
+def test_numbers_of_numpy_in_events_and_settings(tmp_path):
+    settings = {"rate": np.float32(0.1), "sizes": [np.int64(3)]}
+    with (
+        jdaso.Session() as session,
+        Recorder(tmp_path, session, settings=settings) as recorder,
+    ):
+        for n in np.arange(2):
+            session.timeline.record("step", n, 0.0)
+            recorder.step(n + 1, loss=1.0, overflow=bool(n))
+    assert [row["overflow"] for row in rows_in(tmp_path, kind="step")] == [0, 1]
+    assert rows_in(tmp_path, kind="events") and rows_in(tmp_path, kind="end")
+    (header,) = rows_in(tmp_path, kind="run")
+    assert header["settings"]["sizes"] == [3]

@@ -238,3 +238,25 @@ def test_log_ticks_are_round_within_the_range_and_few(low, ratio):
 def test_a_loss_that_falls_far_is_drawn_on_a_log_scale(losses, log, tmp_path):
     rows = [header(0), *(step(n, loss=loss) for n, loss in enumerate(losses, 1))]
     assert ("loss, log scale" in make_page([read_run(write_run(tmp_path, [rows]))])) == log
+
+
+def test_nodes_that_came_later_and_nodes_that_left(tmp_path):
+    """Node 1 came at the second start; at the third, from step 3, it was not there."""
+    first = [header(0, time=100.0), *(step(n, loss=1.0) for n in (1, 2))]
+    second = [header(k, time=200.0, num_nodes=2) for k in (0, 1)]
+    third = [header(0, time=300.0), *(step(n, loss=3.0) for n in (3, 4))]
+    both = [step(n, loss=1.0 + k) for n in (3, 4) for k in (0, 1)]
+    nodes = [[*first, second[0], *both[::2], *third], [second[1], *both[1::2]]]
+    run = read_run(write_run(tmp_path, nodes))
+    assert [node.columns["step"].tolist() for node in run.nodes] == [[1, 2, 3, 4], []]
+    assert run.nodes[1].ended and run.steps == 4
+    loss = over_nodes(run, ("loss",))["loss"]
+    np.testing.assert_array_equal(loss, [1, 1, 3, 3])
+    assert "200.4" in make_page([run])
+
+
+def test_a_node_that_has_no_row_yet(tmp_path, capsys):
+    folder = write_run(tmp_path / "run", [[header(0)], [header(1), step(1, loss=2.0)]])
+    assert main(["report", str(folder), "-o", str(tmp_path / "page.html")]) == 0
+    assert "2 nodes, 1 step" in capsys.readouterr().out
+    assert "nan" not in (tmp_path / "page.html").read_text().split("<h2>Loss")[0].lower()

@@ -211,12 +211,36 @@ def test_a_trace_of_an_earlier_run_is_kept(tmp_path):
     assert '"step":1' in (tmp_path / "trace-00000.json.old").read_text()
 
 
+def test_in_nanoseconds_no_bar_crosses_another():
+    """As a file holds them: bars that touch, on a clock that is no whole number of them off."""
+    ends = np.cumsum(np.random.default_rng(0).uniform(1e-7, 1e-3, 400)).tolist()
+    events = [Event("step", 0, a, b, "steps") for a, b in zip(ends, ends[1:], strict=False)]
+    made = Rows(0, lambda seconds: 1e6 * seconds + 1e9 / 7)
+    rows = [row for event in events for row in made.of(event) if row["ph"] == "X"]
+    again = list(untangled(event_of(row, lambda us: 1e-6 * us) for row in rows))
+    assert {event.lane for event in again} == {"steps"}
+    merged = Rows(0, lambda seconds: 1e6 * seconds)
+    rows = [row for event in again for row in merged.of(event) if row["ph"] == "X"]
+    spans = [(round(1e3 * row["ts"]), round(1e3 * row["dur"])) for row in rows]
+    assert all(a + x <= b for (a, x), (b, _) in zip(spans, spans[1:], strict=False))
+
+
+def test_files_of_more_nodes_are_put_aside_and_a_foreign_row_is_named(tmp_path):
+    (tmp_path / "trace-00003.json").write_text("[\n")
+    recorder(tmp_path).close(failed=False)
+    assert [path.name for path in tmp_path.glob("trace-*.json")] == ["trace-00000.json"]
+    with (tmp_path / "trace-00000.json").open("a") as file:
+        file.write('{"ph":"X"}\n')
+    with pytest.raises(TraceError, match="trace-00000.json has a row that jdaso did not write"):
+        read(tmp_path)
+
+
 def test_files_of_two_runs_are_told_apart(tmp_path):
     for node in (0, 1):
         about = {"node": node, "num_nodes": 2, "host": "h", "unix_seconds": node}
         row = Rows(node, float).named("jdaso", **about)
         (tmp_path / f"trace-{node:05d}.json").write_text(f"[\n{json.dumps(row)},\n")
-    with pytest.raises(TraceError, match="2 different runs"):
+    with pytest.raises(TraceError, match="2 different runs.* older, which is trace-00000.json"):
         read(tmp_path)
 
 
