@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 from ._stretches import Stretches
 
@@ -135,7 +136,7 @@ class Timeline:
     def record(
         self,
         name: str,
-        step: int,
+        step: SupportsIndex,
         begin_seconds: float,
         *,
         lane: str = "steps",
@@ -148,7 +149,8 @@ class Timeline:
         A training loop that records its steps as "step" has them drawn beside the exchanges
         (`jdaso.plots.plot_timeline`).
         """
-        event = Event(name, step, begin_seconds, time.perf_counter(), lane, chunk, size_bytes, of)
+        end, number = time.perf_counter(), operator.index(step)  # NumPy's and JAX's numbers too
+        event = Event(name, number, begin_seconds, end, lane, chunk, size_bytes, of)
         self._keep(event)
         return event.seconds
 

@@ -39,7 +39,7 @@ IN_TURN = {
     "test_failures.py": "launches",
     "test_mpi_suites.py": "suites",
     "test_cluster.py": "launches",
-    "test_doctor.py": "doctor",
+    "test_doctor.py": "launches",
 }
 
 
