@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +89,7 @@ class Recorder:
         session.observers.append(self._note)
         session.closing.append(lambda after_error: self._close(1.0 if after_error else None))
 
-    def step(self, step: int, opt_state: PyTree = None, **scalars: Any) -> None:
+    def step(self, step: SupportsIndex, opt_state: PyTree = None, **scalars: Any) -> None:
         """Call it after each update. It does not wait for the device.
 
         Args:
