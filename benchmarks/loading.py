@@ -22,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import _report
 import numpy as np
 
 KINDS = ("npy", "HDF5, contiguous", "HDF5, chunks", "HDF5, gzip")
@@ -113,7 +114,7 @@ def train(path: str, kind: str, compute: str, step_ms: float, limit: int) -> Non
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--quick", action="store_true", help="a file of 256 MB, not above the limit: does it run?"
+        "--quick", action="store_true", help="256 MB, not above the limit: does it run?"
     )
     parser.add_argument("--folder", default=None, help="where the files are written")
     parser.add_argument("--limit", type=int, default=512, help="MB that the process may allocate")
@@ -124,17 +125,15 @@ def main() -> int:
     if given.train:
         train(*given.train, given.step_ms, given.limit)
         return 0
-    megabytes = 4 * (64 if given.quick else given.limit)
-    rows = megabytes * 2**20 // ROW_BYTES
-    print(f"Files of {megabytes} MB, {rows} rows of {ROW_BYTES} bytes; limit {given.limit} MB\n")
-    print("| file | step | ms | lost | waited ms a step | MB then, at the end | MB per GB | peak |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    good = True
-    for kind in KINDS:
+    megabytes, kinds, computes = 4 * given.limit, KINDS, given.steps
+    if given.quick:
+        megabytes, kinds, computes = 256, ("npy", "HDF5, chunks"), ["paced"]
+    rows, found = megabytes * 2**20 // ROW_BYTES, []
+    for kind in kinds:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             path = Path(folder) / "data"
             write(path, kind, rows)
-            for compute in given.steps:
+            for compute in computes:
                 command = [sys.executable, __file__, "--train", str(path), kind, compute]
                 command += ["--step-ms", str(given.step_ms), "--limit", str(given.limit)]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
@@ -142,14 +141,11 @@ def main() -> int:
                     print(done.stderr)
                     return 1
                 said = json.loads(done.stdout.splitlines()[-1])
-                print(
-                    f"| {kind} | {compute} | {said['step_ms']:.1f} | {said['lost']:.1%} | "
-                    f"{said['waited_ms']:.2f} | {said['used'][0]}, {said['used'][1]} | "
-                    f"{said['slope']:.1f} | {said['peak']} |",
-                    flush=True,
-                )
-                good &= compute == "real" or said["lost"] < MARK
-    return 0 if good else 1
+                found.append({"file": kind, "step": compute, **said})
+    settings = {"file MB": megabytes, "limit MB": given.limit, "row bytes": ROW_BYTES}
+    _report.report("loading", found, **settings)
+    judged = [] if given.quick else [row for row in found if row["step"] == "paced"]
+    return 0 if all(row["lost"] < MARK for row in judged) else 1
 
 
 if __name__ == "__main__":
