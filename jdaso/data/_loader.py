@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 import jax
 import numpy as np
@@ -89,7 +90,7 @@ class Loader:
         batch_size: int,
         session: Session,
         *,
-        seed: int = 0,
+        seed: SupportsIndex = 0,
         epochs: int | None = None,
         shuffle: bool = True,
         shuffle_block: int = 1,
@@ -102,7 +103,7 @@ class Loader:
     ):
         self._grain = needs("grain", "Loader")
         self._source = as_source(source)
-        self.order = Order(len(self._source), seed, shuffle, shuffle_block)
+        self.order = Order(len(self._source), operator.index(seed), shuffle, shuffle_block)
         for name, value, least in (
             ("epochs", 1 if epochs is None else epochs, 1),
             ("workers", workers, 1),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 import zlib
 
 import numpy as np
@@ -67,8 +66,6 @@ class Order:
         ):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}.")
-            object.__setattr__(self, name, operator.index(value))  # NumPy's numbers too
-        object.__setattr__(self, "shuffle", bool(self.shuffle))
         if self.shuffle:
             needs("grain", "Shuffling")
 

@@ -251,9 +251,10 @@ def test_loaders_that_are_closed_are_let_go(session):
     assert len(session.closing) == before
 
 
-def test_numbers_of_numpy_are_the_same_order():
-    order = Order(np.int64(10), seed=np.int64(0), shuffle=np.True_)
-    assert order.fingerprint == Order(10).fingerprint
+def test_a_seed_of_numpy_is_the_same_seed(session):
+    loader = Loader(np.arange(10), 5, session, seed=np.int64(3))
+    assert loader.order.fingerprint == Order(10, seed=3).fingerprint
+    loader.close()
 
 
 def test_what_has_only_items_is_a_source(session):
