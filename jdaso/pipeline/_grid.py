@@ -117,7 +117,7 @@ class Grid:
             timeout_seconds=session.timeout_seconds,
             share_gpus=True,
         )
-        inner.timeline = session.timeline  # its exchanges are this node's
+        inner.timeline.sink = session.timeline.sink  # its exchanges are in the same trace
         session.of_replicas[self.partitions] = inner
 
         def close(after_error: bool) -> None:
