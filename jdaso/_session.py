@@ -272,8 +272,12 @@ class Session:
 
     @property
     def stats(self) -> Stats:
-        """Running totals of this node: exchanges, bytes, seconds, share hidden."""
-        return self.timeline.stats
+        """Running totals of this node: exchanges, bytes, seconds, share hidden.
+
+        Those between replicas of a pipeline's partition are in them.
+        """
+        inner = (session.timeline.stats for session in self.of_replicas.values())
+        return Stats(*map(sum, zip(self.timeline.stats, *inner, strict=True)))
 
     def note(self, kind: str, step: int | None, text: str = "") -> None:
         """Tells who records the run of a "checkpoint" or a "fault", before this returns."""
