@@ -125,6 +125,15 @@ def test_a_run_that_was_made_anew_leaves_the_older_one_out(tmp_path, capsys):
     assert "older run in the folder is left out" in capsys.readouterr().out
 
 
+def test_a_run_that_died_and_began_again_with_its_first_step_is_one_run(tmp_path):
+    first = [header(0, time=100.0), step(1), step(2)]
+    second = [header(0, time=150.0), step(1), step(2), step(3)]
+    run = read_run(write_run(tmp_path, [first + second]))
+    (node,) = run.nodes
+    assert node.starts == 2 and not run.older
+    assert node.columns["seconds"].tolist() == [50.1, 50.2, 50.3]  # the time lost is in it
+
+
 def test_means_over_nodes_are_over_those_that_have_the_step(tmp_path):
     nodes = [
         [header(0), step(1, loss=1.0), step(2, loss=3.0)],
