@@ -18,8 +18,7 @@ def test_a_killed_and_restarted_run_is_one_run_in_the_report(tmp_path):
     assert first.returncode != 0, first.stdout
     second = mpirun(2, [PROGRAM, tmp_path], env=drill, quick_compiling=True)
     assert second.returncode == 0, second.stdout
-    lines = [line for line in second.stdout.splitlines() if line[:2] in ("0 ", "1 ")]
-    told = {int(line[0]): json.loads(line[2:]) for line in lines}
+    told = {node: json.loads((tmp_path / f"told-{node}.json").read_text()) for node in (0, 1)}
 
     run = read_run(tmp_path / "run")
     assert [node.node for node in run.nodes] == [0, 1]
@@ -43,4 +42,4 @@ def test_a_killed_and_restarted_run_is_one_run_in_the_report(tmp_path):
     assert main(["report", str(tmp_path / "run"), "-o", str(page)]) == 0
     text = page.read_text()
     assert "kill on purpose at 15" in text and "A cycle: run" in text
-    assert f"{run.nodes[1].last('bytes_sent'):,.0f}" in text
+    assert f"{run.nodes[1].totals['bytes_sent']:,.0f}" in text
