@@ -16,6 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from ._host import speak_out
+
 if TYPE_CHECKING:
     from ._lookout import Lookout
     from ._session import Session
@@ -107,10 +109,10 @@ def _end() -> None:
             _leave_mpi()
         return
     lookouts = [session.control.lookout for session in (*_open, *_failed)]
-    last_words = [sys.stdout.flush, sys.stderr.flush, *(lookout.end for lookout in lookouts)]
-    for say in last_words:
-        with contextlib.suppress(Exception):  # a closed stream, or an MPI that was ended
-            say()
+    speak_out()
+    for lookout in lookouts:
+        with contextlib.suppress(Exception):  # MPI was ended
+            lookout.end()
     limit = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < limit:  # without a look-out nobody can tell us when they are ready
         if lookouts and all(_may_end(lookout) for lookout in lookouts):

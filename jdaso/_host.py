@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
 import logging
 import os
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 log = logging.getLogger("jdaso")
 
+_READ_SECONDS = 2.0
 _DRIVER_DEVICE = Path("/dev/nvidiactl")
 _GPU_NAME = re.compile(r"\d+$|GPU-|MIG-")
 
@@ -26,6 +32,32 @@ only Open MPI's mpirun sets the first."""
 def launched_ranks() -> int:
     """How many ranks a launcher says it started; 1 where there is none."""
     return next((int(os.environ[name]) for name in LAUNCHED if os.environ.get(name)), 1)
+
+
+def speak_out() -> None:
+    """Has the launcher read all that this process printed, before the job is ended.
+
+    What still lies in a rank's pipes when a rank ends the job is discarded: last words were lost on
+    a busy machine. Waits 2 seconds at most. What the launcher reads by a terminal or a file is not
+    waited for.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed, or replaced by something else
+            stream.flush()
+    limit = time.monotonic() + _READ_SECONDS
+    while any(map(_unread_bytes, (1, 2))) and time.monotonic() < limit:
+        time.sleep(0.01)
+
+
+def _unread_bytes(descriptor: int) -> int:
+    """How much was written into a pipe and not read yet; 0 for what is no pipe."""
+    try:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return 0
+        count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+    except OSError:  # closed, or a system that cannot tell
+        return 0
+    return int.from_bytes(count, sys.byteorder)
 
 
 def started_as(verb: str) -> bool:

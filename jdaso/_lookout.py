@@ -18,6 +18,7 @@ from typing import Any
 
 from ._group import survives_deaths
 from ._heartbeat import CALLS, STARTED, Heartbeats
+from ._host import speak_out
 from ._stopping import Stopping
 from ._topology import Topology, poll
 from ._types import NodeError
@@ -370,6 +371,7 @@ class Lookout:
         from mpi4py import MPI
 
         log.critical("%s %s The job is ended.", self.topology.prefix(wait.step), why)
+        speak_out()
         time.sleep(_LOOK_SECONDS * 5)  # the others say what they know
         MPI.COMM_WORLD.Abort(1)
 

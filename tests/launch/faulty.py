@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -48,6 +49,13 @@ def act(session, step):
         if what == "thread":
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
                 pool.submit(jdaso.mean, jnp.ones(2), session).result()
+
+
+def put_to_sleep(pid, seconds):
+    """A busy machine leaves a process without a core."""
+    null = subprocess.DEVNULL
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {pid}"], stdout=null, stderr=null)
+    os.kill(pid, signal.SIGSTOP)
 
 
 def parameters(odd):
@@ -175,6 +183,8 @@ if __name__ == "__main__":
             time.sleep(2)  # what the program says of its error comes late
         text = next((x for x in str(error).splitlines()[::-1] if "[node" in x), str(error))
         seconds = time.monotonic() - CLOCK["begin"]
+        if os.environ.get("LAUNCHER_SLEEPS") == str(rank):
+            put_to_sleep(os.getppid(), seconds=1.0)
         # In one piece: the ranks share a terminal, and print writes the end of a line by itself.
         sys.stdout.write(f"{rank} {seconds:.1f} {type(error).__name__} {text}\n")
         sys.stdout.flush()

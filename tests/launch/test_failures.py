@@ -177,6 +177,14 @@ def test_a_session_belongs_to_one_thread():
     assert "node 1" in told[0][1], "the other node hears of it"
 
 
+def test_last_words_outlive_a_launcher_without_a_core():
+    """MPICH's discards what still lies in a rank's pipes when a rank ends the job."""
+    for _ in range(3):
+        told = errors(launch("thread", LAUNCHER_SLEEPS="0"))
+        assert "A session belongs to the thread that made it" in told[1][1]
+        assert "node 1" in told[0][1]
+
+
 def test_mpi_must_allow_calls_from_threads():
     told = errors(launch("level", MPI4PY_RC_THREAD_LEVEL="serialized"))
     assert set(told) == {0, 1}

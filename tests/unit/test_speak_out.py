@@ -1,0 +1,59 @@
+"""`speak_out`: nothing that a process printed is left in the launcher's pipes."""
+
+import os
+import subprocess
+import sys
+import time
+
+from jdaso import _host
+
+PROGRAM = """
+import sys, time
+from jdaso._host import speak_out
+begin = time.monotonic()
+sys.stdout.write("last words\\n")  # lies in Python's own buffer
+speak_out()
+open(sys.argv[1], "w").write(str(time.monotonic() - begin))
+"""
+
+
+def start(told, stdout, program=PROGRAM):
+    return subprocess.Popen([sys.executable, "-c", program, told], stdout=stdout)
+
+
+def test_waits_until_the_pipe_is_read(tmp_path):
+    told = tmp_path / "seconds"
+    read_end, write_end = os.pipe()
+    with start(told, write_end) as process:
+        os.close(write_end)
+        assert os.read(read_end, 1) == b"l"  # from here on it waits
+        time.sleep(0.5)
+        assert not told.exists()
+        assert os.read(read_end, 100) == b"ast words\n"
+        assert process.wait(30) == 0
+    os.close(read_end)
+    assert float(told.read_text()) >= 0.5
+
+
+def test_waits_no_longer_than_its_limit(tmp_path):
+    told = tmp_path / "seconds"
+    with start(told, subprocess.PIPE) as process:
+        assert process.wait(30) == 0
+        assert process.stdout.read() == b"last words\n"
+    assert float(told.read_text()) >= _host._READ_SECONDS
+
+
+def test_does_not_wait_for_files(tmp_path):
+    told, output = tmp_path / "seconds", tmp_path / "output"
+    with output.open("w") as file, start(told, file) as process:
+        assert process.wait(30) == 0
+    assert output.read_text() == "last words\n"
+    assert float(told.read_text()) < _host._READ_SECONDS
+
+
+def test_closed_streams_are_no_error(tmp_path):
+    told = tmp_path / "seconds"
+    program = PROGRAM.replace("speak_out()", "sys.stdout.close()\nspeak_out()")
+    with start(told, subprocess.DEVNULL, program) as process:
+        assert process.wait(30) == 0
+    assert float(told.read_text()) < _host._READ_SECONDS
