@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -97,14 +98,15 @@ def train(path: str, kind: str, compute: str, step_ms: float, limit: int) -> Non
             used.append(status_megabytes("VmRSS"))
         gigabytes = ROUND * BATCH * ROW_BYTES / 2**30
         late = len(used) // 4
-        slope = np.polyfit(np.arange(len(used) - late) * gigabytes, used[late:], 1)[0]
+        read = [k * gigabytes for k in range(len(used) - late)]
+        slope = statistics.linear_regression(read, used[late:]).slope  # LAPACK wants memory
         ratios = np.array(seconds["loaded"]) / np.array(seconds["held"])
         said = {
             "step_ms": 1000 * float(np.median(seconds["held"])) / ROUND,
             "lost": float(np.median(ratios)) - 1,
             "rounds": len(ratios),
             "waited_ms": 1000 * loader.waited_seconds / (len(ratios) * ROUND),
-            "slope": float(slope),
+            "slope": slope,
             "used": [round(x) for x in (used[late], used[-1])],
             "peak": round(status_megabytes("VmHWM")),
         }
