@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ._batches import Batches
 from ._group import survives_deaths
 from ._heartbeat import CALLS, STARTED, Heartbeats
 from ._host import speak_out
@@ -26,10 +27,10 @@ from ._watchdog import Patience, Wait
 
 log = logging.getLogger("jdaso")
 
-_FAILED, _FOLLOWED, _LEFT, _ENDED, _BEAT, _WHERE, _PLACE, _STOPPING = range(1, 9)
+_FAILED, _FOLLOWED, _LEFT, _ENDED, _BEAT, _WHERE, _PLACE, _BATCHES, _STOPPING = range(1, 10)
 """Tags of messages: a node failed; it failed because another did; it ended its session; its program
 has ended after a failure, and has nothing more to say; a heartbeat; a node asks where another one's
-program is; where it is; and from there on those of `Stopping`."""
+program is; where it is; its data ended; and from there on those of `Stopping`."""
 
 _GRACE_SECONDS = 5.0
 """How long a node goes on waiting after another one left: its last messages may be on the way."""
@@ -60,6 +61,7 @@ class Lookout:
         heartbeats: what each node last said of itself.
         patience: how long waits take.
         stopping: how all nodes agree to stop.
+        batches: whose data ended when.
         places: where the programs of nodes are that were asked.
         waits: which of them wait for others themselves.
         waiting: what this node's program waits for, and when it last looked around meanwhile.
@@ -74,6 +76,7 @@ class Lookout:
         self.heartbeats = Heartbeats(topology.node, topology.num_nodes)
         self.patience = Patience(timeout_seconds)
         self.stopping = Stopping(topology.node, topology.num_nodes, self._send_stopping)
+        self.batches = Batches(lambda message: self._sound(_BATCHES, message))
         self.places: dict[int, str] = {}
         self.waits: set[int] = set()
         self.waiting: tuple[float, str] = (-math.inf, "")
@@ -107,6 +110,8 @@ class Lookout:
         """
         if self.failure is not None:
             return self.failure
+        if (why := self.batches.why_in_vain(what)) is not None:
+            return why
         if waited_seconds <= _GRACE_SECONDS:
             return None
         if self.failed:
@@ -158,11 +163,11 @@ class Lookout:
 
     def fail(self, text: str) -> None:
         """Tells all others that this node has failed; does not wait for them."""
-        self._sound(_FAILED if self.failure is None else _FOLLOWED, text)
+        self._sound(_FAILED if self.failure is None else _FOLLOWED, text.encode())
 
     def end(self) -> None:
         """Tells all others that this node's program has ended after a failure."""
-        self._sound(_ENDED, "")
+        self._sound(_ENDED, b"")
 
     def all_failed(self) -> bool:
         """Whether all other nodes have failed too."""
@@ -205,7 +210,7 @@ class Lookout:
         if ended or failed or self._comm is None:
             return False
         self.stop()
-        self._sound(_LEFT, "")
+        self._sound(_LEFT, b"")
 
         def parted() -> bool:
             self._listen()
@@ -229,9 +234,9 @@ class Lookout:
             self._stop.set()
             self._thread.join(timeout=2.0)
 
-    def _sound(self, tag: int, text: str) -> None:
+    def _sound(self, tag: int, message: bytes) -> None:
         for node in range(self.topology.num_nodes):
-            self._send(node, tag, text.encode()[:8192])
+            self._send(node, tag, message[:8192])
 
     def _send(self, node: int, tag: int, payload: bytes) -> None:
         if self._comm is not None and node not in {self.topology.node, *self.dead}:
@@ -327,6 +332,9 @@ class Lookout:
                 continue
             if tag == _PLACE:
                 self._take_place(source, payload.decode(errors="replace"))
+                continue
+            if tag == _BATCHES:
+                self.batches.take(source, bytes(payload))
                 continue
             if tag >= _STOPPING:
                 self.stopping.take(source, tag - _STOPPING, int(payload))

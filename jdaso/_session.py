@@ -168,6 +168,7 @@ class Session:
         self.programs: dict[Any, Callable[..., Any]] = {}  # compiled means
         self._warned = False
         self._reported: Exception | None = None
+        self.last_words = "its session was closed after an error"  # see `fail`
         self.reach: Callable[[str], None] = lambda point: None  # for faults on purpose
         self.closing: list[Callable[[bool], None]] = []  # told whether it is after an error
         self.observers: list[Callable[[str, int | None, str], None]] = []  # see `note`
@@ -389,6 +390,7 @@ class Session:
 
     def fail(self, text: str) -> None:
         """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""
+        self.last_words = text
         if not self.control.alone and not self.closed:
             if self.control.lookout.failure is None:
                 say_failed()

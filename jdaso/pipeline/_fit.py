@@ -117,7 +117,7 @@ def fit(
         ValueError: the strategy does not fit the nodes; a setting is out of its range; the batch or
             the loss cannot be cut.
         TypeError: the loss is no floating-point scalar, or a parameter not of such numbers.
-        NodeError: something is wrong with, or between, the nodes.
+        NodeError: something is wrong with, or between, the nodes, as unequal numbers of batches.
         CheckpointError: the folder cannot be used.
         Stopped: the run was told to stop, and is saved.
 
@@ -141,8 +141,10 @@ def fit(
         num_microbatches = 1
     fits = {"optimizer": optimizer, "schedule": schedule, "remat": remat, "session": session}
     pipeline = position = checkpoints = None
-    begin = 0
+    begin = made = 0
     losses: list[np.ndarray] = []
+    batches = session.control.lookout.batches
+    batches.begin_loop()
     numbered = enumerate(data)
     while (numbered_batch := next(numbered, None)) is not None:
         number, batch = numbered_batch
@@ -181,14 +183,17 @@ def fit(
         if number < begin:
             continue
         assert position is not None
+        batches.begin_step(number)
         since = time.perf_counter()
         position, result = pipeline.step(position, batch)
         session.timeline.record("step", number, since)
         losses.append(result.loss)
+        made = number + 1
         if on_step is not None:
             on_step(number, result, pipeline, position)
         if checkpoints is not None:
-            checkpoints.after(number + 1, position)
+            checkpoints.after(made, position)
+    batches.end_loop(made)
     if pipeline is None or position is None:
         raise ValueError("data gave no batch. Give fit an iterable of batches, one a step.")
     session.agree("end a fit", [("the number of batches", str(len(losses)))])

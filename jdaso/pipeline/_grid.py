@@ -117,12 +117,13 @@ class Grid:
             timeout_seconds=session.timeout_seconds,
             share_gpus=True,
         )
+        inner.control.lookout.batches = session.control.lookout.batches  # of all nodes
         inner.timeline.sink = session.timeline.sink  # its exchanges are in the same trace
         session.of_replicas[self.partitions] = inner
 
         def close(after_error: bool) -> None:
             if after_error:
-                inner.fail("another part of this node's program failed")
+                inner.fail(session.last_words)
                 inner._close(after_error=True)
             else:
                 inner.close()

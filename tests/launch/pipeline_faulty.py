@@ -36,6 +36,8 @@ EVERYONES = {
     "auto_never": {"num_partitions": "auto", "strategy": "hybrid"},
     "auto": {"num_partitions": "auto", "strategy": "hybrid"},
     "evaluation": {"strategy": "hybrid", "num_partitions": 1},
+    "short_data": {"strategy": "data"},
+    "short_replica": {"strategy": "hybrid", "num_partitions": 2},
     "stuck_replica": {"strategy": "hybrid", "num_partitions": 2},
 }
 
@@ -64,7 +66,7 @@ def batches(node):
                 os.kill(os.getpid(), signal.SIGKILL)
             if CASE == "stuck":
                 time.sleep(90)
-            if CASE == "short":
+            if CASE.startswith("short"):
                 return
         random = np.random.default_rng(step)
         x, y = random.standard_normal((2, 12, WIDTH)).astype(np.float32)

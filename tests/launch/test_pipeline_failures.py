@@ -8,6 +8,7 @@ from _launcher import mpirun
 
 SCRIPT = str(Path(__file__).with_name("pipeline_faulty.py"))
 LIMIT_SECONDS = 20.0
+WAIT_SECONDS = 6.0  # of the waits in the script
 
 WRONG_EVERYWHERE = {
     "too_many": r"ValueError The loss cannot be cut into 80 stages",
@@ -33,6 +34,8 @@ WRONG_EVERYWHERE = {
     "joins": r"NotImplementedError The optimizer joins arrays",
 }
 
+FEWER = r"NodeError.*The data of node 1 ended after 4 batches, .* with its batch number 5"
+
 WRONG_ON_ONE = {
     "plans": r"NodeError .*The nodes disagree on the plan",
     "bits": r"NodeError .*bits of leaf \['w'\]\[0\]: node 1",
@@ -40,7 +43,6 @@ WRONG_ON_ONE = {
     "raise": r"(KeyError 'boom'|NodeError .*node 1 .*boom)",
     "evaluation": r"NodeError .*The nodes disagree on the shapes of the batch: node 1 has",
     "stuck": r"NodeError .*(Not arrived: node 1|node 0 on host)",
-    "short": r"NodeError .*did not end within 6 s. Not arrived: node \d",
 }
 
 
@@ -61,6 +63,18 @@ def test_every_node_says_what_is_wrong(case):
         assert re.search(WRONG_EVERYWHERE[case], text), text
 
 
+@pytest.mark.parametrize("case", ["short", "short_data", "short_replica"])
+def test_data_that_ends_early_on_one_node_ends_the_fit_at_once(case):
+    nodes = 4 if case == "short_replica" else 2
+    done = mpirun(nodes, [SCRIPT, case], quick_compiling=True, timeout=60)
+    assert done.returncode != 0
+    told = errors(done)
+    assert set(told) == set(range(nodes)), done.stdout
+    for seconds, text in told.values():
+        assert seconds < WAIT_SECONDS, "nobody waited for the limit"
+        assert re.search(FEWER, text), text
+
+
 def test_nodes_that_do_not_fill_the_pipelines():
     done = mpirun(3, [SCRIPT, "ranks"], quick_compiling=True, timeout=60)
     told = errors(done)
@@ -73,8 +87,8 @@ def test_all_hear_of_what_is_wrong_on_one(case):
     done = mpirun(2, [SCRIPT, case], quick_compiling=True, timeout=60)
     assert done.returncode != 0
     told = errors(done)
-    # Whoever is stuck, or has come to its end, says nothing itself.
-    assert set(told) >= ({0} if case in ("stuck", "short") else {0, 1}), done.stdout
+    # Whoever is stuck says nothing itself.
+    assert set(told) >= ({0} if case == "stuck" else {0, 1}), done.stdout
     for seconds, text in told.values():
         assert seconds < LIMIT_SECONDS
         assert re.search(WRONG_ON_ONE[case], text), text

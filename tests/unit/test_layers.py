@@ -12,6 +12,7 @@ LAYERS = [
     ["_phases", "_schedule", "_packing", "_header", "_common", "_wire", "_merge"]
     + ["_learning_rate"],
     [
+        "_batches",
         "_exit",
         "_topology",
         "_lookout",
