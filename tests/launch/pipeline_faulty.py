@@ -131,7 +131,7 @@ if __name__ == "__main__":
             main(session)
         print(f"\n{node} end\n", end="", flush=True)  # in one write
     except Exception as error:
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split())[-3000:]  # a pipe takes no more than 4096 bytes as one
         seconds = time.monotonic() - begin
         print(f"\n{node} {seconds:.1f} {type(error).__name__} {text}\n", end="", flush=True)
         raise

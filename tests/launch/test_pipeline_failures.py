@@ -72,7 +72,7 @@ def test_data_that_ends_early_on_one_node_ends_the_fit_at_once(case):
     assert set(told) == set(range(nodes)), done.stdout
     for seconds, text in told.values():
         assert seconds < WAIT_SECONDS, "nobody waited for the limit"
-        assert re.search(FEWER, text), text
+        assert re.search(FEWER, text), done.stdout
 
 
 def test_nodes_that_do_not_fill_the_pipelines():
