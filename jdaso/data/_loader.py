@@ -189,8 +189,13 @@ class Loader:
             state: what `state` gave.
 
         Raises:
-            ValueError: it is of another order: other data, seed or shuffling.
+            ValueError: it is of another order (other data, seed or shuffling), or of no loader.
         """
+        if not {"order", "position"} <= set(state):
+            raise ValueError(
+                'A loader\'s position has the keys "order" and "position", as Loader.state() gives '
+                f"it; got {list(state)}."
+            )
         if int(state["order"]) != self.order.fingerprint:
             raise ValueError(
                 "This position is of a loader with another number of samples, seed or shuffling; "

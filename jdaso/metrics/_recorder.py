@@ -100,7 +100,9 @@ class Recorder:
 
         Raises:
             ValueError: something is not one number, or has a name that rows use themselves.
+            RuntimeError: the recorder, or its session, was closed.
         """
+        self._require_open()
         for name, value in scalars.items():
             check_scalar(name, value)
         if not self._told_settings and (facts := self._session.facts):
@@ -115,10 +117,12 @@ class Recorder:
 
     def checkpoint(self, step: int) -> None:
         """Notes a checkpoint of your own; those of `jdaso.checkpoint` are noted by themselves."""
+        self._require_open()
         self._note("checkpoint", step, "")
 
     def fault(self, text: str, step: int | None = None) -> None:
         """Notes that something broke; what `jdaso.faults` breaks is noted by itself."""
+        self._require_open()
         self._note("fault", step, text)
 
     def flush(self) -> None:
@@ -135,7 +139,7 @@ class Recorder:
     def __exit__(self, kind, error: BaseException | None, trace) -> None:
         done = isinstance(error, SystemExit) and not error.code
         failed = error is not None and not done and not isinstance(error, Stopped)
-        if failed:
+        if failed and not self._closed:
             self.fault(f"{type(error).__name__}: {error}".strip().partition("\n")[0])
         self._close(1.0 if failed else None)
 
@@ -151,6 +155,13 @@ class Recorder:
         self._writer.close(_LIMIT_SECONDS if limit_seconds is None else limit_seconds)
         if self._board is not None:
             self._board.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(
+                "This recorder was closed, with its session or by itself: nothing can be added to "
+                "its file. Record before that, or make another one in another folder."
+            )
 
     def _header(self) -> dict[str, Any]:
         from .. import __version__

@@ -109,6 +109,11 @@ def taken_without_closing(loader):
     return [batch.tolist() for batch in loader]
 
 
+def test_a_position_of_no_loader_is_refused(session):
+    with pytest.raises(ValueError, match=r'"order" and "position".*got \[\'step\'\]'):
+        Loader(np.arange(10), 5, session).restore({"step": 3})
+
+
 def test_a_position_of_another_order_is_refused(session):
     state = Loader(np.arange(10), 5, session, seed=1).state()
     for other in [dict(seed=2), dict(seed=1, shuffle=False), dict(seed=1, shuffle_block=2)]:

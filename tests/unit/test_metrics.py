@@ -173,6 +173,13 @@ def test_closing_the_session_closes_the_recorder(tmp_path):
     assert rows_in(tmp_path)[-1]["kind"] == "end"
     recorder.close()
     assert len(rows_in(tmp_path, kind="end")) == 1
+    for late in (
+        lambda: recorder.step(2),
+        lambda: recorder.checkpoint(2),
+        lambda: recorder.fault("x"),
+    ):
+        with pytest.raises(RuntimeError, match="This recorder was closed"):
+            late()
 
 
 def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path, caplog):
