@@ -378,9 +378,15 @@ class Lookout:
             return
         from mpi4py import MPI
 
-        log.critical("%s %s The job is ended.", self.topology.prefix(wait.step), why)
-        speak_out()
+        def say() -> None:
+            log.critical("%s %s The job is ended.", self.topology.prefix(wait.step), why)
+            speak_out()
+
+        # In a thread of its own: where nobody reads what this node prints, it may take for ever.
+        saying = threading.Thread(target=say, name="jdaso-last-words", daemon=True)
+        saying.start()
         time.sleep(_LOOK_SECONDS * 5)  # the others say what they know
+        saying.join(timeout=2.0)
         MPI.COMM_WORLD.Abort(1)
 
 

@@ -2,6 +2,9 @@
 
 import logging
 import math
+import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -221,3 +224,19 @@ def test_time_in_which_this_process_was_stopped_does_not_count(clock):
     clock.now += 1000
     assert wait.why_no_longer() is None
     assert "within 5 s" in pass_time(clock, wait, 10)
+
+
+def test_a_terminal_that_nobody_reads_keeps_no_job_from_its_end(monkeypatch):
+    """What a node prints before it ends the job may block: a full pipe, a file that hangs."""
+    hangs, aborted = threading.Event(), []
+    world = SimpleNamespace(Abort=aborted.append)
+    monkeypatch.setattr("mpi4py.MPI", SimpleNamespace(COMM_WORLD=world), raising=False)
+    monkeypatch.setattr(_lookout.log, "critical", lambda *_: hangs.wait(60))
+    lookout = Lookout(Topology(0, 2, "vm"), 5.0)
+    lookout.enter(step=3)
+    lookout.left.add(1)
+    lookout._blocked[0][1].waited_seconds = _lookout._GRACE_SECONDS + 1
+    begin = time.monotonic()
+    lookout._watch_step()
+    hangs.set()
+    assert aborted == [1] and time.monotonic() - begin < 10
