@@ -16,50 +16,80 @@ class _Failed:
         self.error = error
 
 
-def apart(read: Callable[[int], Any], position: int, stop: threading.Event) -> Any:
-    """What `read` gives, called on a thread that keeps nobody from ending.
+class Readers:
+    """Threads that read, and keep nobody from ending.
 
     Python waits at its exit for threads of a pool, as grain's. One that sits in a file system that
-    hangs would keep a process that failed from ending, and with it all nodes.
+    hangs would keep a process that failed from ending, and with it all nodes. There are no more
+    threads later than at first, so that a limit of memory (each has a stack) is met early or never.
+
+    Args:
+        read: what they call, with a number.
+        count: how many they are.
     """
-    found: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
-    def run() -> None:
-        try:
-            found.put((read(position), None))
-        except BaseException as error:
-            found.put((None, error))
+    def __init__(self, read: Callable[[int], Any], count: int):
+        self._read, self._count = read, count
+        self._asked: queue.SimpleQueue[tuple[int, queue.SimpleQueue[Any]] | None]
+        self._asked = queue.SimpleQueue()
+        self._closed = threading.Event()
+        for _ in range(count):
+            threading.Thread(target=self._run, name="jdaso-read", daemon=True).start()
 
-    threading.Thread(target=run, name="jdaso-read", daemon=True).start()
-    while not stop.is_set():
-        try:
-            batch, error = found.get(timeout=_LOOK_SECONDS)
-        except queue.Empty:
-            continue
-        if error is not None:
-            raise error
-        return batch
-    raise InterruptedError("Nobody wants this batch any more.")
+    def __call__(self, number: int) -> Any:
+        """What `read` gives, or raises.
+
+        Raises:
+            InterruptedError: they were closed meanwhile.
+        """
+        found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._asked.put((number, found))
+        while not self._closed.is_set():
+            try:
+                batch = found.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                continue
+            if isinstance(batch, _Failed):
+                raise batch.error
+            return batch
+        raise InterruptedError("Nobody wants this batch any more.")
+
+    def close(self) -> None:
+        """Ends them, each when what it reads has come."""
+        self._closed.set()
+        for _ in range(self._count):
+            self._asked.put(None)
+
+    def _run(self) -> None:
+        while (asked := self._asked.get()) is not None and not self._closed.is_set():
+            number, found = asked
+            try:
+                found.put(self._read(number))
+            except BaseException as error:
+                found.put(_Failed(error))
 
 
 class Ahead:
     """Takes batches from an iterator, puts them on the devices, and keeps them.
 
     Args:
-        batches: an iterator with ``close``.
+        batches: makes an iterator with ``close``, which reads by what it is given.
+        readers: that; closed with this.
         put: a batch on the devices.
         prefetch: how many batches are there at most, besides those taken; 2 or more.
     """
 
     def __init__(
         self,
-        batches: Callable[[threading.Event], Any],
+        batches: Callable[[Readers], Any],
+        readers: Readers,
         put: Callable[[Any], Any],
         prefetch: int,
     ):
         self._ready: queue.Queue[Any] = queue.Queue(prefetch - 1)  # and one in the thread's hands
         self._stop = threading.Event()
-        self._batches, self._put = batches(self._stop), put
+        self._readers, self._put = readers, put
+        self._batches = batches(readers)
         self._thread = threading.Thread(target=self._run, name="jdaso-data", daemon=True)
         self._thread.start()
 
@@ -81,6 +111,7 @@ class Ahead:
     def close(self) -> None:
         """Ends the thread; what it has is given up."""
         self._stop.set()
+        self._readers.close()
         if self._thread is not threading.current_thread():
             self._thread.join(_END_SECONDS)
         self._batches.close()

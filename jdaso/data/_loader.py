@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, SupportsIndex
@@ -14,7 +13,7 @@ import numpy as np
 
 from .._session import Session
 from .._types import PyTree
-from ._ahead import Ahead, apart
+from ._ahead import Ahead, Readers
 from ._arrays import as_source, stacked
 from ._extra import needs
 from ._order import Order
@@ -152,7 +151,7 @@ class Loader:
             self._stop()
             raise StopIteration
         if self._ahead is None:
-            self._ahead = Ahead(self._read_ahead, self._put, self._prefetch)
+            self._ahead = self._read_ahead()
         begin = time.perf_counter()
         try:
             batch = self._ahead.take(self._timeout_seconds)
@@ -247,16 +246,19 @@ class Loader:
             return sys.maxsize
         return -(-(self.epochs * self.order.num_samples - self._position) // self.batch_size)
 
-    def _read_ahead(self, stop: threading.Event) -> Any:
-        """An iterator of this node's batches from here on, read by grain's threads."""
-        start, steps = self._position, self._steps_left()
-        data = self._grain.MapDataset.range(steps).map(
-            lambda k: apart(self._read, start + k * self.batch_size, stop)
-        )
-        options = self._grain.ReadOptions(
-            num_threads=self._workers, prefetch_buffer_size=self._workers
-        )
-        return iter(data.to_iter_dataset(options))
+    def _read_ahead(self) -> Ahead:
+        """This node's batches from here on, read by grain."""
+        start, steps, size = self._position, self._steps_left(), self.batch_size
+
+        def batches(read: Callable[[int], PyTree]) -> Any:
+            data = self._grain.MapDataset.range(steps).map(read)
+            options = self._grain.ReadOptions(
+                num_threads=self._workers, prefetch_buffer_size=self._workers
+            )
+            return iter(data.to_iter_dataset(options))
+
+        readers = Readers(lambda k: self._read(start + k * size), self._workers)
+        return Ahead(batches, readers, self._put, self._prefetch)
 
     def _read(self, position: int) -> PyTree:
         """This node's part of the batch that begins there."""
