@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ._exit import end_job
-from ._group import Died, Group, survives_deaths
+from ._group import Died, Group
 from ._heartbeat import CALLS
+from ._host import survives_deaths
 from ._lookout import Lookout
 from ._topology import Topology, poll
 from ._types import NodeError

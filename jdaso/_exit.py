@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ._host import speak_out
+from ._host import speak_out, survives_deaths
 
 if TYPE_CHECKING:
     from ._lookout import Lookout
@@ -29,6 +29,7 @@ _FINALIZE_SECONDS = 5.0
 
 _open: dict[Session, None] = {}  # in the order of all nodes; also sessions that were dropped
 _failed: list[Session] = []  # whole, as MPI may yet write into what their channels hold
+_leaves, _has_left = threading.Event(), threading.Event()
 _state = {"installed": False, "doomed": False, "bereft": False}
 
 
@@ -76,6 +77,8 @@ def _install() -> None:
 
     sys.excepthook = hook
     atexit.register(_end)
+    if survives_deaths():  # in atexit's functions Python starts no threads any more
+        threading.Thread(target=_finalize, name="jdaso-finalize", daemon=True).start()
 
 
 def _doom(text: str) -> None:
@@ -134,12 +137,17 @@ def _leave_mpi() -> None:
 
     Where it does, mpi4py's own call, last of all, ends at once: MPI says that it is one too many.
     """
+    _leaves.set()
+    _has_left.wait(_FINALIZE_SECONDS)
+
+
+def _finalize() -> None:
+    """A thread: leaves MPI when it is told to."""
+    _leaves.wait()
     from mpi4py import MPI
 
-    finalize = ctypes.CDLL(MPI.__file__).MPI_Finalize  # without Python's lock, unlike mpi4py's
-    thread = threading.Thread(target=finalize, name="jdaso-finalize", daemon=True)
-    thread.start()
-    thread.join(_FINALIZE_SECONDS)
+    ctypes.CDLL(MPI.__file__).MPI_Finalize()  # without Python's lock, unlike mpi4py's
+    _has_left.set()
 
 
 def _may_end(lookout: Lookout) -> bool:

@@ -9,7 +9,6 @@ Open MPI does that under ``mpiexec --with-ft ulfm``.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -29,11 +28,6 @@ _unfinished: list[Any] = []
 
 class Died(Exception):  # noqa: N818
     """A member has died, and what is under way may never end."""
-
-
-def survives_deaths() -> bool:
-    """Whether the launcher was told that processes may die (``--with-ft ulfm``)."""
-    return os.environ.get("OMPI_MCA_mpi_ft_enable", "") in ("1", "true", "yes")
 
 
 class Group:

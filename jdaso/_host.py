@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import re
+import select
 import shutil
 import socket
 import stat
@@ -34,12 +35,18 @@ def launched_ranks() -> int:
     return next((int(os.environ[name]) for name in LAUNCHED if os.environ.get(name)), 1)
 
 
+def survives_deaths() -> bool:
+    """Whether the launcher was told that processes may die (``--with-ft ulfm``)."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable", "") in ("1", "true", "yes")
+
+
 def speak_out() -> None:
     """Has the launcher read all that this process printed, before the job is ended.
 
     What still lies in a rank's pipes when a rank ends the job is discarded: last words were lost on
-    a busy machine. Waits 2 seconds at most. What the launcher reads by a terminal or a file is not
-    waited for.
+    a busy machine. Waits 2 seconds at most once all is in the pipes; to write into one that is full
+    takes as long as for `print`. Terminals, files, and pipes whose reader is gone are not waited
+    for, nor pipes where the system cannot tell (only Linux can).
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # closed, or replaced by something else
@@ -50,9 +57,13 @@ def speak_out() -> None:
 
 
 def _unread_bytes(descriptor: int) -> int:
-    """How much was written into a pipe and not read yet; 0 for what is no pipe."""
+    """How much was written into a pipe and may yet be read; 0 for what is no pipe."""
     try:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return 0
+        poller = select.poll()
+        poller.register(descriptor, 0)
+        if poller.poll(0):  # an error: nobody is there to read it
             return 0
         count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
     except OSError:  # closed, or a system that cannot tell

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ._batches import Batches
-from ._group import survives_deaths
 from ._heartbeat import CALLS, STARTED, Heartbeats
-from ._host import speak_out
+from ._host import speak_out, survives_deaths
 from ._stopping import Stopping
 from ._topology import Topology, poll
 from ._types import NodeError
@@ -76,7 +75,8 @@ class Lookout:
         self.heartbeats = Heartbeats(topology.node, topology.num_nodes)
         self.patience = Patience(timeout_seconds)
         self.stopping = Stopping(topology.node, topology.num_nodes, self._send_stopping)
-        self.batches = Batches(lambda message: self._sound(_BATCHES, message))
+        say_ended = lambda message: self._sound(_BATCHES, message)  # noqa: E731
+        self.batches = Batches(topology.num_nodes, say_ended)
         self.places: dict[int, str] = {}
         self.waits: set[int] = set()
         self.waiting: tuple[float, str] = (-math.inf, "")
@@ -384,10 +384,14 @@ class Lookout:
 
         # In a thread of its own: where nobody reads what this node prints, it may take for ever.
         saying = threading.Thread(target=say, name="jdaso-last-words", daemon=True)
-        saying.start()
-        time.sleep(_LOOK_SECONDS * 5)  # the others say what they know
-        saying.join(timeout=2.0)
-        MPI.COMM_WORLD.Abort(1)
+        try:
+            saying.start()
+            time.sleep(_LOOK_SECONDS * 5)  # the others say what they know
+            saying.join(timeout=2.0)
+        except RuntimeError:  # Python is at its end and starts no more threads
+            say()
+        finally:
+            MPI.COMM_WORLD.Abort(1)
 
 
 def _mpi_errors() -> type[Exception]:

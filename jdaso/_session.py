@@ -30,9 +30,8 @@ from ._deaths import say_failed, say_rank, say_through
 from ._drift import Comparison
 from ._engine import ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
-from ._group import survives_deaths
 from ._header import FAILED, STATUS, STEP
-from ._host import launched_ranks
+from ._host import launched_ranks, survives_deaths
 from ._packing import Layout, Leaf
 from ._recorder import Recorder
 from ._timeline import Stats, Timeline

@@ -160,7 +160,7 @@ class Recorder:
         if self._closed:
             raise RuntimeError(
                 "This recorder was closed, with its session or by itself: nothing can be added to "
-                "its file. Record before that, or make another one in another folder."
+                "its file. Record before that, or make another one."
             )
 
     def _header(self) -> dict[str, Any]:

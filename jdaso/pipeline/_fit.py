@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -144,58 +145,61 @@ def fit(
     begin = made = 0
     losses: list[np.ndarray] = []
     batches = session.control.lookout.batches
-    batches.begin_loop()
     numbered = enumerate(data)
-    while (numbered_batch := next(numbered, None)) is not None:
-        number, batch = numbered_batch
-        if pipeline is None:
-            plan = partition(
-                loss_fn,
-                params,
-                batch,
-                num_partitions=partitions,
-                num_microbatches=num_microbatches,
-                chunks=chunks,
-                state=state,
-                boundaries=boundaries,
-                **(fits if partitions == "auto" else {}),
-            )
-            if session.node == 0 and plan.num_partitions > 1:
-                log.info("%s The model's partitions:\n%s", session.topology.prefix(), plan)
-            pipeline = Pipeline(
-                plan,
-                optimizer,
-                session=session,
-                schedule=schedule,
-                phases=phases,
-                wire=wire,
-                remat=remat,
-                settings=settings,
-            )
-            position = pipeline.init(params, state)
-            if folder is not None:
-                checkpoints = PipelineCheckpoints(folder, pipeline, every_steps=every_steps)
-                position, begin = checkpoints.restore(position)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(batches.loop())
+        while (numbered_batch := next(numbered, None)) is not None:
+            number, batch = numbered_batch
+            made = number + 1
+            if pipeline is None:
+                plan = partition(
+                    loss_fn,
+                    params,
+                    batch,
+                    num_partitions=partitions,
+                    num_microbatches=num_microbatches,
+                    chunks=chunks,
+                    state=state,
+                    boundaries=boundaries,
+                    **(fits if partitions == "auto" else {}),
+                )
+                if session.node == 0 and plan.num_partitions > 1:
+                    log.info("%s The model's partitions:\n%s", session.topology.prefix(), plan)
+                pipeline = Pipeline(
+                    plan,
+                    optimizer,
+                    session=session,
+                    schedule=schedule,
+                    phases=phases,
+                    wire=wire,
+                    remat=remat,
+                    settings=settings,
+                )
+                stack.enter_context(pipeline.replicas.told())
+                position = pipeline.init(params, state)
+                if folder is not None:
+                    checkpoints = PipelineCheckpoints(folder, pipeline, every_steps=every_steps)
+                    position, begin = checkpoints.restore(position)
+                batches.begin()
                 if begin and isinstance(data, Seekable):
                     data.seek(begin)
-                    numbered = enumerate(data, begin)
+                    numbered, made = enumerate(data, begin), begin
                     continue
-        if number < begin:
-            continue
-        assert position is not None
-        batches.begin_step(number)
-        since = time.perf_counter()
-        position, result = pipeline.step(position, batch)
-        session.timeline.record("step", number, since)
-        losses.append(result.loss)
-        made = number + 1
-        if on_step is not None:
-            on_step(number, result, pipeline, position)
-        if checkpoints is not None:
-            checkpoints.after(made, position)
-    batches.end_loop(made)
-    if pipeline is None or position is None:
-        raise ValueError("data gave no batch. Give fit an iterable of batches, one a step.")
+            if number < begin:
+                continue
+            assert position is not None
+            batches.begin_step(number)
+            since = time.perf_counter()
+            position, result = pipeline.step(position, batch)
+            session.timeline.record("step", number, since)
+            losses.append(result.loss)
+            if on_step is not None:
+                on_step(number, result, pipeline, position)
+            if checkpoints is not None:
+                checkpoints.after(made, position)
+        if pipeline is None or position is None:
+            raise ValueError("data gave no batch. Give fit an iterable of batches, one a step.")
+        batches.end(made)
     session.agree("end a fit", [("the number of batches", str(len(losses)))])
     replicas, own, states = pipeline.replicas, position.params, position.state
     history = np.asarray(losses, np.float32)

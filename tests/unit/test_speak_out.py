@@ -43,11 +43,23 @@ def test_waits_no_longer_than_its_limit(tmp_path):
     assert float(told.read_text()) >= _host._READ_SECONDS
 
 
+def test_does_not_wait_for_a_reader_that_is_gone(tmp_path):
+    told = tmp_path / "seconds"
+    read_end, write_end = os.pipe()
+    with start(told, write_end) as process:
+        os.close(write_end)
+        assert os.read(read_end, 1) == b"l"
+        os.close(read_end)
+        assert process.wait(30) == 0
+    assert float(told.read_text()) < _host._READ_SECONDS
+
+
 def test_does_not_wait_for_files(tmp_path):
     told, output = tmp_path / "seconds", tmp_path / "output"
-    with output.open("w") as file, start(told, file) as process:
+    output.write_text("a file that is longer than what is written over it")
+    with output.open("r+") as file, start(told, file) as process:
         assert process.wait(30) == 0
-    assert output.read_text() == "last words\n"
+    assert output.read_text().startswith("last words\n")
     assert float(told.read_text()) < _host._READ_SECONDS
 
 
