@@ -117,6 +117,7 @@ def _number(path: Path) -> int:
 def _lock(path: Path) -> Any:
     """A lock that ends with the process that holds it."""
     file = open(path, "a+")  # noqa: SIM115
+    own = f"process {os.getpid()} on host {socket.gethostname()}"
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -124,11 +125,17 @@ def _lock(path: Path) -> Any:
             log.warning("%s has no locks (%s); see that no other run uses it.", path.parent, error)
             return file
         file.seek(0)
+        holder = file.read().strip()
+        if holder == own:
+            raise CheckpointError(
+                f"This program uses {path.parent} already ({own}), until it closes the session "
+                "that does. Give each run a folder of its own, or a session of its own."
+            ) from None
         raise CheckpointError(
-            f"Another run uses {path.parent} ({file.read().strip()}). Give each run a folder of "
-            "its own, or end the other."
+            f"Another run uses {path.parent} ({holder}). Give each run a folder of its own, or end "
+            "the other."
         ) from None
     file.truncate(0)
-    file.write(f"process {os.getpid()} on host {socket.gethostname()}\n")
+    file.write(f"{own}\n")
     file.flush()
     return file

@@ -1,12 +1,15 @@
-"""A small fit over partitions in which something is wrong: ``python pipeline_faulty.py CASE``.
+"""A small fit over partitions in which something may be wrong: ``python pipeline_faulty.py CASE``.
 
 Prints ``NODE SECONDS ERROR TEXT`` on a node that met an error, ``NODE end`` on one that did not.
 """
 
+import contextlib
+import itertools
 import os
 import signal
 import sys
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +40,8 @@ EVERYONES = {
     "auto_never": {"num_partitions": "auto", "strategy": "hybrid"},
     "auto": {"num_partitions": "auto", "strategy": "hybrid"},
     "evaluation": {"strategy": "hybrid", "num_partitions": 1},
+    "nested": {"strategy": "data"},
+    "again": {"strategy": "data"},
     "short_data": {"strategy": "data"},
     "short_replica": {"strategy": "hybrid", "num_partitions": 2},
     "stuck_replica": {"strategy": "hybrid", "num_partitions": 2},
@@ -76,6 +81,11 @@ def batches(node):
         if CASE == "shapes" and node == 1 and step == FAULT_STEP:
             x = x[:-1]
         yield x, y
+
+
+def unreadable():
+    raise OSError("The file system was away.")
+    yield
 
 
 def main(session):
@@ -119,7 +129,26 @@ def main(session):
             pipeline.evaluate(state, tuple(x[:size] for x in batch))
 
         options["on_step"] = evaluate
-    jdaso.fit(loss_fn, params, optimizer, batches(node), session=session, **options)
+    fit = partial(jdaso.fit, loss_fn, params, optimizer, session=session, **options)
+    if CASE in ("six", "short_restored"):  # at step 6, where one node now has 4 batches
+        fit = partial(fit, folder=sys.argv[2], every_steps=6)
+    if CASE == "six":
+        fit(itertools.islice(batches(node), 6))
+        return
+    if CASE == "nested":  # a shorter loop in a step of this one, then an end at different times
+
+        def probe(step, *_):
+            if step == 1:
+                jdaso.fit(loss_fn, params, optimizer, list(batches(node))[:3], session=session)
+                time.sleep(node)
+
+        fit = partial(fit, on_step=probe)
+    if CASE == "again":  # one node's data fails once, before anybody waits
+        with contextlib.suppress(OSError):
+            if node == 0:
+                fit(unreadable())
+        fit(list(batches(node))[:3])
+    fit(batches(node))
 
 
 if __name__ == "__main__":

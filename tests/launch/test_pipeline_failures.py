@@ -74,6 +74,25 @@ def test_data_that_ends_early_on_one_node_ends_the_fit_at_once(case):
         assert re.search(FEWER, text), done.stdout
 
 
+def test_batches_that_a_restored_fit_passes_over_count(tmp_path):
+    for case in ("six", "short_restored"):
+        done = mpirun(2, [SCRIPT, case, tmp_path], quick_compiling=True, timeout=60)
+        assert (done.returncode == 0) == (case == "six"), done.stdout
+    told = errors(done)
+    assert set(told) == {0, 1}, done.stdout
+    for _, text in told.values():
+        assert "The data of node 1 ended after 4 batches" in text, text
+        assert "with its batch number 7" in text, text
+
+
+@pytest.mark.parametrize("case", ["nested", "again"])
+def test_a_fit_in_a_step_and_one_made_again_end_well(case):
+    """Nodes count their loops alike, whatever happened on one of them."""
+    done = mpirun(2, [SCRIPT, case], quick_compiling=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert len(re.findall(r"^\d end$", done.stdout, re.MULTILINE)) == 2, done.stdout
+
+
 def test_nodes_that_do_not_fill_the_pipelines():
     done = mpirun(3, [SCRIPT, "ranks"], quick_compiling=True, timeout=60)
     told = errors(done)

@@ -143,8 +143,17 @@ def test_what_is_not_complete_is_never_used(checkpoints):
     assert checkpoints.restore({"x": jnp.zeros(3, int)})[1] == 1
 
 
-def test_two_runs_do_not_share_a_folder(checkpoints, session):
-    with pytest.raises(CheckpointError, match=f"Another run uses .*process {os.getpid()}"):
+def test_two_runs_do_not_share_a_folder(tmp_path, session):
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("process 7 on host far")
+        lock.flush()
+        with pytest.raises(CheckpointError, match=r"Another run uses .*\(process 7 on host far\)"):
+            Checkpoints(tmp_path, session)
+
+
+def test_a_program_does_not_use_a_folder_twice_at_once(checkpoints, session):
+    with pytest.raises(CheckpointError, match=f"This program uses .*process {os.getpid()}"):
         Checkpoints(checkpoints.folder, session)
 
 

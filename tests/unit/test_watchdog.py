@@ -226,17 +226,37 @@ def test_time_in_which_this_process_was_stopped_does_not_count(clock):
     assert "within 5 s" in pass_time(clock, wait, 10)
 
 
-def test_a_terminal_that_nobody_reads_keeps_no_job_from_its_end(monkeypatch):
-    """What a node prints before it ends the job may block: a full pipe, a file that hangs."""
-    hangs, aborted = threading.Event(), []
+@pytest.fixture
+def stuck(monkeypatch):
+    """A look-out whose compiled step waits for a node that left; and the statuses of aborts."""
+    aborted = []
     world = SimpleNamespace(Abort=aborted.append)
     monkeypatch.setattr("mpi4py.MPI", SimpleNamespace(COMM_WORLD=world), raising=False)
-    monkeypatch.setattr(_lookout.log, "critical", lambda *_: hangs.wait(60))
     lookout = Lookout(Topology(0, 2, "vm"), 5.0)
     lookout.enter(step=3)
     lookout.left.add(1)
     lookout._blocked[0][1].waited_seconds = _lookout._GRACE_SECONDS + 1
+    return lookout, aborted
+
+
+def test_a_terminal_that_nobody_reads_keeps_no_job_from_its_end(stuck, monkeypatch):
+    """What a node prints before it ends the job may block: a full pipe, a file that hangs."""
+    lookout, aborted = stuck
+    hangs = threading.Event()
+    monkeypatch.setattr(_lookout.log, "critical", lambda *_: hangs.wait(60))
     begin = time.monotonic()
     lookout._watch_step()
     hangs.set()
     assert aborted == [1] and time.monotonic() - begin < 10
+
+
+def test_a_python_that_starts_no_more_threads_keeps_no_job_from_its_end(stuck, monkeypatch, caplog):
+    """As in functions of atexit, from Python 3.12 on."""
+
+    def start(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    lookout, aborted = stuck
+    monkeypatch.setattr(threading.Thread, "start", start)
+    lookout._watch_step()
+    assert aborted == [1] and "The job is ended" in caplog.text
