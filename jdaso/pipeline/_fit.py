@@ -104,9 +104,9 @@ def fit(
         wire: of activations: ``"float32"`` or ``"bfloat16"``.
         remat: whether to compute activations again in the backward pass.
         settings: further ones of `jdaso.daso` or `jdaso.synchronous`.
-        folder: of checkpoints (`PipelineCheckpoints`): a run that is started again goes on from the
-            last one, and passes over the batches that it has seen; `jdaso.data.Loader` does not
-            read them. None saves nothing.
+        folder: of checkpoints (`PipelineCheckpoints`), one for each `fit` of a session: a run
+            that is started again goes on from the last one, and passes over the batches that it has
+            seen; `jdaso.data.Loader` does not read them. None saves nothing.
         every_steps: how often to save.
         on_step: called after each step with its number, its loss and auxiliary output, the pipeline
             and its state, as ``pipeline.evaluate(state, batch)`` takes it.
@@ -122,7 +122,8 @@ def fit(
         CheckpointError: the folder cannot be used.
         Stopped: the run was told to stop, and is saved.
 
-    On failure: all nodes raise; see `Pipeline`.
+    On failure: all nodes raise; with ``engine="mpi4jax"`` and one device a node the job may be
+    ended instead, and one node says why (`Session`); see `Pipeline`.
 
     Reference:
         HyPar-Flow (arXiv 1911.05146), section 6.1, for Keras models.
