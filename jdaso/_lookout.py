@@ -6,7 +6,8 @@ of others.
 
 from __future__ import annotations
 
-import contextlib
+import enum
+import functools
 import logging
 import math
 import sys
@@ -18,18 +19,14 @@ from typing import Any
 
 from ._batches import Batches
 from ._heartbeat import CALLS, STARTED, Heartbeats
-from ._host import speak_out, survives_deaths
+from ._host import speak_out
+from ._messages import Messages
 from ._stopping import Stopping
 from ._topology import Topology, poll
 from ._types import NodeError
 from ._watchdog import Patience, Wait
 
 log = logging.getLogger("jdaso")
-
-_FAILED, _FOLLOWED, _LEFT, _ENDED, _BEAT, _WHERE, _PLACE, _BATCHES, _STOPPING = range(1, 10)
-"""Tags of messages: a node failed; it failed because another did; it ended its session; its program
-has ended after a failure, and has nothing more to say; a heartbeat; a node asks where another one's
-program is; where it is; its data ended; and from there on those of `Stopping`."""
 
 _GRACE_SECONDS = 5.0
 """How long a node goes on waiting after another one left: its last messages may be on the way."""
@@ -45,6 +42,20 @@ _WAITING_SECONDS = 1.0
 
 _FRAMES = 8
 """How many frames of its stack a node tells that is asked where it is."""
+
+
+class _Tag(enum.IntEnum):
+    """What a message says."""
+
+    FAILED = 1  # this node has failed, and of what
+    FOLLOWED = 2  # it has because another did
+    LEFT = 3  # it has ended its session
+    ENDED = 4  # its program has ended after a failure, and has nothing more to say
+    BEAT = 5  # a heartbeat
+    WHERE = 6  # where is your program?
+    PLACE = 7  # there
+    BATCHES = 8  # its data ended
+    STOPPING = 9  # from here on those of `Stopping`
 
 
 class Lookout:
@@ -74,9 +85,10 @@ class Lookout:
         self.topology = topology
         self.heartbeats = Heartbeats(topology.node, topology.num_nodes)
         self.patience = Patience(timeout_seconds)
+        self._messages = Messages(topology.node, topology.num_nodes)
         self.stopping = Stopping(topology.node, topology.num_nodes, self._send_stopping)
-        say_ended = lambda message: self._sound(_BATCHES, message)  # noqa: E731
-        self.batches = Batches(topology.num_nodes, say_ended)
+        tell = functools.partial(self._messages.send_all, _Tag.BATCHES)
+        self.batches = Batches(topology.num_nodes, tell)
         self.places: dict[int, str] = {}
         self.waits: set[int] = set()
         self.waiting: tuple[float, str] = (-math.inf, "")
@@ -86,19 +98,16 @@ class Lookout:
         self.failed: set[int] = set()
         self.left: set[int] = set()
         self.ended: set[int] = set()
-        self.dead: set[int] = set()
+        self.dead = self._messages.dead
         self.survives = False
         self._closed = False
-        self._comm: Any = None
         self._blocked: list[tuple[float, Wait]] = []  # since when the compiled step waits
         self._stop = threading.Event()
-        self._alarms_out: list[tuple[Any, bytes]] = []  # requests and the text they send
-        self._beats_out: dict[int, tuple[Any, bytes]] = {}  # by node
         self._thread = threading.Thread(target=self._look, name="jdaso-lookout", daemon=True)
 
     def begin(self, comm: Any) -> None:
         """Begins to look out, on a communicator that nobody else uses. Before, nothing is heard."""
-        self._comm = comm
+        self._messages.begin(comm)
         self._thread.start()
 
     def why_wait_no_longer(self, waited_seconds: float, what: str) -> str | None:
@@ -145,7 +154,7 @@ class Lookout:
         for node in nodes:
             self.places.pop(node, None)
             self.waits.discard(node)
-            self._send(node, _WHERE, b"")
+            self._messages.send(node, _Tag.WHERE, b"")
 
     def stops_at(self, step: int) -> bool:
         """Whether all nodes stop after this step; pauses while they agree on one.
@@ -163,11 +172,12 @@ class Lookout:
 
     def fail(self, text: str) -> None:
         """Tells all others that this node has failed; does not wait for them."""
-        self._sound(_FAILED if self.failure is None else _FOLLOWED, text.encode())
+        tag = _Tag.FAILED if self.failure is None else _Tag.FOLLOWED
+        self._messages.send_all(tag, text.encode())
 
     def end(self) -> None:
         """Tells all others that this node's program has ended after a failure."""
-        self._sound(_ENDED, b"")
+        self._messages.send_all(_Tag.ENDED, b"")
 
     def all_failed(self) -> bool:
         """Whether all other nodes have failed too."""
@@ -207,63 +217,40 @@ class Lookout:
         """
         ended, self._closed, self._blocked = self._closed, True, []
         self.stopping.close()
-        if ended or failed or self._comm is None:
+        if ended or failed or not self._messages.open:
             return False
         self.stop()
-        self._sound(_LEFT, b"")
+        self._messages.send_all(_Tag.LEFT, b"")
 
         def parted() -> bool:
             self._listen()
-            self._alarms_out += self._beats_out.values()
-            self._beats_out = {}
-            self._alarms_out = [pair for pair in self._alarms_out if not _has_gone(pair[0])]
-            return not self._alarms_out and len(self.left | self.dead) == others
+            return self._messages.all_gone() and len(self.left | self.dead) == others
 
         others = self.topology.num_nodes - 1
         if not poll(parted, lambda: None, _PARTING_SECONDS):
             return False
-        if self.dead:  # to free it needs all
-            return True
-        self._comm.Free()
-        self._comm = None
+        if not self.dead:  # to free it needs all
+            self._messages.free()
         return True
 
     def stop(self) -> None:
         """Stops looking out: makes no more MPI calls of its own accord."""
-        if self._comm is not None:
+        if self._messages.open:
             self._stop.set()
             self._thread.join(timeout=2.0)
 
-    def _sound(self, tag: int, message: bytes) -> None:
-        for node in range(self.topology.num_nodes):
-            self._send(node, tag, message[:8192])
-
-    def _send(self, node: int, tag: int, payload: bytes) -> None:
-        if self._comm is not None and node not in {self.topology.node, *self.dead}:
-            with contextlib.suppress(_mpi_errors()):  # it has just died
-                self._alarms_out.append(self._isend(node, tag, payload))
-
-    def _isend(self, node: int, tag: int, payload: bytes) -> tuple[Any, bytes]:
-        """The request, and what it sends, to be kept until it is done."""
-        from mpi4py import MPI
-
-        return self._comm.Isend([payload, len(payload), MPI.BYTE], dest=node, tag=tag), payload
-
     def _send_stopping(self, node: int, what: int, step: int) -> None:
-        self._send(node, _STOPPING + what, str(step).encode())
+        self._messages.send(node, _Tag.STOPPING + what, str(step).encode())
 
     def _beat(self) -> None:
         """Sends a heartbeat, where it is time to and the one before has gone out."""
         payload = self.heartbeats.beat()
         if payload is None or self._closed:
             return
-        self._alarms_out = [pair for pair in self._alarms_out if not _has_gone(pair[0])]
-        self._beats_out = {x: sent for x, sent in self._beats_out.items() if not _has_gone(sent[0])}
-        gone = self.left | self.ended | self.dead | set(self._beats_out)
+        self._messages.all_gone()
         for node in self.heartbeats.targets:
-            if node not in gone:
-                with contextlib.suppress(_mpi_errors()):
-                    self._beats_out[node] = self._isend(node, _BEAT, payload)
+            if node not in self.left | self.ended:
+                self._messages.send(node, _Tag.BEAT, payload, behind_others=False)
 
     def _look(self) -> None:
         """The thread: takes alarms in."""
@@ -280,32 +267,23 @@ class Lookout:
                 return
 
     def _listen(self) -> None:
-        """Takes alarms in, and deaths."""
+        """Takes messages in, and deaths."""
+        from mpi4py import MPI
+
         self._note_deaths()
         try:
-            self._take_alarms()
-        except _mpi_errors():
+            for message in self._messages.taken():
+                self._take(*message)
+        except MPI.Exception:
             if not self._note_deaths() and not (self.survives and self.dead):
                 raise
 
     def _note_deaths(self) -> bool:
         """Whether a node has died since this was last asked, where MPI can say that."""
-        if not survives_deaths():  # MPI can say nothing
-            return False
-        from mpi4py import MPI
-
-        failed, everyone = self._comm.Get_failed(), self._comm.Get_group()
-        ranks = MPI.Group.Translate_ranks(failed, None, everyone)
-        failed.Free()
-        everyone.Free()
-        new = sorted(set(ranks) - self.dead)
-        if not new:
-            return False
-        self._comm.Ack_failed()  # from here on messages of any node can be waited for again
-        self.dead.update(new)
+        new = self._messages.newly_dead()
         hosts = self.topology.hosts
         who = ", ".join(f"node {node} (host {hosts[node]})" for node in new)
-        if self.survives:
+        if new and self.survives:
             log.warning("%s %s died. The others go on.", self.topology.prefix(), who)
             for node in new:
                 self.heartbeats.dead.add(node)
@@ -314,41 +292,30 @@ class Lookout:
             self.failure = self.failure or f"{who} died."
             self.failed.update(new)
             log.error("%s %s", self.topology.prefix(), self.failure)
-        return True
+        return bool(new)
 
-    def _take_alarms(self) -> None:
-        from mpi4py import MPI
-
-        status = MPI.Status()
-        while (message := self._comm.Improbe(status=status)) is not None:
-            source, tag = status.Get_source(), status.Get_tag()
-            payload = bytearray(status.Get_count(MPI.BYTE))
-            message.Recv([payload, len(payload), MPI.BYTE])
-            if tag == _BEAT:
+    def _take(self, node: int, tag: int, payload: bytes) -> None:
+        """Takes what another node says."""
+        match tag:
+            case _Tag.BEAT:
                 self.heartbeats.take(payload)
-                continue
-            if tag == _WHERE:
-                self._send(source, _PLACE, self._place().encode())
-                continue
-            if tag == _PLACE:
-                self._take_place(source, payload.decode(errors="replace"))
-                continue
-            if tag == _BATCHES:
-                self.batches.take(source, bytes(payload))
-                continue
-            if tag >= _STOPPING:
-                self.stopping.take(source, tag - _STOPPING, int(payload))
-                continue
-            if tag == _LEFT:
-                self.left.add(source)
-                continue
-            if tag == _ENDED:
-                self.ended.add(source)
-                continue
-            self.failed.add(source)
-            if tag == _FAILED and self.failure is None and not self._closed:
-                self.failure = payload.decode(errors="replace")
-                log.error("%s %s", self.topology.prefix(), self.failure)
+            case _Tag.WHERE:
+                self._messages.send(node, _Tag.PLACE, self._place().encode())
+            case _Tag.PLACE:
+                self._take_place(node, payload.decode(errors="replace"))
+            case _Tag.BATCHES:
+                self.batches.take(node, payload)
+            case _Tag.LEFT:
+                self.left.add(node)
+            case _Tag.ENDED:
+                self.ended.add(node)
+            case _Tag.FAILED | _Tag.FOLLOWED:
+                self.failed.add(node)
+                if tag == _Tag.FAILED and self.failure is None and not self._closed:
+                    self.failure = payload.decode(errors="replace")
+                    log.error("%s %s", self.topology.prefix(), self.failure)
+            case _:
+                self.stopping.take(node, tag - _Tag.STOPPING, int(payload))
 
     def _place(self) -> str:
         """What this node's program waits for, if it does, and in a second line where it is."""
@@ -392,20 +359,6 @@ class Lookout:
             say()
         finally:
             MPI.COMM_WORLD.Abort(1)
-
-
-def _mpi_errors() -> type[Exception]:
-    from mpi4py import MPI
-
-    return MPI.Exception
-
-
-def _has_gone(request: Any) -> bool:
-    """Whether a message was sent, or is for a node that has died."""
-    try:
-        return request.Test()
-    except _mpi_errors():
-        return True
 
 
 def _where(thread: int) -> str:

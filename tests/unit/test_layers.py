@@ -16,6 +16,7 @@ LAYERS = [
         "_exit",
         "_topology",
         "_lookout",
+        "_messages",
         "_heartbeat",
         "_stopping",
         "_watchdog",
