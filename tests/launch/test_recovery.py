@@ -97,12 +97,16 @@ class Job:
             end(self.process, self.launch)
 
 
-def until_exists(path, job, seconds=60):
-    """Waits until the program has come so far."""
+def until(come_so_far, job, seconds=60):
+    """Waits until the program has."""
     deadline = time.monotonic() + seconds
-    while not path.exists():
+    while not come_so_far():
         assert job.process.poll() is None and time.monotonic() < deadline, job.text
         time.sleep(0.1)
+
+
+def until_exists(path, job):
+    until(path.exists, job)
 
 
 KILLS = {
@@ -143,8 +147,9 @@ def test_a_death_ends_the_job_and_is_named(mpi, tmp_path):
 @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
 def test_a_job_that_is_told_to_stop_saves_and_goes_on_later(mpi, number, tmp_path, undisturbed):
     job = Job(tmp_path, 2, mpi=mpi, every_steps=1000, step_ms=100)
-    until_exists(tmp_path / "lock", job)
-    time.sleep(random.uniform(2, 6))
+    until_exists(tmp_path / "at" / "0", job)
+    step = random.randint(1, 40)  # of 60: the nodes need a few to agree where to stop
+    until(lambda: int((tmp_path / "at" / "0").read_text() or 0) >= step, job)
     job.process.send_signal(number)
     status, text = job.wait()
     assert status == 75, text
