@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import functools
 import logging
-import math
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from ._messages import Messages
 from ._stopping import Stopping
 from ._topology import Topology, poll
 from ._types import NodeError
-from ._watchdog import Patience, Wait
+from ._watchdog import Patience, Wait, Waiting
 
 log = logging.getLogger("jdaso")
 
@@ -36,9 +35,6 @@ _PARTING_SECONDS = 2.0
 
 _LOOK_SECONDS = 0.1
 """How often a node looks whether another one sounded the alarm."""
-
-_WAITING_SECONDS = 1.0
-"""A wait looks around more often than that: one that did not for so long has ended."""
 
 _FRAMES = 8
 """How many frames of its stack a node tells that is asked where it is."""
@@ -74,7 +70,7 @@ class Lookout:
         batches: whose data ended when.
         places: where the programs of nodes are that were asked.
         waits: which of them wait for others themselves.
-        waiting: what this node's program waits for, and when it last looked around meanwhile.
+        waiting: what this node's program waits for, be it in another session.
         phase_of: names the phase of a step.
 
     On failure: no method raises. Where the compiled step itself waits in MPI for what cannot come,
@@ -91,7 +87,7 @@ class Lookout:
         self.batches = Batches(topology.num_nodes, tell)
         self.places: dict[int, str] = {}
         self.waits: set[int] = set()
-        self.waiting: tuple[float, str] = (-math.inf, "")
+        self.waiting = Waiting()
         self.phase_of: Callable[[int], str] = lambda step: ""
         self._owner = threading.get_ident()
         self.failure: str | None = None
@@ -319,9 +315,7 @@ class Lookout:
 
     def _place(self) -> str:
         """What this node's program waits for, if it does, and in a second line where it is."""
-        looked, doing = self.waiting
-        waits = time.monotonic() - looked < _WAITING_SECONDS
-        return f"{doing if waits else ''}\n{_where(self._owner)}"
+        return f"{self.waiting.now()}\n{_where(self._owner)}"
 
     def _take_place(self, node: int, text: str) -> None:
         waits, _, where = text.partition("\n")

@@ -8,6 +8,7 @@ heard of a node any more.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -29,6 +30,9 @@ _ANSWER_SECONDS = 0.4
 _YIELD_SECONDS = 3.0
 """How much longer a node waits for one that waits itself, whose limit is near too: it knows better
 what the cause is, and should say so first."""
+
+_WAITING_SECONDS = 1.0
+"""A wait looks around more often than that: one that did not for so long has ended."""
 
 
 class Patience:
@@ -67,6 +71,22 @@ class Patience:
         if self._timeout_seconds is not None:
             return self._timeout_seconds
         return max(_LEAST_SILENCE_SECONDS, _SILENCE * (self.usual_seconds(kind) or 0.0))
+
+
+class Waiting:
+    """What a node's program waits for, if it does, whichever of its sessions it waits in."""
+
+    def __init__(self):
+        self._last = (-math.inf, "")  # another thread reads it, so it is replaced as one
+
+    def note(self, doing: str) -> None:
+        """A wait looks around: "waits for the exchange started at step 3, for 2.0 s now"."""
+        self._last = (time.monotonic(), doing)
+
+    def now(self) -> str:
+        """What it does; nothing where the last wait has ended."""
+        looked, doing = self._last
+        return doing if time.monotonic() - looked < _WAITING_SECONDS else ""
 
 
 class Wait:
@@ -115,7 +135,7 @@ class Wait:
         # A process that is stopped for a while has not waited meanwhile.
         self.waited_seconds, self._last = self.waited_seconds + min(now - self._last, 1.0), now
         lookout, waited = self._lookout, self.waited_seconds
-        lookout.waiting = (time.monotonic(), f"{self._doing}, for {waited:.1f} s now")
+        lookout.waiting.note(f"{self._doing}, for {waited:.1f} s now")
         if (why := lookout.why_wait_no_longer(waited, self._doing)) is not None:
             return why
         patience = lookout.patience

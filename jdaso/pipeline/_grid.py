@@ -117,7 +117,9 @@ class Grid:
             timeout_seconds=session.timeout_seconds,
             share_gpus=True,
         )
-        inner.control.lookout.batches = session.control.lookout.batches  # of all nodes
+        # Of all nodes, and of the program whatever session it is in.
+        inner.control.lookout.batches = session.control.lookout.batches
+        inner.control.lookout.waiting = session.control.lookout.waiting
         inner.timeline.sink = session.timeline.sink  # its exchanges are in the same trace
         session.of_replicas[self.partitions] = inner
 

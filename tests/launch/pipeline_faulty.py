@@ -123,6 +123,13 @@ def main(session):
 
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         options["on_step"] = die
+    if CASE == "stuck_replica":  # who waits for a stage yields to it where it waits for a replica
+
+        def hears(step, result, pipeline, state):
+            inner = pipeline.replicas.control.lookout
+            assert inner.waiting is session.control.lookout.waiting, "not told"
+
+        options["on_step"] = hears
     if CASE == "evaluation":
 
         def evaluate(step, result, pipeline, state):

@@ -162,8 +162,7 @@ def test_one_that_does_not_wait_is_named_at_the_limit(clock):
     assert "alive, at train.py:7 in load." in pass_time(clock, wait_on(lookout), 5.2)
 
 
-def test_what_a_wait_is_for_is_told_to_those_who_ask(clock, monkeypatch):
-    monkeypatch.setattr(_lookout, "time", clock)
+def test_what_a_wait_is_for_is_told_to_those_who_ask(clock):
     lookout = lookout_of_three()
     assert lookout._place().startswith("\n")
     wait = wait_on(lookout)
