@@ -1,6 +1,6 @@
 """Part `suite`: the project's own tests with JAX on the GPU.
 
-Unit tests in one process, and tests/mpi with 1 and 2 ranks that share the GPU. Left out: the
+Unit tests in one process, and tests/ranks with 1 and 2 ranks that share the GPU. Left out: the
 launches (they start CPU devices of their own), and `users_compiler` (about bits of XLA's CPU
 compiler). Matrix products are to be float32 ones (not TF32) and sums in a fixed order: tests
 compare with NumPy, and steps bit by bit.
@@ -17,7 +17,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(FOLDER),  # of the plugin
 }
 LEFT_OUT = "not (users_compiler or mpi)"
-QUICK = ("tests/unit/test_host_call.py", "tests/unit/test_topology.py")
+QUICK = ("tests/unit/exchange/test_host_call.py", "tests/unit/mpi/test_topology.py")
 COUNTS = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected)")
 FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
@@ -26,11 +26,11 @@ def runs(quick):
     """Name, ranks and pytest's arguments of each."""
     if quick:
         return [("two files of tests/unit", 1, [*QUICK, "-m", LEFT_OUT])]
-    alone = ["tests/mpi", "-m", "not (several or users_compiler)"]
+    alone = ["tests/ranks", "-m", "not (several or users_compiler)"]
     return [
         ("tests/unit", 1, ["tests/unit", "-m", LEFT_OUT]),
-        ("tests/mpi, 1 rank", 1, alone),
-        ("tests/mpi, 2 ranks", 2, ["tests/mpi", "-m", LEFT_OUT]),
+        ("tests/ranks, 1 rank", 1, alone),
+        ("tests/ranks, 2 ranks", 2, ["tests/ranks", "-m", LEFT_OUT]),
     ]
 
 

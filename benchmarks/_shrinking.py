@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import _resumable
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +19,9 @@ import optax
 import jdaso
 import jdaso.data
 from jdaso.checkpoint import Checkpoints
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "programs"))
+import resumable
 
 BATCH = 32
 SHARE_STEPS = 10
@@ -94,4 +96,4 @@ def main(given):
 
 
 if __name__ == "__main__":
-    _resumable.run(lambda: main(options()))
+    resumable.run(lambda: main(options()))

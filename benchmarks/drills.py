@@ -2,9 +2,9 @@
 
     python benchmarks/drills.py [faults] [kills] [chaos] [soak] [deaths] [shrink] [--quick]
 
-All parts but the last two run `_resumable.py` under ``python -m jdaso run``, whose noise depends on
-node and step alone: whatever happens on the way, it must end with the bits of a run that was left
-in peace. "deaths" and "shrink" train `_shrinking.py` with Open MPI (``make setup-openmpi``): the
+All parts but the last two run `tests/programs/resumable.py` under ``python -m jdaso run``. Its
+noise depends on node and step alone: whatever happens on the way, it must end with the bits of a
+run that was left in peace. "deaths" and "shrink" train `_shrinking.py` with Open MPI (``make setup-openmpi``): the
 others go on where a node dies. In "shrink", when the last one has died, the job is started again
 with all.
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 
 import _report
 
-PROGRAM = Path(__file__).parent / "_resumable.py"
+PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "resumable.py"
 SHRINKING = Path(__file__).parent / "_shrinking.py"
 OPEN_MPI = Path(__file__).parents[1] / ".venv-openmpi" / "bin"
 TAG = "JDASO_DRILL"
@@ -148,7 +148,7 @@ def members(tag):
             line = (folder / "cmdline").read_bytes().split(b"\0")
             ranks = (w.split(b"=") for w in words if w.startswith(RANKS))
             rank = next((int(value) for _, value in ranks), None)
-            program = len(line) > 1 and line[1].endswith((b"_resumable.py", b"_shrinking.py"))
+            program = len(line) > 1 and line[1].endswith((b"resumable.py", b"_shrinking.py"))
             yield int(folder.name), rank if program else None
 
 

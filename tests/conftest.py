@@ -34,36 +34,27 @@ hypothesis.settings.register_profile("jdaso", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("jdaso")
 
 
-IN_TURN = {
-    "test_devices.py": "launches",
-    "test_failures.py": "launches",
-    "test_mpi_suites.py": "suites",
-    "test_cluster.py": "launches",
-    "test_doctor.py": "launches",
-}
+pytest_plugins = ["turns"]
+
+NIGHTLY = "a row of a table whose mechanism has a witness elsewhere: run with --nightly"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--nightly", action="store_true", help="whole tables, for hours")
 
 
 def pytest_itemcollected(item):
-    if item.path.parent.name == "launch":
+    if "launches" in item.path.parts:
         item.add_marker(pytest.mark.mpi)
+    if "nightly" in item.path.parts:
+        item.add_marker(pytest.mark.nightly)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Launches that the clock judges go to one worker of pytest-xdist, one after another.
-
-    So at most two run at once; whoever is done with them goes on with what is not.
-
-    Its own groups (`--dist loadgroup`) do nothing with pytest 9.2 (pytest-xdist issue 1386).
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    class LaunchesInTurn(LoadScopeScheduling):
-        def _split_scope(self, nodeid):
-            file = nodeid.split("::")[0].rsplit("/", 1)[-1]
-            return IN_TURN.get(file, nodeid)
-
-    return LaunchesInTurn(config, log)
+def pytest_collection_modifyitems(config, items):
+    if not config.option.nightly:
+        for item in items:
+            if item.get_closest_marker("nightly"):
+                item.add_marker(pytest.mark.skip(reason=NIGHTLY))
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,150 @@
+"""What is wrong with a fit over partitions is said on every node, and nobody hangs."""
+
+import re
+
+import pytest
+from launcher import PROGRAMS, mpirun
+
+SCRIPT = str(PROGRAMS / "pipeline_faulty.py")
+LIMIT_SECONDS = 20.0
+
+WRONG_EVERYWHERE = {
+    "too_many": r"ValueError The loss cannot be cut into 80 stages",
+    "replicas": r"ValueError num_partitions times num_replicas .* got 2 times 2 for 2 nodes",
+    "strategy": r"ValueError strategy must be one of data, model, hybrid, got 'hybird'",
+    "data_parts": r'ValueError strategy="data" holds the whole model .* got num_partitions=2',
+    "model_parts": r"ValueError .* got num_partitions=3 for 2 nodes.*mpiexec -n 3",
+    "schedule": r"ValueError schedule must be one of gpipe, 1f1b, interleaved, got 'zigzag'",
+    "chunks": r"ValueError .*chunks of 2 or more",
+    "wire": r"ValueError wire must be one of float32, bfloat16, got 'int4'",
+    "microbatches": r"ValueError A batch of 12 samples cannot be cut into num_microbatches=13",
+    "lengths": r"ValueError .*equally long.*\[0\] \(12, 8\), \[1\] \(11, 8\)",
+    "vector": r"TypeError loss_fn must return a scalar.*\(3,\)",
+    "integer": r"TypeError The loss must be a floating-point number, got int32",
+    "integers": r"TypeError Parameters must be floating-point.*int32 at \['w'\]\[3\]",
+    "side_effects": r"ValueError loss_fn has side effects",
+    "boundaries": r"ValueError boundaries must be 1 rising places within 1\.\.\d+ .*\[99\]",
+    "boundary_name": r"ValueError Nothing in the loss is named 'decoder'",
+    "none": r'ValueError num_partitions must be a number, at least 1, or "auto", got 0',
+    "auto_data": r"ValueError num_partitions=.auto. leaves .* got strategy='data'",
+    "auto_replicas": r'ValueError num_partitions="auto" leaves .* num_replicas=1',
+    "auto_never": r"ValueError With num_partitions=2 the largest stage still needs",
+    "joins": r"NotImplementedError The optimizer joins arrays",
+}
+
+FEWER = r"^NodeError .*The data of node 1 ended after 4 batches, .* with its batch number 5"
+
+WRONG_ON_ONE = {
+    "plans": r"NodeError .*The nodes disagree on the plan",
+    "bits": r"NodeError .*bits of leaf \['w'\]\[0\]: node 1",
+    "shapes": r"(ValueError The plan was made for batches|NodeError .*The plan was made for)",
+    "raise": r"(KeyError 'boom'|NodeError .*node 1 .*boom)",
+    "evaluation": r"NodeError .*The nodes disagree on the shapes of the batch: node 1 has",
+    "stuck": r"NodeError .*(Not arrived: node 1|node 0 on host)",
+}
+
+
+def errors(done):
+    """``{node: (seconds, text)}`` of the nodes that printed an error."""
+    found = re.findall(r"^(\d) (\d+\.\d) (\w+ .*)$", done.stdout, re.MULTILINE)
+    return {int(node): (float(seconds), text) for node, seconds, text in found}
+
+
+@pytest.mark.parametrize("case", WRONG_EVERYWHERE)
+def test_every_node_says_what_is_wrong(case):
+    done = mpirun(2, [SCRIPT, case], quick_compiling=True, timeout=60)
+    assert done.returncode != 0
+    told = errors(done)
+    assert set(told) == {0, 1}, done.stdout
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS
+        assert re.search(WRONG_EVERYWHERE[case], text), text
+
+
+@pytest.mark.parametrize("case", ["short", "short_data", "short_replica"])
+def test_data_that_ends_early_on_one_node_ends_the_fit_at_once(case):
+    nodes = 4 if case == "short_replica" else 2
+    done = mpirun(nodes, [SCRIPT, case], quick_compiling=True, timeout=60)
+    assert done.returncode != 0
+    told = errors(done)
+    assert set(told) == set(range(nodes)), done.stdout
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS, "nobody waited for the limit, which is twice that"
+        assert re.search(FEWER, text), done.stdout
+
+
+def test_batches_that_a_restored_fit_passes_over_count(tmp_path):
+    for case in ("six", "short_restored"):
+        done = mpirun(2, [SCRIPT, case, tmp_path], quick_compiling=True, timeout=60)
+        assert (done.returncode == 0) == (case == "six"), done.stdout
+    told = errors(done)
+    assert set(told) == {0, 1}, done.stdout
+    for _, text in told.values():
+        assert "The data of node 1 ended after 4 batches" in text, text
+        assert "with its batch number 7" in text, text
+
+
+@pytest.mark.parametrize("case", ["nested", "again"])
+def test_a_fit_in_a_step_and_one_made_again_end_well(case):
+    """Nodes count their loops alike, whatever happened on one of them."""
+    done = mpirun(2, [SCRIPT, case], quick_compiling=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert len(re.findall(r"^\d end$", done.stdout, re.MULTILINE)) == 2, done.stdout
+
+
+def test_nodes_that_do_not_fill_the_pipelines():
+    done = mpirun(3, [SCRIPT, "ranks"], quick_compiling=True, timeout=60)
+    told = errors(done)
+    assert set(told) == {0, 1, 2}, done.stdout
+    assert all("must be the number of nodes, got 2 times 1" in text for _, text in told.values())
+
+
+@pytest.mark.parametrize("case", WRONG_ON_ONE)
+def test_all_hear_of_what_is_wrong_on_one(case):
+    done = mpirun(2, [SCRIPT, case], quick_compiling=True, timeout=60)
+    assert done.returncode != 0
+    told = errors(done)
+    # Whoever is stuck says nothing itself.
+    assert set(told) >= ({0} if case == "stuck" else {0, 1}), done.stdout
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS
+        assert re.search(WRONG_ON_ONE[case], text), text
+
+
+@pytest.mark.parametrize("case", ["kill", "mid_step"])
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+def test_a_death_in_mid_pipeline_ends_the_job(case, mpi):
+    done = mpirun(2, [SCRIPT, case], mpi=mpi, quick_compiling=True, timeout=60)
+    assert done.returncode != 0
+    assert not re.search(r"^\d end$", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_a_pipeline_waits_for_no_replica_longer_than_the_limit():
+    done = mpirun(4, [SCRIPT, "stuck_replica"], quick_compiling=True, timeout=90)
+    assert done.returncode != 0
+    told = errors(done)
+    assert set(told) >= {0, 1}, done.stdout
+    for seconds, text in told.values():
+        assert seconds < LIMIT_SECONDS
+        assert re.search(r"NodeError.*\(rank \d\).*did not end within 6 s", text), text
+
+
+def test_no_node_of_a_pipeline_can_be_spared():
+    options = {"mpi": "openmpi", "options": ["--with-ft", "ulfm"]}
+    done = mpirun(2, [SCRIPT, "shrink"], quick_compiling=True, timeout=60, **options)
+    told = errors(done)
+    assert set(told) == {0, 1}, done.stdout
+    for _, text in told.values():
+        assert re.search(r'ValueError on_death="shrink" .* 2 partitions none can be spared', text)
+
+
+def test_auto_takes_the_fewest_partitions_that_fit():
+    done = mpirun(2, [SCRIPT, "auto"], quick_compiling=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert set(re.findall(r"^(\d) K=(\d)$", done.stdout, re.M)) == {("0", "2"), ("1", "2")}
+
+
+def test_without_a_fault_it_ends():
+    done = mpirun(2, [SCRIPT, "nothing"], quick_compiling=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert set(re.findall(r"^(\d) end$", done.stdout, re.MULTILINE)) == {"0", "1"}

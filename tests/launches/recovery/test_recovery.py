@@ -1,0 +1,280 @@
+"""Processes that die, stop or hang: nothing hangs, nothing is left over, and nothing is lost."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import compiling
+import pytest
+from launcher import ENVIRONMENTS, FOREIGN, OPTIONS, PROGRAMS, TAG, end, members, mpirun
+
+from jdaso._launch import with_files_in
+
+PROGRAM = PROGRAMS / "resumable.py"
+
+
+def ends(text):
+    """``{node: (step, digest)}`` of those that came through."""
+    found = re.findall(r"(\d+) end (\d+) \S+ ([0-9a-f]{64})", text)
+    return {int(node): (int(step), digest) for node, step, digest in found}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What nodes end with that nothing happens to, by their number."""
+    known = {}
+
+    def ask(nodes):
+        if nodes not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            done = mpirun(nodes, [PROGRAM, folder], quick_compiling=True)
+            assert done.returncode == 0, done.stdout
+            known[nodes] = ends(done.stdout)
+            assert len(known[nodes]) == nodes and len(set(known[nodes].values())) == 1
+        return known[nodes]
+
+    return ask
+
+
+class Job:
+    """The program under ``jdaso run``, with what it says."""
+
+    def __init__(self, folder, nodes, *flags, mpi="mpich", faults="", restarts=0, **options):
+        folder_of_mpi = ENVIRONMENTS[mpi] / "bin"
+        self.launch = f"recovery-{os.getpid()}-{time.monotonic_ns()}"
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        command = [folder_of_mpi / "python", "-m", "jdaso", "run", *flags]
+        command += [f"--max-restarts={restarts}", "--", folder_of_mpi / "mpiexec", "-n", nodes]
+        command += [*OPTIONS[mpi], folder_of_mpi / "python", PROGRAM, folder, *words]
+        environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)} | {
+            "JAX_PLATFORMS": "cpu",
+            "OMP_NUM_THREADS": "1",
+            "XLA_FLAGS": compiling.QUICKLY,
+            "JDASO_FAULTS": faults,
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "PATH": f"{folder_of_mpi}:{os.environ['PATH']}",
+            TAG: self.launch,
+        }
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.text, self._news = "", threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self._news:
+                self.text += line
+                self._news.notify_all()
+
+    def until(self, pattern, seconds=60):
+        """Waits until it has said something."""
+        with self._news:
+            assert self._news.wait_for(lambda: re.search(pattern, self.text), seconds), self.text
+
+    def wait(self, seconds=90):
+        """Its exit status and all that it said; nothing of it is left."""
+        try:
+            status = self.process.wait(seconds)
+            self._reader.join(5)
+            time.sleep(0.2)
+            assert not list(members(self.launch)), self.text
+            return status, self.text
+        finally:
+            end(self.process, self.launch)
+
+
+def until(come_so_far, job, seconds=60):
+    """Waits until the program has."""
+    deadline = time.monotonic() + seconds
+    while not come_so_far():
+        assert job.process.poll() is None and time.monotonic() < deadline, job.text
+        time.sleep(0.1)
+
+
+def until_exists(path, job):
+    until(path.exists, job)
+
+
+KILLS = {
+    "in the warm-up": "1@4:kill",
+    "with an exchange in flight": "1@flight:kill",
+    "node 0": "0@23:kill",
+    "two at once": "1@23:kill;2@23:kill",
+    "while it saves": "1@save:kill",
+    "while it restores": "2@30:kill;1@restore:kill",
+    "by a segmentation fault": "2@31:segfault",
+    "by leaving": "1@37:exit",
+}
+
+
+@pytest.mark.parametrize("when", KILLS)
+def test_a_job_goes_on_from_its_last_checkpoint(when, tmp_path, undisturbed):
+    status, text = Job(tmp_path, 3, faults=KILLS[when], restarts=2).wait()
+    assert status == 0, text
+    assert ends(text) == undisturbed(3), text
+    assert "restart 1 of 2" in text
+    if "leaving" not in when:
+        nodes = "".join(re.findall(r"(\d)@", KILLS[when]))
+        assert re.search(rf"node [{nodes}] died first \(process \d+ on host", text), text
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+def test_a_death_ends_the_job_and_is_named(mpi, tmp_path):
+    job = Job(tmp_path, 2, mpi=mpi, faults="1@20:kill")
+    job.until("fault: kill")
+    begin = time.monotonic()
+    status, text = job.wait()
+    assert time.monotonic() - begin < 10
+    assert status != 0
+    assert "node 1 died" in text and "the job failed" in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+def test_a_job_that_is_told_to_stop_saves_and_goes_on_later(mpi, number, tmp_path, undisturbed):
+    job = Job(tmp_path, 2, mpi=mpi, every_steps=1000, step_ms=100)
+    until_exists(tmp_path / "at" / "0", job)
+    step = random.randint(1, 40)  # of 60: the nodes need a few to agree where to stop
+    until(lambda: int((tmp_path / "at" / "0").read_text() or 0) >= step, job)
+    job.process.send_signal(number)
+    status, text = job.wait()
+    assert status == 75, text
+    assert re.search(r"told to stop\. It is saved at step (\d+)", text), text
+    assert len(list(tmp_path.glob("step_*"))) == 1
+    assert "never merged" not in text
+    done = mpirun(2, [PROGRAM, tmp_path], mpi=mpi, quick_compiling=True)
+    assert done.returncode == 0, done.stdout
+    assert ends(done.stdout) == undisturbed(2)
+
+
+KILLED_LAUNCHER_OF_THE_SAME_ID = """
+env -u PRTE_MCA_prte_local_tmpdir_base mpiexec --oversubscribe -n 1 sleep 5 >/dev/null 2>&1 &
+until [ -e $TMPDIR/ompi.$!/1/0 ]; do sleep 0.1; done
+kill -9 $!
+mv $TMPDIR/ompi.$! $TMPDIR/ompi.$$
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_files_of_a_killed_launcher_do_not_hinder_another(ours, tmp_path):
+    """Open MPI's launcher names them by its process id, which comes again some day."""
+    programs = ENVIRONMENTS["openmpi"] / "bin"
+    command = ["mpiexec", "--oversubscribe", "-n", "1", "hostname"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "TMPDIR": str(tmp_path),
+    }
+    if ours:
+        (tmp_path / "own").mkdir()
+        environment = with_files_in(str(tmp_path / "own"), command, environment)
+
+    done = subprocess.run(
+        ["bash", "-c", KILLED_LAUNCHER_OF_THE_SAME_ID, "bash", *command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode == 0) == ours, done.stdout
+    assert ours or "listener thread failed to start" in done.stdout
+
+
+def test_ctrl_c_ends_all_ranks(tmp_path):
+    job = Job(tmp_path, 2, every_steps=1000, steps=10_000)
+    until_exists(tmp_path / "lock", job)
+    time.sleep(2)
+    begin = time.monotonic()
+    job.process.send_signal(signal.SIGINT)
+    status, text = job.wait(30)
+    assert status != 0 and time.monotonic() - begin < 15, text
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+def test_a_second_ctrl_c_ends_it_at_once(mpi, tmp_path):
+    """Even where a rank does not hear the first."""
+    job = Job(tmp_path, 2, mpi=mpi, faults="1@20:hang=60", every_steps=1000)
+    job.until("fault: hang")
+    job.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    begin = time.monotonic()
+    if job.process.poll() is None:
+        job.process.send_signal(signal.SIGINT)
+    status, text = job.wait(30)
+    assert status != 0 and time.monotonic() - begin < 5, text
+
+
+def test_a_node_that_was_stopped_changes_nothing(tmp_path, undisturbed):
+    """And who it was is said in time."""
+    faults = {"JDASO_FAULTS": "1@30:stop=6"}
+    done = mpirun(3, [PROGRAM, tmp_path], env=faults, quick_compiling=True)
+    assert done.returncode == 0, done.stdout
+    assert ends(done.stdout) == undisturbed(3)
+    said = re.findall(
+        r"for (\d+\.\d) s now \(usual: (\d+\.\d) s.*Not arrived: ([^.]*)", done.stdout
+    )
+    assert said, done.stdout
+    for waited, usual, who in said[:1]:
+        assert float(waited) < 2 * float(usual) + 2
+        assert who.startswith("node 1 (host") and "node 0" not in who and "node 2" not in who
+
+
+def test_a_stuck_program_is_shown(tmp_path, undisturbed):
+    """It is alive: its look-out says where it is."""
+    faults = {"JDASO_FAULTS": "1@30:delay=6"}
+    done = mpirun(2, [PROGRAM, tmp_path], env=faults, quick_compiling=True)
+    assert done.returncode == 0, done.stdout
+    assert ends(done.stdout) == undisturbed(2)
+    assert re.search(r"node 1 \(host \S+\) is alive, at \S*faults.py:\d+ in _act <", done.stdout)
+
+
+def test_a_hang_with_the_lock_held_has_a_limit(tmp_path):
+    faults = {"JDASO_FAULTS": "1@30:hang=60"}
+    flags = ["--timeout-seconds=5"]
+    done = mpirun(2, [PROGRAM, tmp_path, *flags], env=faults, quick_compiling=True, timeout=60)
+    assert done.returncode != 0
+    assert re.search(r"Not arrived: node 1 .* not been heard of", done.stdout), done.stdout
+
+
+def test_a_command_that_is_not_there_is_one_sentence():
+    command = [sys.executable, "-m", "jdaso", "run", "--", "/no/such/mpiexec"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 127
+    assert done.stderr.startswith("jdaso run: /no/such/mpiexec cannot be started")
+
+
+def test_hosts_that_do_not_answer_are_left_out(tmp_path):
+    told = tmp_path / "told"
+    flags = ["--hosts", "a,b,c", "--probe", "test {host} != b", "--"]
+    command = [
+        sys.executable,
+        "-m",
+        "jdaso",
+        "run",
+        *flags,
+        "sh",
+        "-c",
+        f"echo {{hosts}} {{count}} > {told}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert told.read_text() == "a,c 2\n"
+    assert "left out, for they do not answer: b." in done.stderr

@@ -1,0 +1,174 @@
+"""Nodes that die while the others go on, under Open MPI's ULFM."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from launcher import PROGRAMS, mpirun
+from mortal_problem import reference
+
+SCRIPT = PROGRAMS / "mortal.py"
+ULFM = ["--with-ft", "ulfm"]
+pytestmark = pytest.mark.mpi
+
+
+def run(nodes, case, kills, *more, **settings):
+    """Whoever lived to the end, and what they found; the output."""
+    done = mpirun(
+        nodes,
+        [SCRIPT, case, kills, *more],
+        mpi="openmpi",
+        options=ULFM,
+        quick_compiling=True,
+        **settings,
+    )
+    found = re.findall(r"^(\d) end (.*)$", done.stdout, re.M)
+    return {int(node): json.loads(text) for node, text in found}, done
+
+
+def survivors(nodes, case, kills, *more):
+    """What all who were not killed found; the job ends well."""
+    ends, done = run(nodes, case, kills, *more)
+    dead = {int(kill[0]) for kill in kills.split(",") if kill}
+    assert sorted(ends) == sorted(set(range(nodes)) - dead), done.stdout
+    assert done.returncode == 0, done.stdout
+    assert len({end.get("final") for end in ends.values()}) == 1, done.stdout
+    for node in dead:
+        assert f"node {node} (host " in done.stdout and "The others go on." in done.stdout
+    return ends, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kills", "merge"),
+    [
+        ("", "paper"),
+        ("1@2", "corrected"),  # in warm-up
+        ("1@12", "corrected"),  # cycling, nothing in flight
+        ("1@12", "paper"),
+        ("1@12", "outer"),
+        ("0@12", "corrected"),
+        ("2@24", "corrected"),  # in the cool-down
+        ("0@2,2@12", "paper"),
+    ],
+)
+def test_every_number_is_that_of_fewer_nodes(kills, merge):
+    dead = {int(x[0]): int(x[2:]) for x in kills.split(",") if x}
+    ends, output = survivors(3, "numbers", kills, merge)
+    right = reference(3, dead, merge)
+    living = sorted(ends)
+    for node, end in ends.items():
+        np.testing.assert_allclose(end["held"], right[node], atol=3e-6, err_msg=output)
+        assert end["longest"] < 5.0, output
+        assert end["mean"] == pytest.approx(np.mean(living))
+        assert end["share"] == [living.index(node), len(living)]
+        assert end["living"] == living
+        assert end["given"] == living[0]
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "float16", "int8"])
+def test_narrow_wires(wire):
+    ends, _ = survivors(3, "numbers", "1@12", "corrected", wire)
+    right = reference(3, {1: 12}, "corrected")
+    for node, end in ends.items():
+        np.testing.assert_allclose(end["held"], right[node], atol=0.05)
+
+
+@pytest.mark.parametrize("kills", ["1@flight", "0@flight", "1@flight,2@flight", "0@9,3@9"])
+def test_an_exchange_in_flight_is_not_lost(kills):
+    """Whether it still holds what the dead node sent or not: all others agree."""
+    ends, output = survivors(4, "numbers", kills, "corrected")
+    grown = [np.array(end["held"]) for end in ends.values()]
+    step = 9 if "@9" in kills else 5
+    dead = {int(x[0]) for x in kills.split(",")}
+    within, without = (reference(4, dict.fromkeys(dead, at), "corrected") for at in (step, 4))
+    first = min(ends)
+    low = np.minimum(within[first], without[first]) - 0.4
+    high = np.maximum(within[first], without[first]) + 0.4
+    assert (low <= grown[0]).all() and (grown[0] <= high).all(), output
+
+
+@pytest.mark.parametrize("step", [3, 5, 9, 20, 21, 22])
+def test_whenever_a_node_dies(step):
+    """Several chunks, several channels, no pause between steps."""
+    survivors(3, "many", f"{step % 3}@{step}")
+
+
+def test_the_last_one_goes_on_alone():
+    ends, _ = survivors(3, "numbers", "0@6,1@10", "corrected")
+    assert ends[2]["share"] == [0, 1] and ends[2]["mean"] == 2.0
+
+
+@pytest.mark.parametrize("blocking", ["gradients", "parameters"])
+def test_synchronous_training_goes_on_too(blocking):
+    ends, _ = survivors(3, "synchronous", "0@7", blocking)
+    assert {end["count"] for end in ends.values()} == {28}
+
+
+def test_integers_are_kept_without_node_0():
+    ends, _ = survivors(3, "counts", "0@10")
+    assert {end["count"] for end in ends.values()} == {28}
+
+
+def test_checkpoints_of_those_who_live(tmp_path):
+    """Bit for bit on as many nodes as were left; averaged on as many as there were first."""
+    ends, _ = survivors(3, "saves", "1@13", tmp_path / "a")
+    assert {end["first"] for end in ends.values()} == {0}
+    for nodes in (2, 3):
+        again, output = survivors(nodes, "saves", "", tmp_path / "a")
+        assert {end["first"] for end in again.values()} == {28}, output
+        assert {end["final"] for end in again.values()} == {ends[0]["final"]}
+
+
+def test_what_was_in_flight_between_fewer_is_dropped(tmp_path):
+    """As between any two numbers of nodes, be it as many as were left; without node 0, too."""
+    survivors(3, "saves", "0@13", tmp_path, "cut")
+    again, output = survivors(2, "saves", "", tmp_path)
+    assert {end["first"] for end in again.values()} == {16}, output
+    assert "what was in flight is dropped" in output
+
+
+def test_the_dead_have_no_vote():
+    ends, output = survivors(4, "repairs", "3@4")
+    # Where it is found a step is dropped, and again where the way back from 777 rounds.
+    assert {round(end["first"], 4) for end in ends.values()} <= {-1.1, -1.0}, output
+    assert "same: node 0 in params['w']. All take those of node 1" in output
+
+
+@pytest.mark.parametrize("dead", [0, 2])
+def test_keys_become_those_of_one_who_lives(dead):
+    ends, output = survivors(3, "keys", f"{dead}@10")
+    assert len({str(end["key"]) for end in ends.values()}) == 1, output
+
+
+@pytest.mark.parametrize(("wire", "kind"), [("bfloat16", "synchronous"), ("int8", "daso")])
+def test_what_rounding_takes_is_paid_after_a_death_too(wire, kind):
+    """In the mean over many steps nothing is lost, in the dead node's row neither."""
+    whole, _ = survivors(3, "debts", "", wire, kind)
+    fewer, output = survivors(3, "debts", "1@5", wire, kind)
+    assert np.max(fewer[0]["off"]) < 3 * np.max(whole[0]["off"]), output
+
+
+@pytest.mark.parametrize("told", ["0", "2"])
+def test_a_smaller_run_stops_where_it_is_told(tmp_path, told):
+    dead = "1@13" if told == "0" else "0@13"
+    ends, done = run(3, "saves", dead, tmp_path, told)
+    assert done.returncode == 75 and not ends, done.stdout
+    assert "told to stop. It is saved at step" in done.stdout
+    ends, done = run(2, "saves", "", tmp_path)
+    assert {end["first"] for end in ends.values()} <= set(range(20, 29)) and len(ends) == 2
+
+
+def test_by_default_a_death_ends_the_job_and_is_named():
+    ends, done = run(3, "numbers", "1@12", env={"ON_DEATH": "end"}, timeout=60)
+    assert done.returncode != 0 and not ends
+    assert re.search(
+        r"NodeError: \[node [02] of 3, host \S+.*node 1 \(host \S+\) died", done.stdout
+    )
+
+
+@pytest.mark.parametrize(("mpi", "options"), [("mpich", []), ("openmpi", [])])
+def test_where_mpi_cannot_do_it_all_are_told(mpi, options):
+    done = mpirun(2, [SCRIPT, "numbers", ""], mpi=mpi, options=options)
+    assert done.returncode != 0
+    assert done.stdout.count('ValueError: on_death="shrink" needs Open MPI, and to be') >= 2

