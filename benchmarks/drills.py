@@ -4,9 +4,9 @@
 
 All parts but the last two run `tests/programs/resumable.py` under ``python -m jdaso run``. Its
 noise depends on node and step alone: whatever happens on the way, it must end with the bits of a
-run that was left in peace. "deaths" and "shrink" train `_shrinking.py` with Open MPI (``make setup-openmpi``): the
-others go on where a node dies. In "shrink", when the last one has died, the job is started again
-with all.
+run that was left in peace. "deaths" and "shrink" train `_shrinking.py` with Open MPI (``make
+setup-openmpi``): the others go on where a node dies. In "shrink", when the last one has died, the
+job is started again with all.
 """
 
 import argparse
