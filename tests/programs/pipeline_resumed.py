@@ -1,20 +1,26 @@
-"""Trains over partitions and saves: ``python pipeline_resumed.py FOLDER PARTITIONS STEPS MODEL``.
+"""Trains over partitions, saves and goes on: ``python pipeline_resumed.py FOLDER DO...``.
 
-Goes on from what it finds in the folder. Node 0 prints how many steps were made, and how far the
-parameters are from those of one process that was never stopped, in units of the learning rate.
+DO is ``MODEL:NODES:PARTITIONS``: the first NODES ranks train two steps more (or as many as a fourth
+word says) in a session of their own, and save into FOLDER/MODEL. Node 0 prints how many steps were
+made, and how far the parameters are from those of one process that was never stopped, in units of
+the learning rate; each node prints a CheckpointError. Other words for DO change the files between
+two runs: see `CHANGES`.
 """
 
 import sys
+from collections import Counter
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from mpi4py import MPI
 
 import jdaso
 from jdaso.checkpoint import CheckpointError
 
-FOLDER, PARTITIONS, STEPS, MODEL = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+FOLDER, DO = Path(sys.argv[1]), sys.argv[2:]
 WIDTH, LAYERS, SAMPLES, PARTS, RATE = 8, 9, 16, 4, 1e-2
 
 
@@ -68,7 +74,7 @@ def optimizer_of(model):
     return optax.chain(optax.clip_by_global_norm(0.3), optax.sgd(RATE, momentum=0.9))
 
 
-def train_alone(loss_fn, params, state, optimizer):
+def train_alone(loss_fn, params, state, optimizer, steps):
     """One process: the micro-batches of each step one after the other."""
 
     def loss_of(params, state, part):
@@ -78,7 +84,7 @@ def train_alone(loss_fn, params, state, optimizer):
         return loss, state
 
     gradients, opt_state = jax.grad(loss_of, has_aux=True), optimizer.init(params)
-    for step in range(STEPS):
+    for step in range(steps):
         sums, size = jax.tree.map(jnp.zeros_like, params), SAMPLES // PARTS
         for k in range(PARTS):
             part = tuple(x[k * size : (k + 1) * size] for x in batch_of(step))
@@ -89,41 +95,74 @@ def train_alone(loss_fn, params, state, optimizer):
     return params, state
 
 
-def main(session):
+def main(session, model, partitions, steps):
     random = np.random.default_rng(0)
     layers = list(random.normal(0, 0.4, (LAYERS, WIDTH, WIDTH)).astype(np.float32))
     params, state = {"w": layers, "scale": np.float32(1)}, None
-    loss_fn = {"stacked": stacked, "normed": normed}.get(MODEL, listed)
-    if MODEL == "stacked":
+    loss_fn = {"stacked": stacked, "normed": normed}.get(model, listed)
+    if model == "stacked":
         params["w"] = np.stack(layers)
-    if MODEL == "normed":
+    if model == "normed":
         state = [np.zeros(WIDTH, np.float32)] * LAYERS
-    optimizer = optimizer_of(MODEL)
+    optimizer = optimizer_of(model)
     result = jdaso.fit(
         loss_fn,
         params,
         optimizer,
-        [batch_of(step) for step in range(STEPS)],
+        [batch_of(step) for step in range(steps)],
         session=session,
         strategy="hybrid",  # the replicas have the same batches: how many there are changes nothing
-        num_partitions=PARTITIONS,
+        num_partitions=partitions,
         num_microbatches=PARTS,
         state=state,
-        folder=FOLDER,
+        folder=FOLDER / model,
         every_steps=1,
     )
-    expected = train_alone(loss_fn, params, state, optimizer)
-    found = (result.params, result.state)
-    leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
-    off = max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in leaves) / RATE
     if session.node == 0:
-        print(f"{len(result.history)} steps, off by {off:.2e}")
+        expected = train_alone(loss_fn, params, state, optimizer, steps)
+        found = (result.params, result.state)
+        leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+        off = max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in leaves) / RATE
+        say(f"{model} {session.num_nodes} {partitions}: {len(result.history)} steps, off {off:.2e}")
+
+
+def swap_boundaries(folder):
+    holding = folder / "partitions-2" / "holding.json"
+    holding.write_text(holding.read_text().replace("[0, 1]", "[1, 0]"))
+
+
+def damage(folder):
+    """One bit of what one partition holds."""
+    files = [x for x in (folder / "partitions-2" / "1").rglob("node_0/**/*") if x.is_file()]
+    largest = max(files, key=lambda file: file.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    largest.write_bytes(content)
+
+
+CHANGES = {"swap_boundaries": swap_boundaries, "damage": damage}
+
+
+def say(text):
+    """In one write, for the ranks share a terminal."""
+    print(f"\n{text}\n", end="", flush=True)
 
 
 if __name__ == "__main__":
-    with jdaso.Session(timeout_seconds=30) as session:
-        try:
-            main(session)
-        except CheckpointError as error:
-            print(f"\n{session.node} CheckpointError {error}\n", end="", flush=True)
-            raise
+    world, steps = MPI.COMM_WORLD, Counter()
+    for do in DO:
+        model, *how = do.split(":")
+        world.Barrier()
+        if how[0] in CHANGES:
+            if world.rank == 0:
+                CHANGES[how[0]](FOLDER / model)
+            continue
+        nodes, partitions, *more = map(int, how)
+        steps[model] += more[0] if more else 2
+        comm = world.Split(world.rank < nodes, world.rank)
+        if world.rank < nodes:
+            with jdaso.Session(comm, timeout_seconds=30) as session:
+                try:
+                    main(session, model, partitions, steps[model])
+                except CheckpointError as error:
+                    say(f"{model} node {session.node} CheckpointError {error}")

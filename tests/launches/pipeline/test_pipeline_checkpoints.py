@@ -1,74 +1,62 @@
-"""A run over partitions goes on with another number of them as if it had never stopped."""
+"""A run over partitions goes on with another number of them as if it had never stopped.
+
+`pipeline_resumed.py` makes run after run in one launch, each in a session of as many ranks as it
+says, and damages files in between.
+"""
 
 import re
 
 import pytest
 from launcher import PROGRAMS, mpirun
 
-SCRIPT = str(PROGRAMS / "pipeline_resumed.py")
-
 # float32: a step's sums over 16 samples and 8 numbers err by some 1e-6 of a gradient of about 1.
 OFF = 1e-4
 
-
-def run(nodes, folder, partitions, steps, model):
-    arguments = [SCRIPT, str(folder), str(partitions), str(steps), model]
-    done = mpirun(nodes, arguments, quick_compiling=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    made, off = re.search(r"^(\d+) steps, off by (\S+)$", done.stdout, re.MULTILINE).groups()
-    return int(made), float(off)
-
-
 NODES = [(2, 2), (2, 2), (1, 1), (3, 3), (4, 2), (4, 4)]
-"""Of run after run: how many nodes, and partitions."""
+"""Of run after run: the number of nodes, and of partitions."""
+
+
+def resumed(folder, *do, nodes=4):
+    words = [PROGRAMS / "pipeline_resumed.py", folder, *do]
+    done = mpirun(nodes, words, quick_compiling=True, timeout=250)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 @pytest.mark.parametrize(
     ("model", "runs"),
     [
         ("listed", NODES),
-        ("stacked", NODES),
+        pytest.param("stacked", NODES, marks=pytest.mark.nightly),
         ("normed", NODES[1::2]),
         ("hyperparameters", NODES[::3]),
     ],
 )
 def test_partitions_and_replicas_may_change(tmp_path, model, runs):
-    steps = 0
-    for nodes, partitions in runs:
-        steps += 2
-        made, off = run(nodes, tmp_path, partitions, steps, model)
-        assert made == 2, f"{partitions} partitions begin at step {steps - made}"
-        assert off < OFF
+    output = resumed(tmp_path, *(f"{model}:{nodes}:{parts}" for nodes, parts in runs))
+    found = re.findall(rf"^{model} (\d) (\d): (\d) steps, off (\S+)$", output, re.MULTILINE)
+    assert [(int(n), int(k)) for n, k, *_ in found] == runs, output
+    for *_, steps, off in found:
+        assert int(steps) == 2 and float(off) < OFF, output
 
 
-def test_a_folder_of_other_boundaries_is_refused(tmp_path):
-    run(2, tmp_path, 2, 1, "listed")
-    holding = tmp_path / "partitions-2" / "holding.json"
-    holding.write_text(holding.read_text().replace("[0, 1]", "[1, 0]"))
-    done = mpirun(2, [SCRIPT, str(tmp_path), "2", "2", "listed"], quick_compiling=True)
-    assert done.returncode != 0
-    assert "partitions that hold other parameters" in done.stdout
+def test_files_that_cannot_be_gone_on_from_are_refused_on_all_nodes(tmp_path):
+    """Other boundaries, a damaged file of one partition, a state in a tree of its own."""
+    output = resumed(
+        tmp_path,
+        *("listed:2:2:1", "listed:swap_boundaries", "listed:2:2:1"),
+        *("hyperparameters:2:2:1", "hyperparameters:damage", "hyperparameters:2:2:1"),
+        *("list_momentum:2:2:1", "list_momentum:2:2:1", "list_momentum:3:3:1"),
+    )
+    assert errors(output, "listed") == {"0", "1"}, output
+    assert "partitions that hold other parameters" in output
+    damaged = re.findall("hyperparameters node . CheckpointError .*", output)
+    assert len(damaged) == 2 and all("partitions-2/1" in text for text in damaged), output
+    assert output.count("list_momentum 2 2: 1 steps") == 2, "under the same number it goes on"
+    assert errors(output, "list_momentum") == {"0", "1", "2"}, output
+    assert output.count("not the same on all") >= 3, output
 
 
-def test_a_state_in_a_tree_of_its_own_is_refused_under_another_number(tmp_path):
-    model = "list_momentum"
-    run(2, tmp_path, 2, 1, model)
-    assert run(2, tmp_path, 2, 2, model)[0] == 1  # under the same it goes on
-    done = mpirun(3, [SCRIPT, str(tmp_path), "3", "3", model], quick_compiling=True)
-    assert done.returncode != 0
-    told = re.findall(r"^\d CheckpointError .* not the same on all.*", done.stdout, re.MULTILINE)
-    assert len(told) == 3, done.stdout
-
-
-def test_all_partitions_hear_of_a_damaged_file_of_one(tmp_path):
-    run(2, tmp_path, 2, 1, "listed")
-    files = [x for x in (tmp_path / "partitions-2" / "1").rglob("node_0/**/*") if x.is_file()]
-    largest = max(files, key=lambda file: file.stat().st_size)
-    content = bytearray(largest.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    largest.write_bytes(content)
-    done = mpirun(2, [SCRIPT, str(tmp_path), "2", "2", "listed"], quick_compiling=True)
-    assert done.returncode != 0
-    told = re.findall(r"^\d CheckpointError .*", done.stdout, re.MULTILINE)
-    assert len(told) == 2, done.stdout
-    assert all("partitions-2/1" in text for text in told)
+def errors(output, model):
+    """The nodes that printed an error."""
+    return set(re.findall(rf"^{model} node (\d) CheckpointError ", output, re.MULTILINE))

@@ -1,0 +1,96 @@
+"""Nodes that do not agree at `init`: an error on all of them that names node, leaf and values."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from mpi4py import MPI
+
+import jdaso
+
+pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.few_nodes]
+
+SIZE = MPI.COMM_WORLD.size
+ODD = MPI.COMM_WORLD.rank == 1
+STEPS = 20
+
+
+@pytest.fixture(scope="module")
+def session():
+    with jdaso.Session(timeout_seconds=20) as session:
+        yield session
+
+
+def parameters(**odd):
+    params = {"b": jnp.zeros(3), "w": jnp.arange(5.0)}
+    return params | odd if ODD else params
+
+
+def make(session, inner=None, wire="float32", warmup=3, delay=2):
+    phases = jdaso.Phases(STEPS, warmup, 4, 4, delay=delay)
+    return jdaso.daso(inner or optax.adam(1e-2), phases=phases, session=session, wire=wire)
+
+
+SAID = {
+    "shape": r"leaf \['b'\]: node 1 has float32\[4\], the others float32\[3\]",
+    "dtype": r"leaf \['b'\]: node 1 has bfloat16\[3\]",
+    "tree": r"leaf \['c'\]|the tree",
+    "bits": r"bits of leaf \['b'\]: node 1 .*jdaso.broadcast",
+    "phases": r"the setting phases: node 1 has .*delay=1",
+    "wire": r"the setting wire: node 1 has bfloat16",
+    "inner": r"the inner optimizer's state: node 1 has empty, the others \[0\]\.count int32",
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_init_names_what_differs(session, case):
+    settings, odd = {}, {}
+    if ODD and case == "phases":
+        settings["delay"] = 1
+    if ODD and case == "wire":
+        settings["wire"] = "bfloat16"
+    if ODD and case == "inner":
+        settings["inner"] = optax.sgd(1e-2)
+    if case == "shape":
+        odd = {"b": jnp.zeros(4)}
+    if case == "dtype":
+        odd = {"b": jnp.zeros(3, jnp.bfloat16)}
+    if case == "tree":
+        odd = {"c": jnp.zeros(3)}
+    if case == "bits":
+        odd = {"b": jnp.ones(3)}
+    with pytest.raises(jdaso.NodeError, match=SAID[case]):
+        make(session, **settings).init(parameters(**odd))
+
+
+@pytest.mark.parametrize(
+    ("warmup", "said"),
+    [
+        (3, r"Nodes differ at the first update: node 1 in params\[.b.\].*jdaso.broadcast"),
+        (0, "Nodes differ at the first update: nodes 1"),
+    ],
+)
+def test_where_init_is_traced_the_first_meeting_names_it(warmup, said):
+    with jdaso.Session(timeout_seconds=20) as session:
+        assert_first_meeting_raises(session, warmup, said)
+
+
+def assert_first_meeting_raises(session, warmup, said):
+    tx = make(session, warmup=warmup)
+    params = parameters(b=jnp.ones(3))
+    state = jax.jit(tx.init)(params)
+
+    @jax.jit
+    def step(params, state):
+        updates, state = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    with pytest.raises(jdaso.NodeError, match=said), session.told():
+        for _ in range(4):  # without a warm-up the first merge is the first to compare
+            params, state = jax.block_until_ready(step(params, state))
+
+
+def test_the_session_is_as_good_as_before(session):
+    """None of these errors leaves a message behind that a later collective would take."""
+    assert float(jdaso.mean(float(session.node), session)) == np.mean(range(SIZE))
