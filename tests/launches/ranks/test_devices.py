@@ -2,6 +2,7 @@
 
 import pytest
 from launcher import PROGRAMS, mpirun
+from nights import at_night
 
 SCRIPT = PROGRAMS / "devices.py"
 
@@ -14,9 +15,9 @@ def check(*args, nodes=2):
 @pytest.mark.parametrize(
     ("engine", "setting"),
     [
-        ("mpi4jax", ["paper"]),
+        at_night(("mpi4jax", ["paper"])),
         ("mpi4jax", ["outer"]),
-        ("mpi4py", ["corrected"]),
+        at_night(("mpi4py", ["corrected"])),
         ("mpi4py", ["paper", "int8"]),
     ],
     ids=str,
@@ -31,7 +32,7 @@ def test_pmap():
     check("pmap", "mpi4jax")
 
 
-@pytest.mark.parametrize("engine", ["mpi4jax", "mpi4py"])
+@pytest.mark.parametrize("engine", [at_night("mpi4jax"), "mpi4py"])
 def test_finalize_loses_nothing_that_the_devices_did_apart(engine):
     """`local_every=3`, stopped after each of twelve updates."""
     check("local_every", engine)

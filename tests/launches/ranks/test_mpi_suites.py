@@ -1,22 +1,34 @@
-"""Starts tests/ranks under mpiexec: 1, 2, 3 and 4 ranks with both MPIs.
+"""Starts tests/ranks under mpiexec: with both MPIs, and at night with up to 4 ranks.
 
 One rank with MPICH runs programs as XLA makes them for users. The others are compiled quickly,
 which is also another way to the same numbers; test_users_compiler.py has two ranks as users do.
 """
 
+from itertools import product
+
 import pytest
 from launcher import ROOT, mpirun
+from nights import rows
 
 LIMIT_SECONDS = 900
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
-@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
-@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
-def test_suite_passes_on_every_rank(mpi, nodes):
+@pytest.mark.parametrize(
+    ("mpi", "nodes"),
+    rows(
+        product(["mpich", "openmpi"], [1, 2, 3, 4]),
+        day=[("mpich", 1), ("mpich", 2), ("mpich", 3), ("openmpi", 2)],
+    ),
+)
+def test_suite_passes_on_every_rank(mpi, nodes, request):
     args = ["-m", "pytest", "tests/ranks", "--color=no", "-p", "no:cacheprovider"]
     left_out = ["any_mpi"] * (mpi == "openmpi") + ["several"] * (nodes == 1)
-    left_out += ["few_nodes"] * (nodes in (1, 4) or (nodes, mpi) == (3, "mpich"))
+    left_out += ["few_nodes"] * (nodes in (1, 4) or (nodes, mpi) == (2, "openmpi"))
+    if request.config.option.nightly:
+        args += ["--nightly"]
+    else:
+        left_out += ["nightly"]
     if left_out:
         args += ["-m", f"not ({' or '.join(left_out)})"]
     quick = mpi == "openmpi" or nodes > 1

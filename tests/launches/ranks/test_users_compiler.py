@@ -4,9 +4,18 @@ import os
 import subprocess
 import sys
 
+import pytest
 from launcher import ROOT, mpirun
 
-SELECT = ["-m", "users_compiler", "--color=no", "-p", "no:cacheprovider", "-p", "no:xdist"]
+SELECT = [
+    "-m",
+    "users_compiler and not nightly",
+    "--color=no",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+]
 
 
 def test_the_same_bits_as_users_compile():
@@ -22,6 +31,7 @@ def test_the_same_bits_as_users_compile():
     assert " passed" in done.stdout, done.stdout
 
 
+@pytest.mark.nightly
 def test_the_same_numbers_on_two_ranks_as_users_compile():
     done = mpirun(2, ["-m", "pytest", "tests/ranks", *SELECT], timeout=280, cwd=ROOT)
     assert done.returncode == 0, f"\n{done.stdout}"

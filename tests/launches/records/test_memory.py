@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from launcher import ROOT, mpirun
+from nights import at_night
 
 CODE = """
 import ctypes, json, re, sys, time
@@ -54,7 +55,11 @@ with jdaso.Session(engine=sys.argv[1]) as session:
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc")
 @pytest.mark.parametrize(
     ("engine", "merge", "most"),
-    [("mpi4jax", "paper", 5.5), ("mpi4py", "paper", 8.5), ("mpi4py", "corrected", 9.5)],
+    [
+        at_night(("mpi4jax", "paper", 5.5)),
+        at_night(("mpi4py", "paper", 8.5)),
+        ("mpi4py", "corrected", 9.5),
+    ],
 )
 def test_memory_is_one_heap_and_does_not_grow(engine, merge, most):
     done = mpirun(2, ["-c", CODE, engine, merge], cwd=ROOT)

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import product
 
 import compiling
 import pytest
 from launcher import ENVIRONMENTS, FOREIGN, OPTIONS, PROGRAMS, TAG, end, members, mpirun
+from nights import rows
 
 from jdaso._launch import with_files_in
 
@@ -121,7 +123,7 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize("when", KILLS)
+@pytest.mark.parametrize("when", rows(KILLS, ["with an exchange in flight", "while it saves"]))
 def test_a_job_goes_on_from_its_last_checkpoint(when, tmp_path, undisturbed):
     status, text = Job(tmp_path, 3, faults=KILLS[when], restarts=2).wait()
     assert status == 0, text
@@ -132,7 +134,7 @@ def test_a_job_goes_on_from_its_last_checkpoint(when, tmp_path, undisturbed):
         assert re.search(rf"node [{nodes}] died first \(process \d+ on host", text), text
 
 
-@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+@pytest.mark.parametrize("mpi", rows(["mpich", "openmpi"], ["mpich"]))
 def test_a_death_ends_the_job_and_is_named(mpi, tmp_path):
     job = Job(tmp_path, 2, mpi=mpi, faults="1@20:kill")
     job.until("fault: kill")
@@ -143,8 +145,13 @@ def test_a_death_ends_the_job_and_is_named(mpi, tmp_path):
     assert "node 1 died" in text and "the job failed" in text
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+@pytest.mark.parametrize(
+    ("mpi", "number"),
+    rows(
+        product(["mpich", "openmpi"], [signal.SIGTERM, signal.SIGUSR1]),
+        day=[("mpich", signal.SIGTERM), ("openmpi", signal.SIGUSR1)],
+    ),
+)
 def test_a_job_that_is_told_to_stop_saves_and_goes_on_later(mpi, number, tmp_path, undisturbed):
     job = Job(tmp_path, 2, mpi=mpi, every_steps=1000, step_ms=100)
     until_exists(tmp_path / "at" / "0", job)
@@ -170,7 +177,7 @@ exec "$@"
 """
 
 
-@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("ours", rows([False, True], [True]))
 def test_files_of_a_killed_launcher_do_not_hinder_another(ours, tmp_path):
     """Open MPI's launcher names them by its process id, which comes again some day."""
     programs = ENVIRONMENTS["openmpi"] / "bin"
@@ -208,7 +215,7 @@ def test_ctrl_c_ends_all_ranks(tmp_path):
     assert status != 0 and time.monotonic() - begin < 15, text
 
 
-@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+@pytest.mark.parametrize("mpi", rows(["mpich", "openmpi"], ["mpich"]))
 def test_a_second_ctrl_c_ends_it_at_once(mpi, tmp_path):
     """Even where a rank does not hear the first."""
     job = Job(tmp_path, 2, mpi=mpi, faults="1@20:hang=60", every_steps=1000)

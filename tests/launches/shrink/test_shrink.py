@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from launcher import PROGRAMS, mpirun
 from mortal_problem import reference
+from nights import at_night, nightly, rows
 
 SCRIPT = PROGRAMS / "mortal.py"
 ULFM = ["--with-ft", "ulfm"]
@@ -42,14 +43,14 @@ def survivors(nodes, case, kills, *more):
 @pytest.mark.parametrize(
     ("kills", "merge"),
     [
-        ("", "paper"),
-        ("1@2", "corrected"),  # in warm-up
-        ("1@12", "corrected"),  # cycling, nothing in flight
-        ("1@12", "paper"),
-        ("1@12", "outer"),
-        ("0@12", "corrected"),
-        ("2@24", "corrected"),  # in the cool-down
-        ("0@2,2@12", "paper"),
+        ("0@2,2@12", "paper"),  # in the warm-up, and cycling with nothing in flight
+        at_night(("", "paper")),
+        at_night(("1@2", "corrected")),
+        at_night(("1@12", "corrected")),
+        at_night(("1@12", "paper")),
+        at_night(("1@12", "outer")),
+        at_night(("0@12", "corrected")),
+        at_night(("2@24", "corrected")),  # in the cool-down
     ],
 )
 def test_every_number_is_that_of_fewer_nodes(kills, merge):
@@ -66,7 +67,7 @@ def test_every_number_is_that_of_fewer_nodes(kills, merge):
         assert end["given"] == living[0]
 
 
-@pytest.mark.parametrize("wire", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("wire", rows(["bfloat16", "float16", "int8"], ["int8"]))
 def test_narrow_wires(wire):
     ends, _ = survivors(3, "numbers", "1@12", "corrected", wire)
     right = reference(3, {1: 12}, "corrected")
@@ -74,7 +75,9 @@ def test_narrow_wires(wire):
         np.testing.assert_allclose(end["held"], right[node], atol=0.05)
 
 
-@pytest.mark.parametrize("kills", ["1@flight", "0@flight", "1@flight,2@flight", "0@9,3@9"])
+@pytest.mark.parametrize(
+    "kills", rows(["1@flight", "0@flight", "1@flight,2@flight", "0@9,3@9"], ["0@flight"])
+)
 def test_an_exchange_in_flight_is_not_lost(kills):
     """Whether it still holds what the dead node sent or not: all others agree."""
     ends, output = survivors(4, "numbers", kills, "corrected")
@@ -88,23 +91,27 @@ def test_an_exchange_in_flight_is_not_lost(kills):
     assert (low <= grown[0]).all() and (grown[0] <= high).all(), output
 
 
+@nightly
 @pytest.mark.parametrize("step", [3, 5, 9, 20, 21, 22])
 def test_whenever_a_node_dies(step):
     """Several chunks, several channels, no pause between steps."""
     survivors(3, "many", f"{step % 3}@{step}")
 
 
+@nightly
 def test_the_last_one_goes_on_alone():
     ends, _ = survivors(3, "numbers", "0@6,1@10", "corrected")
     assert ends[2]["share"] == [0, 1] and ends[2]["mean"] == 2.0
 
 
+@nightly
 @pytest.mark.parametrize("blocking", ["gradients", "parameters"])
 def test_synchronous_training_goes_on_too(blocking):
     ends, _ = survivors(3, "synchronous", "0@7", blocking)
     assert {end["count"] for end in ends.values()} == {28}
 
 
+@nightly
 def test_integers_are_kept_without_node_0():
     ends, _ = survivors(3, "counts", "0@10")
     assert {end["count"] for end in ends.values()} == {28}
@@ -120,6 +127,7 @@ def test_checkpoints_of_those_who_live(tmp_path):
         assert {end["final"] for end in again.values()} == {ends[0]["final"]}
 
 
+@nightly
 def test_what_was_in_flight_between_fewer_is_dropped(tmp_path):
     """As between any two numbers of nodes, be it as many as were left; without node 0, too."""
     survivors(3, "saves", "0@13", tmp_path, "cut")
@@ -128,6 +136,7 @@ def test_what_was_in_flight_between_fewer_is_dropped(tmp_path):
     assert "what was in flight is dropped" in output
 
 
+@nightly
 def test_the_dead_have_no_vote():
     ends, output = survivors(4, "repairs", "3@4")
     # Where it is found a step is dropped, and again where the way back from 777 rounds.
@@ -135,12 +144,14 @@ def test_the_dead_have_no_vote():
     assert "same: node 0 in params['w']. All take those of node 1" in output
 
 
+@nightly
 @pytest.mark.parametrize("dead", [0, 2])
 def test_keys_become_those_of_one_who_lives(dead):
     ends, output = survivors(3, "keys", f"{dead}@10")
     assert len({str(end["key"]) for end in ends.values()}) == 1, output
 
 
+@nightly
 @pytest.mark.parametrize(("wire", "kind"), [("bfloat16", "synchronous"), ("int8", "daso")])
 def test_what_rounding_takes_is_paid_after_a_death_too(wire, kind):
     """In the mean over many steps nothing is lost, in the dead node's row neither."""
@@ -149,7 +160,7 @@ def test_what_rounding_takes_is_paid_after_a_death_too(wire, kind):
     assert np.max(fewer[0]["off"]) < 3 * np.max(whole[0]["off"]), output
 
 
-@pytest.mark.parametrize("told", ["0", "2"])
+@pytest.mark.parametrize("told", rows(["0", "2"], ["2"]))
 def test_a_smaller_run_stops_where_it_is_told(tmp_path, told):
     dead = "1@13" if told == "0" else "0@13"
     ends, done = run(3, "saves", dead, tmp_path, told)
@@ -167,7 +178,7 @@ def test_by_default_a_death_ends_the_job_and_is_named():
     )
 
 
-@pytest.mark.parametrize(("mpi", "options"), [("mpich", []), ("openmpi", [])])
+@pytest.mark.parametrize(("mpi", "options"), [at_night(("mpich", [])), ("openmpi", [])])
 def test_where_mpi_cannot_do_it_all_are_told(mpi, options):
     done = mpirun(2, [SCRIPT, "numbers", ""], mpi=mpi, options=options)
     assert done.returncode != 0

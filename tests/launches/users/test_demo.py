@@ -8,6 +8,7 @@ import time
 
 import pytest
 from launcher import ENVIRONMENTS, ROOT
+from nights import at_night, nightly
 
 from jdaso.report import read_run
 
@@ -34,7 +35,7 @@ def run(*options, mpi="mpich"):
     return process.returncode, output
 
 
-@pytest.mark.parametrize(("mpi", "engine"), [("mpich", "mpi4jax"), ("openmpi", "mpi4py")])
+@pytest.mark.parametrize(("mpi", "engine"), [("mpich", "mpi4jax"), at_night(("openmpi", "mpi4py"))])
 def test_demo_trains_with_both_methods(mpi, engine, tmp_path):
     status, output = run(
         *("--limit", 2560, "--epochs", 2, "--engine", engine, "--json", tmp_path / "out.json"),
@@ -66,6 +67,7 @@ def test_a_failing_rank_is_told():
     assert "100 examples do not fill one batch of 128 on each of 2 nodes" in output
 
 
+@nightly
 def test_a_timeout_is_told():
     status, output = run("--limit", 2560, "--timeout-seconds", 2)
     assert status == 1

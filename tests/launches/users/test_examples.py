@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from launcher import ROOT, mpirun
+from nights import nightly, rows
 
 # What it is launched with, its devices per node, and how far the loss must fall at least.
 EXAMPLES = {
@@ -50,7 +51,7 @@ def test_every_example_is_here():
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", rows(EXAMPLES, ["smallest.py", "linen_shard_map.py"]))
 def test_example(name, tmp_path):
     arguments, devices, falls_to = EXAMPLES[name]
     arguments = [str(tmp_path) if a == "FOLDER" else a for a in arguments]
@@ -73,6 +74,7 @@ def test_example(name, tmp_path):
         assert done.stdout.count(" 5120 images,") == 2, done.stdout
 
 
+@nightly
 def test_smallest_under_open_mpi():
     check(mpirun(2, [ROOT / "examples/smallest.py"], mpi="openmpi", timeout=120), 0.1)
 

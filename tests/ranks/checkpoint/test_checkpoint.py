@@ -11,6 +11,7 @@ import optax
 import pytest
 import training
 from mpi4py import MPI
+from nights import at_night, rows
 
 import jdaso
 from jdaso.checkpoint import CheckpointError, Checkpoints
@@ -25,8 +26,9 @@ WIRES = ["float32", "bfloat16", "float16", "int8"]
 ENGINES = ["mpi4py", "mpi4jax", "instant"]
 MIXES = [(engine, wire) for engine in ENGINES for wire in WIRES]
 if not EVERY_STEP:
-    more = [pytest.param("mpi4jax", "float16", marks=pytest.mark.any_mpi), ("instant", "bfloat16")]
-    MIXES = [("mpi4py", "float32"), ("mpi4py", "int8"), *more]
+    more = [pytest.param("mpi4jax", "float16", marks=pytest.mark.any_mpi)]
+    MIXES = [at_night(("mpi4py", "float32")), ("mpi4py", "int8"), *more]
+    MIXES += [at_night(("instant", "bfloat16"))]
 SHAPES = {"bias": (3,), "empty": (0, 2), "weight": (300, 7)}
 
 
@@ -206,7 +208,13 @@ def test_on_other_nodes_floats_are_averaged(fewer, folder):
 
 
 @pytest.mark.skipif(SIZE < 2, reason="needs several nodes")
-@pytest.mark.parametrize(("wire", "merge"), [*((x, "corrected") for x in WIRES), ("int8", "outer")])
+@pytest.mark.parametrize(
+    ("wire", "merge"),
+    rows(
+        [*((wire, "corrected") for wire in WIRES), ("int8", "outer")],
+        day=[("bfloat16", "corrected"), ("int8", "outer")],
+    ),
+)
 def test_what_is_saved_once_is_the_same_on_all_nodes(wire, merge):
     """Bit for bit: XLA rounds another program otherwise, and nodes must not have programs apart."""
     with jdaso.Session() as session:

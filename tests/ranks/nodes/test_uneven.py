@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from mpi4py import MPI
+from nights import at_night
 
 import jdaso
 import jdaso.data
@@ -71,7 +72,7 @@ def one_process(epochs=2):
     return w
 
 
-@pytest.fixture(params=["mpi4py", pytest.param("mpi4jax", marks=pytest.mark.any_mpi)])
+@pytest.fixture(params=["mpi4py", at_night("mpi4jax")])
 def session(request):
     with jdaso.Session(engine=request.param) as session:
         yield session
@@ -93,8 +94,8 @@ def test_daso_comes_near_it_and_all_nodes_to_the_same(session, wire):
 
 
 @pytest.mark.several
-@pytest.mark.parametrize("weight", [-3.0, np.nan, np.inf])
-@pytest.mark.parametrize("make", [synchronous, daso("float32"), daso("int8")])
+@pytest.mark.parametrize("weight", [-3.0, at_night(np.nan), at_night(np.inf)])
+@pytest.mark.parametrize("make", [at_night(synchronous), daso("float32"), at_night(daso("int8"))])
 def test_a_weight_that_is_none_is_an_error_on_all(session, make, weight):
     tx = make(optax.sgd(RATE), session, 9)
     params = {"w": jnp.zeros(FEATURES)}

@@ -5,6 +5,7 @@ The others are in tests/unit/optimizers/test_heat_defects.py.
 
 import re
 import time
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 from mpi4py import MPI
+from nights import at_night, rows
 
 import jdaso
 
@@ -19,6 +21,7 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 several = pytest.mark.skipif(SIZE == 1, reason="needs several nodes")
 engines = pytest.mark.parametrize("engine", ["mpi4jax", "mpi4py"])
+any_engine = pytest.mark.parametrize("engine", [at_night("mpi4jax"), "mpi4py"])
 
 
 def stepper(tx):
@@ -70,7 +73,7 @@ def test_defect_12_one_nodes_nan_raises_on_every_node(engine, bad):
 
 
 @several
-@engines
+@any_engine
 def test_defect_12_one_nodes_nan_is_skipped_by_every_node(engine):
     with jdaso.Session(engine=engine) as session:
         tx = jdaso.daso(
@@ -91,10 +94,14 @@ def test_defect_12_one_nodes_nan_is_skipped_by_every_node(engine):
 
 
 @several
-@engines
-@pytest.mark.parametrize("steps", [15, 20])
-@pytest.mark.parametrize("on_nonfinite", ["raise", "skip"])
-def test_defect_12_one_node_turns_bad_after_its_last_snapshot(engine, steps, on_nonfinite):
+@pytest.mark.parametrize(
+    ("engine", "on_nonfinite", "steps"),
+    rows(
+        product(["mpi4jax", "mpi4py"], ["raise", "skip"], [15, 20]),
+        day=[("mpi4jax", "raise", 20), ("mpi4py", "raise", 15), ("mpi4py", "skip", 20)],
+    ),
+)
+def test_defect_12_one_node_turns_bad_after_its_last_snapshot(engine, on_nonfinite, steps):
     """In the mean that ends cycling (update 15), or in `finalize` if the run stops before it.
 
     The last snapshot is taken in update 12 and merged in 13.
@@ -134,7 +141,7 @@ def test_defect_12_one_node_turns_bad_after_its_last_snapshot(engine, steps, on_
 
 
 @several
-@engines
+@any_engine
 @pytest.mark.parametrize("finalized", [True, False])
 def test_defect_13_a_session_closes_over_what_is_in_flight(engine, finalized, caplog):
     """`break` and leave: it is completed on every node, and told where nobody merges it."""
@@ -223,7 +230,7 @@ def test_defect_16_narrow_wires_send_fewer_bytes(engine):
 
 
 @several
-@engines
+@any_engine
 def test_defect_17_a_loss_scale_skip_happens_on_all_nodes(engine):
     inner = optax.apply_if_finite(optax.sgd(0.5), max_consecutive_errors=5)
     with jdaso.Session(engine=engine) as session:
@@ -238,7 +245,7 @@ def test_defect_17_a_loss_scale_skip_happens_on_all_nodes(engine):
 
 
 @several
-@engines
+@any_engine
 def test_defect_18_all_nodes_agree_on_the_delay(engine):
     """`delay="auto"`: one number for all, however different their clocks."""
     with jdaso.Session(engine=engine) as session:

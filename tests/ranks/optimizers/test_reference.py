@@ -12,6 +12,7 @@ import reference
 import training
 from jax.flatten_util import ravel_pytree
 from mpi4py import MPI
+from nights import at_night, rows
 
 import jdaso
 from jdaso._schedule import init_phases
@@ -22,11 +23,17 @@ TOTAL, WARMUP, COOLDOWN = 20, 3, 4
 ALL_PAIRS = [(b, s) for b in range(1, 9) for s in range(1, b + 1)]
 NARROW_PAIRS = [(4, 2), (5, 5), (8, 3)]  # with more exchanges roundings hang on float32's last bits
 MIXES = [
-    pytest.param("paper", "adamw", "bfloat16", marks=pytest.mark.any_mpi),
-    pytest.param("corrected", "sgd", "float16", marks=pytest.mark.any_mpi),
-    ("outer", "sgd", "int8"),
+    pytest.param("mpi4jax", "paper", "adamw", "bfloat16", marks=pytest.mark.any_mpi),
+    ("mpi4py", "outer", "sgd", "int8"),
+    at_night(("mpi4py", "paper", "adamw", "bfloat16")),
+    at_night(("mpi4jax", "outer", "sgd", "int8")),
+    at_night(("mpi4jax", "corrected", "sgd", "float16")),
+    at_night(("mpi4py", "corrected", "sgd", "float16")),
 ]
-MERGES = ["corrected", *(pytest.param(x, marks=pytest.mark.any_mpi) for x in ("paper", "outer"))]
+RULES = rows(
+    [(merge, inner) for merge in ("corrected", "paper", "outer") for inner in ("sgd", "adamw")],
+    day=[("corrected", "sgd")],
+)
 
 
 both_engines = pytest.mark.parametrize("session", ["mpi4jax", "mpi4py"], indirect=True)
@@ -81,8 +88,7 @@ def assert_equal_while_blocking(params, momenta):
 
 
 @pytest.mark.users_compiler
-@both_engines
-@pytest.mark.parametrize(("merge", "optimizer", "wire"), MIXES)
+@pytest.mark.parametrize(("session", "merge", "optimizer", "wire"), MIXES, indirect=["session"])
 def test_narrow_wires(session, merge, optimizer, wire):
     """Parameters and momenta after each update; twice the same bits; equal nodes while blocking."""
     problem = reference.Quadratic(TOTAL, SIZE, 600)
@@ -103,8 +109,7 @@ def test_narrow_wires(session, merge, optimizer, wire):
 
 
 @both_engines
-@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.any_mpi)])
-@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize(("merge", "optimizer"), RULES)
 def test_every_distance_and_delay(session, merge, optimizer):
     """All 36 pairs (B, S) with B up to 8 in one run, one exchange each; twice the same bits."""
     distances, delays = zip(*ALL_PAIRS, strict=True)

@@ -9,6 +9,7 @@ import reference
 import training
 from jax.flatten_util import ravel_pytree
 from mpi4py import MPI
+from nights import at_night
 
 import jdaso
 
@@ -21,7 +22,7 @@ PULLS = PROBLEM.pull[:, RANK]
 unravel = training.unravel_of(training.SHAPES)
 
 
-@pytest.fixture(params=["mpi4jax", "mpi4py"])
+@pytest.fixture(params=[at_night("mpi4jax"), "mpi4py"])
 def session(request):
     with jdaso.Session(engine=request.param, timeout_seconds=30) as session:
         yield session

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from nights import at_night
 
 from jdaso._compat import _MALLOC_SETTINGS
 
@@ -41,7 +42,7 @@ def faults(keep, **environment):
     return int(done.stdout)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def _glibc():
     if faults(False) < PAGES // 2:
         pytest.skip("this C library keeps freed memory by itself")
@@ -56,12 +57,12 @@ def test_freed_memory_is_used_again():
 @pytest.mark.parametrize(
     "setting",
     [
-        "MALLOC_ARENA_MAX=4",
-        "MALLOC_MMAP_MAX_=1000",
-        "MALLOC_MMAP_THRESHOLD_=100000",
-        "MALLOC_TOP_PAD_=0",
         "MALLOC_TRIM_THRESHOLD_=100000",
         "GLIBC_TUNABLES=glibc.malloc.arena_max=4",
+        at_night("MALLOC_ARENA_MAX=4"),
+        at_night("MALLOC_MMAP_MAX_=1000"),
+        at_night("MALLOC_MMAP_THRESHOLD_=100000"),
+        at_night("MALLOC_TOP_PAD_=0"),
     ],
 )
 def test_the_users_own_setting_stays(setting):

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from nights import rows
 
 import jdaso
 
@@ -107,7 +108,14 @@ CASES += [
     Case("synchronous-local-axis", _synchronous(local_axis="local"), 1, "local"),
 ]
 ALONE = [case for case in CASES if case.nodes == 1]
-every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+# With one node `daso` returns before it looks at merge or wire: these run the lines of "daso-P1".
+AS_OTHERS = ("daso-paper-P1", "daso-outer-int8-P1", "synchronous-bfloat16-P1")
+every_case = pytest.mark.parametrize(
+    "case",
+    rows(CASES, [case for case in CASES if case.name not in AS_OTHERS]),
+    ids=lambda case: case.name,
+)
 some_cases = pytest.mark.parametrize(
     "case",
     [case for case in CASES if case.name in ("daso-P1", "daso-P3", "synchronous-P3", "local_mean")],
@@ -331,12 +339,13 @@ def test_an_inner_state_with_a_random_key():
     with jdaso.Session(engine="simulated", num_nodes=3) as session:
         tx, each = DASO(inner, session=session), Nodes(session.node_axis, 3)
 
+        def step(carry, _):
+            params, state = carry
+            updates, state = tx.update(jax.grad(loss)(params), state, params)
+            return (optax.apply_updates(params, updates), state), None
+
         def run(params):
-            state = tx.init(params)
-            for _ in range(24):
-                grads = jax.grad(loss)(params)
-                updates, state = jax.jit(tx.update)(grads, state, params)
-                params = optax.apply_updates(params, updates)
+            (params, state), _ = jax.lax.scan(step, (params, tx.init(params)), length=24)
             return params, jax.random.key_data(state.inner[0].rng_key)
 
         params, keys = jax.jit(each(run))(each.spread(params))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from nights import rows
 from optax import contrib
 from pipeline_in_process import Together, on_threads
 
@@ -233,7 +234,11 @@ REFUSED = [
     "param_block_rms",
 ]
 
-by_name = pytest.mark.parametrize("name", ALL)
+BY_DAY = [
+    *REDUCING,
+    *("adamw-masked", "adamw-schedule", "multi_transform", "inject_hyperparams", "schedule_free"),
+]
+by_name = pytest.mark.parametrize("name", rows(ALL, BY_DAY))
 
 
 @by_name
