@@ -9,7 +9,6 @@ import uuid
 import compiling
 import pytest
 from launcher import FOREIGN, ROOT, TAG, end
-from nights import nightly, rows
 
 # These need root and network namespaces: test_cluster.py.
 EMULATED = {"links.py", "pipelines.py", "throughput.py", "time_to_accuracy.py"}
@@ -38,7 +37,7 @@ def run(name, *arguments, out):
     return process.returncode, output
 
 
-@pytest.mark.parametrize("name", rows(BENCHMARKS, ["overhead.py"]))
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_it_prints_a_table(name, tmp_path):
     status, output = run(name, out=tmp_path)
     assert status == 0, output
@@ -50,7 +49,6 @@ def test_it_prints_a_table(name, tmp_path):
         assert table.stat().st_size > 100
 
 
-@nightly
 def test_the_gpus_parts_run_dry(tmp_path):
     """One with ranks, and one with a compiler; a dry run judges no goal."""
     status, output = run(
@@ -67,7 +65,6 @@ def test_the_gpus_parts_run_dry(tmp_path):
     assert "This is a dry run on a CPU." in (tmp_path / "gpu.md").read_text()
 
 
-@nightly
 def test_a_part_without_its_gpu_fails_and_the_others_go_on(tmp_path, monkeypatch):
     """Nothing that JAX can drive is called CUDA here."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
