@@ -8,8 +8,9 @@ Each rank has a communicator with what jdaso calls of mpi4py. A script says whic
 lost, and which rank dies or stands still where. It is stricter than MPI: what is sent may not be
 changed before it has gone, and calls that do not fit each other end the test.
 
-Messages of one pair and tag keep their order, all others do not. Collectives move as messages do:
-one that has left still comes, though its sender dies. MPI's progress needs no calls here.
+Messages of one pair and tag keep their order, all others do not. One that is lost holds up what is
+behind it, as on a link that is stuck. Collectives move as messages do: what has left still comes,
+though its sender dies. MPI's progress needs no calls here.
 """
 
 from __future__ import annotations
@@ -17,17 +18,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
+import socket
 import sys
 from typing import Any
 
 import mpi4py
 import numpy as np
 import pytest
-from virtual_clock import Clock, Halted, Thread
+from virtual_clock import Clock, Event, Halted, Thread
 
 from jdaso import _exit
 
 NEVER = float("inf")
+HOSTS = "abcdefgh"
+"""Each rank has a host of its own."""
+
 EAGER_BYTES = 1 << 16
 """Larger messages have gone only when they were received."""
 
@@ -169,8 +174,8 @@ class World:
         """MPI tells a rank of deaths so long after they happen."""
         self._noticed[rank] = seconds
 
-    def run(self, program):
-        """What becomes of ``program(rank, comm)`` on each rank."""
+    def run(self, program, at_exit=lambda: None):
+        """What becomes of ``program(rank, comm)`` on each rank; then, there too, of `at_exit`."""
         outcomes = [Outcome() for _ in range(self.size)]
 
         def start(rank):
@@ -184,6 +189,7 @@ class World:
                 outcome.error = error
             outcome.fate = "ended"
             outcome.seconds = self.clock.now - self.clock.begin
+            at_exit()
 
         programs = []
         for rank in range(self.size):
@@ -195,8 +201,12 @@ class World:
             patch.setattr(_exit, "_state", PerRank(self.clock, lambda: dict(doomed)))
             patch.setattr(_exit, "_open", PerRank(self.clock, dict))
             patch.setattr(_exit, "_failed", PerRank(self.clock, list))
+            for event in ("_leaves", "_has_left"):
+                patch.setattr(_exit, event, PerRank(self.clock, lambda: Event(self.clock)))
             patch.setattr(mpi4py, "MPI", self.mpi, raising=False)
             patch.setitem(sys.modules, "mpi4py.MPI", self.mpi)
+            patch.setattr(socket, "gethostname", self._host)
+            patch.setenv("OMPI_COMM_WORLD_SIZE", str(self.size))
             patch.setenv("OMPI_MCA_mpi_ft_enable", str(int(self.ulfm)))
             self.clock.run(programs)
         if self.clock.defects:
@@ -206,6 +216,10 @@ class World:
     def untaken(self):
         """What was sent and never received: source, dest, tag."""
         return [x[:3] for lines in self._whole.family() for x in lines.untaken()]
+
+    def _host(self):
+        mine = self.clock.current()
+        return HOSTS[mine.rank] if mine else "here"
 
     # For communicators.
 

@@ -1,0 +1,68 @@
+"""Nodes on a `World`: each with what a `Session` has beside JAX, and ending as a program does."""
+
+from jdaso import _exit
+from jdaso._control import Control
+from jdaso._topology import find_topology
+
+LIMIT_SECONDS = 6.0
+PROMPTLY_SECONDS = 0.5
+"""For what need not wait for any limit: two looks of a look-out, and some messages."""
+
+
+class Uncaught(Exception):
+    """An error, given to it, that ends the process outside any `with` of a session."""
+
+
+class Node:
+    """One rank's part."""
+
+    def __init__(self, world, topology, limit_seconds):
+        self.world, self.clock = world, world.clock
+        self.topology, self.number = topology, topology.node
+        self.control = Control(topology, limit_seconds)
+        self.lookout = self.control.lookout
+        self.closing, self.closed = [], False
+        _exit.watch(self)
+
+    def sleep(self, seconds):
+        self.clock.sleep(seconds)
+
+    def come(self, what="train", **facts):
+        """Meets all others."""
+        self.control.agree(what, [(name, str(value)) for name, value in facts.items()])
+
+    def fail(self, text):
+        """As `Session.fail`."""
+        if not self.closed:
+            self.lookout.fail(f"node {self.number} on host {self.topology.host} failed: {text}")
+
+    def close(self, failed=False):
+        """As `Session.close`."""
+        if self.closed:
+            return
+        for close in self.closing:
+            close(failed)
+        failed = failed or bool(self.control.broken or self.lookout.failure)
+        self.closed = True
+        self.control.close(failed)
+        _exit.unwatch(self, failed=failed)
+
+
+def play(world, program, limit_seconds=LIMIT_SECONDS):
+    """What becomes of ``program(node)``, as in a `with` of a session, and of the job at its end."""
+
+    def of_rank(_, comm):
+        node = Node(world, find_topology(comm, limit_seconds or 600.0), limit_seconds)
+        try:
+            result = program(node)
+        except Uncaught as error:
+            _exit._doom(_exit.summary(error.args[0]))
+            raise
+        except Exception as error:
+            node.fail(_exit.summary(error))
+            node.close(failed=True)
+            raise
+        node.close()
+        return result
+
+    return world.run(of_rank, _exit._end)

@@ -1,0 +1,116 @@
+"""Ends of processes: the job ends once all have reported, and nothing is left behind for MPI."""
+
+import re
+
+import pytest
+from network import World
+from played import LIMIT_SECONDS, Uncaught, play
+
+from jdaso import _exit
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_who_ends_the_job_waits_until_the_others_have_reported(seed):
+    """Node 1 ends by an error of its own; node 2's program takes a while to end by the same."""
+    world, told = World(3, seed=seed), []
+
+    def program(node):
+        if node.number == 1:
+            raise Uncaught(KeyError("boom"))
+        try:
+            node.come("finalize")
+        except Exception as error:
+            node.sleep(2.0 * node.number)
+            told.append((node.number, str(error)))
+            raise
+
+    play(world, program)
+    assert [number for number, _ in told] == [0, 2]
+    assert all("KeyError: 'boom'" in text for _, text in told)
+    assert world.aborted == 1
+
+
+def test_the_job_is_not_kept_from_its_end_by_one_that_is_stuck():
+    world = World(3)
+
+    def program(node):
+        node.come()
+        if node.number == 1:
+            raise Uncaught(KeyError("boom"))
+        if node.number == 2:
+            world.clock.forever()
+        node.come("finalize")
+
+    outcomes = play(world, program)
+    assert "KeyError: 'boom'" in outcomes[0].text
+    assert world.aborted == 1
+    assert world.clock.now - world.clock.begin < 1 + _exit._GRACE_SECONDS + 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_all_have_failed_mpi_is_left_as_usual(seed):
+    world = World(3, seed=seed)
+
+    def program(node):
+        node.come(step=node.number)
+
+    outcomes = play(world, program)
+    assert all(x.error for x in outcomes) and world.aborted is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_an_end_in_order_nothing_is_on_its_way(seed):
+    world = World(4, seed=seed)
+
+    def program(node):
+        for step in range(5):
+            node.come(step=step)
+        return node.lookout
+
+    outcomes = play(world, program)
+    assert [x.error for x in outcomes] == [None] * 4 and world.aborted is None
+    left = [x for x in world.untaken() if x[2] != 5]  # a heartbeat may be, of one still open
+    assert not left
+
+
+def test_who_ends_long_before_the_others_does_not_wait_for_them():
+    world = World(2)
+
+    def program(node):
+        node.come()
+        node.sleep(10.0 * node.number)
+
+    first, second = play(world, program)
+    assert first.error is None and second.error is None
+    assert first.seconds < 3 and 10 < second.seconds < 13
+
+
+def test_a_session_that_nobody_closes_is_closed_as_the_process_ends():
+    world = World(2)
+
+    def program(rank, comm):
+        from played import Node
+
+        from jdaso._topology import find_topology
+
+        node = Node(world, find_topology(comm, LIMIT_SECONDS), LIMIT_SECONDS)
+        node.come()
+        return node
+
+    outcomes = world.run(program, _exit._end)
+    assert all(x.result.closed for x in outcomes) and world.aborted is None
+
+
+def test_a_process_that_dies_with_ulfm_is_named_and_ends_the_job():
+    world = World(3, ulfm=True)
+    world.kill(1, before="Iallgather", nth=6)
+
+    def program(node):
+        for step in range(9):
+            node.come(step=step)
+
+    first, dead, third = play(world, program)
+    assert dead.fate == "died"
+    for outcome in (first, third):
+        assert re.search(r"^\[node [02] of 3, host [ac]\] node 1 \(host b\) died\.$", outcome.text)
+        assert outcome.seconds < 2
