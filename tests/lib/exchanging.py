@@ -1,0 +1,66 @@
+"""Exchanges of played nodes: a channel as `Session.channel` opens it, without a compiled step."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jdaso._engine import make_reducer
+from jdaso._engine._channel import Channel
+from jdaso._header import header
+from jdaso._packing import layout_of
+from jdaso._timeline import Timeline
+from jdaso._wire import wire_of
+
+SIZE, CHUNK_BYTES = 2000, 2048
+SCATTER, GATHER = "world.1.0", "world.1.1"
+"""Communicators of a node's first channel, by collectives; `Control`'s first is world.1."""
+
+FAST, SLOW = 1e9, 1e7
+"""Bytes per second: by collectives, and by messages."""
+
+
+def open_channel(node, wire="float32", rate=FAST, limit_seconds=86400.0):
+    """On all nodes together; it is closed with the node."""
+    nodes, control = node.topology.num_nodes, node.control
+    layout, form = layout_of([jnp.zeros(SIZE)], nodes, CHUNK_BYTES), wire_of(wire)
+    reducer = make_reducer(
+        "mpi4py",
+        form,
+        nodes,
+        control.duplicate,
+        check=control.check,
+        limit_seconds=limit_seconds,
+        bytes_per_second=lambda: rate,
+        survives=control.survives,
+    )
+    channel = Channel(layout, form, reducer, control, Timeline())
+
+    def close(failed):
+        channel.close(1.0 if failed else None, after_error=failed)
+
+    node.closing.append(close)
+    return channel
+
+
+def start(channel, ticket, value, **words):
+    """Begins a mean of a vector that is `value` everywhere."""
+    head = np.asarray(header(**({"step": ticket - 1} | words)))
+    nodes = channel.layout.nodes
+    for k, width in enumerate(channel.layout.widths):
+        rows = np.full((nodes, width), value, np.float32)
+        channel.start_chunk(ticket, [np.asarray(channel.wire.encode(rows))], head, k=k)
+
+
+def finish(channel, ticket):
+    """The headers of all, and the vector's sums; what went wrong is raised."""
+    heads = channel.wait(ticket)
+    if (error := channel._control.broken) is not None:
+        raise error
+    sums = [np.asarray(channel.wire.decode(channel.fetch(ticket, k)[0])).reshape(-1)
+            for k in range(len(channel.layout.widths))]  # fmt: skip
+    return heads.copy(), np.concatenate(sums)[:SIZE]
+
+
+def exchange(channel, ticket, value, **words):
+    """Both."""
+    start(channel, ticket, value, **words)
+    return finish(channel, ticket)
