@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -95,6 +96,16 @@ class Control:
                 return self.lookout.failure
             time.sleep(0.01)
         return str(error)
+
+    @contextlib.contextmanager
+    def explained(self, step: int | None = None) -> Iterator[None]:
+        """Around calls of MPI, whose errors come out as a `NodeError` that names the cause."""
+        try:
+            yield
+        except NodeError:
+            raise
+        except Exception as error:
+            raise self.error(self.explain(error), step) from error
 
     def check(self) -> None:
         """Raises if another node has failed, or what this one waited for was given up."""

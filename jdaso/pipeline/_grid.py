@@ -98,7 +98,8 @@ class Grid:
                 if (why := wait.why_no_longer()) is not None:
                     raise session.control.error(why)
 
-            poll(request.Test, check, math.inf, 2e-4)
+            with session.control.explained():
+                poll(request.Test, check, math.inf, 2e-4)
             return out
 
         return gather

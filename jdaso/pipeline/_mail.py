@@ -145,14 +145,15 @@ class Mail:
 
         def moved() -> bool:
             if self._broken is not None:
-                raise session.control.error(session.control.explain(self._broken), self.step)
+                raise self._broken
             with self._lock:
                 self._progress()
                 return done()
 
         begin, self._asks = time.perf_counter(), True
         try:
-            poll(moved, check, float("inf"), _MOST_PAUSE)
+            with session.control.explained(self.step):
+                poll(moved, check, float("inf"), _MOST_PAUSE)
         finally:
             self._asks = False
         seconds = time.perf_counter() - begin
