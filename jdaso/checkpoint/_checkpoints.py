@@ -13,10 +13,12 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import jax
 import numpy as np
 
+from .. import _signals
 from .._session import Session
 from .._types import PyTree, Stopped
 from . import _files
@@ -74,7 +76,10 @@ class Checkpoints:
         keep_best: how many of the best stay besides, by the scores given to `save`.
         best: ``"max"`` or ``"min"``: which scores are good.
         stop_signals: signals that ask the run to save and end at the next step that all nodes can
-            reach together; see `after`. They are taken only in the program's main thread.
+            reach together; see `after`. They are taken only in the program's main thread. The
+            program's own handlers of them, and those in C, are called too, and put back when the
+            session closes. What one raises, `SystemExit` for example, waits until the run is
+            saved, and is the cause of `Stopped` then.
 
     Raises:
         CheckpointError: on all nodes, if one does not see the folder, or another run uses it.
@@ -116,6 +121,7 @@ class Checkpoints:
                 raise ValueError(f"{name} must be at least {least}, got {value}.")
         if best not in ("max", "min"):
             raise ValueError(f'best must be "max" or "min", got {best!r}.')
+        signals = _signals.check(stop_signals)
         session.require_usable()
         self.session, self.every_steps = session, every_steps
         self._folder = Folder(
@@ -132,7 +138,7 @@ class Checkpoints:
         self._error: Exception | None = None
         self._run, self._number = self._begin()
         session.closing.append(self._close)
-        session.control.lookout.stopping.on_signals(stop_signals)
+        session.control.lookout.stopping.on_signals(signals)
 
     @property
     def folder(self) -> Path:
@@ -167,13 +173,7 @@ class Checkpoints:
                     self.save(step, state, score)
             for kept in self._flights:  # what is in flight is saved
                 kept.job.waited = True
-            if self._node == 0:
-                log.warning(
-                    "%s The run was told to stop. It is saved at step %d; start it again to go on.",
-                    self.session.topology.prefix(),
-                    step,
-                )
-            raise Stopped
+            raise_stopped(self.session, step)
 
     def save(self, step: int, state: PyTree, score: float | None = None) -> None:
         """Copies a state to the host and begins to write it; waits for the save before it.
@@ -498,6 +498,17 @@ class Checkpoints:
             if text:
                 name, _, why = text.partition("|")
                 raise (DamagedError if name == "DamagedError" else CheckpointError)(why)
+
+
+def raise_stopped(session: Session, step: int) -> NoReturn:
+    """Ends a run that was told to stop, and is saved."""
+    if session.node == 0:
+        log.warning(
+            "%s The run was told to stop. It is saved at step %d; start it again to go on.",
+            session.topology.prefix(),
+            step,
+        )
+    raise Stopped from session.control.lookout.stopping.held
 
 
 class _LostError(CheckpointError):

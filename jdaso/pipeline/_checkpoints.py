@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._types import Stopped
+from .. import _signals
 from ..checkpoint import CheckpointError, Checkpoints
+from ..checkpoint._checkpoints import raise_stopped
 from ..checkpoint._files import COMMON, Manifest, node_folder, plain_dtype, read_arrays
 from ..checkpoint._folder import Folder, appears
 from ..checkpoint._resize import BEGUN_ANEW
@@ -64,6 +65,7 @@ class PipelineCheckpoints:
         keep_last: int = 2,
         stop_signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGUSR1),
     ):
+        signals = _signals.check(stop_signals)
         self._pipeline, self._session = pipeline, pipeline.session
         self._root, self.every_steps = Path(folder).absolute(), every_steps
         partitions = pipeline.plan.num_partitions
@@ -89,7 +91,7 @@ class PipelineCheckpoints:
             keep_last=keep_last + 1,  # one may be there that other partitions still write
             stop_signals=(),
         )
-        self._session.control.lookout.stopping.on_signals(stop_signals)
+        self._session.control.lookout.stopping.on_signals(signals)
 
     def after(self, step: int, state: PipelineState) -> None:
         """Call it after each step: saves where it is time to, or where the run is told to stop.
@@ -106,13 +108,7 @@ class PipelineCheckpoints:
             self.save(step, state)
         if stops:
             self.wait()
-            if self._session.node == 0:
-                log.warning(
-                    "%s The run was told to stop. It is saved at step %d; start it again to go on.",
-                    self._session.topology.prefix(),
-                    step,
-                )
-            raise Stopped
+            raise_stopped(self._session, step)
 
     def save(self, step: int, state: PipelineState) -> None:
         """Copies a state to the host and begins to write it; all nodes call it together.

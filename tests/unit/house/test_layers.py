@@ -10,6 +10,7 @@ LAYERS = [
     [
         "_types",
         "_paths",
+        "_signals",
         "_compat",
         "_stretches",
         "_timeline",
