@@ -10,39 +10,46 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})")
 
 
+class FolderError(ValueError):
+    """No folder can have this name.
+
+    Args:
+        wrong: what is wrong with it.
+        remedy: what to do.
+    """
+
+    def __init__(self, wrong: str, remedy: str):
+        super().__init__(f"{wrong}. {remedy}.")
+        self.wrong, self.remedy = wrong, remedy
+
+
 def local_folder(folder: str | os.PathLike[str]) -> Path:
     """The absolute path of a folder, whatever the working directory becomes later.
 
     ``~`` and ``$NAME`` are replaced as a shell does it.
 
     Raises:
-        ValueError: the name is empty, an address (``s3://bucket/run``), or of a home or a variable
-            that is not there.
+        FolderError: the name is empty, an address (``s3://bucket/run``), or of a home or a
+            variable that is not there.
     """
-    given = os.fspath(folder)
-    if not isinstance(given, str):
-        given = os.fsdecode(given)
+    given = os.fsdecode(folder)
     if not given.strip() or "\0" in given:
-        raise ValueError(
-            f"The name of a folder is {given!r}. Give its path, /scratch/me/run for example."
-        )
+        raise FolderError(f"The folder's name is {given!r}", "Give its path: /scratch/me/run, say")
     if (address := _ADDRESS.match(given)) is not None:
-        remedy = "a path without it" if address[1] == "file" else "the path where it is mounted"
-        raise ValueError(
-            f"{given!r} is an address of kind {address[1]}, and jdaso writes to folders of a file "
-            f"system. Give {remedy}, /scratch/me/run for example."
+        where = "without it" if address[1] == "file" else "where it is mounted"
+        raise FolderError(
+            f"{given!r} is an address ({address[1]}:), and jdaso needs a folder of a file system",
+            f"Give the path {where}: /scratch/me/run, say",
         )
     path = os.path.expanduser(_VARIABLE.sub(lambda name: _value(given, name), given))
     if path.startswith("~"):
-        raise ValueError(
-            f"The home folder in {given!r} is not known on this host. Give the whole path."
-        )
+        raise FolderError(f"The home in {given!r} is not known on this host", "Give the whole path")
     try:
         return Path(path).absolute()
     except FileNotFoundError:
-        raise ValueError(
-            f"{given!r} is relative to the working directory, which was deleted. Give the whole "
-            "path, or change to another directory first."
+        raise FolderError(
+            f"{given!r} is relative to the working directory, which was deleted",
+            "Give the whole path, or change to another directory first",
         ) from None
 
 
@@ -64,8 +71,8 @@ def _value(given: str, name: re.Match[str]) -> str:
     """The value of a variable that a folder's name holds."""
     value = os.environ.get(name[1] or name[2], "")
     if not value:
-        raise ValueError(
-            f"{given!r} names {name[0]}, which is not set in the environment of this process. Set "
-            "it for all ranks, or give the path itself."
+        raise FolderError(
+            f"{given!r} names {name[0]}, which is not set in the environment of this process",
+            "Set it for all ranks, or give the path itself",
         )
     return value
