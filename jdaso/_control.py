@@ -185,7 +185,8 @@ class Control:
         if self.alone:
             return [text]
         self.agree(what, [], limit_seconds=limit_seconds)
-        return [said.decode() for said in self._allgather_bytes(text.encode(), what)]
+        mine = text.encode(errors="backslashreplace")  # names of files may be no UTF-8
+        return [said.decode() for said in self._allgather_bytes(mine, what)]
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
         """One node's array on every node; shapes and dtypes were agreed on before."""

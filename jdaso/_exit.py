@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import ctypes
 import logging
+import os
 import sys
 import threading
 import time
@@ -57,6 +58,18 @@ def unwatch(session: Session, *, failed: bool = False, stuck: bool = False) -> N
 def is_bereft() -> bool:
     """Whether a session of this process has lost nodes."""
     return bool(_state["bereft"])
+
+
+def _leave_to_parent() -> None:
+    """In a forked process: it is no node, and its end is not that of one."""
+    for session in _open:
+        session.disown()
+    _open.clear()
+    _failed.clear()
+    _state.update(doomed=False, bereft=False)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def end_job() -> None:

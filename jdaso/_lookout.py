@@ -169,7 +169,7 @@ class Lookout:
     def fail(self, text: str) -> None:
         """Tells all others that this node has failed; does not wait for them."""
         tag = _Tag.FAILED if self.failure is None else _Tag.FOLLOWED
-        self._messages.send_all(tag, text.encode())
+        self._messages.send_all(tag, text.encode(errors="backslashreplace"))
 
     def end(self) -> None:
         """Tells all others that this node's program has ended after a failure."""
@@ -296,7 +296,9 @@ class Lookout:
             case _Tag.BEAT:
                 self.heartbeats.take(payload)
             case _Tag.WHERE:
-                self._messages.send(node, _Tag.PLACE, self._place().encode())
+                self._messages.send(
+                    node, _Tag.PLACE, self._place().encode(errors="backslashreplace")
+                )
             case _Tag.PLACE:
                 self._take_place(node, payload.decode(errors="replace"))
             case _Tag.BATCHES:

@@ -19,6 +19,7 @@ from ._chrome import ABOUT, CLOCK, Rows, text
 from ._clock import Offset, measure
 from ._compat import annotate
 from ._control import Control
+from ._paths import local_folder
 from ._timeline import Event, Timeline
 
 log = logging.getLogger("jdaso")
@@ -65,7 +66,7 @@ class Recorder:
         self._zero, unix = json.loads(control.everyone("begin a trace", mine)[0])
         self._rows = Rows(node, self._microseconds)
         self._queue: deque[Event] = deque(maxlen=_MOST_EVENTS)
-        self.path = Path(folder) / f"trace-{node:05d}.json"
+        self.path = local_folder(folder) / f"trace-{node:05d}.json"
         self._file: Any = None
         self._stop = threading.Event()
         head = self._rows.named(

@@ -155,7 +155,7 @@ class Session:
             keep_freed_memory()  # before MPI and XLA begin their threads
         self.engine = engine
         self.exchange_steps, self.faults = exchange_steps, dict(faults or {})
-        self.closed = False
+        self.closed = self._disowned = False
         self._owner = threading.get_ident()
         self._channels: dict[Any, Channel] = {}
         self.optimizers = self.mails = 0  # how many were made
@@ -337,6 +337,11 @@ class Session:
 
     def require_usable(self) -> None:
         """Raises if the session was closed, or this is not the thread that made it."""
+        if self._disowned:
+            raise RuntimeError(
+                f"{self.topology.prefix()} This process was forked from the one that the session "
+                "belongs to, and is no node. Make the calls in the process that made the session."
+            )
         if self.closed:
             raise RuntimeError(
                 f"{self.topology.prefix()} This session was closed. Use it inside its with block, "
@@ -386,6 +391,10 @@ class Session:
             if self._reported is None:
                 raise
             raise self._reported from error
+
+    def disown(self) -> None:
+        """Leaves the session to the process from which this one was forked: nothing is closed."""
+        self.closed = self._disowned = True
 
     def fail(self, text: str) -> None:
         """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""

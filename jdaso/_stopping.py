@@ -14,12 +14,11 @@ what the loops wait for. Where a node dies, the first of the others leads, and b
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
+
+from . import _signals
 
 ASK, HOLD, HELD, STOP = range(4)
 
@@ -34,30 +33,41 @@ class Stopping:
         node: this node.
         nodes: how many there are.
         send: sends a node a message, one of the four, and a step.
+
+    Attributes:
+        held: what another handler of a signal raised, once this node was told by one.
     """
 
     def __init__(self, node: int, nodes: int, send: Callable[[int, int, int], None]):
         self._node, self._living, self._send = node, list(range(nodes)), send
-        self._told_at = 0.0
+        self._signalled_at: float | None = None
+        self.held: BaseException | None = None
         self._told = self._asked = self._holds = False
         self._step = -1
         self._stop: int | None = None
         self._held: dict[int, int] = {}
         self._change = threading.Condition()
-        self._previous: dict[int, object] = {}
 
-    def on_signals(self, signals: Iterable[signal.Signals]) -> None:
+    def on_signals(self, signals: Iterable[int]) -> None:
         """Takes these signals as being told to stop; a later one ends the process at once.
 
         Signals are taken in the main thread only; in others nothing is done.
         """
-        if threading.current_thread() is threading.main_thread():
-            for number in signals:
-                previous = signal.signal(number, self._take_signal)
-                self._previous.setdefault(number, previous)
+        _signals.take(signals, self)
+
+    def signalled(self) -> bool:
+        """A signal came; whether the process is to end at once, as one came long before it."""
+        self._told, now = True, time.monotonic()
+        if self._signalled_at is None:
+            self._signalled_at = now
+        return now > self._signalled_at + _REPEAT_SECONDS
+
+    def hold(self, error: BaseException) -> None:
+        """Keeps what another handler of the signal raised until the run is saved."""
+        self.held = self.held or error
 
     def tell(self) -> None:
-        """This node is told to stop; may be called from a signal's handler."""
+        """This node is told to stop."""
         self._told = True
 
     def stops_at(self, step: int, check: Callable[[], None]) -> bool:
@@ -116,11 +126,7 @@ class Stopping:
 
     def close(self) -> None:
         """Gives the signals back."""
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in self._previous.items():
-                with contextlib.suppress(TypeError):  # one that was not set from Python
-                    signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
-            self._previous = {}
+        _signals.give_back(self)
 
     def _stop_if_all_hold(self) -> None:
         if self._stop is None and set(self._living) <= set(self._held):
@@ -135,12 +141,3 @@ class Stopping:
             self.take(node, what, step)
         else:
             self._send(node, what, step)
-
-    def _take_signal(self, number: int, _frame: object) -> None:
-        now = time.monotonic()
-        if self._told and now > self._told_at + _REPEAT_SECONDS:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        if not self._told:
-            self._told_at = now
-        self.tell()

@@ -20,6 +20,7 @@ import numpy as np
 
 from ._averaging import DasoState
 from ._packing import is_float
+from ._paths import local_folder
 from ._session import Session
 from ._types import PyTree
 
@@ -104,7 +105,7 @@ class Faults:
             faults = [Fault.parse(part) for part in parts if part.strip()]
         self._mine = [fault for fault in faults if fault.node == session.node]
         self._session = session
-        self._folder = None if folder is None else Path(folder)
+        self._folder = None if folder is None else local_folder(folder)
         self._done: set[Fault] = set()
         session.reach = self._reach
 

@@ -13,10 +13,13 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import jax
 import numpy as np
 
+from .. import _signals
+from .._paths import shown
 from .._session import Session
 from .._types import PyTree, Stopped
 from . import _files
@@ -37,11 +40,9 @@ from ._state import (
     to_host,
     values_of,
 )
+from ._together import DISK_SECONDS, folder_of_all, raise_together
 
 log = logging.getLogger("jdaso")
-
-_DISK_SECONDS = 3600.0
-"""The longest that one node's disk may take."""
 
 _NICE = 15
 
@@ -74,7 +75,10 @@ class Checkpoints:
         keep_best: how many of the best stay besides, by the scores given to `save`.
         best: ``"max"`` or ``"min"``: which scores are good.
         stop_signals: signals that ask the run to save and end at the next step that all nodes can
-            reach together; see `after`. They are taken only in the program's main thread.
+            reach together; see `after`. They are taken only in the program's main thread. The
+            program's own handlers of them, and those in C, are called too, and put back when the
+            session closes. What one raises, `SystemExit` for example, waits until the run is
+            saved, and is the cause of `Stopped` then.
 
     Raises:
         CheckpointError: on all nodes, if one does not see the folder, or another run uses it.
@@ -116,11 +120,11 @@ class Checkpoints:
                 raise ValueError(f"{name} must be at least {least}, got {value}.")
         if best not in ("max", "min"):
             raise ValueError(f'best must be "max" or "min", got {best!r}.')
+        signals = _signals.check(stop_signals)
         session.require_usable()
         self.session, self.every_steps = session, every_steps
-        self._folder = Folder(
-            Path(folder).absolute(), keep_last=keep_last, keep_best=keep_best, best=best
-        )
+        path = folder_of_all(folder, session, "open checkpoints")
+        self._folder = Folder(path, keep_last=keep_last, keep_best=keep_best, best=best)
         self._node, self._nodes = session.topology.node, session.topology.num_nodes
         if session.control.survives:
             self._node, self._nodes = session.share()
@@ -132,7 +136,7 @@ class Checkpoints:
         self._error: Exception | None = None
         self._run, self._number = self._begin()
         session.closing.append(self._close)
-        session.control.lookout.stopping.on_signals(stop_signals)
+        session.control.lookout.stopping.on_signals(signals)
 
     @property
     def folder(self) -> Path:
@@ -167,13 +171,7 @@ class Checkpoints:
                     self.save(step, state, score)
             for kept in self._flights:  # what is in flight is saved
                 kept.job.waited = True
-            if self._node == 0:
-                log.warning(
-                    "%s The run was told to stop. It is saved at step %d; start it again to go on.",
-                    self.session.topology.prefix(),
-                    step,
-                )
-            raise Stopped
+            raise_stopped(self.session, step)
 
     def save(self, step: int, state: PyTree, score: float | None = None) -> None:
         """Copies a state to the host and begins to write it; waits for the save before it.
@@ -190,8 +188,10 @@ class Checkpoints:
         begin = time.perf_counter()
         self._join()
         self._error = None  # what failed before is said; this is a new one
-        self._number += 1
         self._count()
+        if self.session.control.survives:  # all nodes are here; some may have died as they wrote
+            self._sweep()
+        self._number += 1
         self._saved_by = self.session.living if self.session.control.survives else None
         state = jax.block_until_ready(state)
         parted = parted_devices(state, self.session)
@@ -236,13 +236,18 @@ class Checkpoints:
         self._join()
         said = "" if self._error is None else str(self._error)
         self._error = None
-        self._raise_together("wait for a checkpoint", said)
+        try:
+            self._raise_together("wait for a checkpoint", said)
+        except CheckpointError:
+            self._sweep()
+            raise
         whole = self._saved_by in (None, self.session.living)
         self._saved_by = None
         self._count()
         if self._node == 0:
-            self._folder.prune()
+            self._prune()
         if not whole:
+            self._sweep()
             raise _LostError(
                 f"{self.session.topology.prefix()} A node died before its part of a checkpoint was "
                 "known to be written. Save again; checkpoints before it are still there."
@@ -303,7 +308,7 @@ class Checkpoints:
             try:
                 folder.take(run)
             except OSError as error:
-                said = f"{folder.path} cannot be used ({error})."
+                said = f"{shown(folder.path)} cannot be used ({error})."
             except CheckpointError as error:
                 said = str(error)
         self._raise_together("open checkpoints", said)
@@ -311,15 +316,17 @@ class Checkpoints:
         if not appears(token):
             said = (
                 f"Node {self._node} on host {self.session.topology.host} does not see what node 0 "
-                f"writes to {folder.path}. Give a folder on a file system that all nodes share."
+                f"writes to {shown(folder.path)}. Give a folder on a file system that all nodes "
+                "share."
             )
         try:
             self._raise_together("open checkpoints", said)
+            folder.remember()
         finally:
             if self._node == 0:
-                token.unlink(missing_ok=True)
-        last = folder.last_number() if self._node == 0 else 0
-        return run, int(control.everyone("open checkpoints", str(last))[0])
+                with contextlib.suppress(OSError):  # the next start removes it
+                    token.unlink(missing_ok=True)
+        return run, int(control.everyone("open checkpoints", str(folder.last_number))[0])
 
     def _count(self) -> None:
         """Which part of a checkpoint is this node's: where nodes may die, all ask together."""
@@ -327,7 +334,13 @@ class Checkpoints:
             before = self._node
             self._node, self._nodes = self.session.share()
             if before > self._node == 0:  # the first part, and the folder, are this node's now
-                self._folder.take(self._run).unlink(missing_ok=True)
+                try:
+                    self._folder.take(self._run).unlink(missing_ok=True)
+                except OSError as error:
+                    raise CheckpointError(
+                        f"{self.session.topology.prefix()} {shown(self.folder)} cannot be used "
+                        f"({error}), now that node 0 has failed."
+                    ) from error
 
     def _facts(self) -> tuple[tuple[str, str], ...]:
         """Settings of the optimizers of the session."""
@@ -347,6 +360,8 @@ class Checkpoints:
             found = [(leaf, arrays.get(leaf.file, nothing)) for leaf in manifest.leaves]
             for number, kept in enumerate(flights):
                 found += flight_arrays(number, kept.channel.brought(kept.job), shares=self._shares)
+            self._folder.make_again()
+            self._folder.sweep_own(manifest.node, manifest.number - 1)
             folder.mkdir(exist_ok=True)
             leaves: list[Leaf] = []
             own = node_folder(manifest.node)
@@ -360,18 +375,49 @@ class Checkpoints:
             files = _files.checksums(folder, (COMMON, own) if manifest.node == 0 else (own,))
             manifest = dataclasses.replace(manifest, leaves=tuple(leaves), files=files)
             manifest.write(folder)
-            if manifest.node == 0:
-                self._folder.prune()
         except Exception as error:
+            _files.give_up(folder, manifest.node, manifest.nodes)
             self._error = CheckpointError(
                 f"{self.session.topology.prefix(manifest.step)} A checkpoint could not be written "
-                f"to {folder}: {error}. Checkpoints before it are still there."
+                f"to {shown(folder)}: {str(error).rstrip('.')}. {self._what_is_left(str(error))}"
             )
             log.error("%s", self._error)
             return
+        if _files.has_failed(folder):
+            _files.remove_part(folder, manifest.node)
+        if manifest.node == 0:
+            self._prune()
         timeline, size = self.session.timeline, sum(array.nbytes for array in arrays.values())
         timeline.record("checkpoint", manifest.step, begin, lane="checkpoint", size_bytes=size)
         log.info("saved step %d in %.1f s", manifest.step, time.perf_counter() - begin)
+
+    def _prune(self) -> None:
+        """Removes what shall not stay. Where that fails nothing is lost but room."""
+        try:
+            self._folder.prune()
+        except (OSError, CheckpointError) as error:
+            log.warning("Old checkpoints could not be removed: %s", error)
+
+    def _sweep(self) -> None:
+        """Removes saves that came to nothing; no node writes one that this one has begun."""
+        if self._node == 0:
+            try:
+                self._folder.sweep(self._number)
+            except (OSError, CheckpointError) as error:
+                log.warning("What is left of a save could not be removed: %s", error)
+
+    def _what_is_left(self, why: str) -> str:
+        """After a save that failed."""
+        if not self.folder.is_dir():
+            return "The folder is gone, and what was in it. Give a folder that stays."
+        remedies = {
+            "space left": "Free space there. ",
+            "quota": "Free space there, or raise the quota. ",
+            "denied": "Give this user the right to write there. ",
+            "Read-only": "Choose a file system that is mounted for writing. ",
+        }
+        found = [remedy for sign, remedy in remedies.items() if sign in why]
+        return f"{''.join(found[:1])}Checkpoints before it are still there."
 
     def _join(self) -> None:
         """Waits for this node's writing.
@@ -380,11 +426,11 @@ class Checkpoints:
             CheckpointError: the file system does not come back.
         """
         if self._writer is not None:
-            self._writer.join(_DISK_SECONDS)
+            self._writer.join(DISK_SECONDS)
             if self._writer.is_alive():
                 raise CheckpointError(
                     f"{self.session.topology.prefix()} A checkpoint was not written to "
-                    f"{self.folder} within {_DISK_SECONDS:g} s. Look for a file system that hangs."
+                    f"{self.folder} within {DISK_SECONDS:g} s. Look for a file system that hangs."
                 )
             self._writer = None
 
@@ -402,10 +448,17 @@ class Checkpoints:
 
     def _names(self, step: int | None) -> list[str]:
         """Complete checkpoints, newest first; the same on all nodes."""
-        found = ""
+        said, found = "", ""
         if self._node == 0:
-            wanted = [x for x in self._folder.complete() if step is None or x[1].step == step]
-            found = json.dumps([folder.name for folder, _ in reversed(wanted)])
+            try:
+                complete = self._folder.complete()
+                wanted = [x for x in complete if step is None or x[1].step == step]
+                found = json.dumps([folder.name for folder, _ in reversed(wanted)])
+            except CheckpointError as error:
+                said = str(error)
+            if not self.folder.is_dir():
+                said = f"{shown(self.folder)} is gone, and with it all checkpoints."
+        self._raise_together("restore a checkpoint", said)
         return json.loads(self.session.control.everyone("restore a checkpoint", found)[0])
 
     def _restore(self, folder: Path, like: PyTree) -> tuple[PyTree, int]:
@@ -491,13 +544,18 @@ class Checkpoints:
     def _raise_together(
         self, what: str, said: str, kind: type[CheckpointError] = CheckpointError
     ) -> None:
-        """Raises on all nodes what any of them says."""
-        mine = f"{kind.__name__}|{said}" if said else ""
-        everyone = self.session.control.everyone(what, mine, limit_seconds=2 * _DISK_SECONDS)
-        for text in everyone:
-            if text:
-                name, _, why = text.partition("|")
-                raise (DamagedError if name == "DamagedError" else CheckpointError)(why)
+        raise_together(self.session, what, said, kind)
+
+
+def raise_stopped(session: Session, step: int) -> NoReturn:
+    """Ends a run that was told to stop, and is saved."""
+    if session.node == 0:
+        log.warning(
+            "%s The run was told to stop. It is saved at step %d; start it again to go on.",
+            session.topology.prefix(),
+            step,
+        )
+    raise Stopped from session.control.lookout.stopping.held
 
 
 class _LostError(CheckpointError):

@@ -31,6 +31,9 @@ import numpy as np
 FORMAT = 1
 COMMON = "common"
 
+_FAILED = "failed"
+"""A file that says that a node could not write its part."""
+
 _SMALL, _SMALL_BYTES = "jdaso.small", 256 * 2**10
 """The array that holds all small ones, and what is small."""
 
@@ -280,7 +283,47 @@ def complete(folder: Path) -> Manifest | None:
     except DamagedError:
         return None
     others = (manifest_path(folder, node) for node in range(1, first.nodes))
-    return first if all(path.is_file() for path in others) else None
+    return first if all(os.path.isfile(path) for path in others) else None
+
+
+def is_cut_short(folder: Path) -> bool:
+    """Whether it is certain that a manifest is missing; one that cannot be read is not missing."""
+    if _is_missing(manifest_path(folder, 0)):
+        return True
+    try:
+        first = Manifest.read(folder, 0)
+    except DamagedError:
+        return False
+    return any(_is_missing(manifest_path(folder, node)) for node in range(1, first.nodes))
+
+
+def give_up(folder: Path, node: int, nodes: int) -> None:
+    """Removes a node's part of a save that failed on it, so that the next one finds room.
+
+    The others may still be writing. They see by a file that theirs are of no use.
+    """
+    if nodes == 1:
+        remove(folder)
+        return
+    remove_part(folder, node)
+    with contextlib.suppress(OSError):
+        (folder / _FAILED).touch()
+
+
+def has_failed(folder: Path) -> bool:
+    """Whether a node has given this save up."""
+    return os.path.exists(folder / _FAILED)
+
+
+def remove_part(folder: Path, node: int) -> None:
+    """Removes what one node has written, whole or not."""
+    with contextlib.suppress(OSError):
+        manifest_path(folder, node).unlink()
+    for name in (node_folder(node), COMMON)[: 2 if node == 0 else 1]:
+        for path in (folder / name, *folder.glob(f"{name}.*")):  # orbax writes beside it first
+            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def remove(folder: Path) -> None:
@@ -288,6 +331,16 @@ def remove(folder: Path) -> None:
     with contextlib.suppress(OSError):
         manifest_path(folder, 0).unlink()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # of a file system in trouble
+        return False
+    return False
 
 
 def _orbax() -> Any:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
-import socket
+import sys
 import time
 from pathlib import Path
-from typing import Any
 
+from .._paths import shown
 from . import _files
 from ._files import CheckpointError, Manifest
+from ._lock import Lock
 
 log = logging.getLogger("jdaso")
 
@@ -35,10 +35,14 @@ class Folder:
     def __init__(self, path: Path, *, keep_last: int, keep_best: int, best: str):
         self.path, self._keep_last, self._keep_best = path, keep_last, keep_best
         self._sign = 1 if best == "max" else -1
-        self._lock: Any = None
+        self._lock: Lock | None = None
+        self._device: int | None = None
+        self.last_number = 0  # of the saves that were there when it was taken
 
     def take(self, run: str) -> Path:
         """Makes it this run's own, until `give_back` or the end of the process.
+
+        What saves that were cut short have left is removed. So no node may be writing.
 
         Returns:
             A file by which others see that the folder is theirs too; to be removed then.
@@ -48,12 +52,42 @@ class Folder:
             CheckpointError: another run uses it.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self.path / "lock")
+        if self._lock is None or not self._lock.is_at(self.path):
+            self.give_back()
+            self._lock = Lock(self.path)
+        self.last_number = max(map(_number, self._all()), default=0)
+        self.sweep(self.last_number)
+        self._lock.sign()  # a full disk has room now
         for old in self.path.glob("seen-*"):  # of a start that was cut short
             old.unlink(missing_ok=True)
         token = self.token(run)
         token.touch()
         return token
+
+    def sweep(self, last: int) -> None:
+        """Removes what saves up to number `last` have left that were cut short.
+
+        Else they would keep the next one from finding room. None of them may still be written.
+        """
+        for path in self._all():
+            if _number(path) <= last and _files.is_cut_short(path):
+                log.warning("%s is of a save that was cut short: removed.", shown(path))
+                _files.remove(path)
+
+    def sweep_if_free(self) -> None:
+        """`sweep`, of a folder that no run uses now."""
+        with contextlib.suppress(OSError, CheckpointError):
+            lock = Lock(self.path)
+            try:
+                self.sweep(sys.maxsize)
+            finally:
+                lock.close()
+
+    def sweep_own(self, node: int, last: int) -> None:
+        """Removes a node's parts of saves up to number `last` that failed on another node."""
+        for path in self._all():
+            if _number(path) <= last and _files.has_failed(path):
+                _files.remove_part(path, node)
 
     def token(self, run: str) -> Path:
         """The file that `take` makes."""
@@ -63,14 +97,34 @@ class Folder:
         """Lets other runs use it."""
         if self._lock is not None:
             self._lock.close()
+            self._lock = None
+
+    def remember(self) -> None:
+        """Notes on which file system it is, so that it is not made again on another one."""
+        with contextlib.suppress(OSError):
+            self._device = self.path.stat().st_dev
+
+    def make_again(self) -> None:
+        """Makes the folder anew where it was deleted under the run; called before each save.
+
+        Raises:
+            OSError: it cannot be made, or what is there now is no folder.
+            CheckpointError: another run has made it anew, and uses it.
+        """
+        if not self.path.is_dir():
+            above = next(path for path in self.path.parents if os.path.exists(path))
+            if self._device not in (None, above.stat().st_dev):
+                raise OSError(f"its file system is not mounted any more, and {above} is of another")
+            self.path.mkdir(parents=True, exist_ok=True)
+            log.error("%s was deleted, with all checkpoints. It is made again.", shown(self.path))
+        if self._lock is not None and not self._lock.is_at(self.path):
+            self._lock.close()
+            self._lock = Lock(self.path)
+            self._lock.sign()
 
     def of(self, step: int, number: int) -> Path:
         """Where a save goes."""
         return self.path / f"step_{step:08d}-{number:06d}"
-
-    def last_number(self) -> int:
-        """The number of the last save, complete or not; 0 where there is none."""
-        return max((_number(path) for path in self._all()), default=0)
 
     def complete(self) -> list[tuple[Path, Manifest]]:
         """Complete checkpoints, oldest first."""
@@ -94,13 +148,18 @@ class Folder:
                 _files.remove(path)
 
     def _all(self) -> list[Path]:
-        return [path for path in self.path.iterdir() if _NAME.fullmatch(path.name)]
+        try:
+            return [path for path in self.path.iterdir() if _NAME.fullmatch(path.name)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise CheckpointError(f"{shown(self.path)} cannot be read: {error}.") from error
 
 
 def appears(path: Path) -> bool:
     """Whether a file is seen; a shared file system may take its time."""
     end = time.monotonic() + _SEEN_SECONDS
-    while not path.exists():
+    while not os.path.exists(path):  # False too where one may not look
         if time.monotonic() > end:
             return False
         with contextlib.suppress(OSError):
@@ -112,30 +171,3 @@ def appears(path: Path) -> bool:
 def _number(path: Path) -> int:
     """The number of a save, by its folder's name."""
     return int(path.name.rpartition("-")[2])
-
-
-def _lock(path: Path) -> Any:
-    """A lock that ends with the process that holds it."""
-    file = open(path, "a+")  # noqa: SIM115
-    own = f"process {os.getpid()} on host {socket.gethostname()}"
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if not isinstance(error, BlockingIOError):
-            log.warning("%s has no locks (%s); see that no other run uses it.", path.parent, error)
-            return file
-        file.seek(0)
-        holder = file.read().strip()
-        if holder == own:
-            raise CheckpointError(
-                f"This program uses {path.parent} already ({own}), until it closes the session "
-                "that does. Give each run a folder of its own, or a session of its own."
-            ) from None
-        raise CheckpointError(
-            f"Another run uses {path.parent} ({holder}). Give each run a folder of its own, or end "
-            "the other."
-        ) from None
-    file.truncate(0)
-    file.write(f"{own}\n")
-    file.flush()
-    return file

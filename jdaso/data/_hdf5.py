@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._paths import shown
 from .._types import PyTree
 from ._arrays import common_length
 from ._extra import needs
@@ -64,7 +65,9 @@ class HDF5:
         try:
             library = h5py.File(file.path, "r")
         except OSError as error:
-            raise ValueError(f"{file.path} is no HDF5 file that can be read: {error}") from error
+            raise ValueError(
+                f"{shown(file.path)} is no HDF5 file that can be read: {error}"
+            ) from error
         keep = False
         self._arrays = {}
         for name, of in named.items():
@@ -171,8 +174,9 @@ class _Chunked:
 class _Through:
     """A data set that only the HDF5 library can read."""
 
-    def __init__(self, dataset: Any):
+    def __init__(self, dataset: Any, path: Path):
         self.shape, self.dtype, self._dataset = dataset.shape, dataset.dtype, dataset
+        self._path = path
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -182,7 +186,13 @@ class _Through:
         found = np.empty((len(indices), *self.shape[1:]), self.dtype.newbyteorder("="))
         for places in runs(indices):
             first = int(indices[places[0]])
-            found[places] = self._dataset[first : first + len(places)]
+            try:
+                found[places] = self._dataset[first : first + len(places)]
+            except Exception as error:  # of the library, which does not name the file
+                raise LoadingError(
+                    f"Data set {self._dataset.name!r} of {shown(self._path)} cannot be read from "
+                    f"row {first} on: {error}. Write the file again."
+                ) from error
         return found
 
 
@@ -193,12 +203,14 @@ def _find(library: Any, name: str, file: OpenFile) -> Any:
     dataset = library.get(name)
     if not isinstance(dataset, h5py.Dataset):
         raise ValueError(
-            f"{file.path} has no data set {name!r}. At its top are: {', '.join(library) or 'none'}."
+            f"{shown(file.path)} has no data set {name!r}. At its top are: "
+            f"{', '.join(library) or 'none'}."
         )
     if not dataset.shape or dataset.dtype.hasobject:
         raise ValueError(
-            f"Data set {name!r} of {file.path} is {dataset.dtype}{list(dataset.shape or ())}, and "
-            "samples are rows of numbers. Store arrays of a fixed size with at least one axis."
+            f"Data set {name!r} of {shown(file.path)} is "
+            f"{dataset.dtype}{list(dataset.shape or ())}, and samples are rows of "
+            "numbers. Store arrays of a fixed size with at least one axis."
         )
     of_file = dataset.id.get_type()
     plain = of_file.get_size() == dataset.dtype.itemsize
@@ -217,9 +229,9 @@ def _find(library: Any, name: str, file: OpenFile) -> Any:
         "Data set %r of %s is read by the HDF5 library, by one thread at a time: its layout or a "
         "filter is none that jdaso reads itself (contiguous, or chunks with gzip and shuffle).",
         name,
-        file.path,
+        shown(file.path),
     )
-    return _Through(dataset)
+    return _Through(dataset, file.path)
 
 
 def _table(dataset: Any) -> _Table:

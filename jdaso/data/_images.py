@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import numpy as np
 
+from .._paths import shown
 from .._types import PyTree
 from ._extra import needs
 from ._reading import LoadingError
@@ -87,6 +90,8 @@ class ImageFolder:
     def _decode(self, file: Path) -> np.ndarray:
         size = self.size
         try:
+            if not stat.S_ISREG(os.stat(file).st_mode):  # a pipe would be waited for
+                raise ValueError("it is no regular file")
             with self._pillow.open(file) as image:
                 if image.mode[:1] in "IF":  # Pillow would cut them off at 255
                     raise ValueError(f"its mode is {image.mode}, more than 8 bits a number")
@@ -97,5 +102,10 @@ class ImageFolder:
                 left, top = (width - size) // 2, (height - size) // 2
                 image = image.resize((width, height), self._pillow.Resampling.BILINEAR)
                 return np.asarray(image.crop((left, top, left + size, top + size)))
-        except (OSError, ValueError, SyntaxError) as error:
-            raise LoadingError(f"{file} is no image that can be read: {error}") from error
+        except Exception as error:  # Pillow's plugins raise what their parsers do
+            bomb = isinstance(error, self._pillow.DecompressionBombError)
+            remedy = "Take it out" + ", or raise PIL.Image.MAX_IMAGE_PIXELS" * bomb
+            why = f"{type(error).__name__}: {error}".rstrip(".")
+            raise LoadingError(
+                f"{shown(file)} is no image that can be read: {why}. {remedy}."
+            ) from error

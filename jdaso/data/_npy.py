@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .._paths import shown
 from .._types import PyTree
 from ._arrays import common_length
 from ._reading import Joined, OpenFile, Rows
@@ -55,13 +56,14 @@ def _joined(paths: Paths) -> Joined:
     if len(kinds) != 1:
         raise ValueError(
             f"Files whose rows follow one another must have rows of one kind, got "
-            f"{', '.join(sorted(kinds)) or 'no file'} in {', '.join(map(str, several))}."
+            f"{', '.join(sorted(kinds)) or 'no file'} in {', '.join(map(shown, several))}."
         )
     return Joined(parts)
 
 
 def _open(path: Path) -> Rows:
     """The array of a file, by its header."""
+    name = shown(path)
     with open(path, "rb") as file:
         try:
             version = np.lib.format.read_magic(file)
@@ -69,18 +71,18 @@ def _open(path: Path) -> Rows:
                 version, np.lib.format.read_array_header_2_0
             )
             shape, fortran, dtype = read(file)
-        except ValueError as error:
-            raise ValueError(f"{path} is no .npy file: {error}") from error
+        except Exception as error:  # a header is read by Python's own parser
+            raise ValueError(f"{name} is no .npy file: {error}") from error
         offset, size = file.tell(), path.stat().st_size
     if not shape or dtype.hasobject or (fortran and len(shape) > 1):
         raise ValueError(
-            f"{path} holds {dtype}{list(shape)}{' in Fortran order' * fortran}, and rows can be "
+            f"{name} holds {dtype}{list(shape)}{' in Fortran order' * fortran}, and rows can be "
             "read of numbers in C order. Save numpy.ascontiguousarray(array) with at least one "
             "axis."
         )
     if size < offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
         raise ValueError(
-            f"{path} is cut short: {size} bytes for {dtype}{list(shape)} from byte {offset} on. "
+            f"{name} is cut short: {size} bytes for {dtype}{list(shape)} from byte {offset} on. "
             "Write it again."
         )
     return Rows(OpenFile(path), offset, shape, dtype)

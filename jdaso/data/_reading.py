@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from .._paths import shown
+
 _MOST_BUFFERS = 1024
 """Of one read: IOV_MAX of Linux."""
 
@@ -35,15 +37,21 @@ class OpenFile:
         """Fills buffers, one after another, from the bytes at `offset`.
 
         Raises:
-            LoadingError: the file is shorter.
+            LoadingError: the file is shorter, or cannot be read.
         """
         left, at = [memoryview(x).cast("B") for x in buffers], 0
         while at < len(left):
-            got = os.preadv(self._descriptor, left[at : at + _MOST_BUFFERS], offset)
+            try:
+                got = os.preadv(self._descriptor, left[at : at + _MOST_BUFFERS], offset)
+            except OSError as error:  # of a descriptor: it does not name the file
+                raise LoadingError(
+                    f"{shown(self.path)} cannot be read at byte {offset}: {error}. Look for a "
+                    "disk or a file system in trouble."
+                ) from error
             if got == 0:
                 raise LoadingError(
-                    f"{self.path} ends at byte {offset}, before what its header says. It was cut "
-                    "short; write it again."
+                    f"{shown(self.path)} ends at byte {offset}, before what its header says. It "
+                    "was cut short; write it again."
                 )
             offset += got
             while got and got >= left[at].nbytes:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import _host
+from .._paths import FolderError, local_folder
 from . import _together
 from ._advice import Measured, advice
 from ._connections import with_name
 from ._findings import Finding, Line, joined, merged
 from ._launcher import Launch
-from ._machine import allowed, cores, machine, missing_folders, physical, write_in
+from ._machine import CHECKPOINTS, allowed, cores, machine, missing_folders, physical, write_in
 from ._parts import try_own
 from ._probe import Outcome, try_out
 from ._software import software
@@ -103,10 +104,15 @@ def _look(
     findings = [*software(own, gpus or (), wishes.needed), *machine(gpus)]
     path = None
     if wishes.checkpoints is not None:
-        made = missing_folders(wishes.checkpoints)
-        finding, path = write_in(wishes.checkpoints)
-        stack.callback(_take_away, made)
-        findings.append(finding)
+        try:
+            folder = local_folder(wishes.checkpoints)
+        except FolderError as error:
+            findings.append(Finding(CHECKPOINTS, error.wrong, False, f"{error.remedy}."))
+        else:
+            made = missing_folders(folder)
+            finding, path = write_in(folder)
+            stack.callback(_take_away, made)
+            findings.append(finding)
         if path:
             stack.callback(Path(path).unlink, missing_ok=True)
     record = {

@@ -14,6 +14,8 @@ from pathlib import Path
 from .. import _host
 from ._findings import Finding, numbered
 
+CHECKPOINTS = "checkpoint folder"
+
 _LEAST_MEMORY = 1e9
 _LEAST_DISK = 1e9
 
@@ -103,15 +105,15 @@ def _of_cgroups(controller: str, unified: str, legacy: str) -> Iterator[Path]:
                 yield folder / name
 
 
-def missing_folders(folder: str) -> list[Path]:
+def missing_folders(folder: str | Path) -> list[Path]:
     """Which of a folder and those around it are not there, the innermost first."""
     path = Path(folder).absolute()
-    return [each for each in (path, *path.parents) if not each.exists()]
+    return [each for each in (path, *path.parents) if not os.path.exists(each)]
 
 
-def write_in(folder: str) -> tuple[Finding, str | None]:
+def write_in(folder: str | Path) -> tuple[Finding, str | None]:
     """Whether a file can be written there; and its path, for the other ranks to look for."""
-    what, path = "checkpoint folder", None
+    what, path = CHECKPOINTS, None
     found = "can be made and written" if missing_folders(folder) else "can be written"
     try:
         if os.path.exists(folder) and not os.path.isdir(folder):

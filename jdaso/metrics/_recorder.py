@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._averaging import DasoState
+from .._paths import local_folder
 from .._phases import Phases
 from .._session import Session
 from .._timeline import Stats
@@ -78,7 +79,7 @@ class Recorder:
     ):
         session.require_usable()
         self._session, self._phases, self._settings = session, phases, dict(settings or {})
-        name = f"node-{session.node:05}"
+        folder, name = local_folder(folder), f"node-{session.node:05}"
         self._board = open_tensorboard(Path(folder, "tensorboard", name)) if tensorboard else None
         self._began, self._time = time.perf_counter(), time.time()  # one moment on both clocks
         self._before = session.stats

@@ -13,12 +13,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._types import Stopped
+from .. import _signals
+from .._paths import shown
 from ..checkpoint import CheckpointError, Checkpoints
+from ..checkpoint._checkpoints import raise_stopped
 from ..checkpoint._files import COMMON, Manifest, node_folder, plain_dtype, read_arrays
 from ..checkpoint._folder import Folder, appears
 from ..checkpoint._resize import BEGUN_ANEW
 from ..checkpoint._state import from_host, is_flight, values_of
+from ..checkpoint._together import folder_of_all, raise_together
 from ._holding import Holding, Unit
 from ._pipeline import Pipeline, PipelineState
 from ._whole import leaves_about
@@ -64,8 +67,10 @@ class PipelineCheckpoints:
         keep_last: int = 2,
         stop_signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGUSR1),
     ):
+        signals = _signals.check(stop_signals)
         self._pipeline, self._session = pipeline, pipeline.session
-        self._root, self.every_steps = Path(folder).absolute(), every_steps
+        self._root = folder_of_all(folder, self._session, "use a pipeline's checkpoints")
+        self.every_steps = every_steps
         partitions = pipeline.plan.num_partitions
         self._own = self._root / f"partitions-{partitions}"
         holding, said = pipeline.plan.holding, ""
@@ -73,13 +78,16 @@ class PipelineCheckpoints:
             try:
                 self._own.mkdir(parents=True, exist_ok=True)
                 self._check_holding(holding)
-            except (OSError, CheckpointError) as error:
-                said = f"{self._own} cannot be used: {error}"
+                for lock in self._root.glob("partitions-*/*/lock"):
+                    if lock.parents[1] != self._own:
+                        _folder(lock.parent).sweep_if_free()
+            except (OSError, ValueError) as error:
+                said = f"{shown(self._own)} cannot be used: {error}"
         self._raise_together(said)
         if not appears(self._own / "holding.json"):
             said = (
                 f"Node {self._session.node} on host {self._session.topology.host} does not see "
-                f"{self._own}. Give a folder on a file system that all nodes share."
+                f"{shown(self._own)}. Give a folder on a file system that all nodes share."
             )
         self._raise_together(said)
         self._checkpoints = Checkpoints(
@@ -89,7 +97,7 @@ class PipelineCheckpoints:
             keep_last=keep_last + 1,  # one may be there that other partitions still write
             stop_signals=(),
         )
-        self._session.control.lookout.stopping.on_signals(stop_signals)
+        self._session.control.lookout.stopping.on_signals(signals)
 
     def after(self, step: int, state: PipelineState) -> None:
         """Call it after each step: saves where it is time to, or where the run is told to stop.
@@ -106,13 +114,7 @@ class PipelineCheckpoints:
             self.save(step, state)
         if stops:
             self.wait()
-            if self._session.node == 0:
-                log.warning(
-                    "%s The run was told to stop. It is saved at step %d; start it again to go on.",
-                    self._session.topology.prefix(),
-                    step,
-                )
-            raise Stopped
+            raise_stopped(self._session, step)
 
     def save(self, step: int, state: PipelineState) -> None:
         """Copies a state to the host and begins to write it; all nodes call it together.
@@ -153,7 +155,13 @@ class PipelineCheckpoints:
         """
         self._session.require_usable()
         self.wait()
-        found = json.dumps(self._newest()) if self._session.node == 0 else ""
+        said, found = "", ""
+        if self._session.node == 0:
+            try:
+                found = json.dumps(self._newest())
+            except (CheckpointError, OSError) as error:
+                said = str(error)
+        self._raise_together(said)
         newest = json.loads(self._session.control.everyone("restore a pipeline", found)[0])
         if newest is None:
             return like, 0
@@ -281,21 +289,20 @@ class PipelineCheckpoints:
         return jax.tree.unflatten(jax.tree.structure(like), found)
 
     def _raise_together(self, said: str) -> None:
-        for text in self._session.control.everyone("use a pipeline's checkpoints", said):
-            if text:
-                raise CheckpointError(text)
+        raise_together(self._session, "use a pipeline's checkpoints", said)
+
+
+def _folder(path: Path) -> Folder:
+    return Folder(path, keep_last=1, keep_best=0, best="max")
 
 
 def _steps(folder: Path) -> list[int]:
-    if not folder.is_dir():
-        return []
-    complete = Folder(folder, keep_last=1, keep_best=0, best="max").complete()
-    return [manifest.step for _, manifest in complete]
+    return [manifest.step for _, manifest in _folder(folder).complete()]
 
 
 def _read_partition(folder: Path, step: int) -> dict[str, np.ndarray]:
     """The arrays of a partition by their paths: of floats the mean of its replicas."""
-    complete = Folder(folder, keep_last=1, keep_best=0, best="max").complete()
+    complete = _folder(folder).complete()
     path, first = next((p, m) for p, m in reversed(complete) if m.step == step)
     totals: dict[str, Any] = {}
     for node in range(first.nodes):

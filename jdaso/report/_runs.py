@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
+from .._paths import local_folder
 from .._timeline import Stats
 
 TOTALS = Stats._fields
@@ -129,7 +130,7 @@ def read_run(folder: str | Path) -> Run:
     Raises:
         ReportError: there is no such folder, or no row in it.
     """
-    folder = Path(folder)
+    folder = local_folder(folder)
     if not folder.is_dir():
         raise ReportError(
             f"{folder} is no folder. Give the folder that jdaso.metrics.Recorder wrote to."

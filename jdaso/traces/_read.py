@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._chrome import ABOUT, CLOCK, Row, event_of
+from .._paths import local_folder
 from .._timeline import Event, hidden_share
 
 
@@ -92,7 +93,7 @@ def read(folder: str | Path) -> Trace:
         >>> [event.name for event in jdaso.traces.read(folder).nodes[0].events]
         ['step']
     """
-    paths = sorted(Path(folder).glob("trace-*.json"))
+    paths = sorted(local_folder(folder).glob("trace-*.json"))
     paths = [path for path in paths if path.stat().st_size] or paths  # a full disk leaves none
     if not paths:
         raise TraceError(

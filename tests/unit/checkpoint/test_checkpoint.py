@@ -5,6 +5,7 @@ import os
 import pickle
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -349,3 +350,23 @@ def test_replicas_that_had_parted_come_back_each():
     """Two devices of a process hold different numbers of an array that is called replicated."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", PARTED], env=os.environ | flags, timeout=120, check=True)
+
+
+def test_what_the_programs_handler_raised_is_the_cause_of_the_end(session, tmp_path):
+    """`sys.exit` in a handler of SIGTERM does not end the run before it is saved."""
+    number, cause = signal.SIGUSR2, SystemExit(3)
+    before = signal.signal(number, mock.Mock(side_effect=cause))
+    try:
+        checkpoints = Checkpoints(tmp_path, session, stop_signals=[number])
+        signal.raise_signal(number)
+        with pytest.raises(jdaso.Stopped) as stopped:
+            checkpoints.after(3, {"x": jnp.zeros(3)})
+    finally:
+        signal.signal(number, before)
+    assert stopped.value.__cause__ is cause and checkpoints.steps() == [3]
+
+
+def test_signals_that_cannot_be_taken_are_refused(session, tmp_path):
+    with pytest.raises(ValueError, match="stop_signals .* got <Signals.SIGKILL: 9>"):
+        Checkpoints(tmp_path / "run", session, stop_signals=[signal.SIGKILL])
+    assert not (tmp_path / "run").exists()

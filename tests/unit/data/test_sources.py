@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -319,3 +320,59 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch, module, make):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=r'pip install "jdaso\[data\]"'):
         make(tmp_path)
+
+
+def unreadable_images(tmp_path):
+    """Files that no image comes of, by why; the names are hard to print."""
+    (tmp_path / "a").mkdir()
+    latin = os.fsdecode(b"caf\xe9.png")
+    (tmp_path / "a" / latin).write_bytes(b"broken")
+    (tmp_path / "a" / "two\nlines.png").write_bytes(b"broken")
+    Image.new("L", (60, 60)).save(tmp_path / "a" / "huge.png")
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    return {
+        latin: r"caf\\xe9.png is no image .* UnidentifiedImageError",
+        "two\nlines.png": r"two\\nlines.png is no image",
+        "huge.png": r"huge.png is no image .* DecompressionBombError.*MAX_IMAGE_PIXELS",
+        "pipe.png": r"pipe.png is no image .* no regular file",
+    }
+
+
+def test_an_unreadable_image_is_named_whatever_its_name(tmp_path, monkeypatch):
+    expected = unreadable_images(tmp_path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    source = ImageFolder(tmp_path, 8)
+    assert [file.name for file in source.files] == sorted(expected)
+    for row, file in enumerate(source.files):
+        with pytest.raises(LoadingError, match=expected[file.name]) as caught:
+            source.rows(np.array([row]))
+        str(caught.value).encode()
+
+
+@pytest.mark.parametrize("error", [EOFError("end"), MemoryError(), KeyError("JFIF"), OSError(5)])
+def test_whatever_pillow_raises_the_file_is_named(tmp_path, monkeypatch, error):
+    (tmp_path / "a").mkdir()
+    Image.new("L", (8, 8)).save(tmp_path / "a" / "scan.png")
+    source = ImageFolder(tmp_path, 8)
+    monkeypatch.setattr(Image, "open", mock.Mock(side_effect=error))
+    with pytest.raises(LoadingError, match=f"scan.png .* {type(error).__name__}"):
+        source.rows(np.array([0]))
+
+
+def test_a_disk_that_fails_is_named_by_the_file(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    source = Npy(tmp_path / "x.npy")
+    monkeypatch.setattr(os, "preadv", mock.Mock(side_effect=OSError(5, "Input/output error")))
+    with pytest.raises(LoadingError, match=r"x.npy cannot be read at byte 128: .*Input/output"):
+        source.rows(np.array([0]))
+
+
+def test_a_data_set_that_the_library_cannot_read_is_named(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("y", data=np.arange(400), chunks=(100,), compression="lzf")
+        at = file["y"].id.get_chunk_info(1).byte_offset
+    with open(tmp_path / "x.h5", "r+b") as file:
+        file.seek(at)
+        file.write(b"\xff" * 40)
+    with pytest.raises(LoadingError, match=r"'/y' of .*x.h5 cannot be read from row 150"):
+        HDF5(tmp_path / "x.h5", "y").rows(np.array([150]))

@@ -7,7 +7,18 @@ import pytest
 
 PACKAGE = Path(__file__).parents[3] / "jdaso"
 LAYERS = [
-    ["_types", "_compat", "_stretches", "_timeline", "_chrome", "_launch", "_host", "_deaths"],
+    [
+        "_types",
+        "_paths",
+        "_signals",
+        "_compat",
+        "_stretches",
+        "_timeline",
+        "_chrome",
+        "_launch",
+        "_host",
+        "_deaths",
+    ],
     ["_supervise"],
     ["_phases", "_schedule", "_packing", "_header", "_common", "_wire", "_merge"]
     + ["_learning_rate"],

@@ -1,0 +1,332 @@
+"""The folder of checkpoints: what is left of saves, its lock, and what others do to it."""
+
+import contextlib
+import dataclasses
+import errno
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import jax.numpy as jnp
+import pytest
+
+import jdaso
+from jdaso.checkpoint import CheckpointError, Checkpoints
+from jdaso.checkpoint import _files as files
+from jdaso.checkpoint._folder import Folder
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def session():
+    with jdaso.Session() as session:
+        yield session
+
+
+@contextlib.contextmanager
+def opened(folder, **settings):
+    with jdaso.Session() as session:
+        yield Checkpoints(folder, session, stop_signals=(), **settings)
+
+
+def a_state(step=0):
+    return {"w": jnp.full((300, 300), float(step)), "n": jnp.int32(step)}
+
+
+def saves(folder):
+    return sorted(path.name for path in folder.glob("step_*"))
+
+
+def full(*_, **__):
+    raise FULL
+
+
+def half(folder, name, arrays):
+    """As orbax leaves it where the disk is full."""
+    (folder / f"{name}.orbax-checkpoint-tmp").mkdir()
+    (folder / f"{name}.orbax-checkpoint-tmp" / "w").write_bytes(b"half")
+    raise FULL
+
+
+def half_a_manifest(self, folder):
+    (folder / f"node_{self.node}.json.part").write_text("half")
+    raise FULL
+
+
+PHASES = {
+    "the folder": ("pathlib.Path.mkdir", full),
+    "arrays": ("jdaso.checkpoint._files.write_arrays", half),
+    "fsync": ("os.fsync", full),
+    "checksums": ("jdaso.checkpoint._files.checksums", full),
+    "the manifest": ("jdaso.checkpoint._files.Manifest.write", half_a_manifest),
+    "its name": ("os.replace", full),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_save_that_fails_leaves_nothing(phase, session, tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, session, keep_last=1)
+    checkpoints.save(1, a_state(1))
+    checkpoints.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(*PHASES[phase])
+        checkpoints.save(2, a_state(2))
+        checkpoints._join()
+    assert saves(tmp_path) == ["step_00000001-000001"]
+    with pytest.raises(CheckpointError, match=r"No space left .*\. Free space there\. Checkpoints"):
+        checkpoints.wait()
+    checkpoints.save(3, a_state(3))
+    checkpoints.wait()
+    assert saves(tmp_path) == ["step_00000003-000003"]
+
+
+def killed(folder, phase):
+    """A save as a kill leaves it in one of its phases."""
+    whole = next(folder.glob("step_00000002-*"))
+    cut = folder / "step_00000003-000003"
+    shutil.copytree(whole, cut)
+    manifest = dataclasses.replace(files.Manifest.read(cut, 0), number=3, step=3)
+    (cut / "node_0.json").unlink()
+    if phase == "the folder":
+        shutil.rmtree(cut / "node_0")
+    elif phase == "arrays":
+        (cut / "node_0").rename(cut / "node_0.orbax-checkpoint-tmp")
+    elif phase == "the manifest":
+        (cut / "node_0.json.part").write_text("half")
+    elif phase == "another node":
+        dataclasses.replace(manifest, nodes=2).write(cut)
+    elif phase == "removal":
+        cut.rename(folder / "step_00000001-000001")
+
+
+KILLED = ["the folder", "arrays", "checksums", "the manifest", "another node", "removal"]
+
+
+@pytest.mark.parametrize("phase", KILLED)
+def test_what_a_killed_save_left_is_removed_by_the_next_start(phase, tmp_path, caplog):
+    with opened(tmp_path) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, a_state(step))
+            checkpoints.wait()
+    shutil.rmtree(next(tmp_path.glob("step_00000001-*")))
+    killed(tmp_path, phase)
+    with opened(tmp_path) as checkpoints:
+        assert saves(tmp_path) == ["step_00000002-000002"]
+        assert checkpoints.restore(a_state())[1] == 2
+        checkpoints.save(4, a_state(4))
+        checkpoints.wait()
+    number = 3 if phase == "removal" else 4
+    assert saves(tmp_path) == ["step_00000002-000002", f"step_00000004-00000{number}"]
+    assert "of a save that was cut short: removed" in caplog.text
+
+
+def test_what_cannot_be_read_is_not_taken_for_cut_short(tmp_path):
+    """A damaged manifest, or a disk in trouble, is no reason to remove anything at a start."""
+    with opened(tmp_path) as checkpoints:
+        checkpoints.save(1, a_state(1))
+    (path,) = tmp_path.glob("step_*/node_0.json")
+    path.write_text(path.read_text().replace('"step": 1', '"step": 9'))
+    with opened(tmp_path) as checkpoints:
+        assert checkpoints.steps() == []
+        assert len(saves(tmp_path)) == 1
+
+
+def test_a_part_of_another_nodes_failed_save_is_removed(tmp_path):
+    """By its own node, as the others may still be writing; see tests/ranks for all together."""
+    folder = tmp_path / "step_00000001-000001"
+    for node in (0, 1, 10):
+        (folder / f"node_{node}.orbax-checkpoint-tmp").mkdir(parents=True)
+        (folder / f"node_{node}").mkdir()
+        (folder / f"node_{node}.json").touch()
+    (folder / "common").mkdir()
+    files.give_up(folder, 1, nodes=11)
+    assert files.has_failed(folder)
+    assert not list(folder.glob("node_1")) + list(folder.glob("node_1.*"))
+    assert len(list(folder.glob("node_10*"))) == 3
+    Folder(tmp_path, keep_last=1, keep_best=0, best="max").sweep_own(10, 1)
+    Folder(tmp_path, keep_last=1, keep_best=0, best="max").sweep_own(0, 1)
+    assert [path.name for path in folder.iterdir()] == ["failed"]
+
+
+def test_a_reason_that_old_ones_stay_is_no_failure_of_the_save(
+    session, tmp_path, monkeypatch, caplog
+):
+    checkpoints = Checkpoints(tmp_path, session, keep_last=1)
+    monkeypatch.setattr(Folder, "prune", full)
+    checkpoints.save(1, a_state(1))
+    checkpoints.wait()
+    assert checkpoints.steps() == [1]
+    assert "Old checkpoints could not be removed" in caplog.text
+
+
+def test_a_folder_that_is_deleted_is_made_again(session, tmp_path, caplog):
+    folder = tmp_path / "deep" / "run"
+    checkpoints = Checkpoints(folder, session)
+    checkpoints.save(1, a_state(1))
+    checkpoints.wait()
+    shutil.rmtree(tmp_path / "deep")
+    assert checkpoints.steps() == []
+    with pytest.raises(CheckpointError, match="deep/run is gone"):
+        checkpoints.restore(a_state())
+    checkpoints.wait()
+    checkpoints.save(2, a_state(2))
+    assert checkpoints.restore(a_state())[1] == 2
+    assert "was deleted, with all checkpoints" in caplog.text
+    with jdaso.Session() as other, pytest.raises(CheckpointError, match="This program uses"):
+        Checkpoints(folder, other)  # the lock is a new one too
+
+
+def test_a_folder_that_another_run_has_made_anew_is_left_to_it(session, tmp_path):
+    checkpoints = Checkpoints(tmp_path / "run", session)
+    shutil.rmtree(tmp_path / "run")
+    with jdaso.Session() as other:
+        theirs = Checkpoints(tmp_path / "run", other)
+        checkpoints.save(1, a_state(1))
+        with pytest.raises(CheckpointError, match="This program uses"):
+            checkpoints.wait()
+        theirs.save(7, a_state(7))
+        theirs.wait()
+        assert theirs.steps() == [7]
+
+
+def test_a_folder_is_not_made_again_below_a_mount_point(session, tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path / "scratch" / "run", session)
+    shutil.rmtree(tmp_path / "scratch")
+    monkeypatch.setattr(checkpoints._folder, "_device", -1)
+    checkpoints.save(1, a_state(1))
+    with pytest.raises(CheckpointError, match="is not mounted any more.* The folder is gone"):
+        checkpoints.wait()
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_a_folder_that_became_a_file_is_said(session, tmp_path):
+    checkpoints = Checkpoints(tmp_path / "run", session)
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").write_text("no folder")
+    checkpoints.save(1, a_state(1))
+    with pytest.raises(CheckpointError, match="File exists.* The folder is gone"):
+        checkpoints.wait()
+
+
+def test_a_right_that_is_lost_is_said(session, tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, session)
+
+    def denied(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.mkdir", denied)
+        checkpoints.save(1, a_state(1))
+        with pytest.raises(CheckpointError, match="denied.* Give this user the right"):
+            checkpoints.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.iterdir", denied)
+        for call in (checkpoints.steps, lambda: checkpoints.restore(a_state())):
+            with pytest.raises(CheckpointError, match="cannot be read: .*denied"):
+                call()
+
+
+@pytest.mark.parametrize("name", ["s3://bucket/run", "", "~nobody_of_this_name/run"])
+def test_what_is_no_folder_is_refused(session, name):
+    with pytest.raises(CheckpointError, match="is an address|name is ''|home in .* is not known"):
+        Checkpoints(name, session)
+
+
+def test_a_name_is_expanded_and_stays_where_it_is(session, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    checkpoints = Checkpoints("~/run", session)
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert checkpoints.folder == tmp_path / "run"
+    monkeypatch.chdir(tmp_path)
+    relative = Checkpoints("relative", session)
+    monkeypatch.chdir("/")
+    relative.save(1, a_state(1))
+    relative.wait()
+    assert len(saves(tmp_path / "relative")) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_the_lock_is_not_left_to_forked_processes(tmp_path, in_thread):
+    children = []
+
+    def fork():
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        children.append(child)
+
+    try:
+        with opened(tmp_path):
+            if in_thread:
+                thread = threading.Thread(target=fork)
+                thread.start()
+                thread.join(20)
+            else:
+                fork()
+            with jdaso.Session() as other, pytest.raises(CheckpointError, match="This program"):
+                Checkpoints(tmp_path, other)
+        with opened(tmp_path):
+            pass
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+ENDS = """
+import os, signal, sys
+from pathlib import Path
+from jdaso.checkpoint._folder import Folder
+
+folder = Folder(Path(sys.argv[1]), keep_last=1, keep_best=0, best="max")
+folder.take("run")
+child = os.fork()
+if child == 0:
+    os.close(1)
+    signal.pause()
+print(child, flush=True)
+os._exit(9)
+"""
+
+
+def test_the_lock_of_a_killed_run_ends_though_its_children_live(tmp_path):
+    found = subprocess.run(
+        [sys.executable, "-c", ENDS, str(tmp_path)], stdout=subprocess.PIPE, timeout=100, text=True
+    )
+    child = int(found.stdout)
+    try:
+        with opened(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_who_has_the_lock_is_named_where_who_took_it_has_ended(tmp_path, session):
+    """A process that got the open file without Python's hooks."""
+    taken = Folder(tmp_path, keep_last=1, keep_best=0, best="max")
+    taken.take("run")
+    here = socket.gethostname()
+    with open(tmp_path / "lock") as lock:
+        taken._lock._file.truncate(0)
+        taken._lock._file.write(f"process 99999999 on host {here}\n")
+        taken._lock._file.flush()
+        number = taken._lock._file.fileno()
+        holder = subprocess.Popen(["sleep", "100"], pass_fds=[number])
+        try:
+            taken._lock.leave()
+            from jdaso.checkpoint import _lock
+
+            _lock._held.clear()
+            lock.close()
+            said = f"Another run uses .*process {holder.pid}, started by process 99999999 on host"
+            with pytest.raises(CheckpointError, match=said):
+                Checkpoints(tmp_path, session)
+        finally:
+            holder.kill()
+            holder.wait()

@@ -1,0 +1,31 @@
+"""A forked process is no node: it neither uses the session of its parent nor closes it."""
+
+import os
+
+import pytest
+
+import jdaso
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+def test_a_forked_process_leaves_the_session_to_its_parent():
+    closed = []
+    with jdaso.Session() as session:
+        session.closing.append(closed.append)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                with pytest.raises(RuntimeError, match="forked from the one .* is no node"):
+                    session.require_usable()
+                with session:
+                    session.fail("no message of a node")
+                os.write(write, bytes([len(closed)]))
+            finally:
+                os._exit(0)
+        os.close(write)
+        with open(read, "rb") as pipe:
+            assert pipe.read() == b"\0"
+        os.waitpid(child, 0)
+        session.require_usable()
+    assert closed == [False]

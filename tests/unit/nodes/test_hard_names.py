@@ -1,0 +1,13 @@
+"""Texts that hold names of files reach the other nodes, whatever the bytes of the names."""
+
+from unittest import mock
+
+from jdaso._lookout import Lookout
+from jdaso._topology import Topology
+
+
+def test_a_failure_is_told_though_its_text_is_no_utf8():
+    lookout = Lookout(Topology(0, 1, "here"), None)
+    with mock.patch.object(lookout, "_messages") as messages:
+        lookout.fail("caf\udce9.png is no image")
+    assert messages.send_all.call_args.args[1] == rb"caf\udce9.png is no image"
