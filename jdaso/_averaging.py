@@ -48,7 +48,7 @@ from ._schedule import (
     steps_taken,
 )
 from ._session import Completion, Session
-from ._types import Chunks, Leaves, PyTree, ShapeDtype
+from ._types import Chunks, Leaves, LocalAxis, PyTree, ShapeDtype
 from ._wire import Wire
 
 
@@ -104,7 +104,7 @@ class Averaging:
     phases: Phases
     rule: Merge
     wire: Wire
-    local_axis: str | None
+    local_axis: LocalAxis
     blocking: str
     on_nonfinite: str
     on_drift: str

@@ -12,12 +12,13 @@ from jax.core import Tracer
 
 from ._averaging import DasoState
 from ._blocking import exact_mean, exact_mean_of_finite
+from ._compat import unmapped
 from ._exchange import Exchange
 from ._header import header
-from ._local import mean_locally
+from ._local import mean_locally, refuse_other_axes
 from ._packing import Leaf, describe, from_leaves, is_float, to_leaves
 from ._session import Session
-from ._types import PyTree
+from ._types import LocalAxis, PyTree
 
 
 def broadcast(tree: PyTree, session: Session) -> PyTree:
@@ -58,14 +59,14 @@ def broadcast(tree: PyTree, session: Session) -> PyTree:
     )
 
 
-def mean(tree: PyTree, session: Session, local_axis: str | None = None) -> PyTree:
+def mean(tree: PyTree, session: Session, local_axis: LocalAxis = None) -> PyTree:
     """Exact float32 mean over nodes, for metrics and BatchNorm statistics; waits for all nodes.
 
     Args:
         tree: float leaves are averaged, each in its own dtype; others stay as they are.
         session: the nodes.
-        local_axis: inside ``shard_map`` or ``pmap``, the axis of the node's devices; these are
-            averaged first.
+        local_axis: inside ``shard_map`` or ``pmap``, the axis of the node's devices (or a tuple of
+            axes); these are averaged first.
 
     Returns:
         The mean, bitwise the same on all nodes.
@@ -82,7 +83,11 @@ def mean(tree: PyTree, session: Session, local_axis: str | None = None) -> PyTre
     tree = mean_locally(tree, local_axis)
     if session.num_nodes == 1:
         return tree
+    if session.sends:
+        refuse_other_axes(local_axis, "jdaso.mean")
     if _traced(tree):
+        if session.sends:
+            tree = jax.tree.map(unmapped, tree)
         return _mean(tree, session, local_axis)
     if session.simulated:
         return jax.vmap(lambda x: _mean(x, session, None), axis_name=session.node_axis)(tree)
@@ -111,10 +116,16 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         NodeError: on all nodes, if they stopped at different steps, a node does not come, or one
             holds numbers that are not finite (with ``on_nonfinite="skip"`` it is left out, and
             gets the mean of the others).
+        TypeError: inside ``jit``, ``shard_map`` or ``pmap``.
     """
     session.require_usable()
     if session.num_nodes == 1:
         return params
+    if session.sends and _traced((params, opt_state)):
+        raise TypeError(
+            "jdaso.finalize takes arrays, got tracers: call it outside of jax.jit, jax.shard_map "
+            "and jax.pmap, after the last step."
+        )
     is_daso = lambda x: isinstance(x, DasoState)  # noqa: E731
     states = [x for x in jax.tree.leaves(opt_state, is_leaf=is_daso) if is_daso(x)]
     several = not session.simulated and len(session.devices) > 1
@@ -220,7 +231,7 @@ def _places(mine: list[Leaf], here: tuple[Leaf, ...], *, simulated: bool) -> lis
     return None
 
 
-def _mean(tree: PyTree, session: Session, local_axis: str | None) -> PyTree:
+def _mean(tree: PyTree, session: Session, local_axis: LocalAxis) -> PyTree:
     exchange = Exchange.of(tree, session, local_axis=local_axis, name="mean")
     step = jnp.zeros((), jnp.int32)
     return exact_mean(exchange, tree, header(step=step), step)[0]

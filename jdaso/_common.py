@@ -15,7 +15,7 @@ import numpy as np
 
 from ._header import BAD_LEAF, CHECKSUM, LEFT_OUT, checksums
 from ._packing import describe, to_numbers
-from ._types import PyTree
+from ._types import LocalAxis, PyTree
 
 ON_DRIFT = ("raise", "repair", "ignore")
 
@@ -61,7 +61,7 @@ class Common:
             wrong &= (2 * most <= jnp.sum(counts)) | jnp.logical_not(self.mendable)
         return wrong
 
-    def prints(self, node: Any, local_axis: str | None) -> jax.Array:
+    def prints(self, node: Any, local_axis: LocalAxis) -> jax.Array:
         """A checksum of each leaf; of one that the node's own devices hold differently, no other's.
 
         Args:

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax import core
 from jax._src import callback as _callback  # the public io_callback copies what it is given
+from jax._src import core as _core  # no public name lists the axes that are bound
 from jax._src import xla_bridge  # no public name tells whether a backend was started
 from jax.extend.core import Primitive, Var
 from jax.interpreters import batching, mlir
@@ -173,6 +174,17 @@ def _refuse_vmap(*_: Any, **__: Any) -> Any:
 mlir.register_lowering(_host_call, _lower_host_call, cacheable=False)
 batching.primitive_batchers[_host_call] = _refuse_vmap
 
+_unmapped = Primitive("jdaso_unmapped")
+_unmapped.def_abstract_eval(lambda x: x)
+_unmapped.def_impl(lambda x: x)
+mlir.register_lowering(_unmapped, lambda _, x: [x])
+batching.primitive_batchers[_unmapped] = _refuse_vmap
+
+
+def unmapped(x: Any) -> Any:
+    """An array as it is; under ``vmap`` it raises what `host_call` does."""
+    return _unmapped.bind(jax.numpy.asarray(x))
+
 
 def host_call(call: Callable[..., Any], shapes: Any, *args: Any) -> Any:
     """Calls a host function from a compiled step, as `jax.experimental.io_callback` does.
@@ -242,3 +254,16 @@ def varies(x: Any, axis: str) -> bool:
     kind = jax.typeof(x)
     counted = getattr(kind, "mat", None)
     return axis in (counted.varying if counted is not None else getattr(kind, "vma", ()))
+
+
+def bound_axes() -> dict[Any, int]:
+    """Sizes of the axes of ``shard_map``, ``pmap`` and ``vmap`` that the caller is traced in."""
+    return dict(_core.get_axis_env().axis_sizes)
+
+
+def unmapped_axes() -> dict[Any, int]:
+    """Sizes of axes of the mesh that a ``shard_map(axis_names=...)`` around the caller omits."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.manual_axes:
+        return {}
+    return {name: n for name, n in mesh.shape.items() if name not in mesh.manual_axes}

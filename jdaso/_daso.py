@@ -24,13 +24,13 @@ from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES
 from ._header import loss_words, mean_weight
 from ._learning_rate import select_inner
-from ._local import mean_gradients_locally, mean_locally, require_axis
+from ._local import mean_gradients_locally, mean_locally, refuse_other_axes, require_axis
 from ._marks import COMPUTE, MERGE, PACK, any_of, mark
 from ._merge import Merge, merge_of
 from ._phases import Phases
 from ._schedule import Actions, PhaseState, count_loss, decide, end_step, mean_of_untold
 from ._session import Session
-from ._types import PyTree
+from ._types import LocalAxis, PyTree
 from ._wire import wire_of
 
 
@@ -39,7 +39,7 @@ def daso(
     *,
     phases: Phases,
     session: Session,
-    local_axis: str | None = None,
+    local_axis: LocalAxis = None,
     wire: str = "float32",
     merge: str | Merge = "corrected",
     blocking: str = "gradients",
@@ -72,7 +72,8 @@ def daso(
         phases: when the nodes talk.
         session: the nodes.
         local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
-            ``pmap`` over them; None under plain ``jit``.
+            ``pmap`` over them, or a tuple of axes; None under plain ``jit``. An axis of several
+            devices that is not named is refused where the nodes are several.
         wire: ``"float32"``, or the narrow ``"bfloat16"``, ``"float16"``, ``"int8"``, which carry
             the difference to the last common point, with error feedback: what rounding took from
             one exchange goes with the next, and nothing is lost.
@@ -168,12 +169,14 @@ def daso(
         session.require_usable()
         if local_axis is not None:
             require_axis(local_axis)
+        if session.sends:
+            refuse_other_axes(local_axis, "jdaso.daso(...).update")
         if session.num_nodes == 1:
             updates = mean_gradients_locally(updates, local_axis)
             value = mean_locally(value, local_axis)
             given = {} if value is None else {"value": value, "mean_loss": value}
             updates, inner_state = inner.update(updates, state.inner, params, **given, **extra)
-            ended = mark(session, local_axis, COMPUTE, state.step, any_of(updates))
+            ended = mark(session, COMPUTE, state.step, any_of(updates))
             return updates, state._replace(step=state.step + 1 + ended, inner=inner_state)
 
         between.register(params)
@@ -250,7 +253,7 @@ def daso(
             lambda: (updates, state),
         )
         kind = jnp.where(act.start, PACK, COMPUTE)
-        ended = mark(session, local_axis, kind, step, state.ticket)
+        ended = mark(session, kind, step, state.ticket)
         phase = end_step(phases, state.phase, step)
         state = state._replace(optimizer=jnp.full_like(state.optimizer, between.number))
         return updates, state._replace(step=step + 1 + ended, drift=drift, phase=phase)
@@ -277,7 +280,7 @@ def daso(
 
         What is sent is not what was merged, but what optax's addition makes of it.
         """
-        step += mark(session, local_axis, COMPUTE, step, step)
+        step += mark(session, COMPUTE, step, step)
         updates, state = jax.lax.cond(
             act.merge,
             lambda: between.merge(params, updates, state, step, weight),
@@ -285,7 +288,7 @@ def daso(
         )
         step += jax.lax.cond(
             act.merge,
-            lambda: mark(session, local_axis, MERGE, step, state.ticket),
+            lambda: mark(session, MERGE, step, state.ticket),
             lambda: jnp.int32(0),
         )
         updates, state, differed = jax.lax.cond(

@@ -33,6 +33,7 @@ from ._header import (
     weights_are_wrong,
 )
 from ._inline import after, reduce_by_mpi4jax, reduce_virtual
+from ._local import device_number
 from ._packing import (
     BLOCK,
     Layout,
@@ -49,7 +50,7 @@ from ._packing import (
     unpack,
 )
 from ._session import Session, guarded
-from ._types import Chunks, Leaves, PyTree, ShapeDtype
+from ._types import Chunks, Leaves, LocalAxis, PyTree, ShapeDtype
 from ._wire import Wire, wire_of
 
 CHUNK_BYTES = 16 * 2**20
@@ -124,7 +125,7 @@ class Exchange:
     session: Session
     layout: Layout
     wire: Wire
-    local_axis: str | None = None
+    local_axis: LocalAxis = None
     name: str = ""
     owner: int = 0
     raise_nonfinite: bool = True
@@ -136,7 +137,7 @@ class Exchange:
         session: Session,
         *,
         wire: str = "float32",
-        local_axis: str | None = None,
+        local_axis: LocalAxis = None,
         name: str = "",
         owner: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
@@ -179,8 +180,8 @@ class Exchange:
 
     @property
     def _device(self) -> jax.Array:
-        """Which local device this is, for the timeline."""
-        return jnp.int32(0) if self.local_axis is None else jax.lax.axis_index(self.local_axis)
+        """Which local device this is, for the timeline, and for `Channel` to tell them apart."""
+        return device_number()
 
     @property
     def _joins(self) -> bool:
@@ -510,7 +511,7 @@ def _to_flight(rows: Sequence[jax.Array], lost: Sequence[jax.Array], heads: jax.
     return jnp.concatenate([x.reshape(-1) for x in rows]), jnp.concatenate(lost), heads
 
 
-def _spread(axis: str, x: jax.Array) -> jax.Array:
+def _spread(axis: LocalAxis, x: jax.Array) -> jax.Array:
     """Sum of bits where all but one device hold zeros: that one's bits, -0.0 and NaN included."""
     if x.dtype == jnp.float32:
         bits = jax.lax.psum(jax.lax.bitcast_convert_type(x, jnp.int32), axis)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
 
-from ._compat import varies
+from ._compat import bound_axes, unmapped_axes, varies
 from ._packing import is_float
-from ._types import PyTree
+from ._types import LocalAxis, PyTree
 
 
-def local_mean(axis_name: str) -> optax.GradientTransformation:
+def local_mean(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
     """Averages gradients over the devices of a node: ``g <- pmean(g, axis_name)``.
 
     Args:
-        axis_name: the axis of the ``shard_map`` or ``pmap`` that ``update`` is called in.
+        axis_name: the axis of the ``shard_map`` or ``pmap`` that ``update`` is called in, or axes.
 
     Raises:
         ValueError: in ``update``, if no such axis is bound.
@@ -28,7 +30,7 @@ def local_mean(axis_name: str) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)  # pyright: ignore
 
 
-def mean_gradients_locally(grads: PyTree, axis: str | None) -> PyTree:
+def mean_gradients_locally(grads: PyTree, axis: LocalAxis) -> PyTree:
     """Gradients averaged over the node's devices.
 
     Under ``shard_map(..., check_vma=True)`` JAX itself sums the gradients of replicated parameters
@@ -40,19 +42,20 @@ def mean_gradients_locally(grads: PyTree, axis: str | None) -> PyTree:
     """
     if axis is not None:
         require_axis(axis)
-        tracked = varies(jax.lax.axis_index(axis), axis)
         floats = [x for x in jax.tree.leaves(grads) if is_float(jnp.result_type(x))]
-        if tracked and any(not varies(x, axis) for x in floats):
-            raise ValueError(
-                f"The gradients are already the same on all devices of axis {axis!r}: under "
-                "jax.shard_map with check_vma=True, JAX sums (not averages) the gradients of "
-                "replicated parameters. Pass check_vma=False to jax.shard_map; or, if you "
-                f"averaged the loss yourself, jax.lax.pcast(grads, {axis!r}, to='varying')."
-            )
+        for each in names_of(axis):
+            tracked = varies(jax.lax.axis_index(each), each)
+            if tracked and any(not varies(x, each) for x in floats):
+                raise ValueError(
+                    f"The gradients are already the same on all devices of axis {each!r}: under "
+                    "jax.shard_map with check_vma=True, JAX sums (not averages) the gradients of "
+                    "replicated parameters. Pass check_vma=False to jax.shard_map; or, if you "
+                    f"averaged the loss yourself, jax.lax.pcast(grads, {each!r}, to='varying')."
+                )
     return mean_locally(grads, axis)
 
 
-def mean_locally(tree: PyTree, axis: str | None) -> PyTree:
+def mean_locally(tree: PyTree, axis: LocalAxis) -> PyTree:
     """Float leaves averaged over the node's devices."""
     if axis is None:
         return tree
@@ -62,12 +65,59 @@ def mean_locally(tree: PyTree, axis: str | None) -> PyTree:
     )
 
 
-def require_axis(axis: str) -> None:
+def names_of(axis: LocalAxis) -> tuple[str, ...]:
+    """The names in a ``local_axis``: none, one or several."""
+    if axis is None:
+        return ()
+    return axis if isinstance(axis, tuple) else (axis,)
+
+
+def require_axis(axis: LocalAxis) -> None:
     """Raises if `axis` is not bound where the update is traced."""
-    try:
-        jax.lax.axis_size(axis)
-    except NameError as error:
+    bound = bound_axes()
+    for name in names_of(axis):
+        if name not in bound:
+            raise ValueError(
+                f"local_axis={name!r} is not bound here. Call update inside jax.shard_map or "
+                "jax.pmap over an axis of that name, or leave local_axis=None under plain jax.jit."
+            )
+
+
+def refuse_other_axes(axis: LocalAxis, call: str) -> None:
+    """Raises if the caller is inside an axis of several devices that `axis` does not name.
+
+    Each of its devices would call the host for the one exchange of this node: shards of different
+    places would be averaged, or the node would seem to make twice as many updates.
+
+    Args:
+        axis: what is named, as ``local_axis=``.
+        call: what the user calls, for the message.
+    """
+    named, bound = names_of(axis), bound_axes()
+    others = [name for name, size in bound.items() if size > 1 and name not in named]
+    for name in others:
+        every, size, said = (*named, *others), bound[name], repr(name)
+        remedy = f"local_axis={every if len(every) > 1 else name!r}"
+        if str(name).startswith("_"):  # the one that jax.pmap makes
+            said, remedy = "without a name", "axis_name='local' to jax.pmap and local_axis='local'"
         raise ValueError(
-            f"local_axis={axis!r} is not bound here. Call update inside jax.shard_map or jax.pmap "
-            "over an axis of that name, or leave local_axis=None under plain jax.jit."
-        ) from error
+            f"{call} is called inside an axis {said} of size {size} (of jax.shard_map, jax.pmap or "
+            f"jax.vmap), and local_axis={axis!r} does not name it: each of the {size} would "
+            "exchange for itself what is one exchange of the node. Where its devices hold copies, "
+            f"pass {remedy}; then they are averaged first. Where they hold parts (tensor "
+            "parallelism, FSDP), call it outside of jax.shard_map, under plain jax.jit, with "
+            "sharded arrays (NamedSharding) and local_axis=None. jax.vmap cannot map it."
+        )
+    left = {name: size for name, size in unmapped_axes().items() if size > 1}
+    for name, size in left.items():
+        raise ValueError(
+            f"{call} is called inside a jax.shard_map whose axis_names leave out axis {name!r} of "
+            f"size {size} of the mesh, and JAX calls no host function there. Map all axes of the "
+            "mesh, or call it outside of jax.shard_map, under plain jax.jit."
+        )
+
+
+def device_number() -> Any:
+    """This device's number among all that are bound to axes here; 0 under plain ``jit``."""
+    axes = tuple(bound_axes())
+    return jax.lax.axis_index(axes) if axes else jnp.int32(0)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._compat import host_call
+from ._local import device_number
 from ._session import Session
 from ._types import PyTree, ShapeDtype
 
@@ -19,14 +20,11 @@ COMPUTE, MERGE, PACK = range(3)
 _NAMES = ("compute", "merge", "pack")
 
 
-def mark(
-    session: Session, local_axis: str | None, kind: Any, step: jax.Array, behind: jax.Array
-) -> jax.Array:
+def mark(session: Session, kind: Any, step: jax.Array, behind: jax.Array) -> jax.Array:
     """Ends what each local device did since its last mark; once for each.
 
     Args:
         session: without a trace, or with virtual nodes, nothing is marked.
-        local_axis: axis of the local devices that the caller is inside of, or None.
         kind: COMPUTE, MERGE or PACK; may be traced.
         step: completed updates.
         behind: a scalar that is not there before what the mark comes behind.
@@ -36,9 +34,8 @@ def mark(
     """
     if session.recorder is None or session.simulated:
         return jnp.int32(0)
-    device = jnp.int32(0) if local_axis is None else jax.lax.axis_index(local_axis)
     shape = ShapeDtype((), jnp.int32)
-    return host_call(partial(_mark, session), shape, jnp.int32(kind), step, device, behind)
+    return host_call(partial(_mark, session), shape, jnp.int32(kind), step, device_number(), behind)
 
 
 def any_of(tree: PyTree) -> jax.Array:

@@ -236,6 +236,11 @@ class Session:
         """Whether the nodes are virtual ones of one device."""
         return self.engine == "simulated"
 
+    @property
+    def sends(self) -> bool:
+        """Whether steps call the host to talk to other nodes."""
+        return self.num_nodes > 1 and not self.simulated
+
     def _runs_mpi4jax_in_steps(self) -> bool:
         """Whether this node's blocking means can be mpi4jax operations of the compiled step itself.
 

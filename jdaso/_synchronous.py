@@ -29,12 +29,12 @@ from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES, Exchange
 from ._header import loss_words, mean_weight, none_weighs
 from ._learning_rate import select_inner
-from ._local import mean_gradients_locally, mean_locally
+from ._local import mean_gradients_locally, mean_locally, refuse_other_axes
 from ._marks import COMPUTE, any_of, mark
 from ._packing import dress, pack, strip, unpack, zeros_like
 from ._schedule import mean_of_untold, sum_of_losses
 from ._session import Session
-from ._types import PyTree
+from ._types import LocalAxis, PyTree
 from ._wire import wire_of
 
 
@@ -53,7 +53,7 @@ def synchronous(
     inner: optax.GradientTransformation,
     *,
     session: Session,
-    local_axis: str | None = None,
+    local_axis: LocalAxis = None,
     wire: str = "float32",
     blocking: str = "gradients",
     on_drift: str = "raise",
@@ -69,7 +69,8 @@ def synchronous(
         inner: any optax transformation.
         session: the nodes.
         local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
-            ``pmap`` over them; None under plain ``jit``.
+            ``pmap`` over them, or a tuple of axes; None under plain ``jit``. An axis of several
+            devices that is not named is refused where the nodes are several.
         wire: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"int8"``.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` instead (equal for SGD, not for Adam; float32 only).
@@ -133,6 +134,8 @@ def synchronous(
     ) -> tuple[PyTree, SynchronousState]:
         params = require_params(params, "synchronous")
         session.require_usable()
+        if session.sends:
+            refuse_other_axes(local_axis, "jdaso.synchronous(...).update")
         updates = mean_gradients_locally(updates, local_axis)
         value = mean_locally(value, local_axis)
         step = same_on_virtual_nodes(session, state.step)
@@ -207,7 +210,7 @@ def synchronous(
                 lambda: take_majority(exchange, common, params, state.inner, updates, inner_state),
                 lambda: (updates, inner_state),
             )
-        ended = mark(session, local_axis, COMPUTE, step, any_of(updates))
+        ended = mark(session, COMPUTE, step, any_of(updates))
         return updates, SynchronousState(step + 1 + ended, inner_state, error, heard, losses)
 
     # optax's protocol names its own aliases of Any for states.

@@ -18,6 +18,9 @@ Chunks = tuple[jax.Array, ...]
 
 ShapeDtype = jax.ShapeDtypeStruct
 
+LocalAxis = str | tuple[str, ...] | None
+"""The axis (or axes) of ``shard_map`` or ``pmap`` whose devices hold copies of the parameters."""
+
 
 STOPPED_STATUS = 75
 """Exit status of a program that was told to stop and has saved: EX_TEMPFAIL, start it again."""

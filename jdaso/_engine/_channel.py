@@ -14,7 +14,12 @@ header's status word tells all devices, and then all of them raise it together (
 A step may be computed and thrown away: `optax.MultiSteps` calls an update k times and keeps the
 last, and some compile by a first call. So an exchange may be started again under its ticket, which
 replaces it once it has ended (all nodes do the same), and a merged one may be fetched again until
-the next but one starts (once one was started again: before, there is one place for results).
+the next but one starts (once one was started again: before, there is one place for results). Each
+time a piece comes from the same device. From another one it is a mistake: several devices hand over
+what one of them should, along an axis that the optimizer was not given.
+
+Nobody waits while holding the lock: what is waited for may need parts of other devices, whose
+callbacks take it.
 """
 
 from __future__ import annotations
@@ -53,6 +58,9 @@ class Flight(NamedTuple):
     heads: np.ndarray  # headers of all nodes
 
 
+_EARLIER_RUN = -1
+"""In the place of a device, where an exchange comes from a checkpoint."""
+
 _LEAVE_SECONDS, _END_SECONDS = 1.0, 30.0
 """How long a thread may take to come back from MPI after an exchange has failed, and to end when
 nothing is left to do."""
@@ -71,7 +79,7 @@ class Job:
         self.step = ticket - 1
         self.begin_seconds = self.stands_since = time.perf_counter()
         self.missing = Counter(k for chunks in pieces for k in chunks)
-        self.handed = [False for _ in pieces]
+        self.devices: list[int | None] = [None for _ in pieces]  # who hands over which
         self.ready = [threading.Event() for _ in place.rows]
         self.done = threading.Event()
         self.residuals: list[np.ndarray] = []
@@ -86,7 +94,7 @@ class Job:
     @property
     def merged(self) -> bool:
         """Whether all of it was fetched, at least once."""
-        return self.fetched >= len(self.handed)
+        return self.fetched >= len(self.devices)
 
     def take(self, k: int) -> None:
         """Notes that chunk k goes on its way, in the first lane that is free."""
@@ -187,7 +195,7 @@ class Channel:
         """
         begin, (rows,) = time.perf_counter(), arrays
         write = self.staging.write_chunk(k, rows)
-        job = self._start(ticket, k, head, owner, write, blocking=True)
+        job = self._start(ticket, k, head, owner, device, write, blocking=True)
         job.stands_since = min(job.stands_since, begin)
         self._lose("copy", job, begin, device, size_bytes=rows.nbytes)
         return ticket
@@ -214,7 +222,7 @@ class Channel:
         """
         begin = time.perf_counter()
         write = self.staging.write_segment(s, arrays)
-        job = self._start(ticket, s, head, owner, write, blocking=False)
+        job = self._start(ticket, s, head, owner, device, write, blocking=False)
         self._lose("copy", job, begin, device, size_bytes=sum(x.nbytes for x in arrays))
         return ticket
 
@@ -224,45 +232,68 @@ class Channel:
         piece: int,
         head: np.ndarray,
         owner: int,
+        device: int,
         write: Iterator[int],
         *,
         blocking: bool,
     ) -> Job:
-        job = self._enter(ticket, piece, head, owner, blocking)
+        job = self._enter(ticket, piece, head, owner, device, blocking)
         if job.error is None:
             for k in write:
                 with self._lock:
                     job.hand_over(k)
-            job.handed[piece] = True
         return job
 
-    def _enter(self, ticket: int, piece: int, head: np.ndarray, owner: int, blocking: bool) -> Job:
+    def _enter(
+        self, ticket: int, piece: int, head: np.ndarray, owner: int, device: int, blocking: bool
+    ) -> Job:
         """The job that a piece belongs to, begun if it is the first."""
-        with self._lock:
-            if self.closed:
-                raise self._control.closed_error()
-            job = self._jobs.get(ticket)
-            if job is not None and not job.merged and job.handed[piece]:
-                if not owner or owner != job.owner:
-                    job.error = self._control.error(
-                        "Two exchanges of equal shapes are in flight at once. Give the second "
-                        "optimizer a name of its own, jdaso.daso(..., name='second'), and put what "
-                        "jdaso.mean averages in one step into one tree.",
-                        job.step,
-                    )
-                    return job
-                self._repeats = True
-                job.error = job.error or self._await(job)
-                if job.error is not None:
-                    return job
-                job.waited, job.fetched = True, len(job.handed)
-            if job is None or job.merged:
-                job = self._begin(ticket, owner, blocking)
-                words = np.array(head, np.int32)
-                words.view(np.float32)[EXCHANGE_SECONDS] = self._exchange_seconds
-                words.view(np.float32)[STEP_SECONDS] = self._step_seconds
-                if job.error is None:  # else what is on the wire may still be read
-                    self._send[-1][:, -self.wire.header_width :] = words.view(self.wire.dtype)
+        error: NodeError | None = None
+        while True:
+            with self._lock:
+                if self.closed:
+                    raise self._control.closed_error()
+                job = self._jobs.get(ticket)
+                if job is not None and not job.merged:
+                    if job.devices[piece] is None:
+                        job.devices[piece] = device
+                        return job
+                    if (text := _why_not_again(job, piece, owner, device)) is not None:
+                        job.error = job.error or self._control.error(text, job.step)
+                    if job.error is not None:
+                        return job
+                    self._repeats = True
+                if error is not None or not self.in_flight():
+                    return self._begin(ticket, piece, head, owner, device, blocking, error)
+            error = self._drain(None, repeated=ticket)
+
+    def _begin(
+        self,
+        ticket: int,
+        piece: int,
+        head: np.ndarray,
+        owner: int,
+        device: int,
+        blocking: bool,
+        error: NodeError | None,
+    ) -> Job:
+        """Begins an exchange with its first piece, once none is in flight; the lock is held.
+
+        After an error it is not begun: whoever waits for it is given the error.
+        """
+        job = self._enroll(ticket, owner, blocking)
+        job.devices[piece] = device
+        if error is not None:  # what is on the wire may still be read
+            job.error = error
+            job.done.set()
+            return job
+        self._measure_step(job)
+        self._control.lookout.heartbeats.note(STARTED, ticket)
+        self._queue.put(job)
+        words = np.array(head, np.int32)
+        words.view(np.float32)[EXCHANGE_SECONDS] = self._exchange_seconds
+        words.view(np.float32)[STEP_SECONDS] = self._step_seconds
+        self._send[-1][:, -self.wire.header_width :] = words.view(self.wire.dtype)
         return job
 
     def wait(self, ticket: int, device: int = 0) -> np.ndarray:
@@ -353,18 +384,18 @@ class Channel:
         Raises:
             NodeError: one that is still under way failed.
         """
+        if (error := self._drain(None)) is not None:
+            raise error
         with self._lock:
-            if (error := self._drain(None)) is not None:
-                raise error
             job = self._enroll(ticket, owner, blocking=False)
         job.place.whole[...] = flight.rows
         job.residuals, job.heads = list(flight.residuals), flight.heads
-        job.handed = [True for _ in job.handed]
+        job.devices = [_EARLIER_RUN for _ in job.devices]
         job.done.set()
 
     def in_flight(self) -> list[Job]:
         """Exchanges that were started and never waited for."""
-        return [job for job in self._jobs.values() if not job.waited]
+        return [job for job in list(self._jobs.values()) if not job.waited]
 
     def close(self, limit_seconds: float | None, *, after_error: bool = False) -> bool:
         """Completes what is on the wire and ends the thread; False where it did not end.
@@ -391,32 +422,30 @@ class Channel:
         job = self._jobs[ticket] = Job(ticket, owner, blocking, self._pieces[blocking], place)
         return job
 
-    def _begin(self, ticket: int, owner: int, blocking: bool) -> Job:
-        error = self._drain(None)
-        job = self._enroll(ticket, owner, blocking)
-        if error is not None:  # it is not begun: whoever waits for it is told why
-            job.error = error
-            job.done.set()
-            return job
-        self._measure_step(job)
-        self._control.lookout.heartbeats.note(STARTED, ticket)
-        self._queue.put(job)
-        return job
+    def _drain(
+        self,
+        limit_seconds: float | None,
+        level: int = logging.WARNING,
+        repeated: int | None = None,
+    ) -> NodeError | None:
+        """Completes exchanges that a run left behind, so that all nodes stay in step.
 
-    def _drain(self, limit_seconds: float | None, level: int = logging.WARNING) -> NodeError | None:
-        """Completes exchanges that a run left behind, so that all nodes stay in step."""
+        To be called without the lock. Nothing is lost of the one that is `repeated`.
+        """
         for job in self.in_flight():
             error = self._await(job, limit_seconds)
-            job.waited = True
+            with self._lock:
+                first, job.waited = not job.waited, True
             if error is not None:
                 return error
-            log.log(
-                level,
-                "%s The exchange started at step %d was completed but never merged. Call "
-                "jdaso.finalize(params, opt_state, session) wherever a run stops.",
-                self._control.topology.prefix(),
-                job.step,
-            )
+            if first and job.ticket != repeated:
+                log.log(
+                    level,
+                    "%s The exchange started at step %d was completed but never merged. Call "
+                    "jdaso.finalize(params, opt_state, session) wherever a run stops.",
+                    self._control.topology.prefix(),
+                    job.step,
+                )
         return None
 
     def _run(self) -> None:
@@ -539,3 +568,21 @@ class Channel:
             step, seconds = self._last_start
             self._step_seconds = (job.begin_seconds - seconds) / (job.step - step)
         self._last_start = (job.step, job.begin_seconds)
+
+
+def _why_not_again(job: Job, piece: int, owner: int, device: int) -> str | None:
+    """What is wrong where a piece is handed over that is there; None for a step done again."""
+    before = job.devices[piece]
+    if owner != job.owner or (not owner and device == before):
+        return (
+            "Two exchanges of equal shapes are in flight at once. Give the second optimizer a name "
+            "of its own, jdaso.daso(..., name='second'), and put what jdaso.mean averages in one "
+            "step into one tree."
+        )
+    if before not in (device, _EARLIER_RUN):
+        return (
+            f"Devices {before} and {device} of this node both hand over part {piece} of one "
+            "exchange, which one of them should. Name every axis of jax.shard_map or jax.pmap "
+            "that the update is called in: local_axis=('data', 'model')."
+        )
+    return None

@@ -49,10 +49,12 @@ def channel(link):
     channel.close(5.0)
 
 
-def start(channel, ticket):
-    for k, width in enumerate(channel.layout.widths):
+def start(channel, ticket, chunks=None, **about):
+    widths = list(enumerate(channel.layout.widths))
+    for k, width in widths[slice(*chunks) if chunks else slice(None)]:
         rows = np.full((1, width), ticket, np.float32)
-        assert channel.start_chunk(ticket, [rows], np.zeros(HEADER, np.int32), k=k) == ticket
+        head = np.zeros(HEADER, np.int32)
+        assert channel.start_chunk(ticket, [rows], head, k=k, **about) == ticket
 
 
 def test_a_start_after_an_exchange_that_failed_unseen_says_why(channel, link):
@@ -143,6 +145,57 @@ def test_an_error_leaves_no_mean_behind_that_the_look_out_would_end_the_job_for(
     assert not lookout._blocked
     lookout.leave()  # one of them comes back after all
     assert not lookout._blocked
+
+
+def test_a_start_that_waits_for_the_exchange_before_lets_the_rest_of_that_one_in(channel):
+    """Two devices, one of which is ahead: its wait must not keep out what it waits for."""
+    start(channel, 1, (0, 1))  # device 0; the rest is device 1's
+    ahead = threading.Thread(target=start, args=(channel, 5), daemon=True)
+    ahead.start()
+    ahead.join(0.2)
+    behind = threading.Thread(target=start, args=(channel, 1, (1, None)), daemon=True)
+    behind.start()
+    behind.join(10.0)
+    assert not behind.is_alive(), "the wait holds the channel's lock"
+    ahead.join(10.0)
+    assert (channel.wait(5) == 1).all()
+    rows, _ = channel.fetch(5, 0)
+    np.testing.assert_array_equal(rows, np.full((1, channel.layout.widths[0]), 5))
+
+
+def test_all_devices_may_wait_for_the_exchange_before(channel):
+    """The first of them begins the next, the others join it."""
+    start(channel, 1)
+    count = len(channel.layout.widths)
+    devices = [
+        threading.Thread(target=start, args=(channel, 5, (k, k + 1)), kwargs={"device": k})
+        for k in range(count)
+    ]
+    for device in devices:
+        device.start()
+    for device in devices:
+        device.join(10.0)
+    assert (channel.wait(5) == 1).all()
+    for k, width in enumerate(channel.layout.widths):
+        np.testing.assert_array_equal(channel.fetch(5, k)[0], np.full((1, width), 5))
+
+
+@pytest.mark.parametrize("owner", [0, 7])
+def test_a_second_device_of_one_exchange_is_refused(channel, owner):
+    """It must not pass for the same step, computed a second time."""
+    start(channel, 1, owner=owner, device=0)
+    start(channel, 1, (0, 1), owner=owner, device=3)
+    assert (channel.wait(1)[:, STATUS] == 1).all()
+    text = str(channel._control.broken)
+    assert "Devices 0 and 3 of this node both hand over part 0" in text
+    assert "local_axis=('data', 'model')" in text
+
+
+def test_a_step_done_again_is_no_second_device(channel):
+    for _ in range(3):
+        start(channel, 1, owner=7, device=2)
+    assert (channel.wait(1) == 1).all() and channel._control.broken is None
+    assert channel.fetch(1, 0)[0][0, 0] == 1
 
 
 class NeverDone:
