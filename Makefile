@@ -36,6 +36,7 @@ demo: setup ## 2 nodes x 2 local devices, 2 to 6 minutes on 2 cores
 test: checks pytest ## lint, types, docs and tests: 20 minutes on 2 cores
 
 test-all: checks ## the same and whole tables: both MPIs, 1 to 4 ranks, every fault, all examples
+	$(bin)/python tools/mutants.py
 	$(pytest) --nightly
 
 checks: # two at a time; the environments first, for all need them

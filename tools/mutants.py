@@ -1,0 +1,344 @@
+"""Breaks jdaso on purpose, one mechanism at a time, and shows that ``make test`` is red each time.
+
+    .venv/bin/python tools/mutants.py [WORD...]
+
+Each mutant changes one place of the package in this checkout, runs its witnesses (tests that
+``make test`` runs) and puts the place back. A mutant whose witnesses pass is a hole in the tests;
+so is a place that is no longer found. With WORDs only mutants whose mechanism holds one.
+"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+LIMIT_SECONDS = 600
+
+
+class Mutant(NamedTuple):
+    """One way to break the package.
+
+    Attributes:
+        mechanism: what is broken.
+        file: where, below jdaso/.
+        old: the text there, once in the file.
+        new: what replaces it.
+        witnesses: what must fail: a test, or a file of tests.
+    """
+
+    mechanism: str
+    file: str
+    old: str
+    new: str
+    witnesses: str
+
+
+REFERENCE = "tests/unit/optimizers/test_against_reference.py"
+PLAYED = "tests/unit/nodes"
+MUTANTS = [
+    Mutant(
+        "merge formula of the paper",
+        "_merge.py",
+        "(2 * a * x + t) / (2 * a + nodes)",
+        "(a * x + t) / (a + nodes)",
+        "tests/unit/rules/test_merge.py",
+    ),
+    Mutant(
+        "merge formula, corrected",
+        "_merge.py",
+        "x + (m - s)",
+        "m",
+        "tests/unit/rules/test_merge.py",
+    ),
+    Mutant(
+        "outer optimizer's pseudo-gradient",
+        "_merge.py",
+        "slope = jax.tree.map(jnp.subtract, anchor, mean)",
+        "slope = jax.tree.map(jnp.subtract, mean, anchor)",
+        "tests/unit/rules/test_merge.py",
+    ),
+    Mutant(
+        "age of a late result",
+        "_averaging.py",
+        "leaves, params, state, step - state.started)",
+        "leaves, params, state, step - state.started + 1)",
+        f"{REFERENCE}::test_every_distance_and_delay",
+    ),
+    Mutant(
+        "order of merge and start",
+        "_schedule.py",
+        "((age >= state.delay) | last | start)",
+        "((age > state.delay) | last | start)",
+        f"{REFERENCE}::test_every_distance_and_delay",
+    ),
+    Mutant(
+        "end of the warm-up",
+        "_schedule.py",
+        "cycling = (step >= phases.warmup_steps) & (step < end)",
+        "cycling = (step > phases.warmup_steps) & (step < end)",
+        f"{REFERENCE}::test_phases_of_every_length",
+    ),
+    Mutant(
+        "exact means that settle the cool-down",
+        "_schedule.py",
+        "(step < end + 2)",
+        "(step < end + 1)",
+        "tests/unit/rules/test_phases.py",
+    ),
+    Mutant(
+        "plateau of the loss",
+        "_schedule.py",
+        "plateau = look & cycling & (bad >= rule.patience)",
+        "plateau = look & cycling & (bad > rule.patience)",
+        "tests/unit/rules/test_phases.py",
+    ),
+    Mutant(
+        "period of distances and delays",
+        "_schedule.py",
+        "state.exchanges % len(phases.pairs)",
+        "(state.exchanges + 1) % len(phases.pairs)",
+        "tests/unit/rules/test_phases.py",
+    ),
+    Mutant(
+        "weight of the loss",
+        "_header.py",
+        "return jnp.where(total > 0, total, 1.0)",
+        "return jnp.float32(heads.shape[0])",
+        "tests/unit/optimizers/test_weights.py",
+    ),
+    Mutant(
+        "error feedback of a narrow wire",
+        "_averaging.py",
+        "lost = received.owed(lost)",
+        "lost = received.owed(lost) * 0",
+        f"{REFERENCE}::test_narrow_wires",
+    ),
+    Mutant(
+        "scale of int8",
+        "_wire.py",
+        "np.float32(1 / 127)",
+        "np.float32(1 / 126)",
+        "tests/unit/payload/test_wire.py",
+    ),
+    Mutant(
+        "not-finite numbers found on the host",
+        "_wire.py",
+        "return int(bad.argmax()) * block if bad.any() else None",
+        "return None",
+        "tests/unit/payload/test_wire.py",
+    ),
+    Mutant(
+        "layout of leaves in chunks",
+        "_packing.py",
+        "return bisect.bisect_right(self.offsets, place) - 1",
+        "return bisect.bisect_left(self.offsets, place) - 1",
+        "tests/unit/payload/test_packing.py",
+    ),
+    Mutant(
+        "word of a header: a node has failed",
+        "_header.py",
+        "WELL, FAILED, GONE = range(3)",
+        "WELL, GONE, FAILED = range(3)",
+        f"{PLAYED}/test_exchanges_played.py",
+    ),
+    Mutant(
+        "numbers of updates are compared",
+        "_header.py",
+        "if len(set(steps)) > 1:",
+        "if False:",
+        f"{PLAYED}/test_exchanges_played.py tests/unit/optimizers/test_heat_defects.py",
+    ),
+    Mutant(
+        "a node whose numbers are not finite is left out",
+        "_header.py",
+        "return (heads[:, BAD_LEAF] == 0) & (heads[:, STATUS] != GONE)",
+        "return heads[:, STATUS] != GONE",
+        "tests/unit/optimizers/test_weights.py tests/unit/optimizers/test_heat_defects.py",
+    ),
+    Mutant(
+        "a node that died has no part in means",
+        "_header.py",
+        "heads[dead, word] = 0  # 0.0, too",
+        "pass",
+        f"{PLAYED}/test_shrink_played.py",
+    ),
+    Mutant(
+        "checksum of what must be replicated",
+        "_header.py",
+        "mixed = bits ^ (jax.lax.iota(jnp.uint32, bits.size) * np.uint32(2654435761))",
+        "mixed = bits",
+        "tests/unit/payload tests/unit/optimizers",
+    ),
+    Mutant(
+        "a chunk is dropped",
+        "_engine/_mpi4py.py",
+        "work.give(chunk.k, chunk.residual, chunk.heads)",
+        "chunk.k and work.give(chunk.k, chunk.residual, chunk.heads)",
+        f"{PLAYED}/test_exchanges_played.py",
+    ),
+    Mutant(
+        "limit of an exchange",
+        "_engine/_mpi4py.py",
+        "if time.perf_counter() - since > self._limit:",
+        "if False:",
+        f"{PLAYED}/test_exchanges_played.py",
+    ),
+    Mutant(
+        "an exchange that did not end blocks the next",
+        "_engine/_mpi4py.py",
+        "if self._scattered or self._gathered:",
+        "if False:",
+        f"{PLAYED}/test_exchanges_played.py",
+    ),
+    Mutant(
+        "limit of a wait",
+        "_watchdog.py",
+        "if waited > limit and not self._yields(waited):",
+        "if False:",
+        f"{PLAYED}/test_waits_played.py",
+    ),
+    Mutant(
+        "a silent node is given up",
+        "_watchdog.py",
+        "if silent and waited > silence / 2:",
+        "if False:",
+        f"{PLAYED}/test_waits_played.py {PLAYED}/test_watchdog.py",
+    ),
+    Mutant(
+        "a node that waits itself reports first",
+        "_watchdog.py",
+        "if any(node in lookout.waits for node in late):",
+        "if False:",
+        f"{PLAYED}/test_waits_played.py {PLAYED}/test_watchdog.py",
+    ),
+    Mutant(
+        "a failure is told to all",
+        "_lookout.py",
+        'self._messages.send_all(tag, text.encode(errors="backslashreplace"))',
+        "pass",
+        f"{PLAYED}/test_waits_played.py",
+    ),
+    Mutant(
+        "a node that leaves is noticed",
+        "_lookout.py",
+        "self.left.add(node)",
+        "pass",
+        f"{PLAYED}/test_waits_played.py {PLAYED}/test_ends_played.py",
+    ),
+    Mutant(
+        "a node that died is noticed",
+        "_lookout.py",
+        "new = self._messages.newly_dead()",
+        "new = []",
+        f"{PLAYED}/test_ends_played.py {PLAYED}/test_shrink_played.py",
+    ),
+    Mutant(
+        "all nodes stop at one step",
+        "_stopping.py",
+        "self._tell_all(STOP, max(self._held.values()))",
+        "self._tell_all(STOP, min(self._held.values()))",
+        f"{PLAYED}/test_stopping.py {PLAYED}/test_stops_played.py",
+    ),
+    Mutant(
+        "offset of clocks",
+        "_clock.py",
+        "rounds.append((sent, there[0], clock()))",
+        "rounds.append((sent, there[0] + 1, clock()))",
+        f"{PLAYED}/test_clock_offsets.py",
+    ),
+    Mutant(
+        "a byte of a checkpoint",
+        "checkpoint/_files.py",
+        'return hashlib.file_digest(file, "sha256").hexdigest()',
+        'return "0"',
+        "tests/unit/checkpoint/test_checkpoint.py",
+    ),
+    Mutant(
+        "a manifest that was changed",
+        "checkpoint/_files.py",
+        'if text["sha256"] != _digest(_dumps(body)):',
+        "if False:",
+        "tests/unit/checkpoint/test_checkpoint.py",
+    ),
+    Mutant(
+        "restart from the last checkpoint",
+        "checkpoint/_checkpoints.py",
+        "[folder.name for folder, _ in reversed(wanted)]",
+        "[folder.name for folder, _ in wanted]",
+        "tests/unit/checkpoint/test_checkpoint.py",
+    ),
+    Mutant(
+        "rows to send",
+        "_engine/_staging.py",
+        "np.copyto(self.rows[k][:, : rows.shape[1]], rows)",
+        "np.copyto(self.rows[k][:, : rows.shape[1]], rows[::-1])",
+        "tests/unit/engines",
+    ),
+    Mutant(
+        "order of a pipeline's actions",
+        "pipeline/_schedule.py",
+        "order += [action, backward[k]]",
+        "order += [backward[k], action]",
+        "tests/unit/pipeline/test_schedule.py",
+    ),
+    Mutant(
+        "a checkpoint of other nodes is averaged",
+        "checkpoint/_resize.py",
+        "(x / nodes).astype",
+        "(x / 1).astype",
+        "tests/launches/ranks/test_suites.py::test_suite_passes_on_every_rank[mpich-2]",
+    ),
+]
+
+
+def clean() -> bool:
+    """Nothing below jdaso/ is changed."""
+    command = ["git", "status", "--porcelain", "--", "jdaso"]
+    return not subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+
+
+def survives(mutant: Mutant) -> str | None:
+    """Why a mutant lives; None where its witnesses fail."""
+    path = ROOT / "jdaso" / mutant.file
+    text = path.read_text()
+    if text.count(mutant.old) != 1:
+        return f"jdaso/{mutant.file} holds its place {text.count(mutant.old)} times, not once"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not nightly"]
+    command += ["-p", "no:cacheprovider", *mutant.witnesses.split()]
+    try:
+        path.write_text(text.replace(mutant.old, mutant.new))
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"its witnesses took longer than {LIMIT_SECONDS} s"
+    finally:
+        path.write_text(text)
+    if done.returncode == 1:
+        return None
+    return f"its witnesses pass ({mutant.witnesses}); pytest's status is {done.returncode}"
+
+
+def main(words: list[str]) -> int:
+    """Runs the mutants; 0 where all are found."""
+    if not clean():
+        print("jdaso/ has changes that are not committed: mutants would be lost in them.")
+        return 2
+    chosen = [m for m in MUTANTS if not words or any(word in m.mechanism for word in words)]
+    alive = 0
+    for mutant in chosen:
+        begin = time.monotonic()
+        why = survives(mutant)
+        alive += why is not None
+        took = f"{time.monotonic() - begin:5.1f} s"
+        print(f"{took}  {'red  ' if why is None else 'GREEN'}  {mutant.mechanism}", flush=True)
+        if why is not None:
+            print(f"         {why}", flush=True)
+    print(f"{len(chosen) - alive} of {len(chosen)} mutants found")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
