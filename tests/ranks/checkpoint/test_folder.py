@@ -33,11 +33,22 @@ def a_state(rank=RANK, step=0):
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_save_that_fails_on_one_node_leaves_nothing(waits, folder, monkeypatch):
-    """Without a wait each node removes its own part before it writes the next one."""
+    """Not of the others either, which have written theirs by then.
+
+    Without a wait each removes its own part before it writes the next one.
+    """
+    seen = []
 
     def full(folder, name, arrays):
         (folder / f"{name}.orbax-checkpoint-tmp").mkdir()
+        COMM.Barrier()
         raise OSError(28, "No space left on device")
+
+    def left():
+        COMM.Barrier()
+        found = [path for path in folder.glob("step_00000002-*/*") if path.name != "failed"]
+        COMM.Barrier()
+        return found
 
     with jdaso.Session() as session:
         checkpoints = Checkpoints(folder, session, keep_last=1, stop_signals=())
@@ -47,20 +58,22 @@ def test_a_save_that_fails_on_one_node_leaves_nothing(waits, folder, monkeypatch
             if RANK == SIZE - 1:
                 patch.setattr(files, "write_arrays", full)
             checkpoints.save(2, a_state())
+            if RANK < SIZE - 1:
+                checkpoints._join()
+                COMM.Barrier()
             checkpoints._join()
-        COMM.Barrier()
+        assert len(left()) >= SIZE - 1
         if waits:
             with pytest.raises(CheckpointError, match=f"node {SIZE - 1} of .*No space left"):
                 checkpoints.wait()
+            assert left() == []
         else:
-            monkeypatch.setattr(session, "reach", lambda point: COMM.Barrier())  # all have begun
+            monkeypatch.setattr(session, "reach", lambda point: seen.append(left()))
             checkpoints.save(3, a_state())
             checkpoints._join()
-        COMM.Barrier()
-        left = [path for path in folder.glob("step_00000002-*/*") if path.name != "failed"]
-        COMM.Barrier()
-        assert left == []
-        assert checkpoints.steps() == [1 if waits else 3]
+            COMM.Barrier()
+            assert seen == [[]]
+        assert checkpoints.steps()[-1] == (1 if waits else 3)
 
 
 def test_a_reader_gives_all_the_mean_while_the_run_holds_the_folder(folder):
