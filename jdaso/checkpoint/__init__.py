@@ -2,5 +2,6 @@
 
 from ._checkpoints import Checkpoints
 from ._files import CheckpointError
+from ._reader import Reader
 
-__all__ = ["CheckpointError", "Checkpoints"]
+__all__ = ["CheckpointError", "Checkpoints", "Reader"]

@@ -23,6 +23,7 @@ from .._paths import shown
 from .._session import Session
 from .._types import PyTree, Stopped
 from . import _files
+from ._facts import check_facts, facts_of
 from ._files import COMMON, CheckpointError, DamagedError, Leaf, Manifest, node_folder
 from ._folder import Folder, appears
 from ._resize import fit_leaves, read_resized, spread
@@ -68,7 +69,8 @@ class Checkpoints:
     owed it), and so are losses that no exchange has carried yet.
 
     Args:
-        folder: made where it is missing; on a file system that all nodes share.
+        folder: made where it is missing; on a file system that all nodes share. ``~`` and
+            ``$NAME`` are expanded.
         session: the nodes. Closing it waits for what is being written.
         every_steps: how often `after` saves.
         keep_last: how many complete checkpoints stay.
@@ -80,8 +82,11 @@ class Checkpoints:
             session closes. What one raises, `SystemExit` for example, waits until the run is
             saved, and is the cause of `Stopped` then.
 
+    `Reader` reads them while a run holds the folder.
+
     Raises:
-        CheckpointError: on all nodes, if one does not see the folder, or another run uses it.
+        CheckpointError: on all nodes, if one does not see the folder, another run uses it, or its
+            name is none of a folder.
         ValueError: a setting is out of its range.
 
     On failure: a save that fails is logged at once; what is complete stays, and `wait` raises.
@@ -209,7 +214,7 @@ class Checkpoints:
             nodes=self._nodes,
             begun=self.session.topology.num_nodes,
             score=None if score is None else float(score),
-            facts=self._facts(),
+            facts=facts_of(self.session),
             leaves=tuple(value.leaf for value in values),
             parted=parted,
             flights=tuple((x.owner, x.ticket, describe_layout(x.channel)) for x in flights),
@@ -342,11 +347,6 @@ class Checkpoints:
                         f"({error}), now that node 0 has failed."
                     ) from error
 
-    def _facts(self) -> tuple[tuple[str, str], ...]:
-        """Settings of the optimizers of the session."""
-        facts = sorted(self.session.facts.items())
-        return tuple((f"{name} of optimizer {n}", value) for n, x in facts for name, value in x)
-
     def _write(
         self, manifest: Manifest, arrays: dict[str, np.ndarray], flights: Sequence[Kept]
     ) -> None:
@@ -474,7 +474,7 @@ class Checkpoints:
         self._raise_together("restore a checkpoint", said, DamagedError)
         assert first is not None
         here = values_of(like, shares=self._shares)
-        self._check_facts(first)
+        check_facts(first, self.session)
         if first.nodes != self._nodes or (first.flights and first.begun != self._nodes):
             arrays = self._read_resized(folder, first, here)
         else:
@@ -483,19 +483,6 @@ class Checkpoints:
         mesh = self.session.mesh
         leaves = [from_host(value, arrays[value.leaf.file], mesh) for value in here]
         return jax.tree.unflatten(jax.tree.structure(like), leaves), first.step
-
-    def _check_facts(self, manifest: Manifest) -> None:
-        here = dict(self._facts())
-        alone = manifest.nodes == 1 and not self.session.simulated
-        if self.session.num_nodes == 1 or alone:  # there they decide nothing
-            return
-        for name, value in manifest.facts:
-            if here.get(name) != value:
-                raise CheckpointError(
-                    f"The checkpoint of step {manifest.step} was saved with another value of "
-                    f"{name}: {value}, and here it is {here.get(name, 'absent')}. Restore with "
-                    "the settings that it was saved with."
-                )
 
     def _read(self, folder: Path, first: Manifest, here: Sequence[Value]) -> dict[str, np.ndarray]:
         """This node's arrays and the common ones."""

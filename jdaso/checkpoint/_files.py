@@ -149,14 +149,31 @@ class Manifest:
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DamagedError(f"{path} is missing or damaged ({error}).") from error
 
-    def verify(self, folder: Path, names: Iterable[str] | None = None) -> None:
-        """Compares every file, or those in folders of these names, with its checksum.
+    def verify(
+        self,
+        folder: Path,
+        names: Iterable[str] | None = None,
+        leaves: Sequence[Leaf] | None = None,
+    ) -> None:
+        """Compares every file with its checksum.
+
+        Args:
+            folder: of the checkpoint.
+            names: only files in folders of these names, where given.
+            leaves: only files that are needed to read these, where given.
 
         Raises:
             DamagedError: one is missing, or differs in any byte; names the leaf.
         """
+        spared: dict[str, set[str]] = {}
+        for leaf in () if leaves is None else set(self.leaves) - set(leaves):
+            if not _is_small(leaf):
+                spared.setdefault(_part(leaf, self.node), set()).add(leaf.file)
         for name, (size, sha) in self.files.items():
-            if names is not None and name.split("/")[0] not in names:
+            part, array, *_ = *name.split("/"), ""
+            if names is not None and part not in names:
+                continue
+            if array in spared.get(part, ()):
                 continue
             path = folder / name
             try:
@@ -223,8 +240,16 @@ def write_arrays(
     return tuple(dataclasses.replace(x, crc=next(sums)) if _is_small(x) else x for x in leaves)
 
 
-def read_arrays(folder: Path, name: str, leaves: Sequence[Leaf]) -> dict[str, np.ndarray]:
-    """The arrays of these leaves, all that were written there; `Manifest.verify` comes before.
+def read_arrays(
+    folder: Path, name: str, leaves: Sequence[Leaf], wanted: Sequence[Leaf] | None = None
+) -> dict[str, np.ndarray]:
+    """The arrays of ``folder / name``; `Manifest.verify` comes before.
+
+    Args:
+        folder: of the checkpoint.
+        name: which part of it.
+        leaves: all that were written there.
+        wanted: which of them to read; all where None.
 
     Returns:
         The arrays, by `Leaf.file`.
@@ -233,14 +258,18 @@ def read_arrays(folder: Path, name: str, leaves: Sequence[Leaf]) -> dict[str, np
         DamagedError: orbax cannot read one, or it is not what the manifest says.
     """
     ocp = _orbax()
-    names = [leaf.file for leaf in leaves if not _is_small(leaf)]
+    large = [leaf for leaf in leaves if not _is_small(leaf)]
+    names = [leaf.file for leaf in large if wanted is None or leaf in wanted]
     small = [leaf for leaf in leaves if _is_small(leaf)]
     ends = list(itertools.accumulate((_nbytes(leaf) for leaf in small), initial=0))
     names += [_SMALL] * bool(ends[-1])
     found: dict[str, Any] = {}
     if names:
         as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
-        args = ocp.args.PyTreeRestore(item=dict.fromkeys(names, 0), restore_args=as_numpy)
+        # With `transforms` what is not asked for is left out.
+        args = ocp.args.PyTreeRestore(
+            item=dict.fromkeys(names, 0), restore_args=as_numpy, transforms={}
+        )
         try:
             with _checkpointer(ocp) as checkpointer:
                 found = checkpointer.restore(folder.absolute() / name, args=args)
@@ -252,7 +281,7 @@ def read_arrays(folder: Path, name: str, leaves: Sequence[Leaf]) -> dict[str, np
     for leaf, begin, end in zip(small, ends, ends[1:], strict=False):
         array = np.array(packed[begin:end]).view(plain_dtype(leaf.dtype))
         found[leaf.file] = array.reshape(leaf.shape)
-    for leaf in leaves:
+    for leaf in leaves if wanted is None else wanted:
         array = found[leaf.file]
         if (array.shape, array.dtype) != (leaf.shape, np.dtype(plain_dtype(leaf.dtype))):
             raise DamagedError(f"{folder / name}, leaf {leaf.path}: its shape is another.")
@@ -371,8 +400,9 @@ def _is_news(record: logging.LogRecord) -> bool:
     return "Skipping merge of OCDBT" not in str(record.msg)
 
 
-def _place(leaf: Leaf, node: int) -> str:
-    return f"{COMMON if leaf.common else node_folder(node)}/{leaf.file}"
+def _part(leaf: Leaf, node: int) -> str:
+    """The folder that holds an array of this node's manifest."""
+    return COMMON if leaf.common else node_folder(node)
 
 
 def _nbytes(leaf: Leaf) -> int:

@@ -11,7 +11,16 @@ import numpy as np
 
 from .._packing import is_float
 from .._session import Session
-from ._files import COMMON, CheckpointError, Leaf, Manifest, node_folder, plain_dtype, read_arrays
+from ._files import (
+    COMMON,
+    CheckpointError,
+    DamagedError,
+    Leaf,
+    Manifest,
+    node_folder,
+    plain_dtype,
+    read_arrays,
+)
 from ._state import Value
 
 _OF_MANY = ("anchor", "snapshot", "error", "outer", "flight")
@@ -22,9 +31,16 @@ BEGUN_ANEW = ("ticket", "drift", "loss")
 
 
 def fit_leaves(
-    saved: Sequence[Leaf], here: Sequence[Value], nodes: int, parted: int
+    saved: Sequence[Leaf], here: Sequence[Value], nodes: int, parted: int, *, partly: bool = False
 ) -> dict[str, Leaf]:
     """Which saved leaf goes where, by file.
+
+    Args:
+        saved: leaves of the checkpoint.
+        here: those of the state that it is to be put into.
+        nodes: how many nodes saved it.
+        parted: how many local devices of them had replicas of their own.
+        partly: whether the state may lack what the checkpoint has.
 
     Raises:
         CheckpointError: the trees differ beyond what one node lacks.
@@ -48,7 +64,7 @@ def fit_leaves(
         said = "absent" if other is None else str(other)
         raise CheckpointError(f"Leaf {leaf.path} is {said} in the checkpoint and {leaf} here.")
     for leaf in of_path.values():
-        if leaf.field not in _OF_MANY:
+        if leaf.field not in _OF_MANY and not partly:
             raise CheckpointError(
                 f"The checkpoint has a leaf {leaf.path}, {leaf}, which the state here has not."
             )
@@ -67,14 +83,21 @@ def read_resized(folder: Path, fitting: dict[str, Leaf], nodes: int) -> dict[str
     found: dict[str, np.ndarray] = {}
     totals: dict[str, np.ndarray] = {}
     keys: dict[str, list[np.ndarray]] = {}
+    wanted, first = set(fitting.values()), Manifest.read(folder, 0)
     for node in range(nodes):
         manifest = Manifest.read(folder, node)
-        manifest.verify(folder)
-        parts = [leaf for leaf in manifest.leaves if not leaf.common]
-        arrays = read_arrays(folder, node_folder(node), parts)
+        needed = [leaf for leaf in manifest.leaves if leaf in wanted]
+        same = (manifest.run, manifest.number) == (first.run, first.number)
+        if not same or len(needed) < len(wanted):
+            raise DamagedError(f"{folder}: the parts of nodes 0 and {node} do not belong together.")
+        manifest.verify(folder, leaves=needed)
+        arrays: dict[str, np.ndarray] = {}
+        for name, common in ((node_folder(node), False), (COMMON, True)):
+            if node == 0 or not common:
+                parts = [leaf for leaf in manifest.leaves if leaf.common == common]
+                of_part = [leaf for leaf in needed if leaf.common == common]
+                arrays |= read_arrays(folder, name, parts, of_part)
         if node == 0:
-            parts = [leaf for leaf in manifest.leaves if leaf.common]
-            arrays |= read_arrays(folder, COMMON, parts)
             found = {file: arrays[leaf.file] for file, leaf in fitting.items()}
         for file, leaf in own.items():
             array = arrays[leaf.file]

@@ -1,0 +1,31 @@
+"""Settings of optimizers that a checkpoint must share with the program that restores it."""
+
+from __future__ import annotations
+
+from .._session import Session
+from ._files import CheckpointError, Manifest
+
+
+def facts_of(session: Session) -> tuple[tuple[str, str], ...]:
+    """Settings of the optimizers of a session, by name."""
+    facts = sorted(session.facts.items())
+    return tuple((f"{name} of optimizer {n}", value) for n, x in facts for name, value in x)
+
+
+def check_facts(manifest: Manifest, session: Session) -> None:
+    """Compares a checkpoint's settings with those of the session.
+
+    Raises:
+        CheckpointError: one differs. With one node they decide nothing.
+    """
+    here = dict(facts_of(session))
+    alone = manifest.nodes == 1 and not session.simulated
+    if session.num_nodes == 1 or alone:
+        return
+    for name, value in manifest.facts:
+        if here.get(name) != value:
+            raise CheckpointError(
+                f"The checkpoint of step {manifest.step} was saved with another value of "
+                f"{name}: {value}, and here it is {here.get(name, 'absent')}. Restore with "
+                "the settings that it was saved with."
+            )

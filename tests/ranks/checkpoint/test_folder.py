@@ -1,0 +1,112 @@
+"""What all ranks make of a folder: failed saves of one, a reader, names that are none."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import jdaso
+from jdaso.checkpoint import CheckpointError, Checkpoints, Reader
+from jdaso.checkpoint import _files as files
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+
+
+@pytest.fixture
+def folder():
+    name = COMM.bcast(tempfile.mkdtemp() if RANK == 0 else None)
+    yield Path(name)
+    COMM.Barrier()
+    if RANK == 0:
+        shutil.rmtree(name)
+
+
+def a_state(rank=RANK, step=0):
+    return {"w": jnp.full((300, 300), float(rank + step)), "n": jnp.int32(rank), "m": jnp.zeros(3)}
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_save_that_fails_on_one_node_leaves_nothing(waits, folder, monkeypatch):
+    """Not of the others either, which have written theirs by then.
+
+    Without a wait each removes its own part before it writes the next one.
+    """
+    seen = []
+
+    def full(folder, name, arrays):
+        (folder / f"{name}.orbax-checkpoint-tmp").mkdir()
+        COMM.Barrier()
+        raise OSError(28, "No space left on device")
+
+    def left():
+        COMM.Barrier()
+        found = [path for path in folder.glob("step_00000002-*/*") if path.name != "failed"]
+        COMM.Barrier()
+        return found
+
+    with jdaso.Session() as session:
+        checkpoints = Checkpoints(folder, session, keep_last=1, stop_signals=())
+        checkpoints.save(1, a_state())
+        checkpoints.wait()
+        with monkeypatch.context() as patch:
+            if RANK == SIZE - 1:
+                patch.setattr(files, "write_arrays", full)
+            checkpoints.save(2, a_state())
+            if RANK < SIZE - 1:
+                checkpoints._join()
+                COMM.Barrier()
+            checkpoints._join()
+        assert len(left()) >= SIZE - 1
+        if waits:
+            with pytest.raises(CheckpointError, match=f"node {SIZE - 1} of .*No space left"):
+                checkpoints.wait()
+            assert left() == []
+        else:
+            monkeypatch.setattr(session, "reach", lambda point: seen.append(left()))
+            checkpoints.save(3, a_state())
+            checkpoints._join()
+            COMM.Barrier()
+            assert seen == [[]]
+        assert checkpoints.steps()[-1] == (1 if waits else 3)
+
+
+def test_a_reader_gives_all_the_mean_while_the_run_holds_the_folder(folder):
+    with jdaso.Session() as session:
+        checkpoints = Checkpoints(folder, session, stop_signals=())
+        checkpoints.save(5, a_state(step=5))
+        checkpoints.wait()
+        reader = Reader(folder, session)
+        state, step = reader.restore({"w": a_state()["w"], "n": a_state()["n"]})
+        assert step == 5 and int(state["n"]) == 0
+        np.testing.assert_array_equal(state["w"], np.full((300, 300), 5 + (SIZE - 1) / 2))
+        steps = [step for _, step in reader.follow({"n": a_state()["n"]}, limit_seconds=0)]
+        assert steps == [5]
+
+
+@pytest.mark.several
+def test_readers_of_other_trees_are_told(folder):
+    with jdaso.Session() as session:
+        checkpoints = Checkpoints(folder, session, stop_signals=())
+        checkpoints.save(5, a_state())
+        checkpoints.wait()
+        like = {"w": a_state()["w"]} if RANK == 0 else {"n": a_state()["n"]}
+        with pytest.raises(jdaso.NodeError, match="leaf"):
+            Reader(folder, session).restore(like)
+
+
+@pytest.mark.several
+def test_a_name_that_is_none_on_one_node_is_refused_on_all(monkeypatch, folder):
+    monkeypatch.setenv("SCRATCH", str(folder))
+    if RANK == 1:
+        monkeypatch.delenv("SCRATCH")
+    with jdaso.Session() as session:
+        with pytest.raises(CheckpointError, match=r"node 1 of .*names \$SCRATCH, which is not set"):
+            Checkpoints("$SCRATCH/run", session, stop_signals=())
+        said = os.fsdecode(b"caf\xe9")
+        assert session.control.everyone("test", said) == ["caf\\udce9"] * SIZE
