@@ -23,8 +23,15 @@ from ._blocking import (
 from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES
 from ._header import loss_words, mean_weight
+from ._inner import refuse_line_search, update_with
 from ._learning_rate import select_inner
-from ._local import mean_gradients_locally, mean_locally, refuse_other_axes, require_axis
+from ._local import (
+    check_gradients,
+    mean_gradients_locally,
+    mean_locally,
+    refuse_other_axes,
+    require_axis,
+)
 from ._marks import COMPUTE, MERGE, PACK, any_of, mark
 from ._merge import Merge, merge_of
 from ._phases import Phases
@@ -80,7 +87,8 @@ def daso(
         merge: ``"corrected"``, which keeps all that a node did meanwhile, ``"paper"``, which keeps
             ``2a / (2a + P)`` of it and needs one copy of the parameters less, or `jdaso.outer`.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
-            after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam).
+            after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam). An
+            `inner` that takes gradients of single examples needs the second.
         on_nonfinite: what happens when any node's snapshot holds NaN or infinity: all nodes
             ``"raise"``, or all nodes ``"skip"`` that merge. From an exact mean ``"skip"`` leaves
             out that node; its own numbers stay (optax adds, and nothing leads away from NaN)
@@ -102,9 +110,11 @@ def daso(
         the weights since the last start. All nodes give one or none does. With 0 a node makes no
         step of its own and follows the others. Other arguments go to `inner`, and with a loss
         ``mean_loss=``: the mean over nodes of what was heard since its last update (NaN: nothing).
+        An `inner` that refuses ``value=`` or ``mean_loss=`` is not given it.
 
     Raises:
-        ValueError: a setting is out of its range, or does not fit the others.
+        ValueError: a setting is out of its range, or does not fit the others; or, with several
+            nodes, `inner` holds a line search.
 
     On failure: what one node does wrong raises `NodeError` on all nodes, naming it. Numbers in
     flight are never dropped; where a run ends early, `finalize` merges them.
@@ -130,7 +140,7 @@ def daso(
             f"local_every={phases.local_every} lets the devices of a node part, which needs a "
             "local_axis: call update inside shard_map or pmap and name its axis."
         )
-    inner = optax.with_extra_args_support(inner)
+    update_inner = update_with(inner)
     between = Averaging(
         session=session,
         number=session.number_optimizer(),
@@ -149,6 +159,8 @@ def daso(
     def init(params: PyTree) -> DasoState:
         session.require_usable()
         inner_state = inner.init(params)
+        if session.num_nodes > 1:
+            refuse_line_search(inner_state, "jdaso.daso")
         agree_on_init(session, params, inner_state, between.facts)
         session.facts[between.number] = between.facts
         session.control.lookout.phase_of = phases.name
@@ -171,14 +183,17 @@ def daso(
             require_axis(local_axis)
         if session.sends:
             refuse_other_axes(local_axis, "jdaso.daso(...).update")
+        averages = session.num_nodes > 1 and blocking == "gradients"
+        check_gradients(updates, params, "jdaso.daso", local_axis, between_nodes=averages)
         if session.num_nodes == 1:
             updates = mean_gradients_locally(updates, local_axis)
             value = mean_locally(value, local_axis)
             given = {} if value is None else {"value": value, "mean_loss": value}
-            updates, inner_state = inner.update(updates, state.inner, params, **given, **extra)
+            updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
             ended = mark(session, COMPUTE, state.step, any_of(updates))
             return updates, state._replace(step=state.step + 1 + ended, inner=inner_state)
 
+        refuse_line_search(state.inner, "jdaso.daso")
         between.register(params)
         step, ticket, started, drift, phase = same_on_virtual_nodes(
             session, (state.step, state.ticket, state.started, state.drift, state.phase)
@@ -222,7 +237,7 @@ def daso(
         mean_loss = mean_of_untold(phase.untold)
         state = state._replace(phase=phase._replace(untold=jnp.zeros_like(phase.untold)))
         given = {} if for_inner is None else {"value": for_inner, "mean_loss": mean_loss}
-        updates, inner_state = inner.update(updates, state.inner, params, **given, **extra)
+        updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
         if weight is not None:  # a node that has run out moves with the others only
             works = weight > 0
             if blocking == "gradients":

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from ._compat import bound_axes, unmapped_axes, varies
@@ -20,11 +21,13 @@ def local_mean(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation
         axis_name: the axis of the ``shard_map`` or ``pmap`` that ``update`` is called in, or axes.
 
     Raises:
-        ValueError: in ``update``, if no such axis is bound.
+        ValueError: in ``update``, if no such axis is bound, or gradients of single examples would
+            be averaged.
     """
 
     def update(updates: PyTree, state: optax.EmptyState, params: PyTree | None = None):
-        del params
+        if params is not None:
+            check_gradients(updates, params, "jdaso.local_mean", axis_name, between_nodes=False)
         return mean_gradients_locally(updates, axis_name), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)  # pyright: ignore
@@ -121,3 +124,42 @@ def device_number() -> Any:
     """This device's number among all that are bound to axes here; 0 under plain ``jit``."""
     axes = tuple(bound_axes())
     return jax.lax.axis_index(axes) if axes else jnp.int32(0)
+
+
+def check_gradients(
+    grads: PyTree, params: PyTree, call: str, local_axis: LocalAxis, *, between_nodes: bool
+) -> None:
+    """Raises if gradients are averaged that do not have the shapes of the parameters.
+
+    Such gradients are of single examples, for an inner optimizer that clips each (differential
+    privacy). Example k of one node has nothing to do with example k of another one: a mean of the
+    two, clipped, is not the mean of what each would be, clipped.
+
+    Args:
+        grads: as the user passes them.
+        params: the parameters. Where these are another tree, as optax.lookahead's pairs are, a
+            gradient needs the shape of any of them.
+        call: what the user calls, for the message.
+        local_axis: of the devices between which gradients are averaged.
+        between_nodes: whether they are averaged between nodes too.
+    """
+    sizes = bound_axes()
+    local = any(sizes.get(name, 1) > 1 for name in names_of(local_axis))
+    if not (local or between_nodes):
+        return
+    flat, tree = jax.tree_util.tree_flatten_with_path(grads)
+    shapes = [np.shape(x) for x in jax.tree.leaves(params)]
+    alike = tree == jax.tree.structure(params)
+    for k, (path, x) in enumerate(flat):
+        if np.shape(x) == shapes[k] if alike else np.shape(x) in shapes:
+            continue
+        of_param = f", its parameter {shapes[k]}" if alike else ", which no parameter has"
+        remedies = ['blocking="parameters"'] if between_nodes else []
+        if local:
+            remedies.append(f"local_axis=None, under plain jax.jit (not local_axis={local_axis!r})")
+        raise ValueError(
+            f"{call} was given a gradient{jax.tree_util.keystr(path)} of shape {np.shape(x)}"
+            f"{of_param}. Gradients of single examples, say, would be averaged before the inner "
+            f"optimizer clips each of them. Use {' and '.join(remedies)}; then the inner optimizer "
+            "gets what this node computed."
+        )

@@ -28,8 +28,9 @@ from ._blocking import (
 from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES, Exchange
 from ._header import loss_words, mean_weight, none_weighs
+from ._inner import refuse_line_search, update_with
 from ._learning_rate import select_inner
-from ._local import mean_gradients_locally, mean_locally, refuse_other_axes
+from ._local import check_gradients, mean_gradients_locally, mean_locally, refuse_other_axes
 from ._marks import COMPUTE, any_of, mark
 from ._packing import dress, pack, strip, unpack, zeros_like
 from ._schedule import mean_of_untold, sum_of_losses
@@ -73,7 +74,8 @@ def synchronous(
             devices that is not named is refused where the nodes are several.
         wire: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"int8"``.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
-            after `inner` instead (equal for SGD, not for Adam; float32 only).
+            after `inner` instead (equal for SGD, not for Adam; float32 only). An `inner` that takes
+            gradients of single examples needs the second.
         on_drift: what happens where nodes hold different parameters before an update, of which a
             checksum goes with each exchange: all nodes ``"raise"``, naming leaf and node; or
             ``"repair"``: all take what most of them hold (without a majority, as of two nodes,
@@ -89,7 +91,8 @@ def synchronous(
         not given.
 
     Raises:
-        ValueError: a setting is out of its range.
+        ValueError: a setting is out of its range; or, with several nodes, `inner` holds a line
+            search.
 
     On failure: what another node does wrong raises `NodeError` on all nodes.
 
@@ -106,7 +109,7 @@ def synchronous(
             f'wire={wire!r} rounds, and weights are never rounded: use blocking="gradients", or '
             'wire="float32".'
         )
-    inner = optax.with_extra_args_support(inner)
+    update_inner = update_with(inner)
     number = session.number_optimizer()
 
     def init(params: PyTree) -> SynchronousState:
@@ -116,6 +119,8 @@ def synchronous(
         facts = [("the optimizer", what)]
         facts += [(f"the setting {key}", str(value)) for key, value in settings.items()]
         inner_state = inner.init(params)
+        if session.num_nodes > 1:
+            refuse_line_search(inner_state, "jdaso.synchronous")
         agree_on_init(session, params, inner_state, facts)
         session.facts[number] = facts
         narrow = wire_of(wire).narrow and session.num_nodes > 1
@@ -136,6 +141,11 @@ def synchronous(
         session.require_usable()
         if session.sends:
             refuse_other_axes(local_axis, "jdaso.synchronous(...).update")
+        several = session.num_nodes > 1
+        averages = several and blocking == "gradients"
+        check_gradients(updates, params, "jdaso.synchronous", local_axis, between_nodes=averages)
+        if several:
+            refuse_line_search(state.inner, "jdaso.synchronous")
         updates = mean_gradients_locally(updates, local_axis)
         value = mean_locally(value, local_axis)
         step = same_on_virtual_nodes(session, state.step)
@@ -152,7 +162,7 @@ def synchronous(
         heard = state.weight
         if weight is not None:  # about 1, whatever they count: narrow wires have a range
             weight = jnp.asarray(weight, jnp.float32) / state.weight
-        several, differed = session.num_nodes > 1, jnp.bool_(False)
+        differed = jnp.bool_(False)
         due = (step == 0) | (on_drift != "ignore")
         common = common_of(params, due, on_drift)
 
@@ -178,10 +188,10 @@ def synchronous(
                 error = dress(updates, unpack(exchange.layout, error))
             value = mean_value(value, received.heads)
             losses = sum_of_losses(*loss_words(received.heads))
+        given = {}
         if value is not None:
-            extra["value"] = value
-            extra["mean_loss"] = mean_of_untold(losses) if several else value
-        updates, inner_state = inner.update(updates, state.inner, params, **extra)
+            given = {"value": value, "mean_loss": mean_of_untold(losses) if several else value}
+        updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
         if several and blocking == "parameters":
             if weight is not None:  # a node that has run out moves with the others only
                 still = jax.tree.map(jnp.zeros_like, updates)
