@@ -9,6 +9,7 @@ from ._pipeline import Pipeline as Pipeline
 from ._pipeline import PipelineState as PipelineState
 from ._plan import Plan as Plan
 from ._program import boundary as boundary
+from ._reader import PipelineReader as PipelineReader
 from ._run import StepResult as StepResult
 from ._schedule import SCHEDULES as SCHEDULES
 from ._schedule import Schedule as Schedule

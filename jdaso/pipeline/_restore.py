@@ -1,0 +1,216 @@
+"""A pipeline's state from checkpoints of any number of partitions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._paths import shown
+from ..checkpoint import CheckpointError
+from ..checkpoint._files import (
+    COMMON,
+    DamagedError,
+    Manifest,
+    node_folder,
+    plain_dtype,
+    read_arrays,
+)
+from ..checkpoint._folder import Folder
+from ..checkpoint._resize import BEGUN_ANEW
+from ..checkpoint._state import from_host, is_flight, values_of
+from ._holding import Holding, Unit
+from ._pipeline import Pipeline, PipelineState
+from ._whole import leaves_about
+
+_EMPTY_OF_ONE = ("snapshot", "error", "flight")
+"""Fields that a replica without others does not have."""
+
+
+def newest(
+    root: Path, own: int, step: int | None = None, failed: Sequence[tuple[int, int]] = ()
+) -> tuple[int, int] | None:
+    """The newest step that all partitions of some number have saved, and that number.
+
+    Args:
+        root: the folder.
+        own: the number that is taken where several have the step.
+        step: the only one looked for, where given.
+        failed: what could not be read.
+    """
+    found = [
+        (saved, number == own, number)
+        for saved, number in saved_steps(root)
+        if step in (None, saved) and (saved, number) not in failed
+    ]
+    return (max(found)[0], max(found)[2]) if found else None
+
+
+def saved_steps(root: Path) -> Iterator[tuple[int, int]]:
+    """Steps that all partitions of some number have saved, and that number."""
+    for folder in sorted(root.glob("partitions-*")):
+        number = int(folder.name.split("-")[1])
+        steps = [_steps(folder / str(p)) for p in range(number)]
+        yield from ((step, number) for step in set.intersection(*map(set, steps)))
+
+
+def read_state(
+    root: Path, step: int, partitions: int, like: PipelineState, pipeline: Pipeline
+) -> PipelineState:
+    """This rank's state, from the parts of any number of partitions.
+
+    Raises:
+        CheckpointError: a part is missing or damaged, or of another model or optimizer.
+    """
+    folder = root / f"partitions-{partitions}"
+    units = [
+        Unit(leaf, begin, end, tuple(users))
+        for leaf, begin, end, users in json.loads((folder / "holding.json").read_text())
+    ]
+    holding = pipeline.plan.holding
+    old = Holding(
+        holding.tree,
+        holding.scalars,
+        holding.shapes,
+        holding.dtypes,
+        tuple(units),
+        partitions,
+    )
+    rank = pipeline.grid.partition
+    here = values_of(like, shares=True)
+    about = leaves_about(like._replace(state=None), holding.whole_structs(), _is_of)
+    about += [None] * len(jax.tree.leaves(like.state))
+    leaf_of = {value.leaf.path: leaf for value, leaf in zip(here, about, strict=True)}
+    rows: dict[str, dict[int, np.ndarray]] = {value.leaf.path: {} for value in here}
+    # The model's: what another rank holds is empty here.
+    states = {v.leaf.path: v.leaf.shape for v in here if v.leaf.path.startswith(".state")}
+    anew = {value.leaf.path for value in here if value.leaf.field in BEGUN_ANEW}
+    for partition in range(partitions):
+        arrays = _read_partition(folder / str(partition), step)
+        for value in here:
+            path = value.leaf.path
+            if path not in arrays and value.leaf.field in _EMPTY_OF_ONE:
+                arrays[path] = np.zeros(value.leaf.shape, plain_dtype(value.leaf.dtype))
+            if path not in arrays:
+                raise CheckpointError(
+                    f"The checkpoint of step {step} has no leaf {path}. Restore it with the "
+                    "model, the optimizer and the phases that it was saved with."
+                )
+            rows[path][partition] = arrays[path]
+        del arrays
+        for path, of in rows.items():  # what is not needed here is given up at once
+            leaf = leaf_of[path]
+            if leaf is None and path in states:  # one partition holds it, others nothing
+                if of[partition].shape == states[path] or partition == 0:
+                    rows[path] = {0: of[partition]}
+            elif leaf is None:
+                alike = path in anew or np.array_equal(of[0], of[partition], equal_nan=True)
+                if of[0].ndim and not alike:
+                    raise CheckpointError(
+                        f"Leaf {path} of step {step} is not the same on all partitions, and it "
+                        "is not said whose it is. Restore it with as many partitions as it "
+                        "was saved with."
+                    )
+                rows[path] = {0: of[0]}
+            elif partition in of and not _needs(old, partition, holding, rank, leaf):
+                del of[partition]
+    found = []
+    for value in here:
+        leaf, of = leaf_of[value.leaf.path], rows[value.leaf.path]
+        if value.leaf.field in BEGUN_ANEW:
+            of, leaf = {0: np.zeros_like(of[0])}, None
+        array = of[0] if leaf is None else _assemble(of, old, holding, rank, leaf, value.leaf)
+        if states.get(value.leaf.path) == (0,):
+            array = np.zeros((0,), array.dtype)
+        dtype = np.dtype(plain_dtype(value.leaf.dtype))
+        if tuple(array.shape) != tuple(value.leaf.shape):
+            raise CheckpointError(
+                f"Leaf {value.leaf.path} is {array.dtype}{list(array.shape)} in the checkpoint "
+                f"of step {step}, and {value.leaf} here."
+            )
+        array = np.asarray(array, dtype)
+        found.append(from_host(value, array, pipeline.session.mesh))
+    return jax.tree.unflatten(jax.tree.structure(like), found)
+
+
+def folder_of(path: Path) -> Folder:
+    return Folder(path, keep_last=1, keep_best=0, best="max")
+
+
+def _steps(folder: Path) -> list[int]:
+    return [manifest.step for _, manifest in folder_of(folder).complete()]
+
+
+def _read_partition(folder: Path, step: int) -> dict[str, np.ndarray]:
+    """The arrays of a partition by their paths: of floats the mean of its replicas."""
+    complete = folder_of(folder).complete()
+    of_step = [(path, manifest) for path, manifest in complete if manifest.step == step]
+    if not of_step:
+        raise DamagedError(f"{shown(folder)} has no step {step} any more.")
+    path, first = of_step[-1]
+    totals: dict[str, Any] = {}
+    for node in range(first.nodes):
+        manifest = Manifest.read(path, node)
+        manifest.verify(path)
+        leaves = [leaf for leaf in manifest.leaves if not is_flight(leaf)]
+        own = [leaf for leaf in leaves if not leaf.common]
+        arrays = read_arrays(path, node_folder(node), own)
+        if node == 0:
+            common = [leaf for leaf in leaves if leaf.common]
+            both = arrays | read_arrays(path, COMMON, common)
+            totals = {leaf.path: both[leaf.file] for leaf in leaves}
+            continue
+        for leaf in own:
+            if np.issubdtype(totals[leaf.path].dtype, np.floating):
+                wide = totals[leaf.path].astype(np.float64)
+                totals[leaf.path] = wide + (arrays[leaf.file] - wide) / (node + 1)
+    return totals
+
+
+def _is_of(leaf: Any, param: Any) -> bool:
+    """Whether a leaf may be about a parameter, of which this rank may hold some rows or none."""
+    shape = tuple(leaf.shape)
+    rows = len(shape) == len(param.shape) and shape[1:] == param.shape[1:]
+    return shape == (0,) or rows
+
+
+def _needs(old: Holding, partition: int, new: Holding, rank: int, leaf: int) -> bool:
+    return any(
+        new.units[k].begin < old.units[j].end and old.units[j].begin < new.units[k].end
+        for k in new.owned_by(rank)
+        if new.units[k].leaf == leaf
+        for j in old.owned_by(partition)
+        if old.units[j].leaf == leaf
+    )
+
+
+def _assemble(
+    parts: dict[int, np.ndarray], old: Holding, new: Holding, rank: int, leaf: int, like: Any
+) -> np.ndarray:
+    """A rank's rows of an array that is about a parameter."""
+    if not new.rows_held(leaf, rank):
+        return np.zeros(like.shape, plain_dtype(like.dtype))
+    owners = old.owners(leaf)
+    if len(owners) == 1 and len(new.owners(leaf)) == 1:
+        return parts[owners[0]]
+    whole: np.ndarray | None = None
+    for partition, array in parts.items():
+        if array.ndim == 0 or array.shape[0] != old.rows_held(leaf, partition):
+            raise CheckpointError(
+                f"Leaf {like.path} has no row for each row of its parameter, whose rows several "
+                "partitions share. Restore it with as many partitions as it was saved with."
+            )
+        if whole is None:
+            whole = np.zeros((new.shapes[leaf][0], *array.shape[1:]), array.dtype)
+        row = 0
+        for unit in (old.units[k] for k in old.owned_by(partition)):
+            if unit.leaf == leaf:
+                whole[unit.begin : unit.end] = array[row : row + unit.end - unit.begin]
+                row += unit.end - unit.begin
+    assert whole is not None
+    mine = (new.units[k] for k in new.owned_by(rank))
+    return np.concatenate([whole[u.begin : u.end] for u in mine if u.leaf == leaf])
