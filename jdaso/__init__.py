@@ -4,7 +4,8 @@ __version__ = "0.1.0"
 
 from ._host import started_as as _started_as
 
-if not _started_as("doctor"):  # which is for when the rest cannot be imported
+# The doctor is for when the rest cannot be imported; a supervisor loads nothing that may fail.
+if not (_started_as("doctor") or _started_as("run")):
     from . import checkpoint as checkpoint
     from . import traces as traces
     from ._averaging import DasoState as DasoState

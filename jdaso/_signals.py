@@ -16,6 +16,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from ._deaths import say_saves
+
 _ACTION_BYTES = 1024
 """More than any platform's ``struct sigaction``; the handler's address comes first."""
 
@@ -68,10 +70,12 @@ def take(numbers: Iterable[int], taker: Taker) -> None:
         handler = _handlers.get(number)
         if handler is None or not handler.on_top():  # another one may have come over ours
             _handlers[number] = _Handler(number)
+    say_saves(_taken())
 
 
 def give_back(taker: Taker) -> None:
     """Forgets `taker`; signals that nobody takes any more go to whoever had them before."""
+    before = _taken()
     for number, takers in _takers.items():
         if taker in takers:
             takers.remove(taker)
@@ -80,6 +84,12 @@ def give_back(taker: Taker) -> None:
         if not takers and handler is not None and main and handler.on_top():
             handler.put_back()
             del _handlers[number]
+    if _taken() != before:
+        say_saves(_taken())
+
+
+def _taken() -> list[int]:
+    return [int(number) for number, takers in _takers.items() if takers]
 
 
 class _Handler:

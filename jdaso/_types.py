@@ -7,6 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from ._guard import STOPPED_STATUS
+
 PyTree = Any
 """Any nest of containers that JAX flattens."""
 
@@ -20,10 +22,6 @@ ShapeDtype = jax.ShapeDtypeStruct
 
 LocalAxis = str | tuple[str, ...] | None
 """The axis (or axes) of ``shard_map`` or ``pmap`` whose devices hold copies of the parameters."""
-
-
-STOPPED_STATUS = 75
-"""Exit status of a program that was told to stop and has saved: EX_TEMPFAIL, start it again."""
 
 
 class Stopped(SystemExit):

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from .. import _signals
+from .._deaths import say_saved
 from .._paths import shown
 from .._session import Session
 from .._types import PyTree, Stopped
@@ -542,6 +543,7 @@ def raise_stopped(session: Session, step: int) -> NoReturn:
             session.topology.prefix(),
             step,
         )
+    say_saved()
     raise Stopped from session.control.lookout.stopping.held
 
 

@@ -1,6 +1,9 @@
 """``python -m jdaso run``: a job that is started again from its last checkpoint when it fails."""
 
 import argparse
+import contextlib
+import math
+import shlex
 
 from .._supervise import Supervisor
 
@@ -10,43 +13,85 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs a launcher's command. Where the job fails it is started again, and the program goes "
         "on from its last checkpoint (jdaso.checkpoint). A signal to this process (SIGTERM, "
-        "SIGUSR1: what Slurm sends before preemption) makes the job save and end with status 75; "
-        "Ctrl-C ends all ranks, a second one at once."
+        "SIGUSR1, SIGUSR2: what Slurm sends before preemption; Ctrl-C) makes the job save and end "
+        "with status 75; a second Ctrl-C ends it at once. What is behind -- is not touched."
     )
+    parser.usage = "python -m jdaso run [options] -- COMMAND"
     add = parser.add_argument
     add(
         "--max-restarts",
-        type=int,
+        type=_restarts,
         default=0,
         help="how often a failed job is started again (default 0)",
     )
     add(
         "--hosts",
-        default="",
+        type=_hosts,
+        default=[],
         help="comma-separated; those that answer take the place of {hosts} in COMMAND, and their "
-        "number that of {count}",
+        "number that of {count}, where these are an argument, or a word or value in one",
     )
     add(
         "--probe",
+        type=_probe,
         default="ssh -o BatchMode=yes -o ConnectTimeout=5 {host} true",
         help="the command that asks whether {host} answers (default: %(default)s)",
     )
     add(
         "--grace-seconds",
-        type=float,
+        type=_seconds,
         default=120.0,
         help="how long a job that is told to stop may take to save (default %(default)g)",
     )
-    add("command", nargs="+", metavar="COMMAND", help="the launcher and all it starts, behind --")
+    add(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="the launcher and all it starts",
+    )
+    parser.set_defaults(complain=parser.error)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the job; returns the exit status of its last start."""
+    command = arguments.command[arguments.command[:1] == ["--"] :]
+    if not command:
+        arguments.complain("there is no command: put the launcher and all it starts behind --")
     supervisor = Supervisor(
-        arguments.command,
+        command,
         max_restarts=arguments.max_restarts,
-        hosts=[host for host in arguments.hosts.split(",") if host],
+        hosts=arguments.hosts,
         probe=arguments.probe,
         grace_seconds=arguments.grace_seconds,
     )
     return supervisor.run()
+
+
+def _restarts(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise argparse.ArgumentTypeError(f"a number of restarts must be 0 or more, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= (seconds := float(text)) < math.inf:
+            return seconds
+    raise argparse.ArgumentTypeError(f"seconds must be 0 or more, got {text!r}")
+
+
+def _hosts(text: str) -> list[str]:
+    hosts = [host.strip() for host in text.split(",") if host.strip()]
+    if not hosts:
+        raise argparse.ArgumentTypeError(f"no host is named in {text!r}")
+    return hosts
+
+
+def _probe(text: str) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no command ({error})") from None
+    if not words:
+        raise argparse.ArgumentTypeError("an empty command cannot ask hosts; give one, or no hosts")
+    return text

@@ -18,6 +18,8 @@ LAYERS = [
         "_launch",
         "_host",
         "_deaths",
+        "_guard",
+        "_relay",
     ],
     ["_supervise"],
     ["_phases", "_schedule", "_packing", "_header", "_common", "_wire", "_merge"]

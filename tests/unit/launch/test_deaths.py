@@ -5,15 +5,25 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from jdaso import _deaths
-from jdaso._deaths import LAUNCH, PATH, Deaths
+from jdaso._deaths import LAUNCH, PATH, RANK_MARK, Deaths
+from jdaso._guard import Job
 
-RANK = """
-import os, sys
+WITHOUT_JAX = f"""
+import sys, types
+sys.modules["jdaso"] = types.ModuleType("jdaso")
+sys.modules["jdaso"].__path__ = [{str(Path(_deaths.__file__).parent)!r}]
 from jdaso import _deaths
+"""
+
+RANK = f"""
+{WITHOUT_JAX}
+import os
+again = {WITHOUT_JAX!r} + "_deaths.say_rank(0, 'here'); _deaths.say_saved()"
 _deaths.say_rank(int(sys.argv[1]), "here")
 print("ready", flush=True)
 for word in sys.stdin:
@@ -24,8 +34,19 @@ for word in sys.stdin:
         _deaths.say_through()
     elif word == "open":
         _deaths.say_rank(int(sys.argv[1]), "here")
+    elif word == "take signals":
+        _deaths.say_saves([10, 12])
+    elif word == "have saved":
+        _deaths.say_saved()
     elif word == "end":
         os._exit(0)
+    elif word == "fork and be killed":
+        if os.fork() == 0:
+            os.execvp("sleep", ["sleep", "60"])
+        os.kill(os.getpid(), 9)
+    elif word == "start another session":
+        import subprocess
+        subprocess.run([sys.executable, "-c", again], check=True)
     print("done", flush=True)
 """
 
@@ -64,7 +85,7 @@ class Rank:
 def job(tmp_path):
     """The supervisor's ear and three ranks that it has heard of."""
     path = tmp_path / "socket"
-    deaths = Deaths(str(path))
+    deaths = Deaths(str(path), Job("x"))
     ranks = [Rank(path, node) for node in range(3)]
     end = time.monotonic() + 10
     while len(deaths._names) < 3 and time.monotonic() < end:
@@ -78,7 +99,14 @@ def job(tmp_path):
 
 def launcher_says(deaths, rank):
     """What Hydra prints of a process that died."""
-    return deaths.read(f"=   PID {rank.pid} RUNNING AT here\n")
+    return deaths.look()(f"=   PID {rank.pid} RUNNING AT here\n".encode())
+
+
+def until(condition):
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
 
 
 def test_the_first_of_several(job):
@@ -92,7 +120,7 @@ def test_the_launcher_may_name_another(job):
     deaths, ranks = job
     ranks[2].dies()
     ranks[0].dies()
-    assert launcher_says(deaths, ranks[0]) is False  # the user sees its words
+    assert launcher_says(deaths, ranks[0])  # the user sees its words
     assert deaths.first().startswith("node 2 died first")
 
 
@@ -134,7 +162,7 @@ def test_a_job_that_nobody_is_left_of(job):
     for rank in ranks:
         rank.dies()
     deaths.first()
-    assert deaths.began and not deaths.came_through
+    assert deaths._job.speaks and not deaths.came_through
 
 
 def test_one_that_comes_through_is_enough(job):
@@ -146,27 +174,82 @@ def test_one_that_comes_through_is_enough(job):
     assert deaths.came_through
 
 
-def test_ranks_of_other_hosts_say_who_they_are_in_their_output(tmp_path, monkeypatch, capfd):
+def test_a_rank_dies_though_it_has_forked(job):
+    """Forked processes hold what a rank had open, but not this."""
+    deaths, ranks = job
+    others = {rank.pid for rank in ranks[1:]}
+    ranks[0].process.stdin.write("fork and be killed\n")
+    ranks[0].process.stdin.flush()
+    until(lambda: deaths.dead)
+    assert deaths.dead.keys() == {ranks[0].pid}
+    assert deaths.dead[ranks[0].pid][1] == others == deaths.connected
+    for pid in Job("x").left():  # as all of this rank
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_ranks_say_which_signals_they_take_and_that_they_have_saved(job):
+    deaths, ranks = job
+    ranks[1].does("take signals")
+    until(lambda: deaths._job.savers == {ranks[1].pid: [10, 12]})
+    assert not deaths.saved
+    ranks[1].does("have saved")
+    until(lambda: deaths.saved)
+    ranks[1].dies()
+    until(lambda: not deaths._job.savers)  # nobody else gets its signals
+
+
+def test_what_a_rank_starts_is_no_rank(job):
+    deaths, ranks = job
+    names = dict(deaths._names)
+    ranks[1].does("start another session")
+    ranks[0].does("take signals")  # comes later
+    until(lambda: deaths._job.savers)
+    assert deaths._names == names and not deaths.saved and not deaths.dead
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 1000])
+def test_ranks_of_other_hosts_say_who_they_are_in_their_output(
+    pieces, tmp_path, monkeypatch, capfd
+):
     """And the launcher's words decide, here those of Open MPI's."""
-    deaths = Deaths(str(tmp_path / "socket"))
+    deaths = Deaths(str(tmp_path / "socket"), Job("x"))
+    look = deaths.look()
+
+    def comes(text):
+        data = text.encode()
+        size = -(-len(data) // min(pieces, len(data)))
+        return b"".join(look(data[i : i + size]) for i in range(0, len(data), size))
+
     monkeypatch.setenv(LAUNCH, "x")
     monkeypatch.setenv(PATH, str(tmp_path / "not there"))
     monkeypatch.setattr(_deaths, "_to_supervisor", [])
     _deaths.say_rank(3, "far")
-    line = capfd.readouterr().err
-    assert deaths.read(line) is True  # not for the user
-    assert deaths.read("step 3\n") is False
-    assert deaths.began and not deaths.came_through
+    assert comes(f"50 %{capfd.readouterr().err}") == b"50 %"  # the rest is not for the user
+    assert comes("step 3\n") == b"step 3\n"
+    assert deaths._job.speaks and not deaths.came_through
+    _deaths.say_saves([12])
+    assert comes(capfd.readouterr().err) == b""
+    assert deaths._job.saves_elsewhere == [12] and deaths._job.saves
+    _deaths.say_saved()
     _deaths.say_through()
-    assert deaths.read(capfd.readouterr().err) is True
-    assert deaths.came_through
+    assert comes(capfd.readouterr().err) == b""
+    assert deaths.saved and deaths.came_through
     _deaths._to_supervisor[0].close()
     deaths._through.clear()
-    deaths.read(f"prterun noticed that process rank 3 with PID {os.getpid()} on node far exited")
+    comes(f"prterun noticed that process rank 3 with PID {os.getpid()} on node far exited\n")
     assert deaths.first() == f"node 3 died first (process {os.getpid()} on host far)"
 
 
+def test_nothing_else_is_taken_out_of_the_output(tmp_path):
+    deaths = Deaths(str(tmp_path / "socket"), Job("x"))
+    look, mark = deaths.look(), RANK_MARK.encode()
+    data = b"\x1e\x1ejdaso-run" + mark + b"x" * 1000 + mark[:5] + b"\0\xff\r" + mark
+    assert b"".join([*(look(data[i : i + 7]) for i in range(0, len(data), 7)), look(b"")]) == data
+    assert look(b"50 %") == b"50 %"  # at once
+    deaths.first()
+
+
 def test_who_never_had_a_session_is_not_named(tmp_path):
-    deaths = Deaths(str(tmp_path / "socket"))
-    deaths.read("=   PID 1 RUNNING AT here\n")
+    deaths = Deaths(str(tmp_path / "socket"), Job("x"))
+    deaths.look()(b"=   PID 1 RUNNING AT here\n")
     assert deaths.first() is None

@@ -1,0 +1,369 @@
+"""`jdaso run` with commands that are not MPI's: what becomes of output, input, signals, deaths.
+
+Ranks are played by programs that speak to the supervisor as ranks do, without JAX.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from jdaso import _guard
+from jdaso._supervise import placed
+
+TAG = "JDASO_TEST_LAUNCH"
+WITHOUT_JAX = f"""
+import sys, types
+sys.modules["jdaso"] = types.ModuleType("jdaso")
+sys.modules["jdaso"].__path__ = [{str(Path(_guard.__file__).parent)!r}]
+from jdaso import _deaths
+import os, signal, time
+"""
+
+SAVER = f"""{WITHOUT_JAX}
+stopped = []
+for number in (10, 12):
+    signal.signal(number, lambda *_: stopped.append(1))
+_deaths.say_rank(0, "here")
+_deaths.say_saves([10, 12])
+print("ready", flush=True)
+while not stopped:
+    time.sleep(0.02)
+for k in range(20):
+    print("x" * 10_000, flush=True)  # nobody may read it any more
+open("saved", "a").write("s")
+_deaths.say_saved()
+sys.exit(75)
+"""
+
+ORPHANING = f"""{WITHOUT_JAX}
+_deaths.say_rank(0, "here")
+if os.fork() == 0:
+    time.sleep(100)
+os.kill(os.getpid(), 9)
+"""
+
+WAITS_FOR_PIPES = f"""
+import subprocess, sys
+rank = subprocess.Popen([sys.executable, "-c", {ORPHANING!r}], stdout=-1, process_group=0)
+rank.stdout.read()
+sys.exit(9)
+"""
+
+SURVIVED = f"""
+import subprocess, sys
+lives = {WITHOUT_JAX!r} + "_deaths.say_rank(1, 'here'); print(flush=True); time.sleep(100)"
+dies = {WITHOUT_JAX!r} + "_deaths.say_rank(0, 'here'); os.kill(os.getpid(), 9)"
+first = subprocess.Popen([sys.executable, "-c", lives], stdout=-1)
+first.stdout.readline()
+subprocess.run([sys.executable, "-c", dies])
+first.wait()
+"""
+
+LEAVES_FILES = f"""{WITHOUT_JAX}
+import mmap
+name = sys.argv[1]
+for path in (f"/dev/shm/mpich_shm_{{name}}_0", f"/dev/shm/{{name}}-of-the-user"):
+    with open(path, "w+b") as file:
+        file.truncate(4096)
+        kept = [mmap.mmap(file.fileno(), 4096) for _ in range(2)]
+        os.kept = [*getattr(os, "kept", []), *kept]
+_deaths.say_rank(0, "here")
+_deaths._to_supervisor[0].settimeout(5)
+time.sleep(float(sys.argv[2]))
+open(f"/dev/shm/mpich_shm_{{name}}_1", "w").close()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Starts ``jdaso run``; what is left of it at the end is an error, and is killed."""
+    started, tag = [], uuid.uuid4().hex
+
+    def start(*words, **options):
+        command = [sys.executable, "-m", "jdaso", "run", *map(str, words)]
+        environment = os.environ | {TAG: tag, "JAX_PLATFORMS": "cpu"}
+        for name in (_guard.LAUNCH, "JDASO_SUPERVISOR"):
+            environment.pop(name, None)
+        options = {"stdin": subprocess.DEVNULL, "cwd": tmp_path, **options}
+        process = subprocess.Popen(command, env=environment, **options)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait(30)
+    limit, left = time.monotonic() + 15, members(tag)
+    while (left := members(tag)) and time.monotonic() < limit:
+        time.sleep(0.1)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def members(tag):
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and f"{TAG}={tag}".encode() in (
+                (folder / "environ").read_bytes().split(b"\0")
+            ):
+                found.append(int(folder.name))
+        except OSError:
+            pass
+    return found
+
+
+def until(condition, seconds=30):
+    limit = time.monotonic() + seconds
+    while not condition() and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert condition()
+
+
+def starts(tmp_path):
+    return len((tmp_path / "starts").read_text())
+
+
+PIPED = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+COUNTED = "printf s >> starts; "
+
+
+def test_bytes_arrive_as_they_are(run, tmp_path):
+    data = os.urandom(3_000_000) + b"\x1ejdaso-rank \r50 %\r" + b"x" * 300_000
+    (tmp_path / "data").write_bytes(data)
+    out, err = run("--", "sh", "-c", "cat data; cat data >&2", **PIPED).communicate(timeout=60)
+    assert out == data and err == data
+
+
+def test_both_streams_of_one_file_keep_their_order(run):
+    script = "for i in 1 2 3 4 5 6 7 8 9; do printf o$i; printf e$i >&2; done"
+    process = run("--", "sh", "-c", script, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    expected = b"".join(b"o%d" % i + b"e%d" % i for i in range(1, 10))
+    assert process.communicate(timeout=60)[0] == expected
+
+
+def test_a_byte_arrives_at_once(run, tmp_path):
+    script = "printf .; until [ -e seen ]; do sleep 0.05; done"
+    process = run("--", "sh", "-c", script, **PIPED)
+    assert select.select([process.stdout], [], [], 30)[0]
+    assert os.read(process.stdout.fileno(), 10) == b"."
+    (tmp_path / "seen").touch()
+    assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize("how", ["gone", "/dev/full", "closed", "all closed"])
+def test_a_job_goes_on_where_nobody_takes_its_output(how, run, tmp_path):
+    script = COUNTED + "seq 1 50000; seq 1 50000 >&2; exit 3"
+    words, options = ["--max-restarts", "1", "--", "bash", "-c", script], {}
+    if how == "gone":
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        process = run(*words, stdout=write_end, stderr=write_end)
+        os.close(write_end)
+    elif how == "/dev/full":
+        with open(how, "w") as full:
+            process = run(*words, stdout=full, stderr=full)
+    else:
+        closed = (1,) if how == "closed" else (0, 1, 2)
+        options["preexec_fn"] = lambda: [os.close(number) for number in closed]
+        process = run(*words, **options)
+    assert process.wait(60) == 3
+    assert starts(tmp_path) == 2
+
+
+def test_what_was_lost_is_said(run):
+    with open("/dev/full", "w") as full:
+        process = run("--", "seq", 1, 5, stdout=full, stderr=subprocess.PIPE)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0
+    assert b"10 bytes could not be written to standard output (No space left" in said
+
+
+def test_a_reader_that_pauses_gets_all(run, tmp_path):
+    """And the job is started again meanwhile."""
+    script = COUNTED + "head -c 50000 /dev/zero; exit 3"
+    read_end, write_end = os.pipe()
+    process = run("--max-restarts", 1, "--", "bash", "-c", script, stdout=write_end)
+    os.close(write_end)
+    until(lambda: (tmp_path / "starts").exists() and starts(tmp_path) == 2)
+    with os.fdopen(read_end, "rb") as output:
+        assert len(output.read()) == 100_000
+    assert process.wait(30) == 3
+
+
+def test_a_signal_ends_the_wait_for_a_reader(run, tmp_path):
+    read_end, write_end = os.pipe()
+    script = "head -c 100000 /dev/zero; touch done"
+    process = run("--", "bash", "-c", script, stdout=write_end, stderr=subprocess.DEVNULL)
+    until((tmp_path / "done").exists)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_who_holds_or_fills_a_pipe_is_not_waited_for(run):
+    """Processes that are not known as the job's: without its environment, in their own session."""
+    script = "env -i setsid timeout 20 yes & sleep 0.2; echo $! ; exit 3"
+    begin = time.monotonic()
+    process = run("--", "bash", "-c", script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert process.wait(15) == 3 and time.monotonic() - begin < 15
+
+
+def test_input_reaches_the_job_and_nobody_else(run):
+    words = ["--hosts", "a", "--probe", "sh -c 'cat >/dev/null'", "--", "cat"]
+    process = run(*words, stdout=subprocess.PIPE, **{"stdin": subprocess.PIPE})
+    assert process.communicate(b"first\nsecond\n", timeout=60)[0] == b"first\nsecond\n"
+
+
+def test_a_status_of_75_that_nobody_saved_with_is_a_failure(run, tmp_path):
+    assert run("--max-restarts", 1, "--", "sh", "-c", COUNTED + "exit 75").wait(60) == 75
+    assert starts(tmp_path) == 2
+
+
+def test_a_job_that_has_saved_is_started_again_uncounted(run, tmp_path):
+    once = f"""{WITHOUT_JAX}
+_deaths.say_rank(0, "here")
+again = os.path.exists("saved")
+if not again:
+    open("saved", "w").close()
+    _deaths.say_saved()
+_deaths.say_through()
+sys.exit(0 if again else 75)
+"""
+    process = run("--", sys.executable, "-c", once, stderr=subprocess.PIPE)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0 and b"has saved; it is started again" in said
+
+
+@pytest.mark.parametrize("name", ["TERM", "USR1", "USR2", "INT", "HUP", "QUIT", "XCPU", "KILL"])
+def test_every_signal_saves_first(name, run, tmp_path):
+    """Through a script too, which does not hand signals on; KILL with the output gone."""
+    script = [sys.executable, "-c", SAVER]
+    if name != "KILL":
+        script = ["bash", "-c", '"$@"; true', "bash", *script]
+    process = run("--", *script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(getattr(signal, f"SIG{name}"))
+    if name == "TERM":  # `timeout` sends it to the process and to its group
+        process.send_signal(signal.SIGTERM)
+    if name == "KILL":
+        process.wait(30)
+        process.stdout.close()
+    else:
+        process.communicate(timeout=60)
+        assert process.returncode in (0, 75)
+    until((tmp_path / "saved").exists)
+
+
+def test_a_job_that_does_not_heed_its_end_is_killed(run, tmp_path):
+    script = "trap '' TERM USR1 USR2 INT HUP QUIT; touch ready; while :; do sleep 0.1; done"
+    process = run("--grace-seconds", 0.5, "--", "bash", "-c", script, stderr=subprocess.PIPE)
+    until((tmp_path / "ready").exists)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=40)[1]
+    assert process.returncode == 137 and b"not ended within 0.5 s" in said
+
+
+def test_a_second_ctrl_c_waits_for_nothing(run, tmp_path):
+    script = "trap '' TERM USR1 USR2 INT HUP QUIT; touch ready; while :; do sleep 0.1; done"
+    process = run("--", "bash", "-c", script, stderr=subprocess.PIPE)
+    until((tmp_path / "ready").exists)
+    process.send_signal(signal.SIGINT)
+    assert b"Ctrl-C (SIGINT) ends it at once" in process.stderr.readline()
+    time.sleep(0.5)  # sooner it is the same signal
+    process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    assert process.wait(30) == 137 and time.monotonic() - begin < 5
+
+
+def test_what_a_killed_rank_has_forked_does_not_hide_its_death(run):
+    process = run("--", sys.executable, "-c", WAITS_FOR_PIPES, stderr=subprocess.PIPE)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 9 and b"node 0 died first" in said
+
+
+def test_a_launcher_that_does_not_notice_a_death_is_ended(run):
+    process = run("--", sys.executable, "-c", SURVIVED, stderr=subprocess.PIPE)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode != 0 and b"node 0 died first" in said
+    assert b"the launcher does not end the job" in said
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_files_of_mpi_are_removed_and_no_others(killed, run):
+    """Also where the supervisor is killed."""
+    name = uuid.uuid4().hex
+    kept = Path(f"/dev/shm/{name}-of-the-user")
+    seconds = 100 if killed else 0.5
+    process = run("--", sys.executable, "-c", LEAVES_FILES, name, seconds, **PIPED)
+    if killed:
+        until(kept.exists)
+        time.sleep(1)  # the supervisor looks at what the rank has mapped
+        process.kill()
+    assert process.wait(60) == (-9 if killed else 137)
+    until(lambda: not list(Path("/dev/shm").glob(f"mpich_shm_{name}_*")))
+    assert kept.exists()
+    kept.unlink()
+
+
+def test_a_supervisor_under_a_supervisor(run, tmp_path):
+    """A signal saves once; a death of the inner one leaves nothing."""
+    inner = [sys.executable, "-m", "jdaso", "run", "--"]
+    process = run("--", *inner, sys.executable, "-c", SAVER, **PIPED)
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 75 and (tmp_path / "saved").read_text() == "s"
+
+
+def test_arguments_are_handed_on_as_they_are(run):
+    words = ["", "a b", "{}", "{count}", "{hosts}", "--", "--max-restarts", "-h", "*", "$x", "é"]
+    show = "import sys; print(sys.argv[1:])"
+    process = run("--", sys.executable, "-c", show, *words, stdout=subprocess.PIPE)
+    assert process.communicate(timeout=60)[0].decode() == f"{words}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--"], ["--max-restarts", "-1", "--", "true"], ["--grace-seconds", "nan", "--", "true"]]
+    + [["--hosts", ",", "--", "true"], ["--probe", "'", "--", "true"]],
+)
+def test_mistakes_in_the_options_are_one_sentence(words, run):
+    process = run(*words, stderr=subprocess.PIPE)
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 2 and "jdaso run: error: " in said and "Traceback" not in said
+
+
+PLACED = {
+    "{hosts}": "a,b",
+    "-n{count}": "-n2",
+    "--host={hosts}": "--host=a,b",
+    "ppr:{count}:node": "ppr:2:node",
+    "{hosts}:{count}": "a,b:2",
+    "echo {hosts} {count}": "echo a,b 2",
+    "runs/{name}_{count}.npz": "runs/{name}_{count}.npz",
+    "${count}": "${count}",
+    "f'{count}'": "f'{count}'",
+    "{{count}}": "{count}",
+    "{{count}": "{{count}",
+    "{count:3}": "{count:3}",
+    "{}": "{}",
+}
+
+
+@pytest.mark.parametrize("part", PLACED)
+def test_only_placeholders_that_stand_alone_are_filled(part):
+    assert placed(part, {"hosts": "a,b", "count": "2"}) == PLACED[part]
