@@ -37,7 +37,7 @@ from ._header import (
     time_words,
 )
 from ._merge import Merge
-from ._packing import dress, from_leaves, pack, strip, to_leaves, zeros_like
+from ._packing import apply_updates, dress, from_leaves, pack, strip, to_leaves, zeros_like
 from ._phases import Phases
 from ._schedule import (
     PhaseState,
@@ -186,7 +186,7 @@ class Averaging:
         """
         exchange, common = self.exchange_of(params, self.wire.name), self.common_of_late(state)
         received = exchange.wait(state.ticket, state.flight, state.phase.exchanges, common)
-        leaves = to_leaves(optax.apply_updates(params, updates))
+        leaves = to_leaves(apply_updates(params, updates))
         leaves, new = self._apply(received, leaves, params, state, step - state.started)
         merged = difference(from_leaves(params, leaves), params, updates)
         if self.on_nonfinite == "skip" or weight is not None:
@@ -286,7 +286,7 @@ class Averaging:
         is made to.
         """
         exchange = self.exchange_of(params)
-        own, owed = exchange.pack(optax.apply_updates(params, updates)), None
+        own, owed = exchange.pack(apply_updates(params, updates)), None
         if weight is not None:
             total, steps = state.loss[1:]
             since = total / jnp.maximum(steps, 1.0) / state.weight
@@ -402,7 +402,7 @@ class Averaging:
         Its weight is the mean of those since the last start.
         """
         exchange = self.exchange_of(params, self.wire.name)
-        leaves = to_leaves(optax.apply_updates(params, updates))
+        leaves = to_leaves(apply_updates(params, updates))
         if self.session.faults:
             leaves = _inject(self.session, leaves, step)
         if self.keeps_anchor:

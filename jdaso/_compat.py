@@ -142,7 +142,15 @@ ANNOTATION = "jdaso clock"
 _host_call = Primitive("jdaso_host_call")
 _host_call.multiple_results = True
 _host_call.def_abstract_eval(lambda *_, call, results: [core.ShapedArray(*r) for r in results])
-_host_call.def_impl(lambda *args, **about: jax.jit(partial(_host_call.bind, **about))(*args))
+
+
+def _call_outside_jit(*args: Any, **about: Any) -> Any:
+    """Compiles the call by itself, also where `jax.disable_jit` holds for the user's own code."""
+    with jax.disable_jit(False):
+        return jax.jit(partial(_host_call.bind, **about))(*args)
+
+
+_host_call.def_impl(_call_outside_jit)
 
 
 def _lower_host_call(ctx: Any, *args: Any, call: Callable[..., Any], results: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from ._agreement import agree_on_init
@@ -22,16 +23,19 @@ from ._blocking import (
 )
 from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES
-from ._header import loss_words, mean_weight
+from ._header import add_losses, loss_words, mean_weight, sum_of_loss
 from ._learning_rate import select_inner
 from ._local import mean_gradients_locally, mean_locally, require_axis
 from ._marks import COMPUTE, MERGE, PACK, any_of, mark
 from ._merge import Merge, merge_of
+from ._packing import apply_updates
 from ._phases import Phases
 from ._schedule import Actions, PhaseState, count_loss, decide, end_step, mean_of_untold
 from ._session import Session
 from ._types import PyTree
 from ._wire import wire_of
+
+_BELOW_ANY_SUM = np.float32(-1e30)
 
 
 def daso(
@@ -100,7 +104,8 @@ def daso(
         mean over nodes is then weighted, ``sum_p w_p x_p / sum_p w_p``, late ones by the mean of
         the weights since the last start. All nodes give one or none does. With 0 a node makes no
         step of its own and follows the others. Other arguments go to `inner`, and with a loss
-        ``mean_loss=``: the mean over nodes of what was heard since its last update (NaN: nothing).
+        ``mean_loss=``: the mean over nodes of what was heard since its last update (NaN: nothing;
+        1e30 where ``jax_debug_nans`` refuses NaN).
 
     Raises:
         ValueError: a setting is out of its range, or does not fit the others.
@@ -185,7 +190,7 @@ def daso(
         given_weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
         if weight is not None:
             # One below 0 must not be lost in a sum: the headers say on all nodes who gave it.
-            given_weight = jnp.where(given_weight >= 0, given_weight, jnp.nan)
+            given_weight = jnp.where(given_weight < 0, _BELOW_ANY_SUM, given_weight)
             weight = given_weight / state.weight  # about 1: narrow wires have a range
 
         value = mean_locally(value, local_axis)
@@ -227,10 +232,10 @@ def daso(
             updates = select(works, updates, jax.tree.map(jnp.zeros_like, updates))
             inner_state = select_inner(works, inner_state, state.inner)
         state = state._replace(inner=inner_state)
-        loss = jnp.float32(jnp.nan) if value is None else jnp.asarray(value, jnp.float32)
-        summed = jnp.where(given_weight > 0, given_weight * loss, 0.0)
-        more = jnp.stack([summed, given_weight, jnp.float32(1)])
-        state = state._replace(loss=jnp.where(act.blocking, 0.0, state.loss + more))
+        total, weights, steps = state.loss
+        total = add_losses(total, sum_of_loss(value, given_weight))
+        since = jnp.stack([total, weights + given_weight, steps + 1])
+        state = state._replace(loss=jnp.where(act.blocking, jnp.zeros_like(since), since))
         if drifts:
             updates, inner_state = jax.lax.cond(
                 together & (drift > 0),
@@ -257,7 +262,7 @@ def daso(
 
     def _meet(params: PyTree, updates: PyTree, inner_state: PyTree) -> tuple[PyTree, PyTree]:
         """The devices of the node have parted: average their parameters and inner states."""
-        target = mean_locally(optax.apply_updates(params, updates), local_axis)
+        target = mean_locally(apply_updates(params, updates), local_axis)
         moved = difference(target, params, updates)
         return moved, mean_locally(inner_state, local_axis)
 

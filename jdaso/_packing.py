@@ -22,11 +22,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from ._types import Chunks, Leaves, PyTree
 
 BLOCK = 256
 """Elements that share a scale on the int8 wire; every row is a whole number of blocks."""
+
+BARE = "(the array itself)"
+"""Path of the only leaf of a tree that is one bare array."""
 
 LEAST_MESSAGE = 64 * 2**10
 """Float32 bytes from one node to another below which a tree is not cut into more chunks."""
@@ -131,10 +135,45 @@ def is_float(dtype: object) -> bool:
 def describe(tree: PyTree) -> tuple[Leaf, ...]:
     """Path, shape and dtype of every leaf; works on tracers too."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return tuple(
-        Leaf(jax.tree_util.keystr(path), tuple(np.shape(leaf)), str(jnp.result_type(leaf)))
-        for path, leaf in flat
-    )
+    found = []
+    for path, leaf in flat:
+        where = path_of(path)
+        if not _is_array(leaf):
+            raise TypeError(
+                f"Leaf {where} is {_kind_of(leaf)}, and jdaso takes trees of arrays and numbers. "
+                "Leave it out, for example with equinox.filter(model, equinox.is_array) or "
+                "flax.nnx.state(model, flax.nnx.Param)."
+            )
+        found.append(Leaf(where, tuple(np.shape(leaf)), str(jnp.result_type(leaf))))
+    return tuple(found)
+
+
+def path_of(path: Any) -> str:
+    """The path of a leaf, for messages; that of a tree which is one bare array is not empty."""
+    return jax.tree_util.keystr(path) or BARE
+
+
+def _is_array(leaf: Any) -> bool:
+    """Whether JAX takes it for numbers; a dtype, or its name, has a dtype too and is none."""
+    if isinstance(leaf, bool | int | float | complex):
+        return True
+    if isinstance(leaf, str | bytes | type) or not (
+        hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    ):
+        return False
+    try:
+        jnp.result_type(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+def _kind_of(leaf: Any) -> str:
+    """A leaf that is no array, in a few words."""
+    text = repr(leaf)
+    kind = "an array of" if isinstance(leaf, np.ndarray | np.generic) else "of type"
+    name = leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else type(leaf).__name__
+    return f"{kind} {name} ({text if len(text) < 60 else text[:57] + '...'})"
 
 
 def chunk_bytes_of(total_bytes: int, nodes: int, most: int) -> int:
@@ -227,6 +266,23 @@ def zeros_like(tree: PyTree) -> PyTree:
         return jnp.zeros(about.reals if about.exchanged else 0, jnp.float32)
 
     return jax.tree.map(zeros, tree)
+
+
+def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
+    """Parameters plus updates, as optax adds them; where an update is None they stay.
+
+    Equinox gives None as the gradient of what is not differentiated, and optax passes it on.
+    """
+
+    def add(update: Any, old: Any) -> Any:
+        return old if update is None else optax.apply_updates(old, update)
+
+    return jax.tree.map(add, updates, params, is_leaf=is_none)
+
+
+def is_none(x: Any) -> bool:
+    """Tells `jax.tree.map` to take None for a leaf."""
+    return x is None
 
 
 def strip(tree: PyTree) -> Leaves:

@@ -13,6 +13,7 @@ import numpy as np
 
 from .._averaging import DasoState
 from .._engine._channel import Channel, Flight, Job
+from .._packing import path_of
 from .._session import Session
 from .._synchronous import SynchronousState
 from .._types import PyTree
@@ -73,7 +74,7 @@ def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
     names: set[str] = set()
     found = []
     for (path, value), (field, common) in zip(flat, fields, strict=True):
-        where = jax.tree_util.keystr(path)
+        where = path_of(path)
         simple = jax.tree_util.keystr(path, simple=True, separator=".")
         array = _data(value)
         if array.dtype.kind in "OUS":
