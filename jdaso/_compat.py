@@ -206,6 +206,11 @@ def host_call(call: Callable[..., Any], shapes: Any, *args: Any) -> Any:
     return jax.tree.unflatten(tree, _host_call.bind(*args, call=flat, results=results))
 
 
+def refuses_nan() -> bool:
+    """Whether JAX ends a program in which a number is NaN, as the user told it to."""
+    return bool(getattr(jax.config, "jax_debug_nans", False))
+
+
 def annotate(node: int, microseconds: float) -> None:
     """Leaves a time in the profile that JAX may be recording; costs little where it is not."""
     # Whole numbers: of others the profile keeps six digits.

@@ -185,7 +185,8 @@ def select_inner(condition: Any, new: PyTree, old: PyTree) -> PyTree:
     """
 
     def pick(new: Any, old: Any) -> Any:
-        stays = new is None or isinstance(new, PlateauState)
-        return new if stays else jnp.where(condition, new, old)
+        if new is None or isinstance(new, PlateauState):
+            return new
+        return jnp.where(condition, new, old)
 
     return jax.tree.map(pick, new, old, is_leaf=lambda x: x is None or isinstance(x, PlateauState))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ._compat import refuses_nan
 from ._phases import Phases
 
 # Infinity or NaN would end runs under ``jax_debug_infs`` and ``jax_debug_nans``.
@@ -122,7 +122,7 @@ def mean_of_untold(untold) -> Array:
     NaN where nothing was heard since; where JAX refuses NaN (``jax_debug_nans``) `NO_MEAN_LOSS`.
     """
     total, weight = untold
-    nothing = NO_MEAN_LOSS if jax.config.jax_debug_nans else jnp.nan
+    nothing = NO_MEAN_LOSS if refuses_nan() else jnp.nan
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), nothing)
 
 
