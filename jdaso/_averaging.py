@@ -27,6 +27,7 @@ from ._blocking import (
 from ._common import Common
 from ._engine._channel import Channel
 from ._exchange import Exchange, Received
+from ._explicit import placed_like, replicated
 from ._header import (
     LEFT_OUT,
     first_bad_leaf,
@@ -475,8 +476,8 @@ class Averaging:
 def _inject(session: Session, leaves: Leaves, step: jax.Array) -> Leaves:
     """Puts the simulated faults of this step into the first number."""
     node, (first, *others) = jax.lax.axis_index(session.node_axis), leaves
-    flat = first.reshape(-1)
+    flat = replicated(first).reshape(-1)
     for (at_node, at_step), fault in session.faults.items():
         hit = (node == at_node) & (step == at_step)
         flat = flat.at[0].set(jnp.where(hit, jnp.float32(fault), flat[0]))
-    return (flat.reshape(first.shape), *others)
+    return (placed_like(flat.reshape(first.shape), first), *others)

@@ -23,6 +23,7 @@ from ._blocking import (
 )
 from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES
+from ._explicit import alike
 from ._header import add_losses, loss_words, mean_weight, sum_of_loss
 from ._learning_rate import select_inner
 from ._local import mean_gradients_locally, mean_locally, require_axis
@@ -285,7 +286,7 @@ def daso(
         step += mark(session, local_axis, COMPUTE, step, step)
         updates, state = jax.lax.cond(
             act.merge,
-            lambda: between.merge(params, updates, state, step, weight),
+            lambda: alike(between.merge(params, updates, state, step, weight), (updates, state)),
             lambda: (updates, state),
         )
         step += jax.lax.cond(
@@ -295,7 +296,10 @@ def daso(
         )
         updates, state, differed = jax.lax.cond(
             act.mean,
-            lambda: between.mean(apart, params, updates, state, step, value, weight),
+            lambda: alike(
+                between.mean(apart, params, updates, state, step, value, weight),
+                (updates, state, drifted),
+            ),
             lambda: (updates, state, drifted),
         )
         if on_drift == "repair":
@@ -307,7 +311,9 @@ def daso(
             )
             state = state._replace(inner=inner_state)
         state = jax.lax.cond(
-            act.start, lambda: between.start(params, updates, state, step, weight), lambda: state
+            act.start,
+            lambda: alike(between.start(params, updates, state, step, weight), state),
+            lambda: state,
         )
         return updates, state
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._explicit import replicated
 from ._packing import Layout
 from ._types import Chunks, Leaves
 
@@ -131,7 +132,7 @@ def checksums(leaves: Leaves) -> jax.Array:
 
 
 def _mixed(leaves: Leaves) -> jax.Array:
-    bits = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+    bits = jnp.concatenate([replicated(leaf).reshape(-1) for leaf in leaves])
     bits = jax.lax.bitcast_convert_type(bits, jnp.uint32)
     # Mixed, not only multiplied: else +1 here and -1 there would cancel in the sum.
     mixed = bits ^ (jax.lax.iota(jnp.uint32, bits.size) * np.uint32(2654435761))

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ._explicit import placed_like, replicated
 from ._types import Chunks, Leaves, PyTree
 
 BLOCK = 256
@@ -206,7 +207,11 @@ def to_leaves(tree: PyTree) -> Leaves:
 def from_leaves(tree: PyTree, leaves: Leaves) -> PyTree:
     """`tree` with its exchanged leaves replaced, each in its own dtype."""
     new = iter(leaves)
-    return jax.tree.map(lambda old: _from_reals(next(new), old) if travels(old) else old, tree)
+
+    def replace(old: Any) -> Any:
+        return placed_like(_from_reals(next(new), old), old) if travels(old) else old
+
+    return jax.tree.map(replace, tree)
 
 
 def to_halves(tree: PyTree) -> Leaves:
@@ -232,7 +237,7 @@ def from_halves(tree: PyTree, halves: Leaves) -> PyTree:
         if is_float(jnp.result_type(old)) or np.size(old) == 0:
             return old
         low, high = jnp.moveaxis(next(new).astype(jnp.uint32), -1, 0)
-        return _from_words(low | (high << np.uint32(16)), old)
+        return placed_like(_from_words(low | (high << np.uint32(16)), old), old)
 
     return jax.tree.map(restore, tree)
 
@@ -263,7 +268,9 @@ def zeros_like(tree: PyTree) -> PyTree:
 
     def zeros(leaf: Any) -> jax.Array:
         (about,) = describe(leaf)
-        return jnp.zeros(about.reals if about.exchanged else 0, jnp.float32)
+        if not about.exchanged:
+            return jnp.zeros(0, jnp.float32)
+        return placed_like(jnp.zeros(about.reals, jnp.float32), leaf)
 
     return jax.tree.map(zeros, tree)
 
@@ -302,7 +309,7 @@ def pack(layout: Layout, leaves: Leaves) -> Chunks:
 
 def cut(layout: Layout, vectors: Leaves) -> Chunks:
     """Chunks of the vector that these arrays make, one after another."""
-    chunks, flat = [], [vector.reshape(-1) for vector in vectors]
+    chunks, flat = [], [replicated(vector).reshape(-1) for vector in vectors]
     begin = 0
     for width in layout.widths:
         end = begin + width * layout.nodes

@@ -27,6 +27,7 @@ from ._blocking import (
 )
 from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES, Exchange
+from ._explicit import alike
 from ._header import loss_words, mean_weight, none_weighs
 from ._learning_rate import select_inner
 from ._local import mean_gradients_locally, mean_locally
@@ -176,7 +177,7 @@ def synchronous(
                 lost = jax.tree.map(jnp.subtract, sent, rounded(exchange.wire, sent))
                 lost = received.owed(jax.tree.map(jnp.add, lost, received.residual))
                 lost = dress(updates, unpack(exchange.layout, lost))
-                error = jax.tree.map(_replaced, lost, error, is_leaf=is_none)
+                error = alike(jax.tree.map(_replaced, lost, error, is_leaf=is_none), error)
             value = mean_value(value, received.heads)
             losses = sum_of_losses(*loss_words(received.heads))
         if value is not None:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._explicit import replicated
 from ._header import HEADER
 from ._packing import BLOCK
 
@@ -75,6 +76,7 @@ class Wire:
 
         The numbers as the leaf is shaped; on int8 as bytes, filled up to whole blocks.
         """
+        leaf = replicated(leaf)
         if self.name != "int8":
             return (self.encode(leaf),)
         flat = leaf.reshape(-1)

@@ -176,7 +176,7 @@ def keep_flights(state: PyTree, session: Session) -> list[Kept]:
     for owner, ticket in _tickets(state):
         for channel in _channels(session, owner):
             known = [x for x in found if x.channel is channel and x.ticket == ticket]
-            job = None if known else channel.kept(ticket)
+            job = None if known else channel.kept(ticket, owner)
             if job is not None:
                 found.append(Kept(owner, ticket, channel, job))
                 break
