@@ -27,6 +27,7 @@ from ._blocking import (
 from ._common import Common
 from ._engine._channel import Channel
 from ._exchange import Exchange, Received
+from ._explicit import placed_like, replicated
 from ._header import (
     LEFT_OUT,
     first_bad_leaf,
@@ -37,7 +38,7 @@ from ._header import (
     time_words,
 )
 from ._merge import Merge
-from ._packing import dress, from_leaves, pack, strip, to_leaves, zeros_like
+from ._packing import apply_updates, dress, from_leaves, pack, strip, to_leaves, zeros_like
 from ._phases import Phases
 from ._schedule import (
     PhaseState,
@@ -186,7 +187,7 @@ class Averaging:
         """
         exchange, common = self.exchange_of(params, self.wire.name), self.common_of_late(state)
         received = exchange.wait(state.ticket, state.flight, state.phase.exchanges, common)
-        leaves = to_leaves(optax.apply_updates(params, updates))
+        leaves = to_leaves(apply_updates(params, updates))
         leaves, new = self._apply(received, leaves, params, state, step - state.started)
         merged = difference(from_leaves(params, leaves), params, updates)
         if self.on_nonfinite == "skip" or weight is not None:
@@ -286,7 +287,7 @@ class Averaging:
         is made to.
         """
         exchange = self.exchange_of(params)
-        own, owed = exchange.pack(optax.apply_updates(params, updates)), None
+        own, owed = exchange.pack(apply_updates(params, updates)), None
         if weight is not None:
             total, steps = state.loss[1:]
             since = total / jnp.maximum(steps, 1.0) / state.weight
@@ -402,7 +403,7 @@ class Averaging:
         Its weight is the mean of those since the last start.
         """
         exchange = self.exchange_of(params, self.wire.name)
-        leaves = to_leaves(optax.apply_updates(params, updates))
+        leaves = to_leaves(apply_updates(params, updates))
         if self.session.faults:
             leaves = _inject(self.session, leaves, step)
         if self.keeps_anchor:
@@ -475,8 +476,8 @@ class Averaging:
 def _inject(session: Session, leaves: Leaves, step: jax.Array) -> Leaves:
     """Puts the simulated faults of this step into the first number."""
     node, (first, *others) = jax.lax.axis_index(session.node_axis), leaves
-    flat = first.reshape(-1)
+    flat = replicated(first).reshape(-1)
     for (at_node, at_step), fault in session.faults.items():
         hit = (node == at_node) & (step == at_step)
         flat = flat.at[0].set(jnp.where(hit, jnp.float32(fault), flat[0]))
-    return (flat.reshape(first.shape), *others)
+    return (placed_like(flat.reshape(first.shape), first), *others)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from ._common import Common
 from ._compat import host_call
@@ -23,14 +22,17 @@ from ._header import (
     first_bad_leaf,
     header,
     loss_words,
+    sum_of_loss,
     weight_of_all,
 )
 from ._local import mean_locally
 from ._packing import (
+    apply_updates,
     cut,
     dress,
     from_halves,
     from_leaves,
+    is_none,
     to_halves,
     to_leaves,
     to_numbers,
@@ -71,9 +73,8 @@ def blocking_header(
 ) -> jax.Array:
     """Header of a mean that the step waits for, of what has this weight."""
     weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
-    loss = jnp.float32(jnp.nan) if value is None else jnp.asarray(value, jnp.float32)
     return header(
-        loss_sum=jnp.where(weight > 0, weight * loss, 0.0),
+        loss_sum=sum_of_loss(value, weight),
         loss_weight=weight,
         weight=weight,
         step=step,
@@ -149,8 +150,14 @@ def take_majority(
         new_inner: see above.
     """
     there, inner = exchange.of_majority(common, (params, inner))
-    alike = lambda x, new: x if x.dtype == new.dtype else x.astype(new.dtype)  # noqa: E731
-    return difference(there, params, updates), jax.tree.map(alike, inner, new_inner)
+
+    def alike(new: Any, x: Any) -> Any:
+        if new is None:
+            return None
+        return x if x.dtype == new.dtype else x.astype(new.dtype)
+
+    inner = jax.tree.map(alike, new_inner, inner, is_leaf=is_none)
+    return difference(there, params, updates), inner
 
 
 def mean_value(value: Any, heads: jax.Array) -> Any:
@@ -321,7 +328,7 @@ def land_alike(
     # Whole numbers so small that float32 sums of them are exact.
     bits = 24 - exchange.layout.nodes.bit_length()
     moved = difference(exchange.unpack(params, target), params, updates)
-    landed = exchange.pack(optax.apply_updates(params, moved))
+    landed = exchange.pack(apply_updates(params, moved))
     prints = tuple(fingerprints(chunk, bits).astype(jnp.float32) for chunk in landed)
 
     def total(chunks: Chunks, step: jax.Array) -> Received:
@@ -343,15 +350,15 @@ def land_alike(
 
 
 def difference(target: PyTree, params: PyTree, updates: PyTree) -> PyTree:
-    """Updates that lead from `params` to `target`; leaves that do not travel keep theirs."""
+    """Updates that lead from `params` to `target`; leaves that do not travel keep theirs.
+
+    None stays None: whoever adds the updates does not add it.
+    """
 
     def step(old: Any, start: Any, end: Any) -> Any:
+        if old is None or not travels(start):
+            return old
         wide = jnp.promote_types(jnp.result_type(start), jnp.float32)
         return (end.astype(wide) - jnp.asarray(start, wide)).astype(jnp.result_type(old))
 
-    return jax.tree.map(
-        lambda old, start, end: step(old, start, end) if travels(start) else old,
-        updates,
-        params,
-        target,
-    )
+    return jax.tree.map(step, updates, params, target, is_leaf=is_none)

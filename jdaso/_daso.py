@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from ._agreement import agree_on_init
@@ -22,7 +23,8 @@ from ._blocking import (
 )
 from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES
-from ._header import loss_words, mean_weight
+from ._explicit import alike
+from ._header import add_losses, loss_words, mean_weight, sum_of_loss
 from ._inner import refuse_line_search, update_with
 from ._learning_rate import select_inner
 from ._local import (
@@ -34,11 +36,14 @@ from ._local import (
 )
 from ._marks import COMPUTE, MERGE, PACK, any_of, mark
 from ._merge import Merge, merge_of
+from ._packing import apply_updates
 from ._phases import Phases
 from ._schedule import Actions, PhaseState, count_loss, decide, end_step, mean_of_untold
 from ._session import Session
 from ._types import LocalAxis, PyTree
 from ._wire import wire_of
+
+_BELOW_ANY_SUM = np.float32(-1e30)
 
 
 def daso(
@@ -109,8 +114,9 @@ def daso(
         mean over nodes is then weighted, ``sum_p w_p x_p / sum_p w_p``, late ones by the mean of
         the weights since the last start. All nodes give one or none does. With 0 a node makes no
         step of its own and follows the others. Other arguments go to `inner`, and with a loss
-        ``mean_loss=``: the mean over nodes of what was heard since its last update (NaN: nothing).
-        An `inner` that refuses ``value=`` or ``mean_loss=`` is not given it.
+        ``mean_loss=``: the mean over nodes of what was heard since its last update (NaN: nothing;
+        1e30 where ``jax_debug_nans`` refuses NaN). An `inner` that refuses ``value=`` or
+        ``mean_loss=`` is not given it.
 
     Raises:
         ValueError: a setting is out of its range, or does not fit the others; or, with several
@@ -203,7 +209,7 @@ def daso(
         given_weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
         if weight is not None:
             # One below 0 must not be lost in a sum: the headers say on all nodes who gave it.
-            given_weight = jnp.where(given_weight >= 0, given_weight, jnp.nan)
+            given_weight = jnp.where(given_weight < 0, _BELOW_ANY_SUM, given_weight)
             weight = given_weight / state.weight  # about 1: narrow wires have a range
 
         value = mean_locally(value, local_axis)
@@ -245,10 +251,10 @@ def daso(
             updates = select(works, updates, jax.tree.map(jnp.zeros_like, updates))
             inner_state = select_inner(works, inner_state, state.inner)
         state = state._replace(inner=inner_state)
-        loss = jnp.float32(jnp.nan) if value is None else jnp.asarray(value, jnp.float32)
-        summed = jnp.where(given_weight > 0, given_weight * loss, 0.0)
-        more = jnp.stack([summed, given_weight, jnp.float32(1)])
-        state = state._replace(loss=jnp.where(act.blocking, 0.0, state.loss + more))
+        total, weights, steps = state.loss
+        total = add_losses(total, sum_of_loss(value, given_weight))
+        since = jnp.stack([total, weights + given_weight, steps + 1])
+        state = state._replace(loss=jnp.where(act.blocking, jnp.zeros_like(since), since))
         if drifts:
             updates, inner_state = jax.lax.cond(
                 together & (drift > 0),
@@ -275,7 +281,7 @@ def daso(
 
     def _meet(params: PyTree, updates: PyTree, inner_state: PyTree) -> tuple[PyTree, PyTree]:
         """The devices of the node have parted: average their parameters and inner states."""
-        target = mean_locally(optax.apply_updates(params, updates), local_axis)
+        target = mean_locally(apply_updates(params, updates), local_axis)
         moved = difference(target, params, updates)
         return moved, mean_locally(inner_state, local_axis)
 
@@ -298,7 +304,7 @@ def daso(
         step += mark(session, COMPUTE, step, step)
         updates, state = jax.lax.cond(
             act.merge,
-            lambda: between.merge(params, updates, state, step, weight),
+            lambda: alike(between.merge(params, updates, state, step, weight), (updates, state)),
             lambda: (updates, state),
         )
         step += jax.lax.cond(
@@ -308,7 +314,10 @@ def daso(
         )
         updates, state, differed = jax.lax.cond(
             act.mean,
-            lambda: between.mean(apart, params, updates, state, step, value, weight),
+            lambda: alike(
+                between.mean(apart, params, updates, state, step, value, weight),
+                (updates, state, drifted),
+            ),
             lambda: (updates, state, drifted),
         )
         if on_drift == "repair":
@@ -320,7 +329,9 @@ def daso(
             )
             state = state._replace(inner=inner_state)
         state = jax.lax.cond(
-            act.start, lambda: between.start(params, updates, state, step, weight), lambda: state
+            act.start,
+            lambda: alike(between.start(params, updates, state, step, weight), state),
+            lambda: state,
         )
         return updates, state
 

@@ -21,6 +21,7 @@ from jax.experimental import io_callback
 from ._common import Common, apart
 from ._compat import host_call
 from ._engine._channel import Channel
+from ._explicit import replicated
 from ._header import (
     BAD_LEAF,
     FAILED,
@@ -309,7 +310,7 @@ class Exchange:
         if self.session.simulated:
             lost = unpack(layout, received.residual)
             return tuple(x + factor * y for x, y in zip(leaves, lost, strict=True))
-        flat, shapes = [x.reshape(-1) for x in leaves], [x.shape for x in leaves]
+        flat, shapes = [replicated(x).reshape(-1) for x in leaves], [x.shape for x in leaves]
         *rows, node = received.residual
         low = 0
         for row in rows:
@@ -340,7 +341,8 @@ class Exchange:
         channel, nodes = self.channel, self.layout.nodes
         refused = np.zeros((self.layout.nodes, HEADER), np.int32)
         refused[:, STATUS] = FAILED
-        wait = guarded(lambda t, d: channel.wait(int(t), int(d)), self.session, refused)
+        ask = lambda t, d: channel.wait(int(t), int(d), owner=self.owner)  # noqa: E731
+        wait = guarded(ask, self.session, refused)
         shape = ShapeDtype((nodes, HEADER), jnp.int32)
         call = partial(self._call, wait, shape, ticket, self._device)
         heads = self._from_one(turn, call, shape)
@@ -462,7 +464,7 @@ class Exchange:
 
         Not between virtual nodes.
         """
-        leaves, paths = to_numbers(tree), common.paths
+        leaves, paths = tuple(map(replicated, to_numbers(tree))), common.paths
 
         def take(prints: Any, *leaves: Any) -> Any:
             return self.session.comparison.of_majority(np.asarray(prints), paths, leaves)

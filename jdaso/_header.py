@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._explicit import replicated
 from ._packing import Layout
 from ._types import Chunks, Leaves
 
@@ -17,13 +18,18 @@ HEADER = 9
 
 LOSS_SUM, LOSS_WEIGHT, WEIGHT, BAD_LEAF, STEP, CHECKSUM = range(6)
 EXCHANGE_SECONDS, STEP_SECONDS, STATUS = range(6, HEADER)
-"""Words of a header. Sums of this node's weighted losses (NaN: unknown) and of their weights since
-its last start; the weight of what it sends, which is multiplied by it; 1 + the first leaf that is
-not finite (0: none); completed updates; checksum of what is to be the same on all nodes (`Common`),
-else 0; measured seconds of the last exchange and of a step; one of the following."""
+"""Words of a header. Sums of this node's weighted losses (`UNKNOWN`: one of them is not known) and
+of their weights since its last start; the weight of what it sends, which is multiplied by it; 1 +
+the first leaf that is not finite (0: none); completed updates; checksum of what is to be the same
+on all nodes (`Common`), else 0; measured seconds of the last exchange and of a step; one of the
+following."""
 
 WELL, FAILED, GONE = range(3)
 """What the status says: nothing; the host met an error; the node has died."""
+
+UNKNOWN = np.float32(-3e38)
+"""In place of a sum of losses. Finite: ``jax_debug_nans`` and ``jax_debug_infs`` end a run in which
+any number is not, NaN that only stands for "nothing" included."""
 
 LEFT_OUT = np.int32(np.iinfo(np.int32).max)
 """In place of a checksum: this node's numbers are not finite, and count no more."""
@@ -34,7 +40,7 @@ _ROW = 1024
 def header(
     *,
     step: Any,
-    loss_sum: Any = np.nan,
+    loss_sum: Any = UNKNOWN,
     loss_weight: Any = 0.0,
     weight: Any = 1.0,
     bad_leaf: Any = 0,
@@ -48,6 +54,30 @@ def header(
     for place, word in ((BAD_LEAF, bad_leaf), (STEP, step), (CHECKSUM, checksum)):
         row[place] = jnp.asarray(word, jnp.int32)
     return jnp.stack(row)
+
+
+def sum_of_loss(value: Any, weight: Any) -> jax.Array:
+    """A node's loss times its weight, float32; `UNKNOWN` where it is None or not finite."""
+    weighs = jnp.asarray(weight) > 0
+    if value is None:
+        return jnp.where(weighs, UNKNOWN, jnp.float32(0))
+    loss = jnp.asarray(value, jnp.float32)
+    known = jnp.isfinite(loss)
+    total = jnp.where(known, weight * jnp.where(known, loss, jnp.float32(0)), UNKNOWN)
+    return jnp.where(weighs, total, jnp.float32(0))
+
+
+def add_losses(total: Any, loss: Any) -> jax.Array:
+    """Sum of two losses, float32; `UNKNOWN` where one of them is, or is not finite."""
+    pair = [jnp.asarray(x, jnp.float32) for x in (total, loss)]
+    known = [is_known(x) for x in pair]
+    least = [jnp.where(*both, jnp.float32(0)) for both in zip(known, pair, strict=True)]
+    return jnp.where(known[0] & known[1], least[0] + least[1], UNKNOWN)
+
+
+def is_known(loss: Any) -> jax.Array:
+    """Which losses, or sums of them, are finite and not `UNKNOWN`."""
+    return jnp.isfinite(loss) & (loss > UNKNOWN / 2)
 
 
 def first_bad_leaf(layout: Layout, chunks: Chunks) -> jax.Array:
@@ -102,7 +132,7 @@ def checksums(leaves: Leaves) -> jax.Array:
 
 
 def _mixed(leaves: Leaves) -> jax.Array:
-    bits = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+    bits = jnp.concatenate([replicated(leaf).reshape(-1) for leaf in leaves])
     bits = jax.lax.bitcast_convert_type(bits, jnp.uint32)
     # Mixed, not only multiplied: else +1 here and -1 there would cancel in the sum.
     mixed = bits ^ (jax.lax.iota(jnp.uint32, bits.size) * np.uint32(2654435761))
@@ -113,9 +143,9 @@ def _mixed(leaves: Leaves) -> jax.Array:
 
 def loss_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Sums of the nodes' losses and their weights, ``[nodes]`` each; 0 of nodes left out."""
-    words = _floats(heads)
-    finite = (heads[:, BAD_LEAF] == 0) & jnp.isfinite(words[:, LOSS_SUM])
-    sums, weights = (jnp.where(finite, words[:, k], 0.0) for k in (LOSS_SUM, LOSS_WEIGHT))
+    sums, weights = _floats(heads, LOSS_SUM), _floats(heads, LOSS_WEIGHT)
+    known = (heads[:, BAD_LEAF] == 0) & is_known(sums)
+    sums, weights = (jnp.where(known, words, jnp.float32(0)) for words in (sums, weights))
     return sums, weights
 
 
@@ -132,14 +162,13 @@ def none_weighs(heads: jax.Array) -> jax.Array:
 
 def weights_are_wrong(heads: jax.Array) -> jax.Array:
     """Whether a node has given a weight that is none."""
-    weights = _floats(heads)[:, WEIGHT]
+    weights = _floats(heads, WEIGHT)
     return jnp.any(~(jnp.isfinite(weights) & (weights >= 0)))
 
 
 def time_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Measured seconds of an exchange and of a step, ``[nodes]`` each."""
-    words = _floats(heads)
-    return words[:, EXCHANGE_SECONDS], words[:, STEP_SECONDS]
+    return _floats(heads, EXCHANGE_SECONDS), _floats(heads, STEP_SECONDS)
 
 
 def mean_weight(heads: jax.Array) -> jax.Array:
@@ -166,7 +195,8 @@ def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
     weights = np.ascontiguousarray(heads[:, WEIGHT]).view(np.float32)
     wrong = [(node, w) for node, w in enumerate(weights) if not (np.isfinite(w) and w >= 0)]
     if wrong:
-        where = ", ".join(f"node {node} gave {weight:g}" for node, weight in wrong)
+        said = lambda w: "a number below 0" if w < 0 else f"{w:g}"  # noqa: E731
+        where = ", ".join(f"node {node} gave {said(weight)}" for node, weight in wrong)
         return (
             f"A weight must be finite and at least 0: {where} (in units of the nodes' mean). Give "
             "tx.update(..., weight=) the number of samples, or 0 where there are none."
@@ -203,8 +233,9 @@ def counted(heads: jax.Array) -> jax.Array:
 
 
 def _weights(heads: jax.Array) -> jax.Array:
-    return jnp.where(counted(heads), _floats(heads)[:, WEIGHT], 0.0)
+    return jnp.where(counted(heads), _floats(heads, WEIGHT), 0.0)
 
 
-def _floats(words: jax.Array) -> jax.Array:
-    return jax.lax.bitcast_convert_type(words, jnp.float32)
+def _floats(heads: jax.Array, word: int) -> jax.Array:
+    """One word of all nodes; the integers among the others could be NaN as floats."""
+    return jax.lax.bitcast_convert_type(heads[:, word], jnp.float32)

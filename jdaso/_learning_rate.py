@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from optax.contrib import ReduceLROnPlateauState
 from optax.contrib import reduce_on_plateau as on_each_value
 
+from ._schedule import NO_MEAN_LOSS
 from ._types import PyTree
 
 WORST_LOSS = 1e30
@@ -115,7 +116,7 @@ def reduce_on_plateau(
 
     Returns:
         A transformation whose ``update`` needs ``mean_loss=``, which `daso` and `synchronous` give
-        to what is inside them: a scalar, NaN where nothing new was heard.
+        to what is inside them: a scalar, NaN (or 1e30) where nothing new was heard.
 
     Raises:
         ValueError: an argument is out of its range; ``update`` was given no loss, or is outside.
@@ -142,7 +143,8 @@ def reduce_on_plateau(
     rule = on_each_value(factor, patience, rtol, atol, cooldown, min_scale=min_scale)
 
     def init(params: PyTree) -> PlateauState:
-        plateau: Any = rule.init(jnp.float32(0))
+        with jax.debug_nans(False), jax.debug_infs(False):  # it holds infinity, for a moment
+            plateau: Any = rule.init(jnp.float32(0))
         plateau = plateau._replace(best_value=jnp.float32(WORST_LOSS))
         zero = jnp.zeros((), jnp.int32)
         return PlateauState(zero, jnp.float32(0), zero, plateau)
@@ -161,7 +163,7 @@ def reduce_on_plateau(
                 "jdaso.synchronous(...), and call tx.update(grads, state, params, value=loss)."
             )
         mean_loss = jnp.asarray(mean_loss, jnp.float32)
-        heard = jnp.isfinite(mean_loss)
+        heard = jnp.isfinite(mean_loss) & (mean_loss < NO_MEAN_LOSS)
         step = state.step + 1
         losses = state.losses + heard.astype(jnp.int32)
         loss_sum = state.loss_sum + jnp.where(heard, mean_loss, 0.0)
@@ -183,6 +185,8 @@ def select_inner(condition: Any, new: PyTree, old: PyTree) -> PyTree:
     """
 
     def pick(new: Any, old: Any) -> Any:
-        return new if isinstance(new, PlateauState) else jnp.where(condition, new, old)
+        if new is None or isinstance(new, PlateauState):
+            return new
+        return jnp.where(condition, new, old)
 
-    return jax.tree.map(pick, new, old, is_leaf=lambda x: isinstance(x, PlateauState))
+    return jax.tree.map(pick, new, old, is_leaf=lambda x: x is None or isinstance(x, PlateauState))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._compat import host_call
+from ._explicit import replicated
 from ._local import device_number
 from ._session import Session
 from ._types import PyTree, ShapeDtype
@@ -43,7 +44,8 @@ def any_of(tree: PyTree) -> jax.Array:
     for leaf in jax.tree.leaves(tree):
         dtype = getattr(leaf, "dtype", type(leaf))
         if jnp.issubdtype(dtype, jnp.floating) and jnp.size(leaf):
-            return jnp.ravel(leaf)[0]
+            leaf = jnp.asarray(leaf)
+            return jnp.max(leaf) if replicated(leaf) is not leaf else jnp.ravel(leaf)[0]
     return jnp.int32(0)
 
 

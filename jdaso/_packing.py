@@ -22,11 +22,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
+from ._explicit import placed_like, replicated
 from ._types import Chunks, Leaves, PyTree
 
 BLOCK = 256
 """Elements that share a scale on the int8 wire; every row is a whole number of blocks."""
+
+BARE = "(the array itself)"
+"""Path of the only leaf of a tree that is one bare array."""
 
 LEAST_MESSAGE = 64 * 2**10
 """Float32 bytes from one node to another below which a tree is not cut into more chunks."""
@@ -131,10 +136,45 @@ def is_float(dtype: object) -> bool:
 def describe(tree: PyTree) -> tuple[Leaf, ...]:
     """Path, shape and dtype of every leaf; works on tracers too."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return tuple(
-        Leaf(jax.tree_util.keystr(path), tuple(np.shape(leaf)), str(jnp.result_type(leaf)))
-        for path, leaf in flat
-    )
+    found = []
+    for path, leaf in flat:
+        where = path_of(path)
+        if not _is_array(leaf):
+            raise TypeError(
+                f"Leaf {where} is {_kind_of(leaf)}, and jdaso takes trees of arrays and numbers. "
+                "Leave it out, for example with equinox.filter(model, equinox.is_array) or "
+                "flax.nnx.state(model, flax.nnx.Param)."
+            )
+        found.append(Leaf(where, tuple(np.shape(leaf)), str(jnp.result_type(leaf))))
+    return tuple(found)
+
+
+def path_of(path: Any) -> str:
+    """The path of a leaf, for messages; that of a tree which is one bare array is not empty."""
+    return jax.tree_util.keystr(path) or BARE
+
+
+def _is_array(leaf: Any) -> bool:
+    """Whether JAX takes it for numbers; a dtype, or its name, has a dtype too and is none."""
+    if isinstance(leaf, bool | int | float | complex):
+        return True
+    if isinstance(leaf, str | bytes | type) or not (
+        hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    ):
+        return False
+    try:
+        jnp.result_type(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+def _kind_of(leaf: Any) -> str:
+    """A leaf that is no array, in a few words."""
+    text = repr(leaf)
+    kind = "an array of" if isinstance(leaf, np.ndarray | np.generic) else "of type"
+    name = leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else type(leaf).__name__
+    return f"{kind} {name} ({text if len(text) < 60 else text[:57] + '...'})"
 
 
 def chunk_bytes_of(total_bytes: int, nodes: int, most: int) -> int:
@@ -167,7 +207,11 @@ def to_leaves(tree: PyTree) -> Leaves:
 def from_leaves(tree: PyTree, leaves: Leaves) -> PyTree:
     """`tree` with its exchanged leaves replaced, each in its own dtype."""
     new = iter(leaves)
-    return jax.tree.map(lambda old: _from_reals(next(new), old) if travels(old) else old, tree)
+
+    def replace(old: Any) -> Any:
+        return placed_like(_from_reals(next(new), old), old) if travels(old) else old
+
+    return jax.tree.map(replace, tree)
 
 
 def to_halves(tree: PyTree) -> Leaves:
@@ -193,7 +237,7 @@ def from_halves(tree: PyTree, halves: Leaves) -> PyTree:
         if is_float(jnp.result_type(old)) or np.size(old) == 0:
             return old
         low, high = jnp.moveaxis(next(new).astype(jnp.uint32), -1, 0)
-        return _from_words(low | (high << np.uint32(16)), old)
+        return placed_like(_from_words(low | (high << np.uint32(16)), old), old)
 
     return jax.tree.map(restore, tree)
 
@@ -224,9 +268,28 @@ def zeros_like(tree: PyTree) -> PyTree:
 
     def zeros(leaf: Any) -> jax.Array:
         (about,) = describe(leaf)
-        return jnp.zeros(about.reals if about.exchanged else 0, jnp.float32)
+        if not about.exchanged:
+            return jnp.zeros(0, jnp.float32)
+        return placed_like(jnp.zeros(about.reals, jnp.float32), leaf)
 
     return jax.tree.map(zeros, tree)
+
+
+def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
+    """Parameters plus updates, as optax adds them; where an update is None they stay.
+
+    Equinox gives None as the gradient of what is not differentiated, and optax passes it on.
+    """
+
+    def add(update: Any, old: Any) -> Any:
+        return old if update is None else optax.apply_updates(old, update)
+
+    return jax.tree.map(add, updates, params, is_leaf=is_none)
+
+
+def is_none(x: Any) -> bool:
+    """Tells `jax.tree.map` to take None for a leaf."""
+    return x is None
 
 
 def strip(tree: PyTree) -> Leaves:
@@ -246,7 +309,7 @@ def pack(layout: Layout, leaves: Leaves) -> Chunks:
 
 def cut(layout: Layout, vectors: Leaves) -> Chunks:
     """Chunks of the vector that these arrays make, one after another."""
-    chunks, flat = [], [vector.reshape(-1) for vector in vectors]
+    chunks, flat = [], [replicated(vector).reshape(-1) for vector in vectors]
     begin = 0
     for width in layout.widths:
         end = begin + width * layout.nodes

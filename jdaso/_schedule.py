@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ._compat import refuses_nan
 from ._phases import Phases
+
+# Infinity or NaN would end runs under ``jax_debug_infs`` and ``jax_debug_nans``.
+NO_LOSS = np.finfo(np.float32).max
+"""The best loss before there is one."""
+
+NO_MEAN_LOSS = 1e30
+"""A mean loss where nothing was heard."""
 
 
 class PhaseState(NamedTuple):
@@ -18,7 +27,7 @@ class PhaseState(NamedTuple):
     delay: Int[Array, ""]  # S in force
     local_every: Int[Array, ""]  # l in force
     exchanges: Int[Array, ""]  # exchanges started so far
-    best_loss: Float[Array, ""]  # best mean of a window; inf before the first
+    best_loss: Float[Array, ""]  # best mean of a window; `NO_LOSS` before the first
     bad_windows: Int[Array, ""]  # windows in a row without improvement
     loss_sum: Float[Array, ""]  # of this window, weighted, over nodes; as the exchanges brought it
     loss_weight: Float[Array, ""]  # of the losses in that sum
@@ -46,7 +55,7 @@ def init_phases(phases: Phases) -> PhaseState:
         delay=whole(delay),
         local_every=whole(local_every),
         exchanges=whole(0),
-        best_loss=real(jnp.inf),
+        best_loss=real(NO_LOSS),
         bad_windows=whole(0),
         loss_sum=real(0),
         loss_weight=real(0),
@@ -108,9 +117,13 @@ def sum_of_losses(sums, weights) -> Array:
 
 
 def mean_of_untold(untold) -> Array:
-    """The mean loss that an inner optimizer is told; NaN where nothing was heard since."""
+    """The mean loss that an inner optimizer is given.
+
+    NaN where nothing was heard since; where JAX refuses NaN (``jax_debug_nans``) `NO_MEAN_LOSS`.
+    """
     total, weight = untold
-    return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), jnp.nan)
+    nothing = NO_MEAN_LOSS if refuses_nan() else jnp.nan
+    return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), nothing)
 
 
 def steps_taken(table: int | Mapping[int, int], started) -> Array:
@@ -142,8 +155,9 @@ def end_step(phases: Phases, state: PhaseState, step) -> PhaseState:
         return state
     mean = state.loss_sum / jnp.where(state.loss_weight > 0, state.loss_weight, 1.0)
     look = ((step + 1) % rule.window_steps == 0) & (state.loss_weight > 0)
-    best = state.best_loss
-    better = look & (jnp.isinf(best) | (mean < best - rule.threshold * jnp.abs(best)))
+    first = state.best_loss >= NO_LOSS
+    best = jnp.where(first, jnp.float32(0), state.best_loss)
+    better = look & (first | (mean < best - rule.threshold * jnp.abs(best)))
     cycling = (step >= phases.warmup_steps) & (step < phases.total_steps - phases.cooldown_steps)
     bad = jnp.where(look & cycling, jnp.where(better, 0, state.bad_windows + 1), state.bad_windows)
     plateau = look & cycling & (bad >= rule.patience)
@@ -160,7 +174,7 @@ def end_step(phases: Phases, state: PhaseState, step) -> PhaseState:
         sync_every=jnp.where(plateau, every, state.sync_every),
         delay=jnp.where(plateau, jnp.minimum(delay, every), state.delay),
         local_every=jnp.where(plateau, local, state.local_every),
-        best_loss=jnp.where(better, mean, best),
+        best_loss=jnp.where(better, mean, state.best_loss),
         bad_windows=jnp.where(plateau, 0, bad),
         loss_sum=jnp.where(look, 0.0, state.loss_sum),
         loss_weight=jnp.where(look, 0.0, state.loss_weight),

@@ -27,12 +27,13 @@ from ._blocking import (
 )
 from ._common import check_on_drift
 from ._exchange import CHUNK_BYTES, Exchange
+from ._explicit import alike
 from ._header import loss_words, mean_weight, none_weighs
 from ._inner import refuse_line_search, update_with
 from ._learning_rate import select_inner
 from ._local import check_gradients, mean_gradients_locally, mean_locally, refuse_other_axes
 from ._marks import COMPUTE, any_of, mark
-from ._packing import dress, pack, strip, unpack, zeros_like
+from ._packing import apply_updates, describe, dress, is_none, pack, strip, unpack, zeros_like
 from ._schedule import mean_of_untold, sum_of_losses
 from ._session import Session
 from ._types import LocalAxis, PyTree
@@ -142,6 +143,8 @@ def synchronous(
         if session.sends:
             refuse_other_axes(local_axis, "jdaso.synchronous(...).update")
         several = session.num_nodes > 1
+        if several:
+            describe(params)  # raises where a leaf is no array
         averages = several and blocking == "gradients"
         check_gradients(updates, params, "jdaso.synchronous", local_axis, between_nodes=averages)
         if several:
@@ -176,16 +179,18 @@ def synchronous(
             head = make_header()
             sent = weighed(weight, exchange.pack(updates))
             if exchange.wire.narrow:
-                sent = jax.tree.map(jnp.add, sent, pack(exchange.layout, strip(error)))
+                mine = jax.tree.map(_of_gradient, updates, error, is_leaf=is_none)
+                sent = jax.tree.map(jnp.add, sent, pack(exchange.layout, strip(mine)))
             received = exchange.total(sent, head, step, common)
             differed, heard = received.apart, heard * mean_weight(received.heads)
             totals = received.scaled(received.total)
             means = tuple(total / session.num_nodes for total in totals)
             updates = exchange.unpack(updates, means)
             if exchange.wire.narrow:
-                error = jax.tree.map(jnp.subtract, sent, rounded(exchange.wire, sent))
-                error = received.owed(jax.tree.map(jnp.add, error, received.residual))
-                error = dress(updates, unpack(exchange.layout, error))
+                lost = jax.tree.map(jnp.subtract, sent, rounded(exchange.wire, sent))
+                lost = received.owed(jax.tree.map(jnp.add, lost, received.residual))
+                lost = dress(updates, unpack(exchange.layout, lost))
+                error = alike(jax.tree.map(_replaced, lost, error, is_leaf=is_none), error)
             value = mean_value(value, received.heads)
             losses = sum_of_losses(*loss_words(received.heads))
         given = {}
@@ -197,7 +202,7 @@ def synchronous(
                 still = jax.tree.map(jnp.zeros_like, updates)
                 updates = select(weight > 0, updates, still)
                 inner_state = select_inner(weight > 0, inner_state, state.inner)
-            both = (optax.apply_updates(params, updates), inner_state)  # pyright: ignore
+            both = (apply_updates(params, updates), inner_state)
             exact = Exchange.of(
                 both,
                 session,
@@ -225,3 +230,13 @@ def synchronous(
 
     # optax's protocol names its own aliases of Any for states.
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
+
+
+def _of_gradient(gradient: Any, error: PyTree) -> PyTree:
+    """What a narrow wire has yet to deliver of a gradient; nothing of one that is None."""
+    return None if gradient is None else error
+
+
+def _replaced(new: Any, old: PyTree) -> PyTree:
+    """The new error; of a gradient that is None the old one, so that the state keeps its tree."""
+    return old if new is None else new

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._explicit import replicated
 from ._header import HEADER
 from ._packing import BLOCK
 
@@ -75,6 +76,7 @@ class Wire:
 
         The numbers as the leaf is shaped; on int8 as bytes, filled up to whole blocks.
         """
+        leaf = replicated(leaf)
         if self.name != "int8":
             return (self.encode(leaf),)
         flat = leaf.reshape(-1)
@@ -154,16 +156,21 @@ def wire_of(name: str) -> Wire:
 
 
 def attach(wire: Wire, rows: jax.Array, head: jax.Array) -> jax.Array:
-    """Encoded rows ``[nodes, w]`` with the header's bits at the end of each."""
-    bits = _bits(head, wire.dtype).reshape(-1)
-    return jnp.concatenate([rows, jnp.broadcast_to(bits, (rows.shape[0], bits.size))], axis=-1)
+    """Encoded rows ``[nodes, w]`` with the header's bits at the end of each.
+
+    As integers: as floats a header's words could be NaN, which ``jax_debug_nans`` takes for one.
+    """
+    whole = np.dtype(f"uint{8 * wire.dtype.itemsize}")
+    bits = _bits(head, whole).reshape(-1)
+    bits = jnp.broadcast_to(bits, (rows.shape[0], bits.size))
+    return jnp.concatenate([_bits(rows, whole), bits], axis=-1)
 
 
 def detach(wire: Wire, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Encoded rows, and the header of every node as int32 ``[nodes, HEADER]``."""
     bits = rows[:, -wire.header_width :]
     words = bits.reshape(rows.shape[0], HEADER, -1) if wire.dtype.itemsize < 4 else bits
-    return rows[:, : -wire.header_width], _bits(words, np.int32)
+    return _bits(rows[:, : -wire.header_width], wire.dtype), _bits(words, np.int32)
 
 
 def sum_rows(wire: Wire, rows: Any) -> Any:

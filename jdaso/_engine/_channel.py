@@ -87,7 +87,7 @@ class Job:
         self.error: NodeError | None = None
         self.bad_leaf = 0  # 1 + the first one that is not finite
         self.fetched = 0
-        self.waited = False
+        self.waited = self.asked = False  # the latter by an optimizer
         self.seconds = 0.0
         self.taken: dict[int, tuple[int, float]] = {}  # lane and begin of chunks on their way
 
@@ -95,6 +95,18 @@ class Job:
     def merged(self) -> bool:
         """Whether all of it was fetched, at least once."""
         return self.fetched >= len(self.devices)
+
+    def is_left_to(self, owner: int) -> bool:
+        """Whether another optimizer may take its ticket: its own has handed all over, and left it.
+
+        As in a first step that is thrown away, before a new optimizer of equal shapes is made.
+        """
+        other = owner > 0 and self.owner > 0 and owner != self.owner
+        return other and not self.asked and None not in self.devices
+
+    def is_fetched_by_other(self, owner: int) -> bool:
+        """Whether another optimizer has its headers, and not yet all of its numbers."""
+        return self.owner != owner and self.asked and not self.merged and self.error is None
 
     def take(self, k: int) -> None:
         """Notes that chunk k goes on its way, in the first lane that is free."""
@@ -163,6 +175,8 @@ class Channel:
             False: [self.staging.chunks_of(segment) for segment in layout.segments],
         }
         self._repeats = False  # whether an exchange was ever started again
+        # By optimizer, the last exchange that it left and whose ticket another one has taken.
+        self._given_up: dict[int, int] = {}
         self._jobs: dict[int, Job] = {}
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -254,18 +268,21 @@ class Channel:
                 if self.closed:
                     raise self._control.closed_error()
                 job = self._jobs.get(ticket)
+                repeated = ticket
                 if job is not None and not job.merged:
-                    if job.devices[piece] is None:
+                    if job.is_left_to(owner):
+                        repeated = None  # it is lost, and the log says so
+                    elif job.devices[piece] is None and job.owner == owner:
                         job.devices[piece] = device
                         return job
-                    if (text := _why_not_again(job, piece, owner, device)) is not None:
+                    elif (text := _why_not_again(job, piece, owner, device)) is not None:
                         job.error = job.error or self._control.error(text, job.step)
                     if job.error is not None:
                         return job
-                    self._repeats = True
+                    self._repeats |= job.owner == owner
                 if error is not None or not self.in_flight():
                     return self._begin(ticket, piece, head, owner, device, blocking, error)
-            error = self._drain(None, repeated=ticket)
+            error = self._drain(None, repeated=repeated)
 
     def _begin(
         self,
@@ -296,16 +313,23 @@ class Channel:
         self._send[-1][:, -self.wire.header_width :] = words.view(self.wire.dtype)
         return job
 
-    def wait(self, ticket: int, device: int = 0) -> np.ndarray:
+    def wait(self, ticket: int, device: int = 0, *, owner: int = 0) -> np.ndarray:
         """Headers of all nodes, int32 ``[nodes, HEADER]``, once all chunks are in.
+
+        Args:
+            ticket: the exchange.
+            device: the local device that asks.
+            owner: the optimizer that asks, see `start_chunk`. It is refused what was given up for
+                another one.
 
         On failure: the status word of the first header is 1, and `error` holds what happened.
         """
         begin = time.perf_counter()
         job = self._jobs.get(ticket)
         heads = np.zeros((self._nodes, HEADER), np.int32)
-        if job is None:
-            return self._refuse(heads, ticket)
+        if job is None or self._given_up.get(owner) == ticket:
+            return self._refuse(heads, ticket, owner)
+        job.asked = True
         error = job.error or self._await(job)
         job.waited = True
         self._lose("wait", job, begin, device)
@@ -354,10 +378,10 @@ class Channel:
                 job.fetched += 1
         return job
 
-    def kept(self, ticket: int) -> Job | None:
-        """The exchange with that ticket, whose place no other takes until `brought` has ended."""
+    def kept(self, ticket: int, owner: int) -> Job | None:
+        """An optimizer's exchange, whose place no other takes until `brought` has ended."""
         with self._lock:
-            job = self._jobs.get(ticket)
+            job = None if self._given_up.get(owner) == ticket else self._jobs.get(ticket)
             if job is not None:
                 job.place.readers += 1
             return job
@@ -413,8 +437,15 @@ class Channel:
 
     def _enroll(self, ticket: int, owner: int, blocking: bool) -> Job:
         """An exchange with a place for its results that nobody else reads or writes."""
-        self._jobs.pop(ticket, None)
+        before = self._jobs.pop(ticket, None)
         last = list(self._jobs.values())[-1:] if self._repeats else []
+        # What another optimizer has asked for, it is about to fetch.
+        last += [x for x in self._jobs.values() if x not in last and x.is_fetched_by_other(owner)]
+        for job in (before, *self._jobs.values()):
+            if job is not None and job not in last and job.owner != owner and not job.merged:
+                self._given_up[job.owner] = job.ticket
+        if self._given_up.get(owner) == ticket:  # it is begun anew
+            del self._given_up[owner]
         self._jobs = {job.ticket: job for job in last}
         taken = [job.place for job in last]
         free = (x for x in self.staging.places if not x.readers and x not in taken)
@@ -552,14 +583,21 @@ class Channel:
         if not job.blocking:
             self._timeline.add(lost_seconds=seconds)
 
-    def _refuse(self, heads: np.ndarray, ticket: int) -> np.ndarray:
-        self._control.refused = self._control.error(
+    def _refuse(self, heads: np.ndarray, ticket: int, owner: int) -> np.ndarray:
+        text = (
             f"No exchange with ticket {ticket} is known here: the optimizer state comes from "
             "another session or process, or from before the last exchange. Save states that have "
             "nothing in flight (ticket 0); to go on without what was, set state.ticket to 0 on "
-            "all nodes.",
-            ticket - 1,
+            "all nodes."
         )
+        if self._given_up.get(owner) == ticket:
+            text = (
+                f"The exchange started at step {ticket - 1} was given up, because another "
+                "optimizer of equal shapes has started one meanwhile. Where both are in use, give "
+                "the second a name of its own, jdaso.daso(..., name='second'); a state of an "
+                "optimizer that was replaced cannot go on."
+            )
+        self._control.refused = self._control.error(text, ticket - 1)
         heads[:, STATUS] = FAILED
         return heads
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from .._averaging import DasoState
 from .._engine._channel import Channel, Flight, Job
+from .._packing import path_of
 from .._session import Session
 from .._synchronous import SynchronousState
 from .._types import PyTree
@@ -73,7 +74,7 @@ def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
     names: set[str] = set()
     found = []
     for (path, value), (field, common) in zip(flat, fields, strict=True):
-        where = jax.tree_util.keystr(path)
+        where = path_of(path)
         simple = jax.tree_util.keystr(path, simple=True, separator=".")
         array = _data(value)
         if array.dtype.kind in "OUS":
@@ -175,7 +176,7 @@ def keep_flights(state: PyTree, session: Session) -> list[Kept]:
     for owner, ticket in _tickets(state):
         for channel in _channels(session, owner):
             known = [x for x in found if x.channel is channel and x.ticket == ticket]
-            job = None if known else channel.kept(ticket)
+            job = None if known else channel.kept(ticket, owner)
             if job is not None:
                 found.append(Kept(owner, ticket, channel, job))
                 break
