@@ -17,6 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from .._agreement import require_own_devices
 from .._session import Session
 from .._types import PyTree, Stopped
 from . import _files
@@ -193,6 +194,8 @@ class Checkpoints:
         self._number += 1
         self._count()
         self._saved_by = self.session.living if self.session.control.survives else None
+        if self.session.num_nodes > 1:
+            require_own_devices(self.session, state)
         state = jax.block_until_ready(state)
         parted = parted_devices(state, self.session)
         values = values_of(state, shares=self._shares, parted=parted)
