@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ._packing import describe
+from ._compat import SPANS_PROCESSES, spans_processes
+from ._packing import describe, path_of
 from ._session import Session
-from ._types import PyTree
+from ._types import NodeError, PyTree
 
 
 def agree_on_init(
@@ -27,6 +28,7 @@ def agree_on_init(
     if session.topology.num_nodes == 1:
         return
     leaves = describe(params)
+    require_own_devices(session, params)
     tree = str(jax.tree.structure(params))
     facts = [*facts, *((f"leaf {leaf.path}", str(leaf)) for leaf in leaves)]
     facts.append(("the tree", tree if len(tree) < 2000 else str(hash_name(tree))))
@@ -36,6 +38,14 @@ def agree_on_init(
     state = ", ".join(f"{leaf.path} {leaf}" for leaf in describe(inner_state))
     facts.append(("the inner optimizer's state", state or "empty"))
     session.agree("initialise an optimizer", facts)
+
+
+def require_own_devices(session: Session, tree: PyTree) -> None:
+    """Raises where an array lies on devices of several processes; they all see it alike."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if spans_processes(leaf):
+            text = f"Leaf {path_of(path)} {SPANS_PROCESSES}"
+            raise NodeError(f"{session.topology.prefix()} {text}")
 
 
 def hash_name(text: str) -> int:

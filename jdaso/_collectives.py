@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ._agreement import require_own_devices
 from ._averaging import DasoState
 from ._blocking import exact_mean, exact_mean_of_finite
 from ._compat import unmapped
@@ -249,6 +250,7 @@ def _traced(tree: PyTree) -> bool:
 
 def _agree_on_shapes(session: Session, what: str, tree: PyTree) -> None:
     facts = [(f"leaf {leaf.path}", str(leaf)) for leaf in describe(tree)]
+    require_own_devices(session, tree)
     session.agree(what, facts)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from jax import core
 from jax._src import callback as _callback  # the public io_callback copies what it is given
 from jax._src import core as _core  # no public name lists the axes that are bound
+from jax._src import dispatch as _dispatch  # else a lowering is not given the devices
 from jax._src import xla_bridge  # no public name tells whether a backend was started
 from jax.extend.core import Primitive, Var
 from jax.interpreters import batching, mlir
@@ -153,9 +154,34 @@ def _call_outside_jit(*args: Any, call: Callable[..., Any], results: Any) -> lis
 _host_call.def_impl(_call_outside_jit)
 
 
+SPANS_PROCESSES = (
+    "lies on devices of several processes, which jax.distributed has joined to one JAX world, and "
+    "each rank is a node of its own here. Leave jax.distributed.initialize() out where jdaso "
+    "connects the ranks, or make meshes and arrays of session.devices (session.mesh) only."
+)
+"""Why what spans processes is refused: each would exchange its part as if it were the whole."""
+
+
+def spans_processes(x: Any) -> bool:
+    """Whether an array lies on devices of other processes too."""
+    return (
+        isinstance(x, jax.Array) and not isinstance(x, core.Tracer) and not x.is_fully_addressable
+    )
+
+
+def _refuse_other_processes(context: Any) -> None:
+    """Raises where a program is compiled for devices of other processes too."""
+    devices = getattr(context, "device_assignment", None)
+    if devices is None and getattr(context, "mesh", None) is not None:
+        devices = tuple(context.mesh.devices.flat)
+    if any(device.process_index != jax.process_index() for device in devices or ()):
+        raise ValueError(f"A step that calls jdaso {SPANS_PROCESSES}")
+
+
 def _lower_host_call(ctx: Any, *args: Any, call: Callable[..., Any], results: Any) -> Any:
     """As `io_callback` is lowered, less its first act, which is to copy every argument."""
     del results
+    _refuse_other_processes(ctx.module_context.axis_context)
     sharding = _callback._callback_op_sharding(ctx.module_context.axis_context, None, ctx.avals_out)
     out, _, _ = _callback.emit_python_callback(
         ctx,
@@ -178,6 +204,7 @@ def _refuse_vmap(*_: Any, **__: Any) -> Any:
     )
 
 
+_dispatch.prim_requires_devices_during_lowering.add(_host_call)
 mlir.register_lowering(_host_call, _lower_host_call, cacheable=False)
 batching.primitive_batchers[_host_call] = _refuse_vmap
 

@@ -49,6 +49,8 @@ def _explicit_spec(x: Any) -> tuple[Any, ...]:
 def _moved(x: jax.Array, on: jax.Array, spec: PartitionSpec) -> jax.Array:
     """`x` on the mesh of another array."""
     mesh: Any = jax.typeof(on).sharding.mesh  # pyright: ignore[reportAttributeAccessIssue]
-    if not isinstance(on, Tracer):  # outside of jit JAX wants the devices
+    while isinstance(on, Tracer) and hasattr(on, "val"):  # of a vmap outside of jit
+        on = on.val
+    if not isinstance(on, Tracer):  # there JAX wants the devices
         mesh = on.sharding.mesh  # pyright: ignore[reportAttributeAccessIssue]
     return reshard(x, NamedSharding(mesh, spec))

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from .. import _signals
+from .._agreement import require_own_devices
 from .._deaths import say_saved
 from .._paths import shown
 from .._session import Session
@@ -199,6 +200,8 @@ class Checkpoints:
             self._sweep()
         self._number += 1
         self._saved_by = self.session.living if self.session.control.survives else None
+        if self.session.num_nodes > 1:
+            require_own_devices(self.session, state)
         state = jax.block_until_ready(state)
         parted = parted_devices(state, self.session)
         values = values_of(state, shares=self._shares, parted=parted)
