@@ -32,7 +32,7 @@ _to_supervisor: list[socket.socket] = []
 _RANK = re.compile(rf"{RANK_MARK}(\d+) (\d+) (\S+)( {_LIVES_ON})?")
 _NEWS = re.compile(rf"{RANK_MARK}process (\d+) (.*)")
 
-_CONNECT_SECONDS, _HELLO_SECONDS = 5.0, 1.0
+_CONNECT_SECONDS, _HELLO_SECONDS, _FIRST_SECONDS = 5.0, 1.0, 5.0
 
 _FAILED, _THROUGH, _AGAIN, _SAVED, _SAVES = "failed", "through", "again", "saved", "saves"
 """What a rank says to the supervisor later: one message each; after the last one, its signals."""
@@ -94,7 +94,7 @@ class Deaths:
     def first(self) -> str | None:
         """Who it was, once the job has ended; first of all."""
         os.close(self._waker)
-        self._thread.join(timeout=1.0)
+        self._thread.join(_FIRST_SECONDS)
         for source in (self._poll, self._server, *(x for _, _, x in self._ranks.values())):
             source.close()
         os.close(self._wake)
@@ -138,14 +138,15 @@ class Deaths:
             self._on_news()
 
     def _attend(self, source: int) -> None:
-        """Takes what a connected rank says, or that it has ended."""
+        """Takes all that a connected rank has said, and that it has ended."""
         own, pid, connection = self._ranks[source]
-        said = b""
-        with contextlib.suppress(OSError):
-            said = connection.recv(1024)
-        if said:
-            self._hear(pid, said.decode(errors="replace"), here=True, own=own)
+        try:
+            while said := connection.recv(1024, socket.MSG_DONTWAIT):
+                self._hear(pid, said.decode(errors="replace"), here=True, own=own)
+        except BlockingIOError:
             return
+        except OSError:
+            pass  # it has ended
         self._poll.unregister(source)
         del self._ranks[source]
         connection.close()

@@ -205,14 +205,20 @@ def test_files_of_a_killed_launcher_do_not_hinder_another(ours, tmp_path):
     assert ours or "listener thread failed to start" in done.stdout
 
 
-def test_ctrl_c_ends_all_ranks(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_supervisor_that_is_ended_leaves_a_saved_job(number, tmp_path):
+    """By Ctrl-C, or so that it cannot say anything to anybody any more."""
     job = Job(tmp_path, 2, every_steps=1000, steps=10_000)
-    until_exists(tmp_path / "lock", job)
-    time.sleep(2)
-    begin = time.monotonic()
-    job.process.send_signal(signal.SIGINT)
-    status, text = job.wait(30)
-    assert status != 0 and time.monotonic() - begin < 15, text
+    until(lambda: len(list((tmp_path / "at").glob("*"))) == 2, job)
+    job.process.send_signal(number)
+    job.process.wait(60)
+    limit = time.monotonic() + 60
+    while left := list(members(job.launch)):
+        assert time.monotonic() < limit, left
+        time.sleep(0.1)
+    status, text = job.wait(60)
+    assert status == (75 if number == signal.SIGINT else -9), text
+    assert len(list(tmp_path.glob("step_*"))) == 1, text
 
 
 @pytest.mark.parametrize("mpi", rows(["mpich", "openmpi"], ["mpich"]))

@@ -196,6 +196,8 @@ def test_a_reader_that_pauses_gets_all(run, tmp_path):
     process = run("--max-restarts", 1, "--", "bash", "-c", script, stdout=write_end)
     os.close(write_end)
     until(lambda: (tmp_path / "starts").exists() and starts(tmp_path) == 2)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2)
     with os.fdopen(read_end, "rb") as output:
         assert len(output.read()) == 100_000
     assert process.wait(30) == 3
