@@ -67,6 +67,7 @@ def test_whoever_comes_back_for_it_is_told_why_it_is_gone(channel, ticket):
     assert "another optimizer of equal shapes" in str(channel._control.refused)
     assert "name='second'" in str(channel._control.refused)
     assert not refused(channel, ticket, owner=2)
+    assert fetched(channel, ticket) == [20.0, 20.0]
     start(channel, 1, 11.0, owner=1)  # it may begin again
     assert not refused(channel, 1, owner=1)
     assert fetched(channel, 1) == [11.0, 11.0]
