@@ -14,6 +14,7 @@ if not (_started_as("doctor") or _started_as("run")):
     from ._collectives import mean as mean
     from ._compat import reserve_cpu_threads as _reserve_cpu_threads
     from ._daso import daso as daso
+    from ._exit import watch_ranks as _watch_ranks
     from ._learning_rate import PlateauState as PlateauState
     from ._learning_rate import reduce_on_plateau as reduce_on_plateau
     from ._learning_rate import scaled_warmup as scaled_warmup
@@ -35,3 +36,4 @@ if not (_started_as("doctor") or _started_as("run")):
     from .pipeline import fit as fit
 
     _reserve_cpu_threads()
+    _watch_ranks()

@@ -19,7 +19,8 @@ from ._group import Died, Group
 from ._heartbeat import CALLS
 from ._host import survives_deaths
 from ._lookout import Lookout
-from ._topology import Topology, poll
+from ._poll import poll
+from ._topology import Topology
 from ._types import NodeError
 from ._watchdog import Wait
 

@@ -2,7 +2,8 @@
 
 A Python process that ends by an exception calls MPI_Finalize, which waits for all others, which
 wait for this one's next exchange: the job hangs and names nobody. So an uncaught exception tells
-the other nodes first, gives them time to say what they know, and then ends the whole job.
+the other nodes first, gives them time to say what they know, and then ends the whole job. Before
+the first session nobody can be told: a rank that fails there names itself, and ends the job.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import contextlib
 import ctypes
 import logging
 import os
+import signal
+import socket
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 
+from ._environment import launched_rank, launched_ranks
 from ._host import speak_out, survives_deaths
+from ._types import NodeError
 
 if TYPE_CHECKING:
     from ._lookout import Lookout
@@ -27,16 +32,21 @@ log = logging.getLogger("jdaso")
 
 _GRACE_SECONDS = 6.0
 _FINALIZE_SECONDS = 5.0
+_ALIKE_SECONDS = 1.0
+"""How long a rank that fails before its session waits for others to say that they fail alike."""
 
 _open: dict[Session, None] = {}  # in the order of all nodes; also sessions that were dropped
 _failed: list[Session] = []  # whole, as MPI may yet write into what their channels hold
 _leaves, _has_left = threading.Event(), threading.Event()
-_state = {"installed": False, "doomed": False, "bereft": False}
+_state = {"installed": False, "doomed": False, "bereft": False, "began": False, "early": False}
 
 
 def watch(session: Session) -> None:
     """Closes this session at the latest when the process ends."""
     _install()
+    if survives_deaths() and not _state["began"]:  # in atexit's functions Python starts no threads
+        threading.Thread(target=_finalize, name="jdaso-finalize", daemon=True).start()
+    _state["began"] = True
     _open[session] = None
 
 
@@ -66,7 +76,7 @@ def _leave_to_parent() -> None:
         session.disown()
     _open.clear()
     _failed.clear()
-    _state.update(doomed=False, bereft=False)
+    _state.update(doomed=False, bereft=False, early=False, began=True)  # what fails is no rank
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
@@ -78,6 +88,12 @@ def end_job() -> None:
     _state["doomed"] = True
 
 
+def watch_ranks() -> None:
+    """Where a launcher started several ranks, one that fails before its session ends the job."""
+    if launched_ranks() > 1:
+        _install()
+
+
 def _install() -> None:
     if _state["installed"]:
         return
@@ -87,11 +103,16 @@ def _install() -> None:
     def hook(kind, error, trace):
         previous(kind, error, trace)
         _doom(summary(error))
+        if not _state["began"] and not isinstance(error, NodeError) and launched_ranks() > 1:
+            _state["early"] = True
+            sys.stderr.write(
+                f"[rank {launched_rank()} of {launched_ranks()}, host {socket.gethostname()}] This "
+                f"rank failed before it made its Session: {summary(error)}. The others would wait "
+                "for it. The job is ended.\n"
+            )
 
     sys.excepthook = hook
     atexit.register(_end)
-    if survives_deaths():  # in atexit's functions Python starts no threads any more
-        threading.Thread(target=_finalize, name="jdaso-finalize", daemon=True).start()
 
 
 def _doom(text: str) -> None:
@@ -112,7 +133,20 @@ def summary(error: BaseException) -> str:
     return " ".join(line for line in lines[frames[-1] + 1 :] if not line.startswith(("-", "For ")))
 
 
+def _end_early() -> None:
+    """Ends the job in which no session can be told; launchers notice one that dies of a signal."""
+    speak_out()
+    time.sleep(_ALIKE_SECONDS)
+    module = sys.modules.get("mpi4py.MPI")
+    if module is not None and module.Is_initialized() and not module.Is_finalized():
+        module.COMM_WORLD.Abort(1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _end() -> None:
+    if _state["early"]:
+        _end_early()
     if not _state["doomed"]:
         for session in list(_open):
             try:

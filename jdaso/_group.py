@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ._topology import poll
+from ._poll import poll
 
 Result = TypeVar("Result")
 

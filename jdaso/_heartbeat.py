@@ -7,6 +7,7 @@ news reaches P nodes in about log2 P beats, and no node has to hear all others.
 from __future__ import annotations
 
 import logging
+import os
 import time
 
 import numpy as np
@@ -19,6 +20,9 @@ many of the host's own calls it has made."""
 
 _BEAT_SECONDS = 0.25
 _STOPPED_SECONDS = 5.0
+_BUSY = 0.2
+"""The least share of a core that a process uses which computes."""
+
 _NODES_A_BEAT = 64
 """More nodes than that beat less often: a message grows with their number."""
 
@@ -35,7 +39,7 @@ class Heartbeats:
         self.node, self.nodes = node, nodes
         self.table = np.zeros((nodes, 3), np.int64)
         self._heard = np.full(nodes, time.monotonic())
-        self._next = 0.0
+        self._next, self._used = 0.0, _cpu_seconds()
         self.dead: set[int] = set()
         self.beat_seconds = _BEAT_SECONDS * max(1.0, nodes / _NODES_A_BEAT)
 
@@ -63,11 +67,15 @@ class Heartbeats:
             return None
         stopped = now - self._heard[self.node]
         if self.table[self.node, BEAT] and stopped > _STOPPED_SECONDS:
-            log.warning("This process did not run for %.1f s: stopped, or its host was.", stopped)
+            used = _cpu_seconds() - self._used
+            why = "it or its host was stopped, or C code held Python's lock and waited"
+            if used > _BUSY * stopped:
+                why = f"C code held Python's lock, and used {used:.1f} s of CPU time"
+            log.warning("This process's Python did not run for %.1f s: %s.", stopped, why)
             self._heard[:] = now  # what the others said meanwhile is still to be read
         self._next = now + self.beat_seconds
         self.table[self.node, BEAT] += 1
-        self._heard[self.node] = now
+        self._heard[self.node], self._used = now, _cpu_seconds()
         return self.table.tobytes()
 
     def take(self, payload: bytes | bytearray) -> None:
@@ -88,3 +96,8 @@ class Heartbeats:
         """Nodes that have not come so far, as far as is known here."""
         late = np.flatnonzero(self.table[:, column] < number).tolist()
         return [node for node in late if node not in self.dead]
+
+
+def _cpu_seconds() -> float:
+    used = os.times()
+    return used.user + used.system

@@ -24,16 +24,6 @@ _READ_SECONDS = 2.0
 _DRIVER_DEVICE = Path("/dev/nvidiactl")
 _GPU_NAME = re.compile(r"\d+$|GPU-|MIG-")
 
-LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-"""Variables in which launchers say how many ranks they started, the nearest launcher first: srun
-sets its own in all it starts, and no other with PMIx; a shell that it started keeps PMI_SIZE, and
-only Open MPI's mpirun sets the first."""
-
-
-def launched_ranks() -> int:
-    """How many ranks a launcher says it started; 1 where there is none."""
-    return next((int(os.environ[name]) for name in LAUNCHED if os.environ.get(name)), 1)
-
 
 def survives_deaths() -> bool:
     """Whether the launcher was told that processes may die (``--with-ft ulfm``)."""

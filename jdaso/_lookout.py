@@ -20,10 +20,12 @@ from ._batches import Batches
 from ._heartbeat import CALLS, STARTED, Heartbeats
 from ._host import speak_out
 from ._messages import Messages
+from ._poll import poll
 from ._stopping import Stopping
-from ._topology import Topology, poll
+from ._topology import Topology
 from ._types import NodeError
 from ._watchdog import Patience, Wait, Waiting
+from ._witness import Witnesses
 
 log = logging.getLogger("jdaso")
 
@@ -71,6 +73,7 @@ class Lookout:
         places: where the programs of nodes are that were asked.
         waits: which of them wait for others themselves.
         waiting: what this node's program waits for, be it in another session.
+        witnesses: whether the processes of silent nodes run.
         phase_of: names the phase of a step.
 
     On failure: no method raises. Where the compiled step itself waits in MPI for what cannot come,
@@ -88,6 +91,7 @@ class Lookout:
         self.places: dict[int, str] = {}
         self.waits: set[int] = set()
         self.waiting = Waiting()
+        self.witnesses = Witnesses(topology.witnesses)
         self.phase_of: Callable[[int], str] = lambda step: ""
         self._owner = threading.get_ident()
         self.failure: str | None = None
@@ -105,6 +109,8 @@ class Lookout:
         """Begins to look out, on a communicator that nobody else uses. Before, nothing is heard."""
         self._messages.begin(comm)
         self._thread.start()
+        for node in self.heartbeats.targets:  # one that has answered can be seen to end
+            self.witnesses.ask(node)
 
     def why_wait_no_longer(self, waited_seconds: float, what: str) -> str | None:
         """What ends a wait for other nodes early, if anything does.
@@ -142,7 +148,8 @@ class Lookout:
         if node in self.left | self.ended:
             return f"{name} has ended its session"
         if silent > self.heartbeats.usual_delay_seconds:
-            return f"{name} has not been heard of for {silent:.1f} s: stopped, dead, or cut off"
+            what = self.witnesses.describe(node)
+            return f"{name} has not been heard of for {silent:.1f} s: {what}"
         return f"{name} is alive, {self.places.get(node, 'at a place not known yet')}"
 
     def ask_where(self, nodes: Iterable[int]) -> None:

@@ -30,12 +30,14 @@ from ._deaths import say_failed, say_rank, say_through
 from ._drift import Comparison
 from ._engine import ENGINES, check_engine, make_reducer
 from ._engine._channel import Channel
+from ._environment import launched_ranks
 from ._header import FAILED, STATUS, STEP
-from ._host import launched_ranks, survives_deaths
+from ._host import survives_deaths
 from ._packing import Layout, Leaf
 from ._recorder import Recorder
+from ._start import why_alone
 from ._timeline import Stats, Timeline
-from ._topology import Topology, claim_gpus, find_topology
+from ._topology import Topology, claim_gpus, find_topology, members
 from ._types import Leaves, NodeError, Stopped
 from ._wire import wire_of
 
@@ -150,7 +152,7 @@ class Session:
                 "without them. Start the job again."
             )
         reserve_cpu_threads()
-        several = launched_ranks() > 1 and (comm is None or comm.Get_size() > 1)
+        several = members(comm) != 1 and launched_ranks() > 1
         if several and invalid is None and engine != "simulated" and computes_on_cpus():
             keep_freed_memory()  # before MPI and XLA begin their threads
         self.engine = engine
@@ -538,7 +540,7 @@ def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Cal
 
 @functools.cache
 def _say_alone(*, has_mpi: bool) -> None:
-    why = "mpiexec -n N starts more" if has_mpi else "no MPI library was found"
+    why = why_alone() or ("mpiexec -n N starts more" if has_mpi else "no MPI library was found")
     log.warning("jdaso runs on one node: %s.", why)
 
 

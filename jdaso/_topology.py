@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import faulthandler
-import json
 import os
 import socket
-import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from . import _witness
 from ._compat import backend_started, computes_on_cpus
-from ._exit import end_job
-from ._host import gpu_identities, launched_ranks, machine, visible_gpus
+from ._environment import claimed_by, launched_ranks, mark_rank
+from ._host import gpu_identities, machine, visible_gpus
+from ._start import everyones, start_mpi
 from ._types import NodeError
-
-_RENDEZVOUS = "128k"  # UCX's own choice is some 2 MB over TCP, and slow (docs/launching.md)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +29,7 @@ class Topology:
             theirs alone (UUIDs); None where that is not known.
         hosts: the machine of each node.
         rank: of all that the launcher started, where these are only some of them; else None.
+        witnesses: where the process listens that tells whether a node's own runs, node by node.
         comm: the users' communicator (mpi4py), None without MPI. Never used for messages; each
             user of MPI gets a duplicate of its own.
     """
@@ -49,6 +43,7 @@ class Topology:
     comm: Any = None
     hosts: tuple[str, ...] = ()
     rank: int | None = None
+    witnesses: tuple[_witness.Address | None, ...] = ()
 
     def prefix(self, step: int | None = None) -> str:
         """How every error of this node begins."""
@@ -65,12 +60,14 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
         timeout_seconds: how long to wait for the other nodes.
 
     Raises:
-        NodeError: the launcher is of another MPI than the library; or, on all nodes, MPI was
-            started without ``MPI_THREAD_MULTIPLE`` on some of them.
+        NodeError: the launcher is of another MPI than the library; this process is part of a rank;
+            or, on all nodes, MPI was started without ``MPI_THREAD_MULTIPLE`` on some of them.
     """
     host, launched = socket.gethostname(), launched_ranks()
     try:
-        MPI = _start_mpi_with_all_ranks(timeout_seconds)
+        MPI = start_mpi(timeout_seconds)
+    except NodeError:
+        raise
     except (ImportError, RuntimeError) as error:
         if launched > 1:
             raise NodeError(
@@ -79,24 +76,32 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
                 'pip install "jdaso[mpich]", then start with that environment\'s mpiexec.'
             ) from error
         return Topology(0, 1, host)
+    if MPI is None:  # the program has ended it
+        return Topology(0, 1, host)
     comm = MPI.COMM_WORLD if comm is None else comm
+    if max(launched, MPI.COMM_WORLD.Get_size()) > 1:
+        mark_rank(MPI.COMM_WORLD.Get_rank())
     if comm is MPI.COMM_WORLD and comm.Get_size() == 1 and launched > 1:
+        library = " ".join(MPI.Get_library_version().split(",")[0].splitlines()[0].split())
         raise NodeError(
-            f"[host {host}] The launcher started {launched} ranks, but each sees only itself: "
-            f"mpiexec is of another MPI than mpi4py's ({MPI.Get_library_version().split(',')[0]})."
-            " Start with the mpiexec of the environment that holds the MPI library, or with an srun"
-            " --mpi=... that it knows; runs of one node each give Session(comm=MPI.COMM_SELF)."
+            f"[host {host}] The launcher started {launched} ranks ({claimed_by()} in the "
+            f"environment), but each sees only itself: mpiexec is of another MPI than mpi4py's "
+            f"({library}). Start with the mpiexec of the environment that holds the MPI library, or"
+            " with an srun --mpi=... that it knows; runs of one node each give "
+            "Session(comm=MPI.COMM_SELF)."
         )
     if comm.Get_size() == 1:
         return Topology(comm.Get_rank(), 1, host, comm=comm)
+    node, nodes = comm.Get_rank(), comm.Get_size()
+    _witness.start(f"[node {node} of {nodes}, host {host}]")  # if it is not there yet
     about = {
         "machine": machine(),
         "host": host,
         "threads": MPI.Query_thread() == MPI.THREAD_MULTIPLE,
         "gpus": gpu_identities(),
+        "witness": _witness.own_port(),
     }
-    node, nodes = comm.Get_rank(), comm.Get_size()
-    everyone = _everyones(about, comm, timeout_seconds)
+    everyone = everyones(about, comm, timeout_seconds)
     poor = [p for p, other in enumerate(everyone) if not other["threads"]]
     if poor:
         raise NodeError(
@@ -111,72 +116,30 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
     hosts = tuple(other["host"] for other in everyone)
     world = MPI.COMM_WORLD
     rank = None if nodes == world.Get_size() else world.Get_rank()
-    return Topology(node, nodes, host, here.index(node), len(here), gpus, comm, hosts, rank)
+    witnesses = tuple(
+        found and ("localhost" if p in here else everyone[p]["host"], found[0], found[1])
+        for p, found in enumerate(other["witness"] for other in everyone)
+    )
+    mine = here.index(node)
+    return Topology(node, nodes, host, mine, len(here), gpus, comm, hosts, rank, witnesses)
 
 
-def _start_mpi_with_all_ranks(timeout_seconds: float) -> Any:
-    """mpi4py's `MPI`; its first import calls MPI_Init, which waits for all ranks of the launch.
+def members(comm: Any) -> int | None:
+    """How many ranks a user's communicator has; None where MPI has not started, or none is given.
 
-    It holds Python's lock and no Python runs meanwhile, so the fault handler keeps the limit: it
-    prints "Timeout" and a traceback that ends here, and ends the process with status 1.
-
-    Where MPI uses UCX, it is told to let the kernel move messages from `_RENDEZVOUS` bytes on.
+    Raises:
+        ValueError: it is no communicator of one group.
     """
-    first = launched_ranks() > 1 and "mpi4py.MPI" not in sys.modules
-    if first:
-        os.environ.setdefault("UCX_RNDV_THRESH", _RENDEZVOUS)
-        faulthandler.dump_traceback_later(timeout_seconds, exit=True, file=2)  # standard error
-    try:
-        from mpi4py import MPI
-    finally:
-        if first:
-            faulthandler.cancel_dump_traceback_later()
-    return MPI
-
-
-def _everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[dict[str, Any]]:
-    """What all nodes say; only non-blocking calls, so that a node that is missing is no hang."""
+    if comm is None:
+        return None
     from mpi4py import MPI
 
-    def wait(request: Any) -> None:
-        if not poll(request.Test, lambda: None, timeout_seconds):
-            end_job()
-            raise NodeError(
-                f"[node {comm.Get_rank()} of {comm.Get_size()}] Waited {timeout_seconds:g} s to "
-                "start a session, and not all nodes came."
-            )
-
-    own, request = comm.Idup()
-    wait(request)
-    text = json.dumps(about).encode()
-    sizes = np.zeros(comm.Get_size(), np.int64)
-    wait(own.Iallgather(np.array([len(text)], np.int64), sizes))
-    padded, rows = np.zeros(sizes.max(), np.uint8), np.zeros((len(sizes), sizes.max()), np.uint8)
-    padded[: len(text)] = np.frombuffer(text, np.uint8)
-    wait(own.Iallgather([padded, MPI.BYTE], [rows, MPI.BYTE]))
-    own.Free()
-    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
-
-
-def poll(
-    done: Callable[[], bool],
-    check: Callable[[], None],
-    limit_seconds: float,
-    most_pause: float = 2e-3,
-) -> bool:
-    """Asks `done` until it says yes, ever less often; False when the limit has passed.
-
-    `check` is called on the way and may raise. MPI moves bytes only when it is asked: a pause of
-    more than `most_pause` seconds would slow it down.
-    """
-    begin, pause = time.perf_counter(), 1e-5
-    while not done():
-        if time.perf_counter() - begin > limit_seconds:
-            return False
-        check()
-        time.sleep(pause)
-        pause = min(pause * 2, most_pause)
-    return True
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        raise ValueError(
+            f"comm must be an mpi4py.MPI.Intracomm that this rank is in, got {comm!r}. Ranks that "
+            "are to take no part make no Session; or give Session(comm=MPI.COMM_SELF)."
+        )
+    return comm.Get_size() if MPI.Is_initialized() and not MPI.Is_finalized() else None
 
 
 def share_out(gpus: list[str], rank: int, ranks: int, *, share: bool = False) -> list[str]:

@@ -2,7 +2,7 @@
 
 What is usual is measured. A wait that takes more than twice that is reported once, and again each
 time it has doubled. It is given up much later, for a node may be compiling; sooner where nothing is
-heard of a node any more.
+heard of a node any more and its process is not known to run; at once where the process has ended.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Patience:
         return max(_LEAST_LIMIT_SECONDS, _LIMIT * (self.usual_seconds(kind) or 0.0))
 
     def silence_seconds(self, kind: str) -> float:
-        """The longest wait for a node of which nothing is heard."""
+        """The longest wait for a node of which nothing is heard, and whose process may not run."""
         if self._timeout_seconds is not None:
             return self._timeout_seconds
         return max(_LEAST_SILENCE_SECONDS, _SILENCE * (self.usual_seconds(kind) or 0.0))
@@ -146,13 +146,25 @@ class Wait:
                 "Look for a node that is stuck; raise Session(timeout_seconds=...) if one is only "
                 "slow."
             )
-        silence = patience.silence_seconds(self._kind)
-        silent = [x for x in self._late() if lookout.heartbeats.silent_seconds(x) > silence]
-        if silent and waited > silence / 2:
+        if self._is_in_vain(patience.silence_seconds(self._kind)):
             return f"This node {self._doing}. {self._missing()} It is given up."
         if waited > self._warn_at:
             self._warn(waited, limit)
         return None
+
+    def _is_in_vain(self, silence_seconds: float) -> bool:
+        """Whether a node is silent that has ended, or is so for long and not known to run."""
+        lookout, heartbeats = self._lookout, self._lookout.heartbeats
+        silent = {x: heartbeats.silent_seconds(x) for x in self._late()}
+        silent = {x: s for x, s in silent.items() if s > heartbeats.usual_delay_seconds}
+        for node in silent:
+            lookout.witnesses.ask(node)
+        ended = set(filter(lookout.witnesses.has_ended, silent)) - lookout.left - lookout.ended
+        if ended and not lookout.survives:  # where MPI itself notices deaths, it is left to MPI
+            return True
+        long = (x for x, s in silent.items() if s > silence_seconds)
+        lost = not all(map(lookout.witnesses.runs, long))
+        return lost and self.waited_seconds > silence_seconds / 2
 
     def _yields(self, waited: float) -> bool:
         """Whether, after its limit, to let others speak first; asks them where they are."""

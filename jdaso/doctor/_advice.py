@@ -10,8 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from .._environment import alone
 from ._launcher import binding
-from ._probe import alone
 
 _HEADERS = 0.95
 """`Fabric.efficiency`: the model takes headers off a rate, and those of a measured one are off."""

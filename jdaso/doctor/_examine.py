@@ -18,7 +18,7 @@ from . import _together
 from ._advice import Measured, advice
 from ._connections import with_name
 from ._findings import Finding, Line, joined, merged
-from ._launcher import Launch
+from ._launcher import Launch, left_behind
 from ._machine import CHECKPOINTS, allowed, cores, machine, missing_folders, physical, write_in
 from ._parts import try_own
 from ._probe import Outcome, try_out
@@ -101,7 +101,7 @@ def _look(
     """What this rank finds by itself, as the others are told of it."""
     gpus = _host.gpu_identities()
     own = try_own(wishes.limit_seconds)
-    findings = [*software(own, gpus or (), wishes.needed), *machine(gpus)]
+    findings = [*software(own, gpus or (), wishes.needed), *machine(gpus), *left_behind()]
     path = None
     if wishes.checkpoints is not None:
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
 
-from .._host import launched_ranks
+from .._environment import claimed_by, launched_rank, launched_ranks, left_over, rank_above
+from ._findings import Finding
 
-_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PMIX_RANK")
 _MARKS = {"OMPI_COMM_WORLD_SIZE": "Open MPI", "HYDI_CONTROL_FD": "MPICH", "PMI_FD": "MPICH"}
 
 
@@ -33,12 +34,23 @@ class Launch:
 
 def find_launch() -> Launch:
     """Reads the variables that launchers set."""
-    rank = next((int(os.environ[name]) for name in _RANKS if os.environ.get(name)), 0)
+    size = launched_ranks()
+    if size == 1 and not claimed_by():  # what was left behind names no launcher
+        return Launch(0, 1, "")
     vendor = next((by for name, by in _MARKS.items() if name in os.environ), "")
     if not vendor and "SLURM_STEP_NUM_TASKS" in os.environ:
         vendor = "srun"
-    size = launched_ranks()
-    return Launch(rank if size > 1 else 0, size, vendor)
+    return Launch(launched_rank() if size > 1 else 0, size, vendor)
+
+
+def left_behind() -> Iterator[Finding]:
+    """Variables of a launcher that did not start this process as a rank; jdaso leaves them out."""
+    if (above := rank_above()) is not None:
+        found = f"rank {above[0]} (process {above[1]}) started this process, which is no rank"
+        yield Finding("launcher", found)
+    elif name := left_over():
+        remedy = f"unset {name.partition('=')[0]}, for other MPI programs; jdaso leaves it out."
+        yield Finding("launcher", f"none, but {name} is left in the environment", True, remedy)
 
 
 def binding(vendor: str, cores: int) -> str:

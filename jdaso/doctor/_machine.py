@@ -11,13 +11,16 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .. import _host
+from .. import _environment, _host
 from ._findings import Finding, numbered
 
 CHECKPOINTS = "checkpoint folder"
 
 _LEAST_MEMORY = 1e9
 _LEAST_DISK = 1e9
+_SHARED_MEMORY = "/dev/shm"
+_LEAST_SHARED_BYTES = 16 * 2**20
+"""For each rank of a host: Open MPI asks for so much; MPICH takes a third, and dies without it."""
 
 
 def cores() -> list[int]:
@@ -45,6 +48,8 @@ def machine(gpus: list[str] | None) -> Iterator[Finding]:
     mine, all_of_them = cores(), os.cpu_count() or 1
     yield Finding("cores", f"{len(mine)} of {all_of_them} ({numbered(mine)})")
     yield from _memory()
+    yield from shared_memory()
+    yield _home()
     if said := _host.driver_trouble():
         remedy = (
             "Reload or mend NVIDIA's driver (a restart of the host does it after an update), or "
@@ -73,6 +78,41 @@ def _memory() -> Iterator[Finding]:
     else:
         remedy = "End other programs on this host, or ask the batch system for more memory."
         yield Finding("memory", f"{found}, only {free / 1e9:.1f} GB free", False, remedy)
+
+
+def shared_memory() -> Iterator[Finding]:
+    """Whether MPI has room for the messages between the ranks of a host."""
+    try:
+        about = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return
+    free, ranks = about.f_bavail * about.f_frsize, _environment.local_ranks()
+    found = f"{free / 1e6:.1f} of {about.f_blocks * about.f_frsize / 1e6:.1f} MB free"
+    found += f" in {_SHARED_MEMORY}"
+    if free >= ranks * _LEAST_SHARED_BYTES:
+        yield Finding("shared memory", found if free < 1e9 else f"{free / 1e9:.0f} GB free")
+        return
+    need = ranks * _LEAST_SHARED_BYTES / 1e6
+    remedy = (
+        f"MPI keeps the messages between a host's ranks there, and may die of SIGBUS. It wants "
+        f"{need:.0f} MB here: remove files of ended jobs, or give the container more (docker run "
+        "--shm-size=1g, or --ipc=host; mount -o remount,size=1g /dev/shm)."
+    )
+    yield Finding("shared memory", f"only {found}", False, remedy)
+
+
+def _home() -> Finding:
+    """The home folder: Open MPI does not start without HOME; caches of JAX and others lie there."""
+    home = os.environ.get("HOME", "")
+    if not home:
+        remedy = "export HOME=/a/folder: Open MPI's mpiexec does not start without it."
+        return Finding(
+            "home folder", "HOME is not set", not _environment.launched_ranks() > 1, remedy
+        )
+    if not os.path.isdir(home):
+        return Finding("home folder", f"{home} is not there; jdaso does not need it")
+    read_only = "" if os.access(home, os.W_OK) else " cannot be written; jdaso does not need it"
+    return Finding("home folder", f"{home}{read_only}")
 
 
 def allowed() -> list[int]:

@@ -19,10 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._environment import alone, with_home
 from ._connections import awaited, refused
-
-_LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI_LOCAL", "MPIR_CVAR_CH3_INTERFACE", "SLURM_")
-"""How the variables begin by which a process knows that it is one rank of several."""
 
 
 class Steps:
@@ -84,10 +82,9 @@ class Outcome:
         return self.errors.get(step) or self.died.get(step) or "not reached"
 
 
-def alone(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what would make a process a rank of a launch."""
-    kept = {k: v for k, v in environment.items() if not k.startswith(_LAUNCHERS)}
-    return {**kept, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+def _by_itself() -> dict[str, str]:
+    """The environment of a process without launcher, which leaves a GPU's memory to others."""
+    return {**alone(os.environ), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def try_out(
@@ -103,7 +100,7 @@ def try_out(
 
     *On failure* the outcome says in which step the process died, and its last words.
     """
-    environment = dict(os.environ) if as_rank else alone(os.environ)
+    environment = with_home(os.environ) if as_rank else _by_itself()
     with tempfile.TemporaryDirectory(prefix="jdaso-doctor-") as folder:
         notes, words = Path(folder, "steps"), Path(folder, "words")
         notes.touch()

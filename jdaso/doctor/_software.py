@@ -10,6 +10,7 @@ from importlib import metadata
 
 from .. import __version__
 from ._findings import Finding
+from ._machine import shared_memory
 from ._probe import Outcome
 
 _MPI_NAMES = {
@@ -113,7 +114,7 @@ def _package(name: str, least: str, error: str) -> Finding:
     if older(version, least) and version != "version unknown":
         return Finding(name, f"{version}, too old", False, install, True)
     if error:
-        remedy = _MPI_MISSING if name == "mpi4py" else f"Reinstall it: {install}"
+        remedy = _mpi_remedy(error) if name == "mpi4py" else f"Reinstall it: {install}"
         return Finding(name, f"{version}, but it cannot be imported: {error}", False, remedy, True)
     return Finding(name, version, alike=True)
 
@@ -122,6 +123,14 @@ _MPI_MISSING = (
     'Install an MPI library, pip install "jdaso[mpich]", or load your site\'s MPI module; '
     "MPI4PY_LIBMPI=/path/to/libmpi.so names one."
 )
+
+
+def _mpi_remedy(error: str) -> str:
+    """What to do where MPI is not imported, which starts it too."""
+    short = [finding for finding in shared_memory() if not finding.ok]
+    if short and ("SIGBUS" in error or "shm" in error):
+        return f"Not the installation: {short[0].found}. See shared memory, below."
+    return _MPI_MISSING
 
 
 def _devices(own: Outcome, gpus: Sequence[str]) -> Finding:

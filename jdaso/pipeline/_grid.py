@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from .._heartbeat import CALLS
+from .._poll import poll
 from .._session import Session
-from .._topology import poll
 from .._watchdog import Wait
 from ._mail import Address
 

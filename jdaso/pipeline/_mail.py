@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from .._heartbeat import CALLS
+from .._poll import poll
 from .._session import Session
-from .._topology import poll
 from .._watchdog import Wait
 
 _MESSAGE_BYTES = 1 << 30

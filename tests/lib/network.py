@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 from virtual_clock import Clock, Event, Halted, Thread
 
-from jdaso import _exit
+from jdaso import _environment, _exit, _witness
 
 NEVER = float("inf")
 HOSTS = "abcdefgh"
@@ -196,7 +196,7 @@ class World:
             thread = Thread(self.clock, target=start, args=(rank,), name=f"rank {rank}")
             thread.rank = rank
             programs.append(thread)
-        doomed = dict(_exit._state, installed=True, doomed=False, bereft=False)
+        doomed = dict(_exit._state, installed=True, began=True, doomed=False, bereft=False)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_exit, "_state", PerRank(self.clock, lambda: dict(doomed)))
             patch.setattr(_exit, "_open", PerRank(self.clock, dict))
@@ -206,6 +206,9 @@ class World:
             patch.setattr(mpi4py, "MPI", self.mpi, raising=False)
             patch.setitem(sys.modules, "mpi4py.MPI", self.mpi)
             patch.setattr(socket, "gethostname", self._host)
+            patch.setattr(_witness, "start", lambda *about: None)  # their hosts are none either
+            patch.setenv(_environment.RANK, "")
+            patch.setenv("PMIX_NAMESPACE", "played")
             patch.setenv("OMPI_COMM_WORLD_SIZE", str(self.size))
             patch.setenv("OMPI_MCA_mpi_ft_enable", str(int(self.ulfm)))
             self.clock.run(programs)
@@ -738,7 +741,7 @@ class Error(Exception):
 class Library:
     """`mpi4py.MPI`."""
 
-    BYTE, ERRORS_RETURN = "byte", "errors return"
+    BYTE, ERRORS_RETURN, ANY_SOURCE = "byte", "errors return", None
     ERR_PROC_FAILED, ERR_PROC_FAILED_PENDING, ERR_REVOKED, ERR_TRUNCATE = 75, 76, 78, 15
     THREAD_MULTIPLE = 3
     Exception, Group, Status = Error, Group, Status
@@ -749,6 +752,12 @@ class Library:
     @property
     def COMM_WORLD(self):
         return self._world.comms[self._world.clock.current().rank]
+
+    def Is_initialized(self):
+        return True
+
+    def Is_finalized(self):
+        return False
 
     def Query_thread(self):
         return self.THREAD_MULTIPLE

@@ -6,6 +6,7 @@ import socket
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from jdaso.doctor import (
     _connections,
     _examine,
     _findings,
+    _launcher,
     _machine,
     _probe,
     _software,
@@ -25,6 +27,7 @@ from jdaso.doctor import (
     _together,
 )
 from jdaso.doctor._findings import Finding, Line
+from jdaso.doctor._probe import Outcome
 
 
 def test_what_ranks_share_is_one_line_and_what_differs_names_them():
@@ -317,3 +320,57 @@ def test_a_folder_that_was_made_to_try_is_taken_away(tmp_path):
     (tmp_path / "file").write_text("")
     finding, _ = _machine.write_in(str(tmp_path / "file"))
     assert not finding.ok and "is a file" in finding.found
+
+
+def disk_of(free, size):
+    return SimpleNamespace(f_bavail=free, f_blocks=size, f_frsize=1)
+
+
+def test_little_shared_memory_is_not_the_installation(monkeypatch):
+    """MPI dies of SIGBUS where it is imported, for it is started there."""
+    died = Outcome({}, {}, {"mpi4py": "the process died of SIGBUS"})
+    monkeypatch.setattr(_machine.os, "statvfs", lambda path: disk_of(2**30, 2**30))
+    (finding,) = _machine.shared_memory()
+    assert finding.ok
+    assert "Install an MPI library" in remedies(died)["mpi4py"]
+    monkeypatch.setattr(_machine.os, "statvfs", lambda path: disk_of(2**19, 2**20))
+    (finding,) = _machine.shared_memory()
+    assert not finding.ok and "0.5 of 1.0 MB free in /dev/shm" in finding.found
+    assert "--shm-size" in finding.remedy
+    said = remedies(died)["mpi4py"]
+    assert "Not the installation" in said and "Install" not in said
+    missing = Outcome({}, {"mpi4py": "ImportError: libmpi.so"}, {})
+    assert "Install an MPI library" in remedies(missing)["mpi4py"]
+
+
+def remedies(outcome):
+    return {finding.what: finding.remedy for finding in _software.software(outcome, (), ())}
+
+
+def test_shared_memory_is_wanted_for_each_rank_of_the_host(monkeypatch):
+    monkeypatch.setattr(_machine.os, "statvfs", lambda path: disk_of(64e6, 64e6))
+    monkeypatch.setattr(_machine._environment, "local_ranks", lambda: 2)
+    assert [finding.ok for finding in _machine.shared_memory()] == [True]
+    monkeypatch.setattr(_machine._environment, "local_ranks", lambda: 8)
+    assert [finding.ok for finding in _machine.shared_memory()] == [False]
+
+
+@pytest.mark.parametrize("home", [None, "", "/no/such/folder", "/proc/1"])
+def test_a_home_that_is_not_there_is_said_and_no_trouble(monkeypatch, home):
+    monkeypatch.delenv("HOME")
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    finding = _machine._home()
+    assert finding.ok
+    assert (home or "HOME is not set") in finding.found
+    assert _probe.alone({})["HOME"] and _probe.alone({"HOME": "/x"})["HOME"] == "/x"
+
+
+def test_what_a_launcher_left_behind_is_said_and_no_launch(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_FD", "991")
+    monkeypatch.setenv("PMI_RANK", "1")
+    assert _launcher.find_launch() == _launcher.Launch(0, 1, "")
+    (finding,) = _launcher.left_behind()
+    assert finding.ok and "PMI_SIZE=2 is left" in finding.found
+    assert finding.remedy.startswith("unset PMI_SIZE")

@@ -20,6 +20,10 @@ LAYERS = [
         "_deaths",
         "_guard",
         "_relay",
+        "_environment",
+        "_poll",
+        "_witness",
+        "_witness_process",
     ],
     ["_supervise"],
     ["_phases", "_schedule", "_packing", "_header", "_common", "_wire", "_merge"]
@@ -27,6 +31,7 @@ LAYERS = [
     [
         "_batches",
         "_exit",
+        "_start",
         "_topology",
         "_lookout",
         "_messages",

@@ -115,24 +115,6 @@ def test_gpus_are_known_by_their_uuids(monkeypatch, tmp_path, chosen, gpus, iden
     assert _host.gpu_identities() is None
 
 
-@pytest.mark.parametrize(
-    "environment, ranks",
-    [
-        ({}, 1),
-        ({"PMI_SIZE": "4"}, 4),
-        ({"OMPI_COMM_WORLD_SIZE": "3"}, 3),
-        ({"SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "0"}, 4),  # srun --mpi=pmix
-        ({"SLURM_STEP_NUM_TASKS": "4", "PMI_SIZE": "1"}, 1),  # mpiexec -n 1 in a step of srun
-    ],
-)
-def test_launchers_say_how_many_ranks_they_started(monkeypatch, environment, ranks):
-    for name in _host.LAUNCHED:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert _host.launched_ranks() == ranks
-
-
 def test_one_rank_of_a_host_keeps_all_gpus(claim):
     assert claim(["0", "1"], ranks=1) == ["before", None]
 
