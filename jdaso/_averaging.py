@@ -25,6 +25,7 @@ from ._blocking import (
     weighed,
 )
 from ._common import Common
+from ._copies import Copies, move, places_in_leaves
 from ._engine._channel import Channel
 from ._exchange import Exchange, Received
 from ._explicit import placed_like, replicated
@@ -178,17 +179,27 @@ class Averaging:
         )
 
     def merge(
-        self, params: PyTree, updates: PyTree, state: DasoState, step: jax.Array, weight: Any
+        self,
+        copies: Copies,
+        params: PyTree,
+        updates: PyTree,
+        state: DasoState,
+        step: jax.Array,
+        weight: Any,
     ) -> tuple[PyTree, DasoState]:
         """Waits for what is in flight and merges it at its true age; new updates.
 
         Leaf by leaf, so that XLA makes one pass over them: joined to chunks they take four.
-        `weight` is only asked whether there is one.
+        `weight` is only asked whether there is one. `copies` in the inner state move as the
+        parameters do.
         """
         exchange, common = self.exchange_of(params, self.wire.name), self.common_of_late(state)
         received = exchange.wait(state.ticket, state.flight, state.phase.exchanges, common)
-        leaves = to_leaves(apply_updates(params, updates))
-        leaves, new = self._apply(received, leaves, params, state, step - state.started)
+        own = to_leaves(apply_updates(params, updates))
+        leaves, new = self._apply(received, own, params, state, step - state.started)
+        if copies:
+            shifts = jax.tree.map(jnp.subtract, leaves, own)
+            new = new._replace(inner=move(new.inner, copies, shifts))
         merged = difference(from_leaves(params, leaves), params, updates)
         if self.on_nonfinite == "skip" or weight is not None:
             merged, new = select(
@@ -273,6 +284,7 @@ class Averaging:
     def mean(
         self,
         apart: jax.Array,
+        copies: Copies,
         params: PyTree,
         updates: PyTree,
         state: DasoState,
@@ -282,18 +294,24 @@ class Averaging:
     ) -> tuple[PyTree, DasoState, jax.Array]:
         """Exact mean of parameters and of the inner state; pays what the wire still owes.
 
+        That is paid to the parameters and to `copies` of them.
+
         Where no node has had a batch since the last start, all weigh the same. New updates, and
         whether nodes differed before. From the third cool-down update on, what has not met by then
         is made to.
         """
         exchange = self.exchange_of(params)
         own, owed = exchange.pack(apply_updates(params, updates)), None
+        owed_inner: dict[int, jax.Array] = {}
         if weight is not None:
             total, steps = state.loss[1:]
             since = total / jnp.maximum(steps, 1.0) / state.weight
             weight = jnp.where(steps > 0, since, weight)
         if self.wire.narrow:
-            owed = pack(exchange.layout, strip(state.error))  # weighed already
+            error = strip(state.error)  # weighed already
+            owed = pack(exchange.layout, error)
+            places = places_in_leaves(state.inner, copies)
+            owed_inner = {place: error[number] for place, number in places.items()}
             state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
         given, bits, common = None, jnp.int32(0), None
         if self.blocking == "parameters":
@@ -308,6 +326,7 @@ class Averaging:
                 own,
                 owed,
                 state.inner,
+                owed_inner,
                 self.blocking_header(given, step, bits, weight),
                 step,
                 common,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -220,6 +220,7 @@ def exact_mean_of_everything(
     chunks: Chunks,
     owed: Chunks | None,
     inner: PyTree,
+    owed_inner: Mapping[int, jax.Array],
     head: jax.Array,
     step: jax.Array,
     common: Common | None,
@@ -236,6 +237,7 @@ def exact_mean_of_everything(
         chunks: their numbers, packed.
         owed: what is added to them once they are weighed; None for nothing.
         inner: the inner state.
+        owed_inner: what is added to its leaves once they are weighed, by their numbers.
         head: this node's header.
         step: completed updates.
         common: what the header sums up.
@@ -253,7 +255,10 @@ def exact_mean_of_everything(
     if owed is not None:
         sent = jax.tree.map(jnp.add, sent, owed)
     own = cut(exchange.layout, (*unpadded(layout, chunks), *leaves, *whole))
-    leaves = weighed(weight, leaves)
+    leaves = tuple(
+        leaf + owed_inner[k] if k in owed_inner else leaf
+        for k, leaf in enumerate(weighed(weight, leaves))
+    )
     sent = cut(exchange.layout, (*unpadded(layout, sent), *leaves, *whole))
     means, received = _mean_of_finite(exchange, own, sent, floats, head, step, common)
     chunks = cut(layout, unpadded(exchange.layout, means, layout.size))

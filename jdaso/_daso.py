@@ -22,6 +22,7 @@ from ._blocking import (
     take_majority,
 )
 from ._common import check_on_drift
+from ._copies import Copies, Finder
 from ._exchange import CHUNK_BYTES
 from ._explicit import alike
 from ._header import add_losses, loss_words, mean_weight, sum_of_loss
@@ -80,7 +81,8 @@ def daso(
     Put it last in an ``optax.chain``: it decides what the parameters become.
 
     Args:
-        inner: any optax transformation.
+        inner: any optax transformation. Copies of the parameters that it holds and leads them back
+            to (master weights, schedule-free's z) move with each merge.
         phases: when the nodes talk.
         session: the nodes.
         local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
@@ -120,7 +122,7 @@ def daso(
 
     Raises:
         ValueError: a setting is out of its range, or does not fit the others; or, with several
-            nodes, `inner` holds a line search.
+            nodes, `inner` holds a line search, or undoes merges by what cannot be moved.
 
     On failure: what one node does wrong raises `NodeError` on all nodes, naming it. Numbers in
     flight are never dropped; where a run ends early, `finalize` merges them.
@@ -147,6 +149,8 @@ def daso(
             "local_axis: call update inside shard_map or pmap and name its axis."
         )
     update_inner = update_with(inner)
+    finder = Finder(inner.init, update_inner)
+    merges = session.num_nodes > 1 and phases.cycling_steps > 0
     between = Averaging(
         session=session,
         number=session.number_optimizer(),
@@ -167,6 +171,8 @@ def daso(
         inner_state = inner.init(params)
         if session.num_nodes > 1:
             refuse_line_search(inner_state, "jdaso.daso")
+        if merges:
+            finder.at_init(params, inner_state)
         agree_on_init(session, params, inner_state, between.facts)
         session.facts[between.number] = between.facts
         session.control.lookout.phase_of = phases.name
@@ -243,6 +249,9 @@ def daso(
         mean_loss = mean_of_untold(phase.untold)
         state = state._replace(phase=phase._replace(untold=jnp.zeros_like(phase.untold)))
         given = {} if for_inner is None else {"value": for_inner, "mean_loss": mean_loss}
+        copies: Copies = ()
+        if merges:
+            copies = finder.copies(updates, state.inner, params, given, extra)
         updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
         if weight is not None:  # a node that has run out moves with the others only
             works = weight > 0
@@ -269,7 +278,7 @@ def daso(
         updates, state = jax.lax.cond(
             act.mean | act.merge | act.start | drifted,
             lambda: _talk(
-                act, apart, drifted, held_inner, params, updates, state, step, value, weight
+                act, apart, drifted, held_inner, copies, params, updates, state, step, value, weight
             ),
             lambda: (updates, state),
         )
@@ -290,6 +299,7 @@ def daso(
         apart: jax.Array,
         drifted: jax.Array,
         held_inner: PyTree,
+        copies: Copies,
         params: PyTree,
         updates: PyTree,
         state: DasoState,
@@ -304,7 +314,9 @@ def daso(
         step += mark(session, COMPUTE, step, step)
         updates, state = jax.lax.cond(
             act.merge,
-            lambda: alike(between.merge(params, updates, state, step, weight), (updates, state)),
+            lambda: alike(
+                between.merge(copies, params, updates, state, step, weight), (updates, state)
+            ),
             lambda: (updates, state),
         )
         step += jax.lax.cond(
@@ -315,7 +327,7 @@ def daso(
         updates, state, differed = jax.lax.cond(
             act.mean,
             lambda: alike(
-                between.mean(apart, params, updates, state, step, value, weight),
+                between.mean(apart, copies, params, updates, state, step, value, weight),
                 (updates, state, drifted),
             ),
             lambda: (updates, state, drifted),

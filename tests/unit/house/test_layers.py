@@ -43,7 +43,7 @@ LAYERS = [
         "_group",
     ]
     + ["_clock", "_recorder", "_engine", "_session"],
-    ["_agreement", "_local", "_marks", "_inner", "_inline", "_exchange", "_blocking"],
+    ["_agreement", "_local", "_marks", "_inner", "_copies", "_inline", "_exchange", "_blocking"],
     ["_averaging", "_synchronous", "_daso", "_collectives"],
     ["checkpoint", "data", "doctor", "fabric", "faults", "flax", "metrics", "pipeline", "plots"]
     + ["report", "traces", "array"],

@@ -1,0 +1,186 @@
+"""Inner states that hold the parameters: what moves with a merge, what stays, what is refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jdaso
+from jdaso._copies import Finder
+from jdaso._inner import update_with
+
+PHASES = jdaso.Phases(total_steps=20, warmup_steps=2, cooldown_steps=4, sync_every=4, delay=2)
+PARAMS = {"a": jnp.linspace(-1, 1, 15).reshape(5, 3), "b": jnp.ones(6), "c": jnp.float32(2)}
+
+
+def with_master(inner):
+    """Keeps float32 weights, as is done for bfloat16 parameters."""
+
+    def init(params):
+        weights = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+        return weights, inner.init(weights)
+
+    def update(grads, state, params=None):
+        weights, state = state
+        grads = jax.tree.map(lambda x: x.astype(jnp.float32), grads)
+        updates, state = inner.update(grads, state, weights)
+        weights = optax.apply_updates(weights, updates)
+        lead = lambda new, old: new.astype(old.dtype) - old  # noqa: E731
+        return jax.tree.map(lead, weights, params), (weights, state)
+
+    return optax.GradientTransformation(init, update)
+
+
+def ema():
+    """Records an average of the parameters."""
+
+    def update(updates, state, params=None):
+        return updates, jax.tree.map(lambda e, x: 0.9 * e + 0.1 * x, state, params)
+
+    return optax.GradientTransformation(lambda params: jax.tree.map(jnp.array, params), update)
+
+
+def numpy_copy(inner):
+    """Cannot be traced, only called."""
+    master = with_master(inner)
+
+    def init(params):
+        weights = jax.tree.map(lambda x: np.array(x, np.float32), params)
+        return weights, inner.init(weights)
+
+    return optax.GradientTransformation(init, master.update)
+
+
+def found(inner, params=PARAMS):
+    """Paths of the copies in the state, and of what they are copies of."""
+    state, finder = inner.init(params), Finder(inner.init, update_with(inner))
+    copies = finder.copies(jax.tree.map(jnp.ones_like, params), state, params, {}, {})
+    path = lambda tree, k: jax.tree_util.keystr(jax.tree_util.tree_leaves_with_path(tree)[k][0])  # noqa: E731
+    return {path(state, place): path(params, number) for place, number in copies}
+
+
+SGD = optax.sgd(0.1, momentum=0.9)
+
+
+def test_masters_are_found_wherever_they_are():
+    """In a mini-step of eight, of some leaves, behind an average that only records."""
+    inner = optax.multi_transform(
+        {"master": optax.chain(ema(), with_master(SGD)), "plain": SGD},
+        {"a": "master", "b": "plain", "c": "master"},
+    )
+    copies = found(optax.MultiSteps(inner, 8).gradient_transformation())
+    assert list(copies.values()) == ["['a']", "['c']"]
+    assert all("inner_state[1][0]" in path for path in copies)
+
+
+def test_masters_of_bfloat16_and_those_that_numpy_makes():
+    half = {"a": jnp.linspace(-1, 1, 6).astype("bfloat16")}
+    assert found(numpy_copy(SGD), half) == {"[0]['a']": "['a']"}
+
+
+@pytest.mark.parametrize(
+    ("inner", "name"),
+    [
+        (optax.contrib.schedule_free_sgd(0.1), "z"),
+        (optax.contrib.cocob(), "init_particles"),
+        (optax.contrib.sam(SGD, optax.sgd(0.05)), "cache"),
+    ],
+    ids=["schedule-free", "cocob", "sam"],
+)
+def test_points_to_which_parameters_are_led_back(inner, name):
+    params = {"a": PARAMS["a"]}
+    copies = found(inner, params)
+    assert list(copies.values()) == ["['a']"] and all(name in path for path in copies)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        optax.adamw(0.1, weight_decay=1.0),
+        optax.chain(optax.add_decayed_weights(0.5), SGD),
+        optax.chain(SGD, ema()),
+        optax.contrib.dog(1.0),
+        optax.lbfgs(0.1, linesearch=None),
+    ],
+    ids=["weight decay", "in the momentum", "average", "DoG", "L-BFGS"],
+)
+def test_what_undoes_no_shift_is_left_alone(inner):
+    assert found(inner, {"a": PARAMS["a"]}) == {}
+
+
+def test_adam_is_not_tried_out():
+    """It would cost a second for each tree of parameters."""
+    inner = optax.adamw(1e-3)
+    finder = Finder(inner.init, update_with(inner))
+    finder._undone = lambda *_: pytest.fail("was tried out")
+    finder.at_init(PARAMS, inner.init(PARAMS))
+    assert finder.copies(PARAMS, inner.init(PARAMS), PARAMS, {}, {}) == ()
+
+
+def nodes(count=3):
+    return jdaso.Session(engine="simulated", num_nodes=count)
+
+
+def test_a_copy_in_another_form_is_refused_while_init_is_traced():
+    """`optax.flatten` makes one vector of all parameters."""
+    with nodes(2) as session:
+        inner = optax.flatten(with_master(SGD))
+        tx = jdaso.daso(inner, phases=PHASES, session=session)
+        message = r"\['a'\] \(3 of 3 leaves\).*around jdaso\.daso.*jdaso\.synchronous"
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(tx.init, PARAMS)
+        blocking = jdaso.Phases(total_steps=8, warmup_steps=8, cooldown_steps=0)
+        jax.eval_shape(jdaso.daso(inner, phases=blocking, session=session).init, PARAMS)
+
+
+def trained(inner, **settings):
+    """All parameters of all nodes, whose gradients pull apart."""
+    with nodes() as session:
+        tx = jdaso.daso(inner, phases=PHASES, session=session, **settings)
+
+        def run(params):
+            node = jax.lax.axis_index(session.node_axis)
+
+            def step(carry, _):
+                params, state = carry
+                grads = jax.tree.map(lambda x: x - node, params)
+                updates, state = tx.update(grads, state, params)
+                params = optax.apply_updates(params, updates)
+                return (params, state), params
+
+            return jax.lax.scan(step, (params, tx.init(params)), length=20)[1]
+
+        spread = jax.tree.map(lambda x: jnp.stack([x] * 3), PARAMS)
+        return jax.jit(jax.vmap(run, axis_name=session.node_axis))(spread)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, dict(merge=jdaso.outer(optax.sgd(0.7)), wire="int8")],
+    ids=["corrected", "outer, int8"],
+)
+def test_a_float32_copy_of_float32_parameters_changes_nothing(settings):
+    """At any step, and where the exact mean pays what a narrow wire owes."""
+    expected, actual = trained(SGD, **settings), trained(with_master(SGD), **settings)
+    for want, got in zip(*map(jax.tree.leaves, (expected, actual)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+
+
+def test_schedule_free_goes_on_from_where_a_merge_took_it():
+    """The mean of the nodes is what the nodes' mean gradient makes of it: all is linear here."""
+    inner = functools.partial(optax.contrib.schedule_free_sgd, 0.05)
+    actual = trained(inner())
+    state = inner().init(PARAMS)
+    params = PARAMS
+    for n in range(20):
+        grads = jax.tree.map(lambda x: x - 1.0, params)
+        updates, state = inner().update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+        for want, got in zip(*map(jax.tree.leaves, (params, actual)), strict=True):
+            np.testing.assert_allclose(np.mean(got[:, n], axis=0), want, rtol=0, atol=1e-4)
+    gap = lambda n: float(np.ptp(actual["b"][:, n], axis=0).max())  # noqa: E731
+    # Each merge (every four updates, from 4 on) brings the nodes as close as the one before.
+    assert abs(gap(12) - gap(8)) < 0.02 * gap(8) and gap(8) < 0.5 * gap(7)
