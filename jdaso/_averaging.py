@@ -28,7 +28,7 @@ from ._common import Common
 from ._copies import Copies, move, places_in_leaves
 from ._engine._channel import Channel
 from ._exchange import Exchange, Received
-from ._explicit import placed_like, replicated
+from ._explicit import alike, placed_like, replicated
 from ._header import (
     LEFT_OUT,
     first_bad_leaf,
@@ -210,8 +210,10 @@ class Averaging:
         if self.on_drift == "repair":
             merged, new = jax.lax.cond(
                 received.apart,
-                lambda: (updates, self._take_late(exchange, common, state)),
-                lambda: (merged, new),
+                lambda: alike(
+                    (updates, self._take_late(exchange, common, state)), (updates, state)
+                ),
+                lambda: alike((merged, new), (updates, state)),
             )
         state = new._replace(ticket=jnp.zeros_like(state.ticket))
         phase = count_loss(state.phase, *loss_words(received.heads))
@@ -428,7 +430,9 @@ class Averaging:
         if self.keeps_anchor:
             first = step == self.phases.warmup_steps
             anchor = jax.lax.cond(
-                first, lambda: dress(params, to_leaves(params)), lambda: state.anchor
+                first,
+                lambda: alike(dress(params, to_leaves(params)), state.anchor),
+                lambda: state.anchor,
             )
             state = state._replace(anchor=anchor)
         if weight is not None:

@@ -31,6 +31,11 @@ def placed_like(x: Any, like: Any) -> Any:
     return x if spec == before else _moved(x, like if any(spec) else x, PartitionSpec(*spec))
 
 
+def can_be_placed_like(like: Any) -> bool:
+    """Whether new numbers can be: under `vmap` outside of jit nothing but a context has devices."""
+    return not isinstance(like, Tracer) or not jax.sharding.get_abstract_mesh().empty
+
+
 def alike(new: PyTree, old: PyTree) -> PyTree:
     """`placed_like` for all leaves of two equal trees, as a `cond` wants what its branches give."""
     return jax.tree.map(placed_like, new, old)
@@ -49,8 +54,6 @@ def _explicit_spec(x: Any) -> tuple[Any, ...]:
 def _moved(x: jax.Array, on: jax.Array, spec: PartitionSpec) -> jax.Array:
     """`x` on the mesh of another array."""
     mesh: Any = jax.typeof(on).sharding.mesh  # pyright: ignore[reportAttributeAccessIssue]
-    while isinstance(on, Tracer) and hasattr(on, "val"):  # of a vmap outside of jit
-        on = on.val
-    if not isinstance(on, Tracer):  # there JAX wants the devices
+    if not isinstance(on, Tracer):  # outside of jit JAX wants the devices
         mesh = on.sharding.mesh  # pyright: ignore[reportAttributeAccessIssue]
     return reshard(x, NamedSharding(mesh, spec))

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ._explicit import placed_like, replicated
+from ._explicit import can_be_placed_like, placed_like, replicated
 from ._types import Chunks, Leaves, PyTree
 
 BLOCK = 256
@@ -270,7 +270,8 @@ def zeros_like(tree: PyTree) -> PyTree:
         (about,) = describe(leaf)
         if not about.exchanged:
             return jnp.zeros(0, jnp.float32)
-        return placed_like(jnp.zeros(about.reals, jnp.float32), leaf)
+        new = jnp.zeros(about.reals, jnp.float32)
+        return placed_like(new, leaf) if can_be_placed_like(leaf) else new
 
     return jax.tree.map(zeros, tree)
 

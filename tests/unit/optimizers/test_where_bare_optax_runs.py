@@ -66,7 +66,7 @@ def run(make, params, gradient, *, inner=None, steps=STEPS, jit=True, value=Fals
         each = jax.vmap(step, axis_name=session.node_axis)
         init = jax.vmap(tx.init, axis_name=session.node_axis)
         params = jax.tree.map(lambda x: jnp.stack([x, x]), params)
-        state = init(params)
+        state = (jax.jit(init) if jit else init)(params)
         each = jax.jit(each) if jit else each
         for _ in range(steps):
             params, state = each(params, state)
