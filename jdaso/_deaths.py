@@ -71,6 +71,7 @@ class Deaths:
         self._server.bind(path)
         self._server.listen(1024)
         self._wake, self._waker = os.pipe()
+        self._heard_all = threading.Event()
         self._poll = select.epoll()  # which tells of events in their order
         for source in (self._server.fileno(), self._wake):
             self._poll.register(source, select.EPOLLIN)
@@ -90,6 +91,12 @@ class Deaths:
     def connected(self) -> set[int]:
         """Processes of the ranks of this host that live."""
         return {pid for pid, _, _ in list(self._ranks.values())}
+
+    def catch_up(self) -> None:
+        """Returns once all that ranks of this host have said until now is known."""
+        self._heard_all.clear()
+        os.write(self._waker, b"x")
+        self._heard_all.wait(_FIRST_SECONDS)
 
     def first(self) -> str | None:
         """Who it was, once the job has ended; first of all."""
@@ -126,11 +133,16 @@ class Deaths:
         self._names[int(pid)] = f"node {node} {{}} first (process {pid} on host {host})"
 
     def _watch(self) -> None:
-        ended = False
+        ended = asked = False
         while not ended:
-            for source, _ in self._poll.poll():
+            events = self._poll.poll(0 if asked else -1)
+            if not events:  # all is known that was said before we were asked
+                asked = False
+                self._heard_all.set()
+            for source, _ in events:
                 if source == self._wake:
-                    ended = True
+                    asked = True
+                    ended = not os.read(self._wake, 1)
                 elif source == self._server.fileno():
                     self._welcome()
                 else:
@@ -141,7 +153,7 @@ class Deaths:
         """Takes all that a connected rank has said, and that it has ended."""
         own, pid, connection = self._ranks[source]
         try:
-            while said := connection.recv(1024, socket.MSG_DONTWAIT):
+            while said := connection.recv(1024):
                 self._hear(pid, said.decode(errors="replace"), here=True, own=own)
         except BlockingIOError:
             return
@@ -181,6 +193,7 @@ class Deaths:
             connection, _ = self._server.accept()
             connection.settimeout(_HELLO_SECONDS)
             said = connection.recv(1024).decode(errors="replace")
+            connection.setblocking(False)
             if rank := _RANK.fullmatch(said):
                 self._name(rank)
                 asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

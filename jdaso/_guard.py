@@ -49,6 +49,7 @@ class Job:
         saves_elsewhere: signals at which ranks of other hosts do.
         speaks: whether a rank has said that it is one.
         told: the signal that the supervisor got and has handed on; 0 if none.
+        asked: the savers that have been told.
         files: what its ranks mapped of MPI's in /dev/shm, with device and inode.
     """
 
@@ -58,6 +59,7 @@ class Job:
     saves_elsewhere: list[int] = field(default_factory=list)
     speaks: bool = False
     told: int = 0
+    asked: list[int] = field(default_factory=list)
     files: dict[str, list[int]] = field(default_factory=dict)
 
     @property
@@ -71,12 +73,15 @@ class Job:
         Ranks of this host that take signals get them directly, whatever launcher or script stands
         between. Else the launcher has to hand one on: launchers do so with SIGUSR1, SIGUSR2 and
         Ctrl-C, but end the ranks on SIGTERM. That is what a job gets whose ranks save nothing; one
-        of which nothing is known may have ranks elsewhere that do.
+        of which nothing is known may have ranks elsewhere that do. May be called again: ranks that
+        have begun to take signals meanwhile are asked then.
         """
-        self.told = number
-        for pid, taken in self.savers.items():
-            _send(pid, _preferred(taken, taken[0]))
-        if self.savers or not self.leader:
+        first, self.told = not self.told, number
+        for pid, taken in list(self.savers.items()):
+            if pid not in self.asked:
+                self.asked.append(pid)
+                _send(pid, _preferred(taken, taken[0]))
+        if self.asked or not self.leader or not first:
             return
         other = signal.SIGTERM if number in _ENDS else number
         if not self.speaks and number != signal.SIGINT:

@@ -206,10 +206,12 @@ class Supervisor:
             now = time.monotonic()
             if self._told is not None:
                 if not job.told:
-                    self._hand_on(job)
-                elif self._at_once:
+                    deaths.catch_up()
+                    self._announce(job)
+                job.tell(self._told)
+                if self._at_once:
                     return 0.0
-                elif now > self._told_at + self.grace_seconds:
+                if now > self._told_at + self.grace_seconds:
                     self._say(f"the job has not ended within {self.grace_seconds:g} s.")
                     return KILL_SECONDS
             for rank, (died, others) in list(deaths.dead.items()):
@@ -226,14 +228,12 @@ class Supervisor:
             self._pause(_LOOK_SECONDS / 4 if waits else _LOOK_SECONDS)
         return KILL_SECONDS
 
-    def _hand_on(self, job: Job) -> None:
-        """Hands on what this process was told."""
+    def _announce(self, job: Job) -> None:
+        """Says what this process was told, and what becomes of the job."""
         assert self._told is not None
         name, limit = signal.Signals(self._told).name, f"{self.grace_seconds:g} s"
         what = "saves and ends" if job.saves else "is told to end"
         self._say(f"{name}: the job {what}, within {limit}; Ctrl-C (SIGINT) ends it at once.")
-        job.tell(self._told)
-        self._tell_guard(job)
 
     def _answering(self) -> list[str]:
         """Hosts that answer, in their order."""

@@ -32,6 +32,7 @@ for number in (10, 12):
     signal.signal(number, lambda *_: stopped.append(1))
 _deaths.say_rank(0, "here")
 _deaths.say_saves([10, 12])
+time.sleep(0.5)  # a guard knows what its supervisor had time to tell it
 print("ready", flush=True)
 while not stopped:
     time.sleep(0.02)
