@@ -69,7 +69,6 @@ class Case(NamedTuple):
 # Each round: how the nodes are grouped, and what each group does.
 DAY = {
     4: [
-        ((4,), [Case("vgg16", 4, 1, "interleaved", 4)]),
         ((4,), [Case("transformer_scan", 2, 2, "1f1b", 4)]),  # 2, 2, 1 and 1
         ((4,), [Case("unet", 2, 2, "interleaved", 3, settings={"remat": True})]),
         ((4,), [Case("unet", 2, 2, "1f1b", 3, "daso", {"phases": DASO})]),
@@ -84,6 +83,7 @@ DAY = {
 }
 NIGHT = {
     4: [
+        ((4,), [Case("vgg16", 4, 1, "interleaved", 4)]),
         ((4,), [Case("resnet", 2, 2, "gpipe", 3)]),
         # 12 samples in 5 micro-batches: 3, 3, 2, 2 and 2.
         ((3, 1), [Case("resnet", 3, 1, "interleaved", 5), Case("vgg16", 1, 1, "1f1b", 5)]),

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from launcher import ROOT
+from nights import nightly
 
 from jdaso import _control
 from jdaso.fabric import Cluster, ClusterError, _emulated, emulated_cluster
@@ -310,12 +311,14 @@ def test_methods_are_compared_on_it(tmp_path):
     assert 20 <= rows["bare"]["ms"] < 1.2 * rows["synchronous"]["ms"]
 
 
+@nightly
 def test_exchanges_alone_are_measured_on_it(tmp_path):
     (row,) = quick_benchmark(tmp_path, "links", "--gigabits", "0.5", "--megabytes", "2").values()
     for wire in ("float32", "bfloat16", "int8"):
         assert 0.1 < row[f"{wire} of link"] < 1.3  # what a burst lets through comes on top
 
 
+@nightly
 def test_pipelines_are_compared_on_it(tmp_path):
     flags = ["--methods", "data synchronous", "hybrid daso"]
     rows = quick_benchmark(tmp_path, "pipelines", *flags, table="pipelines_hybrid")
@@ -324,6 +327,7 @@ def test_pipelines_are_compared_on_it(tmp_path):
     assert set(rows) == {"data synchronous", "hybrid daso", "jax gloo"}
 
 
+@nightly
 def test_the_time_to_an_accuracy_is_measured_on_it(tmp_path):
     rows = quick_benchmark(tmp_path, "time_to_accuracy")
     assert rows["synchronous"]["times shorter"] == 1

@@ -26,9 +26,11 @@ def resumed(folder, *do, nodes=4):
 @pytest.mark.parametrize(
     ("model", "runs"),
     [
-        ("listed", NODES),
+        ("listed", [(2, 2), (1, 1), (3, 3), (4, 2)]),
+        pytest.param("listed", NODES, marks=pytest.mark.nightly),
         pytest.param("stacked", NODES, marks=pytest.mark.nightly),
-        ("normed", NODES[1::2]),
+        ("normed", [(2, 2), (3, 3)]),
+        pytest.param("normed", NODES[1::2], marks=pytest.mark.nightly),
         ("hyperparameters", NODES[::3]),
     ],
 )

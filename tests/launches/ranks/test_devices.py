@@ -8,7 +8,7 @@ SCRIPT = PROGRAMS / "devices.py"
 
 
 def check(*args, nodes=2):
-    done = mpirun(nodes, [SCRIPT, *args], devices=2)
+    done = mpirun(nodes, [SCRIPT, *args], devices=2, quick_compiling=True)
     assert done.returncode == 0 and done.stdout.count(": end") == nodes, done.stdout
 
 

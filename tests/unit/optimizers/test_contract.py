@@ -7,6 +7,7 @@ local axis. After optax/contrib/_common_test.py, and what users build around an 
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from nights import rows
+from nights import nightly, rows
 
 import jdaso
 
@@ -121,6 +122,18 @@ some_cases = pytest.mark.parametrize(
     [case for case in CASES if case.name in ("daso-P1", "daso-P3", "synchronous-P3", "local_mean")],
     ids=lambda case: case.name,
 )
+
+SOME = ("daso-P3", "synchronous-P3", "daso-local-axis")
+
+
+def with_each(name, plain, others):
+    """Every case with the plain one; some with the others too, which one place of ours handles."""
+    found = [pytest.param(case, plain, id=f"{case.name}-{plain}") for case in CASES]
+    for case, other in itertools.product(CASES, others):
+        marks = [] if case.name in SOME else [nightly]
+        found.append(pytest.param(case, other, id=f"{case.name}-{other}", marks=marks))
+    return pytest.mark.parametrize(("case", name), found)
+
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -380,8 +393,7 @@ def test_can_hold_inject_hyperparams(case):
     compare(case, actual, expected, 24)
 
 
-@every_case
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@with_each("dtype", "float32", ["bfloat16"])
 def test_preserves_dtype(case, dtype):
     params = jnp.array([1.0, 2.0], dtype)
     with case.opened(optax.sgd(0.1, momentum=0.9)) as (tx, each):
@@ -394,8 +406,7 @@ def test_preserves_dtype(case, dtype):
     assert updates.dtype == params.dtype
 
 
-@every_case
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@with_each("dtype", "float32", ["bfloat16"])
 def test_gradient_accumulation(case, dtype):
     """`optax.MultiSteps`: one update of ours for every four of the caller's."""
     params = jnp.array([1.0, 2.0], dtype)
@@ -418,8 +429,7 @@ def test_gradient_accumulation(case, dtype):
     np.testing.assert_allclose(seen[3].astype("float32"), [0.8, 1.6], rtol=4 * unit)
 
 
-@every_case
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@with_each("dtype", "float32", ["float16", "bfloat16", "float64"])
 def test_state_is_stable(case, dtype):
     """Shapes, dtypes and weak types, through `cond` and with a loss of another dtype.
 
@@ -575,10 +585,7 @@ def test_mixed_dtypes(case):
     assert np.abs(np.asarray(actual["complex"][-1])).max() < 3, "the complex leaf was not trained"
 
 
-@every_case
-@pytest.mark.parametrize(
-    "params", [{}, (), None, {"a": jnp.zeros((0,))}, {"a": jnp.zeros((3, 0)), "b": ()}], ids=str
-)
+@with_each("params", None, [{}, (), {"a": jnp.zeros((0,))}, {"a": jnp.zeros((3, 0)), "b": ()}])
 def test_empty_trees_and_leaves(case, params):
     with case.opened(optax.adam(0.1)) as (tx, each):
         if params is None:

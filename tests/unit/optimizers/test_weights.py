@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from nights import at_night
 
 import jdaso
 
@@ -178,7 +179,7 @@ def test_the_loss_is_weighted_too():
     np.testing.assert_allclose(phase.loss_sum, (weights * losses)[0].sum(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("wire", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("wire", ["float32", at_night("float16"), "int8"])
 @pytest.mark.parametrize("make", [daso, synchronous])
 def test_only_the_ratios_of_weights_count(make, wire):
     """Powers of two change no bit, however many samples they count."""

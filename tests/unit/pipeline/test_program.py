@@ -14,6 +14,7 @@ import optax
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from nights import nightly
 from pipeline_in_process import expected, loss_and_gradients
 
 from jdaso import pipeline
@@ -750,7 +751,11 @@ def test_four_stages(make):
 @pytest.mark.parametrize(
     ("make", "cut"),
     [
-        (make, [name for name in CUTS if name != "4"][k % 4])
+        pytest.param(
+            make,
+            [name for name in CUTS if name != "4"][k % 4],
+            marks=[nightly] * (k % 3 > 0),
+        )
         for k, make in enumerate(CASES.values())
     ],
     ids=lambda x: x if isinstance(x, str) else x.__name__,
