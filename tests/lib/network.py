@@ -125,7 +125,7 @@ class World:
         self.links: list[_Link] = []
         self._events: list[_Event] = []
         self._draw = None if seed is None else random.Random(seed)
-        self._noticed = {}
+        self.noticed = {}
         self.mpi = Library(self)
         self._whole = Lines(self, "world", tuple(range(ranks)))
         self.comms = [Comm(self._whole, rank) for rank in range(ranks)]
@@ -172,7 +172,7 @@ class World:
 
     def notice(self, rank, seconds):
         """MPI tells a rank of deaths so long after they happen."""
-        self._noticed[rank] = seconds
+        self.noticed[rank] = seconds
 
     def run(self, program, at_exit=lambda: None):
         """What becomes of ``program(rank, comm)`` on each rank; then, there too, of `at_exit`."""
@@ -251,7 +251,7 @@ class World:
     def knows_dead(self, rank, other):
         """Whether MPI has told a rank that another died."""
         died = self.clock.dead.get(other, NEVER)
-        return self.ulfm and self.clock.now >= died + self._noticed.get(rank, _NOTICED_SECONDS)
+        return self.ulfm and self.clock.now >= died + self.noticed.get(rank, _NOTICED_SECONDS)
 
     def abort(self, rank):
         self.aborted = rank
@@ -341,9 +341,9 @@ class Lines:
 
     def dead(self):
         """Members that are dead, as MPI at last tells all."""
-        clock = self.world.clock
+        clock, seconds = self.world.clock, max(_NOTICED_SECONDS, *self.world.noticed.values(), 0.0)
         died = {k: clock.dead.get(rank, NEVER) for k, rank in enumerate(self.members)}
-        return {k for k, at in died.items() if clock.now >= at + _NOTICED_SECONDS}
+        return {k for k, at in died.items() if clock.now >= at + seconds}
 
     def knows_dead(self, member):
         """Members of which MPI has told this one that they died."""

@@ -144,8 +144,9 @@ def test_one_that_lacks_a_part_is_believed_before_mpi_knows_of_a_death():
     """
     world = World(3, ulfm=True, least_pause=1e-4)
     world.notice(0, 0.0)
+    world.notice(2, 1.0)
     world.delay(0.05, source=1, dest=0, tag="Iallgather")
-    world.kill(1, after="Iagree", comm="world.1", nth=4, losing=True)
+    world.kill(1, after="Iagree", comm="world.1", nth=3, losing=True)
     living, (found, known) = survive(world, talk, {1})
     assert living == [0, 2] and known == (0, 2)
     assert all(said[2].startswith("2:") for said in found[::3])
