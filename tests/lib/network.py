@@ -6,7 +6,7 @@
 
 Each rank has a communicator with what jdaso calls of mpi4py. A script says which message is late or
 lost, and which rank dies or stands still where. It is stricter than MPI: what is sent may not be
-changed before it has gone, and calls that do not fit each other end the test.
+changed before it has gone, and calls and sizes that do not fit each other end the test.
 
 Messages of one pair and tag keep their order, all others do not. One that is lost holds up what is
 behind it, as on a link that is stuck. Collectives move as messages do: what has left still comes,
@@ -125,7 +125,7 @@ class World:
         self.links: list[_Link] = []
         self._events: list[_Event] = []
         self._draw = None if seed is None else random.Random(seed)
-        self._noticed = {}
+        self.noticed = {}
         self.mpi = Library(self)
         self._whole = Lines(self, "world", tuple(range(ranks)))
         self.comms = [Comm(self._whole, rank) for rank in range(ranks)]
@@ -172,7 +172,7 @@ class World:
 
     def notice(self, rank, seconds):
         """MPI tells a rank of deaths so long after they happen."""
-        self._noticed[rank] = seconds
+        self.noticed[rank] = seconds
 
     def run(self, program, at_exit=lambda: None):
         """What becomes of ``program(rank, comm)`` on each rank; then, there too, of `at_exit`."""
@@ -216,9 +216,10 @@ class World:
             raise AssertionError("\n".join(self.clock.defects))
         return outcomes
 
-    def untaken(self):
-        """What was sent and never received: source, dest, tag."""
-        return [x[:3] for lines in self._whole.family() for x in lines.untaken()]
+    def untaken(self, comm=None):
+        """What was sent and never received, on one communicator or all: source, dest, tag."""
+        family = [lines for lines in self._whole.family() if comm in (None, lines.name)]
+        return [x for lines in family for x in lines.untaken()]
 
     def _host(self):
         mine = self.clock.current()
@@ -250,7 +251,7 @@ class World:
     def knows_dead(self, rank, other):
         """Whether MPI has told a rank that another died."""
         died = self.clock.dead.get(other, NEVER)
-        return self.ulfm and self.clock.now >= died + self._noticed.get(rank, _NOTICED_SECONDS)
+        return self.ulfm and self.clock.now >= died + self.noticed.get(rank, _NOTICED_SECONDS)
 
     def abort(self, rank):
         self.aborted = rank
@@ -340,9 +341,9 @@ class Lines:
 
     def dead(self):
         """Members that are dead, as MPI at last tells all."""
-        clock = self.world.clock
+        clock, seconds = self.world.clock, max(_NOTICED_SECONDS, *self.world.noticed.values(), 0.0)
         died = {k: clock.dead.get(rank, NEVER) for k, rank in enumerate(self.members)}
-        return {k for k, at in died.items() if clock.now >= at + _NOTICED_SECONDS}
+        return {k for k, at in died.items() if clock.now >= at + seconds}
 
     def knows_dead(self, member):
         """Members of which MPI has told this one that they died."""
@@ -415,6 +416,7 @@ class Comm:
 
     def __init__(self, lines, member):
         self.lines, self.member, self.freed = lines, member, False
+        self.open = []  # requests
         self.world_rank = lines.members[member]
 
     def Get_rank(self):
@@ -592,12 +594,17 @@ class Request:
 
     def __init__(self, comm):
         self.comm, self.over = comm, False
+        comm.open.append(self)
 
     def Test(self):
-        if not self.over:
-            self.over = self.done()
-            if not self.over:
-                self.comm._refuse(self.needs())
+        """Asked of one, MPI moves all: it writes to the memory of each as its data comes."""
+        self.comm.open = [request for request in self.comm.open if not request.moved()]
+        if not self.moved():
+            self.comm._refuse(self.needs())
+        return self.over
+
+    def moved(self):
+        self.over = self.over or self.done()
         return self.over
 
     def needs(self):
@@ -681,6 +688,9 @@ class Agreeing(Request):
         if not found[1]:
             raise Error(Library.ERR_PROC_FAILED)
         return True
+
+    def moved(self):
+        return self.over
 
     def Test(self):
         return self.over or self.done()
@@ -779,6 +789,9 @@ def as_bytes(buffer):
 
 def _take(comm, letter, memory):
     comm.lines.letters.remove(letter)
-    if len(letter.payload) > memory.size:
+    if len(letter.payload) != memory.size:
+        lines = comm.lines
+        said = f"{lines.name}: {len(letter.payload)} bytes came for {memory.size}, tag {letter.tag}"
+        lines.world.clock.defects.append(said)
         raise Error(Library.ERR_TRUNCATE)
-    memory[: len(letter.payload)] = np.frombuffer(letter.payload, np.uint8)
+    memory[:] = np.frombuffer(letter.payload, np.uint8)

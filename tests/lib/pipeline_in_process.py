@@ -1,93 +1,68 @@
 """A pipeline's ranks as threads of one process: the real `Run`, `Whole` and `Holding`, no MPI."""
 
-import queue
-import threading
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from network import World
+from played import play
 
-from jdaso.pipeline._mail import Address
+from jdaso._timeline import Timeline
+from jdaso.pipeline._mail import Address, Mail
 from jdaso.pipeline._run import Place, Run
 from jdaso.pipeline._schedule import make_schedule
 from jdaso.pipeline._work import Work
 
-PATIENCE_SECONDS = 60.0
+COMPILING_SECONDS = 1e6
+"""What a rank computes takes no time of the clock, but it is asked again and again."""
+
+OF_MAIL = "world.1.0"
 
 
-class Post:
-    """What is on its way. It is stricter than MPI: nothing may be sent that nobody takes."""
+class StrictMail(Mail):
+    """`Mail` of one rank; nothing may be sent otherwise than it is expected."""
 
-    def __init__(self):
-        self.failed = threading.Event()
-        self._boxes, self._lock = {}, threading.Lock()
-
-    def box(self, sender, receiver, tag):
-        with self._lock:
-            return self._boxes.setdefault((sender, receiver, tag), queue.Queue())
-
-    def assert_empty(self):
-        left = [key for key, box in self._boxes.items() if not box.empty()]
-        assert not left, f"sent and never taken: {left}"
-
-
-class InProcessMail:
-    """`Mail` of one rank."""
-
-    def __init__(self, post, rank):
-        self._post, self._rank = post, rank
-        self._coming = {}
+    def __init__(self, node, kinds):
+        session = SimpleNamespace(
+            control=node.control,
+            num_nodes=node.topology.num_nodes,
+            timeline=Timeline(),
+            closing=node.closing,
+            mails=0,
+        )
+        super().__init__(session)
+        self._rank, self._kinds = node.number, kinds
 
     def send(self, address, array):
         assert address.node != self._rank, "a message to oneself"
-        self._post.box(self._rank, address.node, address.tag).put(np.array(array))
+        kind = tuple(array.shape), np.dtype(array.dtype)
+        self._kinds.setdefault((self._rank, *address), []).append(kind)
+        super().send(address, array)
 
     def expect(self, address, shape, dtype):
-        assert address not in self._coming, f"{address} is expected already"
-        self._coming[address] = tuple(shape), np.dtype(dtype)
-
-    def expects(self, address):
-        return address in self._coming
+        assert not self.expects(address), f"{address} is expected already"
+        super().expect(address, shape, dtype)
 
     def take(self, address, what):
-        shape, dtype = self._coming.pop(address)
-        box = self._post.box(address.node, self._rank, address.tag)
-        for _ in range(int(PATIENCE_SECONDS / 0.05)):
-            try:
-                array = box.get(timeout=0.05)
-            except queue.Empty:
-                if self._post.failed.is_set():
-                    raise InterruptedError("another rank failed") from None
-                continue
-            assert (array.shape, array.dtype) == (shape, dtype), (array, shape, dtype)
-            return array
-        raise TimeoutError(f"rank {self._rank} {what} from {address}")
+        array = super().take(address, what)
+        kind = self._kinds[address.node, self._rank, address.tag].pop(0)
+        assert (array.shape, array.dtype) == kind, (array, kind)
+        return array
 
     def drain(self):
+        super().drain()
         assert not self._coming, f"expected and never taken: {self._coming}"
 
 
-def on_threads(ranks, function):
-    """What ``function(rank, failed)`` gives on each rank; the first error of any is raised."""
-    results, errors, failed = [None] * ranks, [], threading.Event()
-
-    def call(rank):
-        try:
-            results[rank] = function(rank, failed)
-        except BaseException as error:
-            errors.append(error)
-            failed.set()
-
-    threads = [threading.Thread(target=call, args=(rank,), daemon=True) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * PATIENCE_SECONDS)
-        assert not thread.is_alive(), "a rank waits for ever"
-    real = [error for error in errors if not isinstance(error, InterruptedError)]
-    for error in real or errors:
-        raise error
-    return results
+def together(world, program):
+    """What ``program(node)`` gives on each rank; the first error of any is raised."""
+    outcomes = play(world, program, COMPILING_SECONDS)
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.seconds):
+        if outcome.error is not None:
+            raise outcome.error
+    assert all(outcome.fate == "ended" for outcome in outcomes), outcomes
+    return [outcome.result for outcome in outcomes]
 
 
 def run(plan, params, batch, *, schedule="1f1b", state=None, wire="float32", remat=False):
@@ -95,29 +70,22 @@ def run(plan, params, batch, *, schedule="1f1b", state=None, wire="float32", rem
     ranks, holding = plan.num_partitions, plan.holding
     order = make_schedule(schedule, ranks, plan.num_microbatches, plan.chunks).order
     works = [Work(plan, rank, wire, remat=remat) for rank in range(ranks)]
-    post = Post()
+    world, kinds = World(ranks, limit_seconds=COMPILING_SECONDS), {}
 
-    def step(rank, failed):
-        post.failed = failed
+    def step(node):
+        rank, mail = node.number, StrictMail(node, kinds)
         own = jax.tree.map(jnp.asarray, holding.own(jax.tree.leaves(params), rank))
         leaves, tree = jax.tree.flatten(state)
         held = works[rank].states_held
         kept = [x if k in held else x.reshape(-1)[:0] for k, x in enumerate(leaves)]
         place = Place(rank, Address, jax.device_put, lambda array, size: jnp.asarray(array))
-        one = Run(
-            works[rank],
-            InProcessMail(post, rank),
-            place,
-            own,
-            jax.tree.unflatten(tree, kept),
-            batch,
-        )
+        one = Run(works[rank], mail, place, own, jax.tree.unflatten(tree, kept), batch)
         one.follow(order[rank])
         grads = one.gradients()
         return one.result(), grads, one.state()
 
-    results = on_threads(ranks, step)
-    post.assert_empty()
+    results = together(world, step)
+    assert not world.untaken(OF_MAIL), "sent and never taken"
     return results
 
 
@@ -154,27 +122,14 @@ def expected(loss_fn, params, batch, microbatches):
     return total
 
 
-class Together:
-    """`gather` of ranks that are threads: each waits for all, and gets the numbers of all."""
+def gatherer(node):
+    """`gather` of a rank: each waits for all, and gets the numbers of all."""
+    comm = node.control.duplicate().comm
 
-    def __init__(self, ranks):
-        self._barrier = threading.Barrier(ranks, timeout=PATIENCE_SECONDS)
-        self._words = [None] * ranks
-        self.messages = 0
+    def gather(words):
+        everyone = np.empty((comm.Get_size(), *words.shape), words.dtype)
+        request = comm.Iallgather(np.ascontiguousarray(words), everyone)
+        node.control._wait(request, "gather")
+        return everyone
 
-    def gatherer(self, rank):
-        def gather(words):
-            self._words[rank] = np.array(words)
-            self._barrier.wait()
-            shapes = {words.shape for words in self._words}
-            assert len(shapes) == 1, f"ranks send different numbers of words: {shapes}"
-            everyone = np.stack(self._words)
-            self._barrier.wait()
-            if rank == 0:
-                self.messages += 1
-            return everyone
-
-        return gather
-
-    def abort(self):
-        self._barrier.abort()
+    return gather

@@ -44,7 +44,7 @@ class Thread:
         self.rank = clock.running.rank if clock.running else None
         self._call = lambda: target(*args, **(kwargs or {}))
         self.baton, self.turn, self.ended = threading.Lock(), 0, False
-        self.stuck = False
+        self.stuck = self.lent = False
         self._waiting = []
         self.baton.acquire()
         self._real = threading.Thread(target=self._run, name=name, daemon=True)
@@ -141,7 +141,18 @@ class Clock:
     def current(self):
         """The thread that has its turn, if it is who asks."""
         mine = self.running
-        return mine if mine is not None and mine.ident == threading.get_ident() else None
+        asks = mine is not None and (mine.lent or mine.ident == threading.get_ident())
+        return mine if asks else None
+
+    @contextlib.contextmanager
+    def lent(self):
+        """This thread waits for JAX, whose threads call back in its place."""
+        mine = self.current()
+        mine.lent = True
+        try:
+            yield
+        finally:
+            mine.lent = False
 
     def time(self):
         mine = self.current()

@@ -70,6 +70,21 @@ def test_all_chunks_come_back_in_order_and_several_are_on_the_wire(seconds):
         assert scattered == [WINDOW, len(WIDTHS)] and gathered == [0, WINDOW]
 
 
+def test_chunks_that_come_all_at_once_do_not_mix():
+    """A node stands still until all that are on the wire have come."""
+    world = World(2)
+    world.delay(0.5, tag="Ialltoall")
+    world.freeze(0, 2.0, after="Ialltoall", nth=WINDOW)
+
+    def program(rank, comm):
+        work = Chunks()
+        reducer(world, comm)(work)
+        for k, place in enumerate(work.places):
+            np.testing.assert_array_equal(place, 2 * k + 2)
+
+    assert [x.error for x in world.run(program)] == [None] * 2
+
+
 def test_what_goes_wrong_on_a_helper_is_raised_and_they_end_with_the_reducer():
     def fail(rows, width):
         raise RuntimeError("no sum")

@@ -44,7 +44,7 @@ def test_the_job_is_not_kept_from_its_end_by_one_that_is_stuck():
     outcomes = play(world, program)
     assert "KeyError: 'boom'" in outcomes[0].text
     assert world.aborted == 1
-    assert world.clock.now - world.clock.begin < 1 + _exit._GRACE_SECONDS + 1
+    assert world.clock.now - world.clock.begin < 8
 
 
 @pytest.mark.parametrize("seed", range(4))

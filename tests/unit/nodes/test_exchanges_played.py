@@ -166,7 +166,10 @@ HEADERS = {
         {STEP: 17},
         r"different numbers of updates \(node 0 at 4, node 1 at 17, node 2 at 4\)",
     ),
-    "weight": ({WEIGHT: -2.0}, r"A weight must be finite and at least 0: node 1 gave -2 "),
+    "weight": (
+        {WEIGHT: -2.0},
+        r"A weight must be finite and at least 0: node 1 gave a number below 0 ",
+    ),
     "nan": ({WEIGHT: np.nan}, r"A weight must be finite and at least 0: node 1 gave nan "),
     "leaf": ({BAD_LEAF: 2}, r"not finite \(NaN or infinite\): node 1, leaf \['w'\]"),
 }

@@ -137,6 +137,21 @@ def test_a_slow_word_that_it_is_over_reaches_one_that_still_waits():
     assert living == [0, 2] and found[-1] == ((1,), (101.0,))
 
 
+def test_one_that_lacks_a_part_is_believed_before_mpi_knows_of_a_death():
+    """Node 1 has all, agrees that all is well, and dies; what it sent to node 0 is lost.
+
+    Node 0 knows at once, and says no. When all have said so, MPI reports no death yet.
+    """
+    world = World(3, ulfm=True, least_pause=1e-4)
+    world.notice(0, 0.0)
+    world.notice(2, 1.0)
+    world.delay(0.05, source=1, dest=0, tag="Iallgather")
+    world.kill(1, after="Iagree", comm="world.1", nth=3, losing=True)
+    living, (found, known) = survive(world, talk, {1})
+    assert living == [0, 2] and known == (0, 2)
+    assert all(said[2].startswith("2:") for said in found[::3])
+
+
 def test_the_last_one_goes_on_alone():
     world = World(3, ulfm=True)
     world.kill(0, before="Isend", comm="world.1.0", nth=5)

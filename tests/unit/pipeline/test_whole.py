@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from network import World
 from nights import rows
 from optax import contrib
-from pipeline_in_process import Together, on_threads
+from pipeline_in_process import COMPILING_SECONDS, OF_MAIL, gatherer, together
 
 from jdaso.pipeline._holding import Holding, Unit
 from jdaso.pipeline._whole import Whole
@@ -83,24 +84,25 @@ def plain(optimizer, params, grads, values):
 
 def partitioned(optimizer, params, grads, values, holding):
     """What each rank has in the end, and how many messages there were."""
-    together = Together(holding.ranks)
+    world = World(holding.ranks, limit_seconds=COMPILING_SECONDS)
 
-    def train(rank, _):
-        try:
-            own = jax.tree.map(jnp.asarray, holding.own(jax.tree.leaves(params), rank))
-            tx = Whole(optimizer, holding, rank, together.gatherer(rank)).transformation
-            state = tx.init(own)
-            update = jax.jit(lambda g, s, p, v: tx.update(g, s, p, value=v))
-            for grad, value in zip(grads, values, strict=True):
-                grad = holding.own(jax.tree.leaves(grad), rank)
-                updates, state = update(grad, state, own, value)
-                own = optax.apply_updates(own, updates)
-            return jax.block_until_ready(own)
-        except BaseException:
-            together.abort()
-            raise
+    def train(node):
+        rank = node.number
+        own = jax.tree.map(jnp.asarray, holding.own(jax.tree.leaves(params), rank))
+        tx = Whole(optimizer, holding, rank, gatherer(node)).transformation
+        with world.clock.lent():
+            state = jax.block_until_ready(tx.init(own))
+        update = jax.jit(lambda g, s, p, v: tx.update(g, s, p, value=v))
+        for grad, value in zip(grads, values, strict=True):
+            grad = holding.own(jax.tree.leaves(grad), rank)
+            with world.clock.lent():
+                updates, state = jax.block_until_ready(update(grad, state, own, value))
+            own = optax.apply_updates(own, updates)
+        return jax.block_until_ready(own)
 
-    return on_threads(holding.ranks, train), together.messages
+    found = together(world, train)
+    messages = world.calls.count((0, "Iallgather", OF_MAIL))
+    return found, messages
 
 
 def check(optimizer, holding_of_params, *, params=None, grads=None, rtol=2e-5, atol=2e-6):
