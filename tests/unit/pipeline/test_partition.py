@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jdaso import pipeline
-from jdaso.pipeline._checkpoints import _is_of
 from jdaso.pipeline._follow import follow
+from jdaso.pipeline._restore import _is_of
 from jdaso.pipeline._whole import leaves_about
 
 PARAMS = {name: np.full((4, 4), 0.1, np.float32) for name in ("a", "b", "c", "d")}
