@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ._deaths import say_saves
 
@@ -22,6 +22,7 @@ _ACTION_BYTES = 1024
 """More than any platform's ``struct sigaction``; the handler's address comes first."""
 
 
+@runtime_checkable
 class Taker(Protocol):
     """Who wants to be told of signals."""
 
