@@ -163,7 +163,7 @@ SPANS_PROCESSES = (
 
 
 def spans_processes(x: Any) -> bool:
-    """Whether an array lies on devices of other processes too."""
+    """Returns whether an array lies on devices of other processes too."""
     return (
         isinstance(x, jax.Array) and not isinstance(x, core.Tracer) and not x.is_fully_addressable
     )
@@ -245,7 +245,7 @@ def host_call(call: Callable[..., Any], shapes: Any, *args: Any) -> Any:
 
 
 def refuses_nan() -> bool:
-    """Whether JAX ends a program in which a number is NaN, as the user told it to."""
+    """Returns whether JAX ends a program in which a number is NaN, as the user told it to."""
     return bool(getattr(jax.config, "jax_debug_nans", False))
 
 

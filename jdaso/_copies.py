@@ -31,16 +31,16 @@ from ._packing import describe, is_float, to_leaves, travels
 from ._types import Leaves, PyTree
 
 Copies = tuple[tuple[int, int], ...]
-"""Which leaf of the inner state is a copy of which of the parameters' leaves that are exchanged."""
+"""The leaf of the inner state that copies each of the parameters' leaves that are exchanged."""
 
 _SIDE = 4
 """Elements along each axis of a stand-in."""
 
 _STEPS = 64
-"""How many updates a shift is followed: `optax.MultiSteps` makes none before its k-th."""
+"""Updates for which a shift is followed: `optax.MultiSteps` makes none before its k-th."""
 
 _SHIFT, _LOSS = 1.0, 0.05
-"""What is added to the stand-ins, and the share of it that one update may take back."""
+"""The shift that is added to the stand-ins, and the share of it that one update may take back."""
 
 
 class Finder:
@@ -88,7 +88,7 @@ class Finder:
     def _steering(
         self, grads: PyTree, state: PyTree, params: PyTree, losses: Mapping, extra: Mapping
     ) -> list[bool]:
-        """Which leaves of the state steer updates, if any of them was made from parameters."""
+        """The leaves of the state that steer updates, if any of them was made from parameters."""
         update = lambda g, s, p: self._update(g, s, p, losses, **extra)  # noqa: E731
         step, (updates, _) = jax.make_jaxpr(update, return_shape=True)(grads, state, params)
         begin, count, out = (len(jax.tree.leaves(x)) for x in (grads, state, updates))

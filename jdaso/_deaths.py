@@ -1,4 +1,4 @@
-"""Which of a job's ranks failed first, and what ranks can do: they tell the supervisor."""
+"""The first of a job's ranks to fail, and what ranks can do; they tell the supervisor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NEWS = re.compile(rf"{RANK_MARK}process (\d+) (.*)")
 _CONNECT_SECONDS, _HELLO_SECONDS, _FIRST_SECONDS = 5.0, 1.0, 5.0
 
 _FAILED, _THROUGH, _AGAIN, _SAVED, _SAVES = "failed", "through", "again", "saved", "saves"
-"""What a rank says to the supervisor later: one message each; after the last one, its signals."""
+"""Reports of a rank to the supervisor: one message each; after the last one, its signals."""
 
 _DEAD = (  # what launchers say of a process that died
     re.compile(rb"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),

@@ -28,17 +28,17 @@ RANK = "JDASO_RANK"
 """A variable that jdaso sets in a rank: its number, its process, and its launch."""
 
 _PREFIXES = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI_LOCAL", "MPIR_CVAR_CH3_INTERFACE", "SLURM_")
-"""How the variables begin from which an MPI library concludes that it is one of several."""
+"""Prefixes of the variables from which an MPI library concludes that it is one of several."""
 
 _PMI_CONNECTIONS = ("PMI_FD", "PMI_PORT", "PMI_CONTROL", "PMI_SHARED", "PMIX_", "PALS_", "ALPS_")
-"""How those begin that lead to a launcher of PMI; without any there is nobody to ask."""
+"""Prefixes of those that lead to a launcher of PMI; without any there is nobody to ask."""
 
 _OF_LAUNCH = ("PMIX_NAMESPACE", "PMIX_RANK", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_JOBID")
 _LISTENS = "0A"
 
 
 def launched_ranks() -> int:
-    """How many ranks the launcher of this process started; 1 where it has none."""
+    """The number of ranks that the launcher of this process started; 1 where it has none."""
     claim = _claim()
     return 1 if claim is None or rank_above() is not None else claim[1]
 
@@ -50,7 +50,7 @@ def launched_rank() -> int:
 
 
 def local_ranks() -> int:
-    """How many ranks of the launch are on this host, as far as its launcher tells; at least 1."""
+    """The number of ranks of the launch on this host, as far as its launcher tells; at least 1."""
     names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
     numbers = (os.environ.get(name, "") for name in names) if launched_ranks() > 1 else ()
     return next((int(number) for number in numbers if number.isdecimal()), 1) or 1
@@ -81,7 +81,7 @@ def _claim() -> tuple[str, int] | None:
 
 
 def _has_launcher(name: str) -> bool:
-    """Whether the launcher that sets a variable is there; True where that cannot be told."""
+    """Returns whether the launcher of a variable is there; True where that cannot be told."""
     if name == "OMPI_COMM_WORLD_SIZE":
         return "PMIX_NAMESPACE" in os.environ and _pmix_listens()
     if name == "PMI_SIZE":
@@ -104,7 +104,7 @@ def _pmi_socket() -> int:
 
 
 def _pmix_listens() -> bool:
-    """Whether the server of PMIx listens, which is always one of this host."""
+    """Returns whether the server of PMIx listens, which is always one of this host."""
     uris = (text for name, text in os.environ.items() if name.startswith("PMIX_SERVER_URI"))
     found = (re.search(r";tcp[46]://.*:(\d+)$", uri) for uri in uris)
     ports = {int(match[1]) for match in found if match}

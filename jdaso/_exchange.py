@@ -181,7 +181,7 @@ class Exchange:
 
     @property
     def _device(self) -> jax.Array:
-        """Which local device this is, for the timeline, and for `Channel` to tell them apart."""
+        """The number of this local device, for the timeline and for `Channel`."""
         return device_number()
 
     @property

@@ -33,7 +33,7 @@ log = logging.getLogger("jdaso")
 _GRACE_SECONDS = 6.0
 _FINALIZE_SECONDS = 5.0
 _ALIKE_SECONDS = 1.0
-"""How long a rank that fails before its session waits for others to say that they fail alike."""
+"""Seconds that a rank which fails before its session waits for others that fail alike."""
 
 _open: dict[Session, None] = {}  # in the order of all nodes; also sessions that were dropped
 _failed: list[Session] = []  # whole, as MPI may yet write into what their channels hold
@@ -89,7 +89,7 @@ def end_job() -> None:
 
 
 def watch_ranks() -> None:
-    """Where a launcher started several ranks, one that fails before its session ends the job."""
+    """Makes a rank that fails before its session end the job, if a launcher started several."""
     if launched_ranks() > 1:
         _install()
 

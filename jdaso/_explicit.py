@@ -32,7 +32,7 @@ def placed_like(x: Any, like: Any) -> Any:
 
 
 def can_be_placed_like(like: Any) -> bool:
-    """Whether new numbers can be: under `vmap` outside of jit nothing but a context has devices."""
+    """Returns whether new numbers can be: under `vmap` outside jit only a context has devices."""
     return not isinstance(like, Tracer) or not jax.sharding.get_abstract_mesh().empty
 
 

@@ -64,7 +64,7 @@ class Job:
 
     @property
     def saves(self) -> bool:
-        """Whether a rank has said that it saves when it is told to stop."""
+        """Returns whether a rank has said that it saves when it is told to stop."""
         return bool(self.savers or self.saves_elsewhere)
 
     def tell(self, number: int) -> None:
@@ -93,7 +93,7 @@ class Job:
         return [pid for pid, value in _supervised() if self.tag in value.split(":")]
 
     def orphans(self, rank: int) -> list[int]:
-        """What a rank that is dead has left behind: launchers give each rank a group of its own."""
+        """Ends what a dead rank has left behind: launchers give each rank a group of its own."""
         return [pid for pid in self.left() if pid != rank and _group(pid) == rank != self.leader]
 
     def note_files(self, pid: int) -> None:

@@ -76,7 +76,7 @@ def add_losses(total: Any, loss: Any) -> jax.Array:
 
 
 def is_known(loss: Any) -> jax.Array:
-    """Which losses, or sums of them, are finite and not `UNKNOWN`."""
+    """Marks losses, or sums of them, that are finite and not `UNKNOWN`."""
     return jnp.isfinite(loss) & (loss > UNKNOWN / 2)
 
 

@@ -155,7 +155,7 @@ def path_of(path: Any) -> str:
 
 
 def _is_array(leaf: Any) -> bool:
-    """Whether JAX takes it for numbers; a dtype, or its name, has a dtype too and is none."""
+    """Returns whether JAX takes it for numbers; a dtype, or its name, has a dtype and is none."""
     if isinstance(leaf, bool | int | float | complex):
         return True
     if isinstance(leaf, str | bytes | type) or not (

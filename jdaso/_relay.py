@@ -25,7 +25,7 @@ Look = Callable[[bytes], bytes]
 
 _PIECE_BYTES = 1 << 16
 _MOST_BYTES = 1 << 20
-"""What an outlet holds before the job has to wait for the reader."""
+"""Bytes that an outlet holds before the job has to wait for the reader."""
 
 _SETTLE_SECONDS = 5.0
 _NOTHING = b""
@@ -81,7 +81,7 @@ class Outlet:
         return f"{lost} bytes could not be written to {self._name} ({self._why}) and are lost."
 
     def is_done(self, seconds: float) -> bool:
-        """Whether all has been written, within so many seconds."""
+        """Returns whether all has been written, within so many seconds."""
         with self._change:
             return self._change.wait_for(lambda: not self._bytes, seconds)
 
@@ -183,12 +183,12 @@ class Relay:
 
     @property
     def outputs(self) -> tuple[int, int]:
-        """What a job gets as standard output and standard error."""
+        """The file descriptors that a job gets as standard output and standard error."""
         return self._pumps[0].target, self._pumps[-1].target
 
     @property
     def sources(self) -> list[int]:
-        """Where all that jobs write arrives: somebody has to hold these while a job runs."""
+        """The ends at which all that jobs write arrives; held open while a job runs."""
         return [pump.source for pump in self._pumps]
 
     def look_with(self, make: Callable[[], Look]) -> None:

@@ -240,7 +240,7 @@ class Session:
 
     @property
     def sends(self) -> bool:
-        """Whether steps call the host to talk to other nodes."""
+        """Returns whether steps call the host to talk to other nodes."""
         return self.num_nodes > 1 and not self.simulated
 
     def _runs_mpi4jax_in_steps(self) -> bool:

@@ -24,14 +24,14 @@ _ACTION_BYTES = 1024
 
 @runtime_checkable
 class Taker(Protocol):
-    """Who wants to be told of signals."""
+    """An object that is called when a signal comes."""
 
     def signalled(self) -> bool:
         """A signal came; whether it is one too many, so that the process is to end at once."""
         ...
 
     def hold(self, error: BaseException) -> None:
-        """What another handler of the signal raised, to be raised once the run is saved."""
+        """Keeps what another handler of the signal raised, to be raised once the run is saved."""
         ...
 
 
@@ -105,7 +105,7 @@ class _Handler:
         self._in_c = None if _address(before) in ordinary else before
 
     def on_top(self) -> bool:
-        """Whether the signal comes here first."""
+        """Returns whether the signal comes here first."""
         same = signal.getsignal(self._number) is self
         return same and _address(_action(self._number)) == _address(self._own)
 
@@ -162,7 +162,7 @@ class _Handler:
 
 
 def _action(number: int) -> Any:
-    """How C handles a signal; None where that cannot be asked."""
+    """The action of C for a signal; None where that cannot be asked."""
     found = ctypes.create_string_buffer(_ACTION_BYTES)
     failed = _LIBRARY is None or _LIBRARY.sigaction(number, None, found)
     return None if failed else found

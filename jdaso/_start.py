@@ -32,7 +32,7 @@ _ROLL_TAG = 32_109  # on the user's communicator, once its session is given up; 
 
 
 def rank_prefix() -> str:
-    """How messages begin before MPI has said who this is."""
+    """The beginning of messages before MPI knows the rank."""
     return f"[rank {launched_rank()} of {launched_ranks()}, host {socket.gethostname()}]"
 
 
@@ -141,7 +141,7 @@ def _warn_of_little_shared_memory() -> None:
 
 
 class _Roll:
-    """Who has come to the start, asked only where the limit has passed: the job then ends.
+    """The ranks that have come to the start, asked where the limit has passed: the job then ends.
 
     Nodes that wait themselves answer. One that has ended, or is elsewhere in its program, does not.
     """
@@ -190,7 +190,7 @@ class _Roll:
 
 
 def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[dict[str, Any]]:
-    """What all nodes say; only non-blocking calls, so that a node that is missing is no hang.
+    """The texts of all nodes; only non-blocking calls, so that a node that is missing is no hang.
 
     Raises:
         NodeError: not all came in time; the text names those that did not.

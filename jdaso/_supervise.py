@@ -40,7 +40,7 @@ not seen to that. A launcher waits for a dead rank's pipes, which forked process
 
 _LOOK_SECONDS = 1.0
 _REPEAT_SECONDS = 0.3
-"""Who sends a signal to a process and to its group sends it twice: that is one."""
+"""Seconds within which two signals count as one: a process and its group may both get it."""
 
 _STOPS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU")
 _AT_ONCE = (signal.SIGINT, signal.SIGQUIT)

@@ -233,7 +233,7 @@ def synchronous(
 
 
 def _of_gradient(gradient: Any, error: PyTree) -> PyTree:
-    """What a narrow wire has yet to deliver of a gradient; nothing of one that is None."""
+    """The error feedback of a gradient on a narrow wire; nothing of one that is None."""
     return None if gradient is None else error
 
 

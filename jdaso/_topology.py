@@ -125,7 +125,7 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
 
 
 def members(comm: Any) -> int | None:
-    """How many ranks a user's communicator has; None where MPI has not started, or none is given.
+    """The size of a user's communicator; None where MPI has not started, or none is given.
 
     Raises:
         ValueError: it is no communicator of one group.

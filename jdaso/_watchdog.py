@@ -153,7 +153,7 @@ class Wait:
         return None
 
     def _is_in_vain(self, silence_seconds: float) -> bool:
-        """Whether a node is silent that has ended, or is so for long and not known to run."""
+        """Returns whether a silent node has ended, or is silent for long and not known to run."""
         lookout, heartbeats = self._lookout, self._lookout.heartbeats
         silent = {x: heartbeats.silent_seconds(x) for x in self._late()}
         silent = {x: s for x, s in silent.items() if s > heartbeats.usual_delay_seconds}

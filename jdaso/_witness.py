@@ -1,4 +1,4 @@
-"""Whether another node's process runs, where the node itself sends no heartbeats.
+"""Returns whether another node's process runs, where the node itself sends no heartbeats.
 
 C code that holds Python's lock keeps a node's threads from sending anything. A process beside each
 rank (`_witness_process`) needs no lock of the rank's: it is asked over TCP, by who waits for a node
@@ -26,7 +26,7 @@ from pathlib import Path
 log = logging.getLogger("jdaso")
 
 Address = tuple[str, int, str]
-"""Where a rank's witness listens: host, port, and the token that its answers begin with."""
+"""The address of a rank's witness: host, port, and the token that its answers begin with."""
 
 _PROGRAM = Path(__file__).with_name("_witness_process.py")
 _START_SECONDS = 10.0
@@ -94,7 +94,7 @@ def own_port() -> tuple[int, str] | None:
 
 @dataclasses.dataclass
 class _Known:
-    """What is known of one node's process.
+    """Facts about one node's process.
 
     Attributes:
         state: its last state, a letter.
@@ -164,17 +164,17 @@ class Witnesses:
         known.state, known.at, known.cpu_seconds, known.refusals = state, now, cpu_seconds, 0
 
     def runs(self, node: int) -> bool:
-        """Whether the node's process runs, by an answer of the last seconds."""
+        """Returns whether the node's process runs, by an answer of the last seconds."""
         known = self._known.get(node, _Known())
         return self._fresh(known) and known.state not in "?tTZX"
 
     def has_ended(self, node: int) -> bool:
-        """Whether the process has ended: its witness ends with it."""
+        """Returns whether the process has ended: its witness ends with it."""
         known = self._known.get(node, _Known())
         return bool(known.at) and known.refusals >= _REFUSALS
 
     def describe(self, node: int) -> str:
-        """What is known of the process of a node that is silent."""
+        """Describes the process of a node that is silent."""
         known = self._known.get(node, _Known())
         if self.has_ended(node):
             return "its process has ended without closing its session (os._exit, or killed)"

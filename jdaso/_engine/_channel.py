@@ -97,7 +97,7 @@ class Job:
         return self.fetched >= len(self.devices)
 
     def is_left_to(self, owner: int) -> bool:
-        """Whether another optimizer may take its ticket: its own has handed all over, and left it.
+        """Returns whether another optimizer may take its ticket: its own handed all over and left it.
 
         As in a first step that is thrown away, before a new optimizer of equal shapes is made.
         """
@@ -105,7 +105,7 @@ class Job:
         return other and not self.asked and None not in self.devices
 
     def is_fetched_by_other(self, owner: int) -> bool:
-        """Whether another optimizer has its headers, and not yet all of its numbers."""
+        """Returns whether another optimizer has its headers, and not yet all of its numbers."""
         return self.owner != owner and self.asked and not self.merged and self.error is None
 
     def take(self, k: int) -> None:
@@ -609,7 +609,7 @@ class Channel:
 
 
 def _why_not_again(job: Job, piece: int, owner: int, device: int) -> str | None:
-    """What is wrong where a piece is handed over that is there; None for a step done again."""
+    """The error where a piece is handed over that is there already; None for a step done again."""
     before = job.devices[piece]
     if owner != job.owner or (not owner and device == before):
         return (

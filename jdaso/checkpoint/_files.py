@@ -318,7 +318,7 @@ def complete(folder: Path) -> Manifest | None:
 
 
 def is_cut_short(folder: Path) -> bool:
-    """Whether it is certain that a manifest is missing; one that cannot be read is not missing."""
+    """Returns whether a manifest is certainly missing; one that cannot be read is not."""
     if _is_missing(manifest_path(folder, 0)):
         return True
     try:
@@ -342,7 +342,7 @@ def give_up(folder: Path, node: int, nodes: int) -> None:
 
 
 def has_failed(folder: Path) -> bool:
-    """Whether a node has given this save up."""
+    """Returns whether a node has given this save up."""
     return os.path.exists(folder / _FAILED)
 
 
@@ -398,7 +398,7 @@ def _checkpointer(ocp: Any):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether orbax warns of something that was not asked of it."""
+    """Returns whether orbax warns of something that was not asked of it."""
     asked = ("Skipping merge of OCDBT", "The transformations API will eventually")
     return not any(text in str(record.msg) for text in asked)
 

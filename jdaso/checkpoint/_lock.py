@@ -58,7 +58,7 @@ class Lock:
         self._file.flush()
 
     def is_at(self, folder: Path) -> bool:
-        """Whether it is still the lock of this folder, which may be another one by now."""
+        """Returns whether it is still the lock of this folder, which may be another one by now."""
         with contextlib.suppress(OSError):
             return self._key == _key(os.stat(folder / "lock"))
         return False

@@ -73,7 +73,7 @@ class Reader:
 
     @property
     def folder(self) -> Path:
-        """Where they are."""
+        """The folder that holds them."""
         return self._folder.path
 
     def steps(self) -> list[int]:
@@ -213,5 +213,5 @@ class Reader:
 
 
 def _identity(manifest: Manifest) -> str:
-    """What no other checkpoint has, also where the folder was made anew."""
+    """An identity that no other checkpoint has, also where the folder was made anew."""
     return f"{manifest.run}-{manifest.number}"

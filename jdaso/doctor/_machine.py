@@ -81,7 +81,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def shared_memory() -> Iterator[Finding]:
-    """Whether MPI has room for the messages between the ranks of a host."""
+    """Returns whether MPI has room for the messages between the ranks of a host."""
     try:
         about = os.statvfs(_SHARED_MEMORY)
     except OSError:

@@ -126,7 +126,7 @@ _MPI_MISSING = (
 
 
 def _mpi_remedy(error: str) -> str:
-    """What to do where MPI is not imported, which starts it too."""
+    """The remedy where MPI is not imported, which starts it too."""
     short = [finding for finding in shared_memory() if not finding.ok]
     if short and ("SIGBUS" in error or "shm" in error):
         return f"Not the installation: {short[0].found}. See shared memory, below."

@@ -42,7 +42,7 @@ class PipelineReader:
 
     @property
     def folder(self) -> Path:
-        """Where they are."""
+        """The folder that holds them."""
         return self._root
 
     def steps(self) -> list[int]:
