@@ -20,7 +20,7 @@ PATH = "JDASO_SUPERVISOR"
 """A variable of the environment of ranks: where the supervisor listens, on its own host."""
 
 RANK_MARK = "\x1ejdaso-rank "
-"""How a supervised rank of another host begins what it has to say on standard error: with a
+"""The begin of what a supervised rank of another host reports on standard error: with a
 character that nobody prints, since these bytes are taken out of the stream."""
 
 _MARK, _LONGEST_MARK, _LONGEST_LINE = RANK_MARK.encode(), 400, 1000

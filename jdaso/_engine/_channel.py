@@ -97,7 +97,7 @@ class Job:
         return self.fetched >= len(self.devices)
 
     def is_left_to(self, owner: int) -> bool:
-        """Returns whether another optimizer may take its ticket: its own handed all over and left it.
+        """Returns whether another optimizer may take the ticket: its own one left it complete.
 
         As in a first step that is thrown away, before a new optimizer of equal shapes is made.
         """
