@@ -172,7 +172,7 @@ def _read_partition(folder: Path, step: int) -> dict[str, np.ndarray]:
 
 
 def _is_of(leaf: Any, param: Any) -> bool:
-    """Returns whether a leaf may belong to a parameter of which this rank holds any part or none."""
+    """Returns whether a leaf may be of a parameter that this rank holds in part, or not at all."""
     shape = tuple(leaf.shape)
     rows = len(shape) == len(param.shape) and shape[1:] == param.shape[1:]
     return shape == (0,) or rows
