@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import random
 import socket
 import sys
 from typing import Any
+from unittest import mock
 
 import mpi4py
 import numpy as np
@@ -209,9 +211,8 @@ class World:
             patch.setattr(_witness, "start", lambda *about: None)  # their hosts are none either
             patch.setenv(_environment.RANK, "")
             patch.setenv("PMIX_NAMESPACE", "played")
-            patch.setenv("OMPI_COMM_WORLD_SIZE", str(self.size))
-            patch.setenv("OMPI_MCA_mpi_ft_enable", str(int(self.ulfm)))
-            self.clock.run(programs)
+            with mock.patch.dict(os.environ, self._environment(), clear=True):
+                self.clock.run(programs)
         if self.clock.defects:
             raise AssertionError("\n".join(self.clock.defects))
         return outcomes
@@ -220,6 +221,13 @@ class World:
         """What was sent and never received, on one communicator or all: source, dest, tag."""
         family = [lines for lines in self._whole.family() if comm in (None, lines.name)]
         return [x for lines in family for x in lines.untaken()]
+
+    def _environment(self):
+        """As the launcher of a rank sets it; a session adds to it."""
+        kept = _environment.alone(os.environ)
+        kept.pop(_environment.RANK, None)
+        ulfm = {"OMPI_MCA_mpi_ft_enable": str(int(self.ulfm))}
+        return {**kept, **ulfm, "PMI_SIZE": str(self.size), "PMI_PORT": "in memory"}
 
     def _host(self):
         mine = self.clock.current()

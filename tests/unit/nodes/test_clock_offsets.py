@@ -23,12 +23,12 @@ def offsets(world, ahead, limit_seconds=10.0, wait=0.0):
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
 def test_each_is_within_its_bound(seed):
     ahead = {0: 5.0, 1: -40.0, 2: 0.25}
-    found = offsets(World(3, seed=seed, least_pause=1e-4), ahead, limit_seconds=60.0)
+    found = offsets(World(3, seed=seed, least_pause=1e-3), ahead, limit_seconds=60.0)
     assert found[0].seconds == 0
     for node in (1, 2):
         right = ahead[0] - ahead[node]
         assert abs(found[node].seconds - right) <= found[node].bound_seconds + 1e-9
-        assert found[node].bound_seconds < (2e-3 if seed is None else 0.03)
+        assert found[node].bound_seconds < (4e-3 if seed is None else 0.03)
 
 
 def test_the_one_fast_round_counts_and_an_uneven_way_is_in_the_bound():

@@ -84,7 +84,7 @@ def test_whichever_call_a_node_dies_at_the_hosts_talk_on(dead):
 def test_whichever_call_a_node_dies_at_all_sums_are_with_it_or_without(dead):
     whole, fewer = sum(10.0**k for k in range(3)), sum(10.0**k for k in range(3) if k != dead)
     died, seen = [], set()
-    for world in worlds(train, dead, every=5):
+    for world in worlds(train, dead, every=4):
         living, (found, _) = survive(world, train, {dead})
         died.append(dead not in living)
         for gone, sums in found:
