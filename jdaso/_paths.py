@@ -23,7 +23,7 @@ class FolderError(ValueError):
         self.wrong, self.remedy = wrong, remedy
 
 
-def local_folder(folder: str | os.PathLike[str]) -> Path:
+def local_folder(folder: str | bytes | os.PathLike[str]) -> Path:
     """The absolute path of a folder, whatever the working directory becomes later.
 
     ``~`` and ``$NAME`` are replaced as a shell does it.

@@ -44,7 +44,7 @@ _handlers: dict[int, _Handler] = {}
 _of_thread = threading.local()
 
 
-def check(numbers: Iterable[int]) -> tuple[int, ...]:
+def check(numbers: Any) -> tuple[int, ...]:
     """These signals; raises `ValueError` for what is none, or is one that no program can take."""
     several = isinstance(numbers, Iterable) and not isinstance(numbers, str)
     given: tuple[Any, ...] = tuple(numbers) if several else (numbers,)

@@ -1,12 +1,10 @@
 """A pipeline's ranks as threads of one process: the real `Run`, `Whole` and `Holding`, no MPI."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from network import World
-from played import play
+from played import Members, play
 
 from jdaso._timeline import Timeline
 from jdaso.pipeline._mail import Address, Mail
@@ -24,7 +22,7 @@ class StrictMail(Mail):
     """`Mail` of one rank; nothing may be sent otherwise than it is expected."""
 
     def __init__(self, node, kinds):
-        session = SimpleNamespace(
+        session = Members(
             control=node.control,
             num_nodes=node.topology.num_nodes,
             timeline=Timeline(),

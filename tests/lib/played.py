@@ -2,11 +2,19 @@
 
 from jdaso import _exit
 from jdaso._control import Control
+from jdaso._session import Session
 from jdaso._topology import find_topology
 
 LIMIT_SECONDS = 6.0
 PROMPTLY_SECONDS = 0.5
 """For what need not wait for any limit: two looks of a look-out, and some messages."""
+
+
+class Members(Session):
+    """A session of which only these members are there."""
+
+    def __init__(self, **members):
+        self.__dict__.update(members)
 
 
 class Uncaught(Exception):

@@ -1,11 +1,9 @@
 """Mail between partitions: each array is taken where it belongs, whatever comes when."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from network import EAGER_BYTES, World
-from played import LIMIT_SECONDS, PROMPTLY_SECONDS, play
+from played import LIMIT_SECONDS, PROMPTLY_SECONDS, Members, play
 
 from jdaso._timeline import Timeline
 from jdaso.pipeline._grid import Grid
@@ -14,7 +12,7 @@ from jdaso.pipeline._mail import Address, Mail
 
 def mail_of(node):
     """A pipeline's; the node has what it asks of a session."""
-    session = SimpleNamespace(
+    session = Members(
         control=node.control,
         num_nodes=node.topology.num_nodes,
         timeline=Timeline(),
@@ -135,7 +133,7 @@ def test_a_sum_over_partitions_that_loses_one_names_it():
     world.kill(0, at=1.0)
 
     def program(node):
-        session = SimpleNamespace(
+        session = Members(
             control=node.control, num_nodes=2, node=node.number, topology=node.topology
         )
         gather = Grid(session, 2).gatherer()
