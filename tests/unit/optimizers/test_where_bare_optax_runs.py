@@ -13,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from played import Members
 
 import jdaso
 from jdaso import _header
@@ -264,7 +265,7 @@ def test_what_is_in_parts_is_packed_and_put_back(mesh, jit):
 
 
 def test_what_spans_processes_is_refused():
-    prefix = SimpleNamespace(topology=SimpleNamespace(prefix=lambda: "[node 1 of 2]"))
+    prefix = Members(topology=SimpleNamespace(prefix=lambda: "[node 1 of 2]"))
     spread = mock.patch("jdaso._agreement.spans_processes", lambda x: x.ndim == 2)
     tree = {"a": jnp.ones(2), "w": jnp.ones((2, 2))}
     with spread, pytest.raises(jdaso.NodeError, match=r"\[node 1 of 2\] Leaf \['w'\] lies on"):
