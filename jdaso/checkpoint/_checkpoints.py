@@ -540,7 +540,7 @@ class Checkpoints:
 
 def raise_stopped(session: Session, step: int) -> NoReturn:
     """Ends a run that was told to stop, and is saved."""
-    if session.node == 0:
+    if session.share()[0] == 0:  # the first of those that live
         log.warning(
             "%s The run was told to stop. It is saved at step %d; start it again to go on.",
             session.topology.prefix(),
