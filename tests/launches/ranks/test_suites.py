@@ -10,7 +10,7 @@ import pytest
 from launcher import ROOT, mpirun
 from nights import rows
 
-LIMIT_SECONDS = 900
+LIMIT_SECONDS = 1200
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
@@ -24,7 +24,7 @@ LIMIT_SECONDS = 900
 def test_suite_passes_on_every_rank(mpi, nodes, request):
     args = ["-m", "pytest", "tests/ranks", "--color=no", "-p", "no:cacheprovider"]
     left_out = ["any_mpi"] * (mpi == "openmpi") + ["several"] * (nodes == 1)
-    left_out += ["few_nodes"] * (nodes in (1, 4) or (nodes, mpi) == (2, "openmpi"))
+    left_out += ["few_nodes"] * (nodes != 3 and not (nodes == 2 and request.config.option.nightly))
     if request.config.option.nightly:
         args += ["--nightly"]
     else:
