@@ -62,8 +62,8 @@ MUTANTS = [
     Mutant(
         "age of a late result",
         "_averaging.py",
-        "leaves, params, state, step - state.started)",
-        "leaves, params, state, step - state.started + 1)",
+        "own, params, state, step - state.started)",
+        "own, params, state, step - state.started + 1)",
         f"{REFERENCE}::test_every_distance_and_delay",
     ),
     Mutant(
@@ -202,8 +202,8 @@ MUTANTS = [
     Mutant(
         "a silent node is given up",
         "_watchdog.py",
-        "if silent and waited > silence / 2:",
-        "if False:",
+        "return lost and self.waited_seconds > silence_seconds / 2",
+        "return False",
         f"{PLAYED}/test_waits_played.py {PLAYED}/test_watchdog.py",
     ),
     Mutant(
