@@ -219,3 +219,10 @@ def test_what_the_wire_took_goes_to_the_row_of_each_chunk_that_this_node_summed(
         found = exchange.add_residual(to_leaves(tree), received, jnp.float32(0.5))
     for x, y in zip(found, unpack(layout, tuple(chunks)), strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+def test_an_element_is_found_in_its_leaf_at_both_ends():
+    """The first element of a leaf is not in the leaf before; empty leaves do not travel."""
+    layout = layout_of([jnp.zeros(3), jnp.zeros(0), jnp.zeros((2, 2)), jnp.zeros(1)], 1, 2048)
+    found = [layout.leaf_at(0, index) for index in range(8)]
+    assert found == [0, 0, 0, 1, 1, 1, 1, 2]
