@@ -14,7 +14,7 @@ from _gpu_models import SMALL_RESNET, ResNet, Training
 from _methods import Cell, Method
 from _report import median
 
-from jdaso import _engine
+from jdaso._engines import instant
 
 METHODS = ("bare", "instant", "daso float32 corrected", "daso bfloat16 corrected", "synchronous")
 QUICK_METHODS = ("bare", "instant", "daso float32 corrected")
@@ -23,7 +23,7 @@ ROUNDS = 3
 LINK_BYTES_PER_SECOND = 10e9 / 8
 
 
-class OnLink(_engine._Instant):
+class OnLink(instant._Instant):
     """Takes the time in which a ring's bytes cross the link, and sends nothing."""
 
     def __call__(self, rows, place, headed):
@@ -73,7 +73,7 @@ def measure(cell, methods, rounds, barrier, options):
 def main():
     options = _gpu_part.options()
     _gpu_part.share_gpus()
-    _engine._Instant = OnLink
+    instant._Instant = OnLink
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD

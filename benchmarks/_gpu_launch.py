@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import _report
 
-from jdaso._launch import mpi_command
+from jdaso._launch.mpiexec import mpi_command
 
 FOLDER = Path(__file__).resolve().parent
 TAIL_LINES = 15

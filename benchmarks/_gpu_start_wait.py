@@ -19,7 +19,7 @@ from _gpu_copies import Bound, Copies
 from _gpu_models import gpt2_shapes, resnet50_shapes
 
 import jdaso
-from jdaso._wire import wire_of
+from jdaso._payload.wire import wire_of
 
 SYNC_EVERY, DELAY = 4, 2
 CYCLES, QUICK_CYCLES = 30, 3

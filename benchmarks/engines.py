@@ -21,8 +21,8 @@ import ml_dtypes
 import numpy as np
 
 import jdaso
-from jdaso._exchange import Exchange
-from jdaso._header import header
+from jdaso._exchange.exchange import Exchange
+from jdaso._payload.header import header
 
 MEGABYTES, QUICK_MEGABYTES = (1, 10, 100, 400), (1,)
 RANKS, QUICK_RANKS = (2, 4), (2,)

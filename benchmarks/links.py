@@ -20,7 +20,7 @@ import _report
 from engines import WIRES, Loop
 
 import jdaso
-from jdaso._packing import BLOCK
+from jdaso._payload.layout import BLOCK
 from jdaso.fabric import ClusterError, emulated_cluster
 
 GIGABITS, QUICK_GIGABITS = (1, 2.5, 5, 8, 10), (1, 5)

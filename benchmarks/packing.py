@@ -22,12 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdaso
-from jdaso._compat import keep_freed_memory
-from jdaso._engine import compiled_for_host, sum_part
-from jdaso._exchange import CHUNK_BYTES, Exchange
-from jdaso._header import header
-from jdaso._packing import layout_of, pack, unpack
-from jdaso._wire import WIRES
+from jdaso._engines.base import compiled_for_host, sum_part
+from jdaso._exchange.exchange import CHUNK_BYTES, Exchange
+from jdaso._launch.memory import keep_freed_memory
+from jdaso._payload.chunks import pack, unpack
+from jdaso._payload.header import header
+from jdaso._payload.layout import layout_of
+from jdaso._payload.wire import WIRES
 
 MEGABYTES, QUICK_MEGABYTES = 96, 12
 NODES, LEAVES, ENGINES = 2, 60, ("mpi4jax", "mpi4py")

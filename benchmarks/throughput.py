@@ -38,8 +38,7 @@ from _methods import COORDINATOR, Cell, measure, measure_gloo
 from _tasks import TASKS
 from _work import Kind
 
-from jdaso._packing import BLOCK
-from jdaso._timeline import Event
+from jdaso._payload.layout import BLOCK
 from jdaso.fabric import (
     ClusterError,
     Fabric,
@@ -49,6 +48,7 @@ from jdaso.fabric import (
     predict_synchronous,
 )
 from jdaso.plots import plot_timeline
+from jdaso.traces._timeline import Event
 
 LIMITS = ("bare", "instant")
 FEWEST_PASSES = {"float32": 11, "narrow": 16}

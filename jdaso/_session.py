@@ -15,31 +15,32 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from . import _exit
 from ._compat import (
     STEP_ERRORS,
     computes_on_cpus,
     cpu_threads_reserved,
     has_cpu_device,
-    keep_freed_memory,
     reserve_cpu_threads,
     wait_for_steps,
 )
-from ._control import Control, Facts
-from ._deaths import say_failed, say_rank, say_through
-from ._drift import Comparison
-from ._engine import ENGINES, check_engine, make_reducer
-from ._engine._channel import Channel
-from ._environment import launched_ranks
-from ._header import FAILED, STATUS, STEP
-from ._host import survives_deaths
-from ._packing import Layout, Leaf
-from ._recorder import Recorder
-from ._start import why_alone
-from ._timeline import Stats, Timeline
-from ._topology import Topology, claim_gpus, find_topology, members
-from ._types import Leaves, NodeError, Stopped
-from ._wire import wire_of
+from ._engines.channel import Channel
+from ._engines.make import ENGINES, check_engine, make_reducer
+from ._errors import NodeError, Stopped
+from ._launch.environment import launched_ranks, survives_deaths
+from ._launch.first_failure import say_failed, say_rank, say_through
+from ._launch.memory import keep_freed_memory
+from ._mpi.gpus import claim_gpus
+from ._mpi.start import why_alone
+from ._mpi.topology import Topology, find_topology, members
+from ._nodes import exit as _exit
+from ._nodes.compare import Comparison
+from ._nodes.control import Control, Facts
+from ._payload.layout import Layout, Leaf
+from ._payload.wire import wire_of
+from ._payload.words import FAILED, STATUS, STEP
+from ._types import Leaves
+from .traces._recorder import Recorder
+from .traces._timeline import Stats, Timeline
 
 log = logging.getLogger("jdaso")
 
@@ -518,24 +519,6 @@ class Session:
                 "host callbacks need one: JAX_PLATFORMS names other platforms only. Add cpu at its "
                 "end, JAX_PLATFORMS=cuda,cpu, or leave it unset."
             )
-
-
-def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Callable[..., Any]:
-    """A callback that never raises: keeps the error for `Session.report`, returns `refused`.
-
-    That is a value, or a function of the arguments.
-    """
-
-    def call(*args: Any) -> Any:
-        try:
-            if session.closed:
-                raise session.control.closed_error()
-            return function(*args)
-        except Exception as error:
-            session.control.broken = session.control.broken or error
-            return refused(*args) if callable(refused) else refused
-
-    return call
 
 
 @functools.cache

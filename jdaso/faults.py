@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._averaging import DasoState
-from ._packing import is_float
-from ._paths import local_folder
+from ._launch.paths import local_folder
+from ._optimizers.state import DasoState
+from ._payload.layout import is_float
 from ._session import Session
 from ._types import PyTree
 

@@ -18,12 +18,13 @@ from typing import NoReturn
 import jax
 import numpy as np
 
-from .. import _signals
-from .._agreement import require_own_devices
-from .._deaths import say_saved
-from .._paths import shown
+from .._errors import Stopped
+from .._exchange.collectives import require_own_devices
+from .._launch import signals as _signals
+from .._launch.first_failure import say_saved
+from .._launch.paths import shown
 from .._session import Session
-from .._types import PyTree, Stopped
+from .._types import PyTree
 from . import _files
 from ._facts import check_facts, facts_of
 from ._files import COMMON, CheckpointError, DamagedError, Leaf, Manifest, node_folder

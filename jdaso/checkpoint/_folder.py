@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from .._paths import shown
+from .._launch.paths import shown
 from . import _files
 from ._files import CheckpointError, Manifest
 from ._lock import Lock

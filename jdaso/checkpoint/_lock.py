@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from .._paths import shown
+from .._launch.paths import shown
 from ._files import CheckpointError
 
 log = logging.getLogger("jdaso")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 
-from .._paths import shown
+from .._launch.paths import shown
 from .._session import Session
 from .._types import PyTree
 from ._facts import check_facts

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._packing import is_float
+from .._payload.layout import is_float
 from .._session import Session
 from ._files import (
     COMMON,

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._averaging import DasoState
-from .._engine._channel import Channel, Flight, Job
-from .._packing import path_of
+from .._engines.channel import Channel
+from .._engines.job import Flight, Job
+from .._optimizers.state import DasoState
+from .._optimizers.synchronous import SynchronousState
+from .._payload.layout import path_of
 from .._session import Session
-from .._synchronous import SynchronousState
 from .._types import PyTree
 from ._files import CheckpointError, DamagedError, Leaf
 

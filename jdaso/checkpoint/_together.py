@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .._paths import FolderError, local_folder
+from .._launch.paths import FolderError, local_folder
 from .._session import Session
 from ._files import CheckpointError, DamagedError
 

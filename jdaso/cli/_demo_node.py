@@ -21,8 +21,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jdaso  # before the first use of a device: it may have to set up the CPU's thread pool
-from jdaso.data import ImageData, batches
-from jdaso.metrics import Recorder
+
+from ..data import ImageData, batches
+from ..metrics import Recorder
 
 MARK = "@jdaso-demo "
 

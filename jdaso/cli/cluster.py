@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from .._launch import LaunchError, run_through, termination_raises
+from .._launch.mpiexec import LaunchError, run_through, termination_raises
 from ..fabric import ClusterError, emulated_cluster
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jdaso._launch import LaunchError, mpi_command, run_ranks
-from jdaso.data import fashion_mnist
+from .._launch.mpiexec import LaunchError, mpi_command, run_ranks
+from ..data import fashion_mnist
 
 NEEDED = ("flax", "rich", "mpi4py")
 
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from jdaso.cli._demo_display import DemoDisplay, result_table
+    from ._demo_display import DemoDisplay, result_table
 
     console, began = Console(), time.perf_counter()
     data = fashion_mnist(arguments.data)

@@ -5,7 +5,7 @@ import contextlib
 import math
 import shlex
 
-from .._supervise import Supervisor
+from .._launch.supervise import Supervisor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

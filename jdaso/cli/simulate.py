@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from ..fabric import Fabric, Hybrid, Prediction, Training, advise, predict, predict_synchronous
-from ..fabric._emulated import bits_per_second_of
+from ..fabric._emulate.cluster import bits_per_second_of
 from . import _hybrid
 
 # Usual figures of their kinds, not measured. A node of JUWELS Booster has four links of 200 Gbit/s.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._paths import shown
+from .._launch.paths import shown
 from .._types import PyTree
 from ._arrays import common_length
 from ._extra import needs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._paths import shown
+from .._launch.paths import shown
 from .._types import PyTree
 from ._extra import needs
 from ._reading import LoadingError

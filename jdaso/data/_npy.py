@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._paths import shown
+from .._launch.paths import shown
 from .._types import PyTree
 from ._arrays import common_length
 from ._reading import Joined, OpenFile, Rows

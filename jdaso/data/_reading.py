@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._paths import shown
+from .._launch.paths import shown
 
 _MOST_BUFFERS = 1024
 """Of one read: IOV_MAX of Linux."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .._environment import alone
+from .._launch.environment import alone
 from ._launcher import binding
 
 _HEADERS = 0.95

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import _host
-from .._paths import FolderError, local_folder
+from .._launch import environment
+from .._launch import gpus as _gpus
+from .._launch.paths import FolderError, local_folder
 from . import _together
 from ._advice import Measured, advice
 from ._connections import with_name
@@ -99,7 +100,7 @@ def _look(
     launch: Launch, wishes: Wishes, stack: contextlib.ExitStack
 ) -> tuple[dict[str, Any], Outcome]:
     """What this rank finds by itself, as the others are told of it."""
-    gpus = _host.gpu_identities()
+    gpus = _gpus.gpu_identities()
     own = try_own(wishes.limit_seconds)
     findings = [*software(own, gpus or (), wishes.needed), *machine(gpus), *left_behind()]
     path = None
@@ -118,7 +119,7 @@ def _look(
     record = {
         "rank": launch.rank,
         "host": socket.gethostname(),
-        "machine": _host.machine(),
+        "machine": environment.machine(),
         "cores": physical(cores()),
         "all_cores": len(physical(allowed())),
         "gpus": gpus,

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 
-from .._environment import claimed_by, launched_rank, launched_ranks, left_over, rank_above
+from .._launch.environment import claimed_by, launched_rank, launched_ranks, left_over, rank_above
 from ._findings import Finding
 
 _MARKS = {"OMPI_COMM_WORLD_SIZE": "Open MPI", "HYDI_CONTROL_FD": "MPICH", "PMI_FD": "MPICH"}

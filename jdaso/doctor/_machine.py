@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .. import _environment, _host
+from .._launch import environment as _environment
+from .._launch import gpus as _host
 from ._findings import Finding, numbered
 
 CHECKPOINTS = "checkpoint folder"

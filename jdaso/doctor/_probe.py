@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._environment import alone, with_home
+from .._launch.environment import alone, with_home
 from ._connections import awaited, refused
 
 

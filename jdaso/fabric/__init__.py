@@ -1,18 +1,18 @@
 """Fabrics: clusters emulated on one machine, and a model of those that are not there."""
 
-from ._emulated import Cluster as Cluster
-from ._emulated import ClusterError as ClusterError
-from ._emulated import emulated_cluster as emulated_cluster
-from ._hybrid import Hybrid as Hybrid
-from ._model import Advice as Advice
-from ._model import Fabric as Fabric
-from ._model import Prediction as Prediction
-from ._model import Training as Training
-from ._model import advise as advise
-from ._model import predict as predict
-from ._model import predict_synchronous as predict_synchronous
-from ._pipelines import HybridPrediction as HybridPrediction
-from ._pipelines import predict_hybrid as predict_hybrid
-from ._played import Played as Played
-from ._played import Traffic as Traffic
-from ._played import play as play
+from ._emulate.cluster import Cluster as Cluster
+from ._emulate.cluster import ClusterError as ClusterError
+from ._emulate.cluster import emulated_cluster as emulated_cluster
+from ._model.exchange import Advice as Advice
+from ._model.exchange import Fabric as Fabric
+from ._model.exchange import Prediction as Prediction
+from ._model.exchange import Training as Training
+from ._model.exchange import advise as advise
+from ._model.exchange import predict as predict
+from ._model.exchange import predict_synchronous as predict_synchronous
+from ._model.hybrid import Hybrid as Hybrid
+from ._model.pipelines import HybridPrediction as HybridPrediction
+from ._model.pipelines import predict_hybrid as predict_hybrid
+from ._model.play import Played as Played
+from ._model.play import Traffic as Traffic
+from ._model.play import play as play

@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._averaging import DasoState
-from .._paths import local_folder
-from .._phases import Phases
+from .._errors import Stopped
+from .._launch.paths import local_folder
+from .._optimizers.state import DasoState
+from .._rules.phases import Phases
 from .._session import Session
-from .._timeline import Stats
-from .._types import PyTree, Stopped
+from .._types import PyTree
+from ..traces._timeline import Stats
 from ._writer import Row, Writer
 
 log = logging.getLogger("jdaso")

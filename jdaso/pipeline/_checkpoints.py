@@ -9,14 +9,14 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import _signals
-from .._paths import shown
+from .._launch import signals as _signals
+from .._launch.paths import shown
 from ..checkpoint import CheckpointError, Checkpoints
 from ..checkpoint._checkpoints import raise_stopped
 from ..checkpoint._folder import appears
 from ..checkpoint._together import folder_of_all, raise_together
-from ._holding import Holding
 from ._pipeline import Pipeline, PipelineState
+from ._plan.holding import Holding
 from ._restore import folder_of, newest, read_state
 
 log = logging.getLogger("jdaso")

@@ -13,14 +13,15 @@ import jax
 import numpy as np
 import optax
 
-from .._collectives import finalize, mean
-from .._phases import Phases
+from .._exchange.collectives import mean
+from .._optimizers.finalize import finalize
+from .._rules.phases import Phases
 from .._session import Session
 from .._types import PyTree
 from ._checkpoints import PipelineCheckpoints
-from ._partition import partition
 from ._pipeline import Pipeline, PipelineState
-from ._run import StepResult
+from ._plan.partition import partition
+from ._run.run import StepResult
 
 log = logging.getLogger("jdaso")
 

@@ -10,22 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from .._daso import daso
-from .._phases import Phases
+from .._nodes.mail import Mail
+from .._optimizers.daso import daso
+from .._optimizers.synchronous import synchronous
+from .._rules.phases import Phases
 from .._session import Session
-from .._synchronous import synchronous
 from .._types import PyTree
-from ._compiled import WIRES
-from ._follow import follow
-from ._grid import Grid
-from ._mail import Mail
-from ._measured import example
-from ._nonempty import NonEmpty
-from ._plan import Plan
-from ._run import Place, Run, StepResult
+from ._optimizer.whole import Whole
+from ._plan.measured import example
+from ._plan.plan import Plan
+from ._run.compiled import WIRES
+from ._run.follow import follow
+from ._run.grid import Grid
+from ._run.nonempty import NonEmpty
+from ._run.run import Place, Run, StepResult
+from ._run.work import Work
 from ._schedule import Action, make_schedule
-from ._whole import Whole
-from ._work import Work
 
 
 class PipelineState(NamedTuple):

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from .._paths import shown
+from .._launch.paths import shown
 from ..checkpoint import CheckpointError
 from ..checkpoint._files import DamagedError
 from ..checkpoint._together import folder_of_all, raise_together

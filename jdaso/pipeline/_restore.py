@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._paths import shown
+from .._launch.paths import shown
 from ..checkpoint import CheckpointError
 from ..checkpoint._files import (
     COMMON,
@@ -23,9 +23,9 @@ from ..checkpoint._files import (
 from ..checkpoint._folder import Folder
 from ..checkpoint._resize import BEGUN_ANEW
 from ..checkpoint._state import from_host, is_flight, values_of
-from ._holding import Holding, Unit
+from ._optimizer.whole import leaves_about
 from ._pipeline import Pipeline, PipelineState
-from ._whole import leaves_about
+from ._plan.holding import Holding, Unit
 
 _EMPTY_OF_ONE = ("snapshot", "error", "flight")
 """Fields that a replica without others does not have."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from .._timeline import Event
+from ..traces._timeline import Event
 
 _ROWS = {"mean": "exchange", "copy": "held up", "wait": "held up"}
 _LEFT_OUT = ("chunk", "compute", "pack", "merge")

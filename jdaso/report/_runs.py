@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from .._paths import local_folder
-from .._timeline import Stats
+from .._launch.paths import local_folder
+from ..traces._timeline import Stats
 
 TOTALS = Stats._fields
 _LARGEST = 2**53

@@ -9,8 +9,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from .._chrome import Row
 from .._compat import ANNOTATION
+from ._chrome_format import Row
 from ._read import Trace, TraceError
 
 

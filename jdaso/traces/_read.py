@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .._chrome import ABOUT, CLOCK, Row, event_of
-from .._paths import local_folder
-from .._timeline import Event, hidden_share
+from .._launch.paths import local_folder
+from ._chrome_format import ABOUT, CLOCK, Row, event_of
+from ._timeline import Event, hidden_share
 
 
 class TraceError(ValueError):

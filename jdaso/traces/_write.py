@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .._chrome import Row, Rows
-from .._timeline import Event
+from ._chrome_format import Row, Rows
 from ._profiles import Profile
 from ._read import Trace
+from ._timeline import Event
 
 
 def merge(trace: Trace, profiles: Iterable[Profile] = ()) -> list[Row]:

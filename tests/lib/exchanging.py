@@ -3,12 +3,12 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jdaso._engine import make_reducer
-from jdaso._engine._channel import Channel
-from jdaso._header import header
-from jdaso._packing import layout_of
-from jdaso._timeline import Timeline
-from jdaso._wire import wire_of
+from jdaso._engines.channel import Channel
+from jdaso._engines.make import make_reducer
+from jdaso._payload.header import header
+from jdaso._payload.layout import layout_of
+from jdaso._payload.wire import wire_of
+from jdaso.traces._timeline import Timeline
 
 SIZE, CHUNK_BYTES = 2000, 2048
 SCATTER, GATHER = "world.1.0", "world.1.1"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import compiling
 
-from jdaso._launch import with_files_in
+from jdaso._launch.mpiexec import with_files_in
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"

@@ -29,7 +29,9 @@ import numpy as np
 import pytest
 from virtual_clock import Clock, Event, Halted, Thread
 
-from jdaso import _environment, _exit, _witness
+from jdaso._launch import environment as _environment
+from jdaso._launch import witness as _witness
+from jdaso._nodes import exit as _exit
 
 NEVER = float("inf")
 HOSTS = "abcdefgh"

@@ -6,11 +6,11 @@ import numpy as np
 from network import World
 from played import Members, play
 
-from jdaso._timeline import Timeline
-from jdaso.pipeline._mail import Address, Mail
-from jdaso.pipeline._run import Place, Run
+from jdaso._nodes.mail import Address, Mail
+from jdaso.pipeline._run.run import Place, Run
+from jdaso.pipeline._run.work import Work
 from jdaso.pipeline._schedule import make_schedule
-from jdaso.pipeline._work import Work
+from jdaso.traces._timeline import Timeline
 
 COMPILING_SECONDS = 1e6
 """What a rank computes takes no time of the clock, but it is asked again and again."""

@@ -1,9 +1,9 @@
 """Nodes on a `World`: each with what a `Session` has beside JAX, and ending as a program does."""
 
-from jdaso import _exit
-from jdaso._control import Control
+from jdaso._mpi.topology import find_topology
+from jdaso._nodes import exit as _exit
+from jdaso._nodes.control import Control
 from jdaso._session import Session
-from jdaso._topology import find_topology
 
 LIMIT_SECONDS = 6.0
 PROMPTLY_SECONDS = 0.5

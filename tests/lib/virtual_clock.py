@@ -25,7 +25,7 @@ import pytest
 REAL_SECONDS = 20.0
 """The longest that one thread may run without a pause: it waits for something that is not here."""
 
-_LATE = ("jdaso._engine._mpi4py", "jdaso._engine._surviving", "jdaso.pipeline._mail")
+_LATE = ("jdaso._engines.mpi4py", "jdaso._engines.surviving", "jdaso._nodes.mail")
 """Modules that jdaso imports only when it needs them: too late to be given this time."""
 
 

@@ -13,9 +13,9 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 import jdaso
-from jdaso._exchange import Exchange
-from jdaso._header import header
-from jdaso._packing import layout_of
+from jdaso._exchange.exchange import Exchange
+from jdaso._payload.header import header
+from jdaso._payload.layout import layout_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
 

@@ -74,7 +74,7 @@ def main(session):
         whole = jdaso.pipeline.partition(loss_fn, params, example, **few)
         (need,) = whole.memory(optimizer=optax.sgd(0.1))
         have = need.total - 1
-        jdaso.pipeline._partition.available_bytes = lambda devices: have
+        jdaso.pipeline._plan.partition.available_bytes = lambda devices: have
 
         def count(step, result, pipeline, state):
             print(f"\n{node} K={pipeline.plan.num_partitions}\n", end="", flush=True)

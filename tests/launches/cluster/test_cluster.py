@@ -12,8 +12,9 @@ import pytest
 from launcher import ROOT
 from nights import nightly
 
-from jdaso import _control
-from jdaso.fabric import Cluster, ClusterError, _emulated, emulated_cluster
+from jdaso._nodes import control
+from jdaso.fabric import Cluster, ClusterError, emulated_cluster
+from jdaso.fabric._emulate import cluster as _cluster
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"),
@@ -43,12 +44,12 @@ def wait_for(condition, seconds=20.0):
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
-    _emulated.remove_leftovers()  # of a run of these tests that was killed
+    _cluster.remove_leftovers()  # of a run of these tests that was killed
     before = namespaces()
     yield
     assert namespaces() == before
-    assert not list(_emulated._SETTINGS.glob("jdaso*"))
-    assert not [path for path in _emulated._STATE.glob("cluster-*") if path.is_dir()]
+    assert not list(_cluster._SETTINGS.glob("jdaso*"))
+    assert not [path for path in _cluster._STATE.glob("cluster-*") if path.is_dir()]
 
 
 def run(*arguments, command=UNMEASURED, **options):
@@ -82,7 +83,7 @@ def test_nodes_average_over_the_links_and_the_bytes_are_counted():
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(done.stdout.split("\n")[:2]) == [f"{host} 0.5" for host in cluster.hosts]
     # Each of two nodes measures its link, sends half of 2 MB to be summed, and its half of the sum.
-    least = _control._TRIALS * _control._TRIAL_BYTES + 2e6
+    least = control._TRIALS * control._TRIAL_BYTES + 2e6
     for count in sent:
         assert least <= count < 1.1 * least
 
@@ -93,8 +94,8 @@ def test_the_commands_status_is_passed_on():
 
 @pytest.mark.parametrize("factor", [0.8, 1.3])
 def test_a_link_that_is_off_is_refused(monkeypatch, factor):
-    shape = _emulated._shape
-    monkeypatch.setattr(_emulated, "_shape", lambda n, d, bits: shape(n, d, bits * factor))
+    shape = _cluster._shape
+    monkeypatch.setattr(_cluster, "_shape", lambda n, d, bits: shape(n, d, bits * factor))
     with (
         pytest.raises(ClusterError, match=r"instead of 0\.1 \([-+][0-9]+%; at most 10% is taken"),
         emulated_cluster(2, "100mbit"),
@@ -108,13 +109,13 @@ def test_a_link_that_is_off_is_refused(monkeypatch, factor):
 )
 def test_a_link_that_seems_slow_is_measured_again(monkeypatch, speeds, taken):
     found = iter([1e9 * speed for speed in speeds] + [0.95e9])
-    monkeypatch.setattr(_emulated, "_measure_link", lambda *_: next(found))
+    monkeypatch.setattr(_cluster, "_measure_link", lambda *_: next(found))
     cluster = Cluster(("a", "b"), ("10.0.0.1", "10.0.0.2"), 1e9, ROOT, "switch")
     if taken:
-        assert _emulated._measure(cluster) == (0.95e9, 0.95e9)
+        assert _cluster._measure(cluster) == (0.95e9, 0.95e9)
     else:
         with pytest.raises(ClusterError, match=r"from a to b carries .* instead of 1 \("):
-            _emulated._measure(cluster)
+            _cluster._measure(cluster)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -164,13 +165,13 @@ def test_a_child_of_a_killed_one_does_not_keep_it():
         process.kill()
         process.wait(timeout=10)
         assert len(namespaces()) == 3
-        assert _emulated.remove_leftovers() == 1
+        assert _cluster.remove_leftovers() == 1
     finally:
         os.kill(child, signal.SIGKILL)
 
 
 def test_a_signal_while_it_is_taken_down_waits(monkeypatch):
-    ip = _emulated._ip
+    ip = _cluster._ip
 
     def interrupted(*words):
         if words[:2] == ("netns", "delete"):
@@ -178,7 +179,7 @@ def test_a_signal_while_it_is_taken_down_waits(monkeypatch):
         return ip(*words)
 
     with pytest.raises(KeyboardInterrupt), emulated_cluster(3, check=False):
-        monkeypatch.setattr(_emulated, "_ip", interrupted)
+        monkeypatch.setattr(_cluster, "_ip", interrupted)
 
 
 def test_namespaces_of_others_stay():
@@ -194,7 +195,7 @@ def test_namespaces_of_others_stay():
             emulated_cluster(2, check=False),
         ):
             pass
-        assert _emulated.remove_leftovers() == 0
+        assert _cluster.remove_leftovers() == 0
         assert sleeper.poll() is None and set(theirs) <= namespaces()
         sleeper.kill()
         sleeper.wait(timeout=10)
@@ -204,20 +205,20 @@ def test_namespaces_of_others_stay():
 
 
 def test_a_leftover_that_stays_stops_nobody(monkeypatch, caplog):
-    (_emulated._STATE / "cluster-0").mkdir(parents=True)
-    remove = _emulated._remove
+    (_cluster._STATE / "cluster-0").mkdir(parents=True)
+    remove = _cluster._remove
 
     def stuck(number):
         if number == 0:
             raise ClusterError("Processes 1 in jdaso0-h0 do not end.")
         remove(number)
 
-    monkeypatch.setattr(_emulated, "_remove", stuck)
+    monkeypatch.setattr(_cluster, "_remove", stuck)
     try:
         with emulated_cluster(2, check=False) as cluster:
             assert cluster.switch == "jdaso1-switch"
     finally:
-        (_emulated._STATE / "cluster-0").rmdir()
+        (_cluster._STATE / "cluster-0").rmdir()
     assert "do not end" in caplog.text
 
 

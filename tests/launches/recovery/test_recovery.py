@@ -15,7 +15,7 @@ import pytest
 from launcher import ENVIRONMENTS, FOREIGN, OPTIONS, PROGRAMS, TAG, end, members, mpirun
 from nights import rows
 
-from jdaso._launch import with_files_in
+from jdaso._launch.mpiexec import with_files_in
 
 PROGRAM = PROGRAMS / "resumable.py"
 

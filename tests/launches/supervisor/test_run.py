@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from jdaso import _guard
-from jdaso._supervise import placed
+from jdaso._launch import guard
+from jdaso._launch.supervise import placed
 
 TAG = "JDASO_TEST_LAUNCH"
 WITHOUT_JAX = f"""
 import sys, types
 sys.modules["jdaso"] = types.ModuleType("jdaso")
-sys.modules["jdaso"].__path__ = [{str(Path(_guard.__file__).parent)!r}]
+sys.modules["jdaso"].__path__ = [{str(Path(guard.__file__).parent)!r}]
 from jdaso import _deaths
 import os, signal, time
 """
@@ -91,7 +91,7 @@ def run(tmp_path):
     def start(*words, **options):
         command = [sys.executable, "-m", "jdaso", "run", *map(str, words)]
         environment = os.environ | {TAG: tag, "JAX_PLATFORMS": "cpu"}
-        for name in (_guard.LAUNCH, "JDASO_SUPERVISOR"):
+        for name in (guard.LAUNCH, "JDASO_SUPERVISOR"):
             environment.pop(name, None)
         options = {"stdin": subprocess.DEVNULL, "cwd": tmp_path, **options}
         process = subprocess.Popen(command, env=environment, **options)

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import jdaso
-from jdaso._compat import _MALLOC_SETTINGS
+from jdaso._launch.memory import _MALLOC_SETTINGS
 
 MEGABYTES, ROUNDS = 20, 5
 

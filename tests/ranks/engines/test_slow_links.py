@@ -7,9 +7,9 @@ import pytest
 from mpi4py import MPI
 
 import jdaso
-from jdaso._engine import _mpi4py
-from jdaso._exchange import Exchange
-from jdaso._header import header
+from jdaso._engines import mpi4py
+from jdaso._exchange.exchange import Exchange
+from jdaso._payload.header import header
 
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 pytestmark = pytest.mark.skipif(SIZE == 1, reason="a node alone sends nothing")
@@ -23,7 +23,7 @@ def wait(exchange, ticket, flight):
 
 def exchanged(wire, slow, monkeypatch):
     """Totals and what the wire took, of two exchanges."""
-    monkeypatch.setattr(_mpi4py, "_SLOW_LINK", np.inf if slow else 0.0)
+    monkeypatch.setattr(mpi4py, "_SLOW_LINK", np.inf if slow else 0.0)
     keys = jax.random.split(jax.random.key(RANK), len(SHAPES))
     leaves = tuple(jax.random.normal(k, shape) for k, shape in zip(keys, SHAPES, strict=True))
     found = []
@@ -40,7 +40,7 @@ def exchanged(wire, slow, monkeypatch):
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8"])
 def test_small_messages_bring_the_same_bits(wire, monkeypatch):
-    monkeypatch.setattr(_mpi4py, "_MESSAGE_BYTES", 10_001)
+    monkeypatch.setattr(mpi4py, "_MESSAGE_BYTES", 10_001)
     messages, sent = exchanged(wire, True, monkeypatch)
     collectives, same = exchanged(wire, False, monkeypatch)
     jax.tree.map(np.testing.assert_array_equal, messages, collectives)

@@ -5,7 +5,7 @@ import time
 import pytest
 from mpi4py import MPI
 
-from jdaso._messages import Messages
+from jdaso._mpi.messages import Messages
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from nights import at_night, rows
 
 import jdaso
-from jdaso._schedule import init_phases
+from jdaso._rules.state import init_phases
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()

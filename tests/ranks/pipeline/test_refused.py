@@ -133,7 +133,7 @@ def test_an_optimizer_that_joins_arrays(session):
 
 
 def test_a_model_that_fits_no_number_of_partitions(session, monkeypatch):
-    monkeypatch.setattr("jdaso.pipeline._partition.available_bytes", lambda devices: 1)
+    monkeypatch.setattr("jdaso.pipeline._plan.partition.available_bytes", lambda devices: 1)
     said = f"With num_partitions={SIZE} the largest stage still needs"
     with pytest.raises(ValueError, match=said):
         fit(session, num_partitions="auto", strategy="hybrid")

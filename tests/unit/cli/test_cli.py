@@ -7,9 +7,9 @@ import sys
 import time
 
 import pytest
+from jdaso._mpiexec.mpiexec import LaunchError, find_mpiexec, mpi_command, run_ranks
 
-from jdaso import _launch
-from jdaso._launch import LaunchError, find_mpiexec, mpi_command, run_ranks
+from jdaso._launch import mpiexec as _mpiexec
 from jdaso.cli import VERBS, main
 
 
@@ -80,7 +80,7 @@ time.sleep(200)
 def test_an_interrupted_parent_ends_its_ranks(number):
     code = f"""
 import os, sys
-from jdaso._launch import run_ranks
+from jdaso._mpiexec.mpiexec import run_ranks
 child = "import os, time; print(os.getpid(), flush=True); time.sleep(200)"
 run_ranks([{sys.executable!r}, "-c", child], os.environ, timeout_seconds=200)
 """
@@ -100,7 +100,7 @@ run_ranks([{sys.executable!r}, "-c", child], os.environ, timeout_seconds=200)
 
 
 def test_no_mpiexec_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(_launch.shutil, "which", lambda name, path=None: None)
+    monkeypatch.setattr(_mpiexec.shutil, "which", lambda name, path=None: None)
     with pytest.raises(LaunchError, match="Install an MPI"):
         find_mpiexec()
 
@@ -110,8 +110,8 @@ def test_open_mpi_gets_its_options(version, tmp_path, monkeypatch):
     mpiexec = tmp_path / "mpiexec"
     mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
     mpiexec.chmod(0o755)
-    monkeypatch.setattr(_launch, "find_mpiexec", lambda: str(mpiexec))
-    monkeypatch.setattr(_launch.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(_mpiexec, "find_mpiexec", lambda: str(mpiexec))
+    monkeypatch.setattr(_mpiexec.os, "geteuid", lambda: 0)
     command, environment = mpi_command(3, ["prog"], {"A": "b"})
     assert command[:3] == [str(mpiexec), "-n", "3"] and command[-1] == "prog"
     assert environment["A"] == "b"

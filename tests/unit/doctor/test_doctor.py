@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdaso import _host
+from jdaso._launch import environment
 from jdaso.cli import main
 from jdaso.doctor import (
     _advice,
@@ -247,7 +247,7 @@ def test_a_process_without_launcher_keeps_its_settings():
 def test_only_the_doctor_leaves_jdaso_unimported(monkeypatch, argv, original, expected):
     monkeypatch.setattr(sys, "argv", argv)
     monkeypatch.setattr(sys, "orig_argv", original)
-    assert _host.started_as("doctor") == expected
+    assert environment.started_as("doctor") == expected
 
 
 def test_advice_is_told_with_the_settings_and_a_failure_with_its_reason():
@@ -284,7 +284,7 @@ def test_a_driver_that_does_not_work_is_trouble(monkeypatch, tmp_path):
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setattr(_host, "_DRIVER_DEVICE", tmp_path)
+    monkeypatch.setattr(environment, "_DRIVER_DEVICE", tmp_path)
     found = next(x for x in _machine.machine(None) if x.what == "GPUs")
     assert not found.ok and "version mismatch" in found.found and "driver" in found.remedy
 

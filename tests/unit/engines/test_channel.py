@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdaso._control import Control
-from jdaso._engine import InTurn
-from jdaso._engine._channel import Channel
-from jdaso._header import HEADER, STATUS
-from jdaso._lookout import Lookout
-from jdaso._packing import layout_of
-from jdaso._timeline import Timeline
-from jdaso._topology import Topology
-from jdaso._types import NodeError
-from jdaso._wire import wire_of
+from jdaso._engines.base import InTurn
+from jdaso._engines.channel import Channel
+from jdaso._errors import NodeError
+from jdaso._mpi.topology import Topology
+from jdaso._nodes.control import Control
+from jdaso._nodes.detector import Lookout
+from jdaso._payload.layout import layout_of
+from jdaso._payload.wire import wire_of
+from jdaso._payload.words import HEADER, STATUS
+from jdaso.traces._timeline import Timeline
 
 
 class Link:

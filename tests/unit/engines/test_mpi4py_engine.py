@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from network import World
 
-from jdaso._engine._mpi4py import WINDOW, Mpi4pyReducer, _Helper
-from jdaso._types import NodeError
-from jdaso._wire import WIRES
+from jdaso._engines.mpi4py import WINDOW, Mpi4pyReducer, _Helper
+from jdaso._errors import NodeError
+from jdaso._payload.wire import WIRES
 
 NODES, WIDTHS = 2, (8, 8, 8, 8, 8, 8, 3)
 

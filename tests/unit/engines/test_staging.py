@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdaso._engine._staging import Staging
-from jdaso._packing import BLOCK, Layout, layout_of
-from jdaso._wire import WIRES, Wire
+from jdaso._engines.staging import Staging
+from jdaso._payload.layout import BLOCK, Layout, layout_of
+from jdaso._payload.wire import WIRES, Wire
 
 sizes = st.lists(st.one_of(st.integers(0, 900), st.integers(2000, 9000)), max_size=6)
 

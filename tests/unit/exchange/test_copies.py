@@ -9,8 +9,8 @@ import optax
 import pytest
 
 import jdaso
-from jdaso._copies import Finder
-from jdaso._inner import update_with
+from jdaso._optimizers.copies import Finder
+from jdaso._optimizers.inner import update_with
 
 PHASES = jdaso.Phases(total_steps=20, warmup_steps=2, cooldown_steps=4, sync_every=4, delay=2)
 PARAMS = {"a": jnp.linspace(-1, 1, 15).reshape(5, 3), "b": jnp.ones(6), "c": jnp.float32(2)}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jdaso.cli import main
 from jdaso.fabric import Fabric, Training, advise, predict, predict_synchronous
-from jdaso.fabric._model import WIRE_BYTES, exchange_seconds
+from jdaso.fabric._model.exchange import WIRE_BYTES, exchange_seconds
 
 fabrics = st.builds(
     Fabric,

@@ -9,35 +9,35 @@ from pathlib import Path
 
 import pytest
 
-from jdaso import _deaths
-from jdaso._deaths import LAUNCH, PATH, RANK_MARK, Deaths
-from jdaso._guard import Job
+from jdaso._launch import first_failure
+from jdaso._launch.first_failure import LAUNCH, PATH, RANK_MARK, Deaths
+from jdaso._launch.guard import Job
 
 WITHOUT_JAX = f"""
 import sys, types
 sys.modules["jdaso"] = types.ModuleType("jdaso")
-sys.modules["jdaso"].__path__ = [{str(Path(_deaths.__file__).parent)!r}]
-from jdaso import _deaths
+sys.modules["jdaso"].__path__ = [{str(Path(first_failure.__file__).parent)!r}]
+from jdaso import first_failure
 """
 
 RANK = f"""
 {WITHOUT_JAX}
 import os
-again = {WITHOUT_JAX!r} + "_deaths.say_rank(0, 'here'); _deaths.say_saved()"
-_deaths.say_rank(int(sys.argv[1]), "here")
+again = {WITHOUT_JAX!r} + "first_failure.say_rank(0, 'here'); first_failure.say_saved()"
+first_failure.say_rank(int(sys.argv[1]), "here")
 print("ready", flush=True)
 for word in sys.stdin:
     word = word.strip()
     if word == "raise":
-        _deaths.say_failed()
+        first_failure.say_failed()
     elif word == "close":
-        _deaths.say_through()
+        first_failure.say_through()
     elif word == "open":
-        _deaths.say_rank(int(sys.argv[1]), "here")
+        first_failure.say_rank(int(sys.argv[1]), "here")
     elif word == "take signals":
-        _deaths.say_saves([10, 12])
+        first_failure.say_saves([10, 12])
     elif word == "have saved":
-        _deaths.say_saved()
+        first_failure.say_saved()
     elif word == "end":
         os._exit(0)
     elif word == "fork and be killed":
@@ -222,19 +222,19 @@ def test_ranks_of_other_hosts_say_who_they_are_in_their_output(
 
     monkeypatch.setenv(LAUNCH, "x")
     monkeypatch.setenv(PATH, str(tmp_path / "not there"))
-    monkeypatch.setattr(_deaths, "_to_supervisor", [])
-    _deaths.say_rank(3, "far")
+    monkeypatch.setattr(first_failure, "_to_supervisor", [])
+    first_failure.say_rank(3, "far")
     assert comes(f"50 %{capfd.readouterr().err}") == b"50 %"  # the rest is not for the user
     assert comes("step 3\n") == b"step 3\n"
     assert deaths._job.speaks and not deaths.came_through
-    _deaths.say_saves([12])
+    first_failure.say_saves([12])
     assert comes(capfd.readouterr().err) == b""
     assert deaths._job.saves_elsewhere == [12] and deaths._job.saves
-    _deaths.say_saved()
-    _deaths.say_through()
+    first_failure.say_saved()
+    first_failure.say_through()
     assert comes(capfd.readouterr().err) == b""
     assert deaths.saved and deaths.came_through
-    _deaths._to_supervisor[0].close()
+    first_failure._to_supervisor[0].close()
     deaths._through.clear()
     comes(f"prterun noticed that process rank 3 with PID {os.getpid()} on node far exited\n")
     assert deaths.first() == f"node 3 died first (process {os.getpid()} on host far)"

@@ -4,8 +4,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdaso._engine._surviving import SurvivingReducer
-from jdaso._header import (
+from jdaso._engines.surviving import SurvivingReducer
+from jdaso._nodes.compare import complaint
+from jdaso._nodes.heartbeat import STARTED, Heartbeats
+from jdaso._payload.header import (
+    header,
+    living,
+    loss_words,
+    mean_weight,
+    none_weighs,
+    time_words,
+    weight_of_all,
+    weights_are_wrong,
+)
+from jdaso._payload.words import (
     CHECKSUM,
     GONE,
     HEADER,
@@ -17,17 +29,7 @@ from jdaso._header import (
     STEP_SECONDS,
     WEIGHT,
     bury,
-    complaint,
-    header,
-    living,
-    loss_words,
-    mean_weight,
-    none_weighs,
-    time_words,
-    weight_of_all,
-    weights_are_wrong,
 )
-from jdaso._heartbeat import STARTED, Heartbeats
 
 
 def heads_of(weights, losses):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from nights import at_night
 
-from jdaso._compat import _MALLOC_SETTINGS
+from jdaso._launch.memory import _MALLOC_SETTINGS
 
 # Each round takes three blocks of 60 MiB and gives them back.
 CODE = """

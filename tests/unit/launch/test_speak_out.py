@@ -5,11 +5,11 @@ import subprocess
 import sys
 import time
 
-from jdaso import _host
+from jdaso._launch import last_words
 
 PROGRAM = """
 import sys, time
-from jdaso._host import speak_out
+from jdaso._launch.gpus import speak_out
 begin = time.monotonic()
 sys.stdout.write("last words\\n")  # lies in Python's own buffer
 speak_out()
@@ -40,7 +40,7 @@ def test_waits_no_longer_than_its_limit(tmp_path):
     with start(told, subprocess.PIPE) as process:
         assert process.wait(30) == 0
         assert process.stdout.read() == b"last words\n"
-    assert float(told.read_text()) >= _host._READ_SECONDS
+    assert float(told.read_text()) >= last_words._READ_SECONDS
 
 
 def test_does_not_wait_for_a_reader_that_is_gone(tmp_path):
@@ -51,7 +51,7 @@ def test_does_not_wait_for_a_reader_that_is_gone(tmp_path):
         assert os.read(read_end, 1) == b"l"
         os.close(read_end)
         assert process.wait(30) == 0
-    assert float(told.read_text()) < _host._READ_SECONDS
+    assert float(told.read_text()) < last_words._READ_SECONDS
 
 
 def test_does_not_wait_for_files(tmp_path):
@@ -60,7 +60,7 @@ def test_does_not_wait_for_files(tmp_path):
     with output.open("r+") as file, start(told, file) as process:
         assert process.wait(30) == 0
     assert output.read_text().startswith("last words\n")
-    assert float(told.read_text()) < _host._READ_SECONDS
+    assert float(told.read_text()) < last_words._READ_SECONDS
 
 
 def test_closed_streams_are_no_error(tmp_path):
@@ -68,4 +68,4 @@ def test_closed_streams_are_no_error(tmp_path):
     program = PROGRAM.replace("speak_out()", "sys.stdout.close()\nspeak_out()")
     with start(told, subprocess.DEVNULL, program) as process:
         assert process.wait(30) == 0
-    assert float(told.read_text()) < _host._READ_SECONDS
+    assert float(told.read_text()) < last_words._READ_SECONDS

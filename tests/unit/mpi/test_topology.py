@@ -6,8 +6,11 @@ import jax.numpy as jnp
 import pytest
 
 import jdaso
-from jdaso import NodeError, _host, _session, _topology
-from jdaso._topology import Topology, claim_gpus, share_out
+from jdaso import NodeError, _session
+from jdaso._launch import gpus as _gpus
+from jdaso._mpi import topology
+from jdaso._mpi.gpus import claim_gpus, share_out
+from jdaso._mpi.topology import Topology
 
 ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE")
 
@@ -37,11 +40,11 @@ def claim(monkeypatch):
         for name in ENVIRONMENT:
             monkeypatch.setenv(name, "before")
         monkeypatch.delenv(ENVIRONMENT[1])
-        monkeypatch.setattr(_topology, "visible_gpus", lambda: gpus)
-        monkeypatch.setattr(_topology, "backend_started", lambda: started)
-        monkeypatch.setattr(_topology, "computes_on_cpus", lambda: cpus)
+        monkeypatch.setattr(topology, "visible_gpus", lambda: gpus)
+        monkeypatch.setattr(topology, "backend_started", lambda: started)
+        monkeypatch.setattr(topology, "computes_on_cpus", lambda: cpus)
         claim_gpus(Topology(1, ranks, "there", ranks - 1, ranks, chosen), share=share)
-        return [_topology.os.environ.get(name) for name in ENVIRONMENT]
+        return [topology.os.environ.get(name) for name in ENVIRONMENT]
 
     return call
 
@@ -106,13 +109,13 @@ def test_gpus_are_known_by_their_uuids(monkeypatch, tmp_path, chosen, gpus, iden
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-    assert _host.visible_gpus() == gpus
-    assert _host.gpu_identities() == identities
+    assert _gpus.visible_gpus() == gpus
+    assert _gpus.gpu_identities() == identities
     tool.unlink()
     if chosen is not None:
-        assert _host.gpu_identities() == (gpus or None)
+        assert _gpus.gpu_identities() == (gpus or None)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert _host.gpu_identities() is None
+    assert _gpus.gpu_identities() is None
 
 
 def test_one_rank_of_a_host_keeps_all_gpus(claim):

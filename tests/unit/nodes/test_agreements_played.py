@@ -148,7 +148,7 @@ def test_one_that_is_stuck_before_its_session_is_waited_for_so_long():
 
 def test_one_that_is_stuck_as_its_session_starts_is_waited_for_so_long():
     """It has said who it is, and comes no further: nobody looks out for others yet."""
-    from jdaso._topology import find_topology
+    from jdaso._mpi.topology import find_topology
 
     world = World(3)
 

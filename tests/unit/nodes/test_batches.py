@@ -6,7 +6,7 @@ import pytest
 from network import World
 from played import LIMIT_SECONDS, PROMPTLY_SECONDS, play
 
-from jdaso._lookout import _Tag
+from jdaso._nodes.detector import _Tag
 
 
 class Trainer:

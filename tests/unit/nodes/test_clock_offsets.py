@@ -4,7 +4,7 @@ import pytest
 from network import World
 from played import play
 
-from jdaso._clock import _ROUNDS, measure
+from jdaso.traces._clock_offset import _ROUNDS, measure
 
 
 def offsets(world, ahead, limit_seconds=10.0, wait=0.0):

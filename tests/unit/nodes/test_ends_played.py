@@ -6,7 +6,7 @@ import pytest
 from network import World
 from played import LIMIT_SECONDS, Uncaught, play
 
-from jdaso import _exit
+from jdaso._nodes import exit as _exit
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
@@ -91,7 +91,7 @@ def test_a_session_that_nobody_closes_is_closed_as_the_process_ends():
     def program(rank, comm):
         from played import Node
 
-        from jdaso._topology import find_topology
+        from jdaso._mpi.topology import find_topology
 
         node = Node(world, find_topology(comm, LIMIT_SECONDS), LIMIT_SECONDS)
         node.come()

@@ -7,16 +7,17 @@ import sys
 
 import pytest
 
-from jdaso import _environment, _start
+from jdaso._launch import environment
+from jdaso._mpi import start
 
-CLEARED = (*_environment.LAUNCHED, *_environment.RANKS, _environment.RANK, "PMI_FD")
+CLEARED = (*environment.LAUNCHED, *environment.RANKS, environment.RANK, "PMI_FD")
 
 
 @pytest.fixture
 def env(monkeypatch):
     """Sets variables, where no others of a launcher are."""
     for name in list(os.environ):
-        if name.startswith(_environment._PREFIXES) or name in CLEARED:
+        if name.startswith(environment._PREFIXES) or name in CLEARED:
             monkeypatch.delenv(name)
 
     def set_all(**values):
@@ -43,16 +44,16 @@ def server():
 
 
 def test_launchers_that_are_there_say_how_many_ranks_they_started(env, launcher, server):
-    assert _environment.launched_ranks() == 1
+    assert environment.launched_ranks() == 1
     env(SLURM_STEP_NUM_TASKS=4, PMIX_RANK=0, SLURM_TASK_PID=os.getpid())  # srun --mpi=pmix
-    assert _environment.launched_ranks() == 4
+    assert environment.launched_ranks() == 4
     env(PMI_SIZE=1, PMI_RANK=0, PMI_FD=launcher.fileno())  # mpiexec -n 1 in a step of srun
-    assert _environment.launched_ranks() == 1
+    assert environment.launched_ranks() == 1
     env(PMI_SIZE=2, PMI_RANK=1)
-    assert (_environment.launched_ranks(), _environment.launched_rank()) == (2, 1)
+    assert (environment.launched_ranks(), environment.launched_rank()) == (2, 1)
     env(OMPI_COMM_WORLD_SIZE=3, PMIX_NAMESPACE="a", PMIX_SERVER_URI41=server)
-    assert _environment.launched_ranks() == 3
-    assert not _environment.left_over()
+    assert environment.launched_ranks() == 3
+    assert not environment.left_over()
 
 
 @pytest.mark.parametrize(
@@ -70,11 +71,11 @@ def test_launchers_that_are_there_say_how_many_ranks_they_started(env, launcher,
 )
 def test_what_a_launcher_left_behind_makes_no_rank(env, values):
     env(**values)
-    assert _environment.launched_ranks() == 1
-    name = next(name for name in values if name in _environment.LAUNCHED)
-    assert f"{name}={values[name]} is left in the environment" in _start.why_alone()
+    assert environment.launched_ranks() == 1
+    name = next(name for name in values if name in environment.LAUNCHED)
+    assert f"{name}={values[name]} is left in the environment" in start.why_alone()
     before = dict(os.environ)
-    with _environment.to_start_mpi():
+    with environment.to_start_mpi():
         assert not [name for name in values if name in os.environ]
     assert {**before, **dict(os.environ)} == before  # PMI_FD alone may be gone
     assert set(before) - set(os.environ) <= {"PMI_FD"}
@@ -83,14 +84,14 @@ def test_what_a_launcher_left_behind_makes_no_rank(env, values):
 def test_a_socket_of_the_process_itself_is_no_launcher(env, launcher):
     launcher.set_inheritable(False)  # what Python opens; the launcher's was closed before
     env(PMI_SIZE=2, PMI_FD=launcher.fileno())
-    assert _environment.launched_ranks() == 1
+    assert environment.launched_ranks() == 1
 
 
 def test_the_environment_of_a_rank_is_left_as_it_is(env, launcher, monkeypatch):
     env(PMI_SIZE=2, PMI_RANK=0, PMI_FD=launcher.fileno())
     monkeypatch.delenv("HOME")
     before = dict(os.environ)
-    with _environment.to_start_mpi():
+    with environment.to_start_mpi():
         assert os.environ["PMI_FD"] == before["PMI_FD"]
         assert os.environ["HOME"]  # Open MPI does not start without
     assert dict(os.environ) == before
@@ -98,7 +99,7 @@ def test_the_environment_of_a_rank_is_left_as_it_is(env, launcher, monkeypatch):
 
 SAY = f"""
 import importlib.util
-spec = importlib.util.spec_from_file_location("environment", {_environment.__file__!r})
+spec = importlib.util.spec_from_file_location("environment", {environment.__file__!r})
 e = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(e)  # alone: the rest of jdaso takes long to import
 print(e.launched_ranks(), e.rank_above())
@@ -117,9 +118,9 @@ def test_what_a_rank_starts_is_no_rank(env, launcher, server, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     fd = launcher.fileno()
     env(PMI_SIZE=2, PMI_RANK=1, PMI_FD=fd)
-    _environment.mark_rank(1)
+    environment.mark_rank(1)
     try:
-        assert _environment.launched_ranks() == 2 and _environment.rank_above() is None
+        assert environment.launched_ranks() == 2 and environment.rank_above() is None
         above = f"1 (1, {os.getpid()})"
         assert said(pass_fds=[fd]) == said() == above
         pair = other, _ = socket.socketpair()  # mpiexec in a rank: a connection of its own
@@ -129,12 +130,12 @@ def test_what_a_rank_starts_is_no_rank(env, launcher, server, monkeypatch):
             assert said(pass_fds=[other.fileno()]) == "2 None"
         monkeypatch.delenv("PMI_SIZE"), monkeypatch.delenv("PMI_FD")
         env(OMPI_COMM_WORLD_SIZE=2, PMIX_NAMESPACE="a", PMIX_RANK=1, PMIX_SERVER_URI2=server)
-        _environment.mark_rank(1)
+        environment.mark_rank(1)
         assert said() == above
         env(PMIX_NAMESPACE="b")  # mpiexec in a rank
         assert said() == "2 None"
     finally:
-        os.environ.pop(_environment.RANK, None)
+        os.environ.pop(environment.RANK, None)
 
 
 def test_mpi_that_takes_a_process_for_its_parent_is_refused(env):
@@ -149,14 +150,14 @@ def test_mpi_that_takes_a_process_for_its_parent_is_refused(env):
     class Mpi:
         COMM_WORLD = World()
 
-    _start._refuse_part_of(Mpi, None)
-    with pytest.raises(_start.NodeError, match=r"Rank 1 \(process 77\) started this process"):
-        _start._refuse_part_of(Mpi, (1, 77))
+    start._refuse_part_of(Mpi, None)
+    with pytest.raises(start.NodeError, match=r"Rank 1 \(process 77\) started this process"):
+        start._refuse_part_of(Mpi, (1, 77))
     World.size = 1
-    _start._refuse_part_of(Mpi, (1, 77))
+    start._refuse_part_of(Mpi, (1, 77))
 
 
 @pytest.mark.parametrize("text", ["x", "1 2", "1 b 0 c", ""])
 def test_a_mark_that_nobody_can_read_is_none(env, text):
     env(JDASO_RANK=text)
-    assert _environment.rank_above() is None
+    assert environment.rank_above() is None

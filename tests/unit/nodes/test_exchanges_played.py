@@ -8,8 +8,8 @@ from exchanging import FAST, GATHER, SCATTER, SLOW, exchange, finish, open_chann
 from network import World
 from played import LIMIT_SECONDS, PROMPTLY_SECONDS, play
 
-from jdaso._drift import Comparison
-from jdaso._header import BAD_LEAF, STEP, WEIGHT, complaint
+from jdaso._nodes.compare import Comparison, complaint
+from jdaso._payload.words import BAD_LEAF, STEP, WEIGHT
 
 
 @pytest.mark.parametrize("rate", [FAST, SLOW], ids=["collectives", "messages"])

@@ -2,8 +2,8 @@
 
 from unittest import mock
 
-from jdaso._lookout import Lookout
-from jdaso._topology import Topology
+from jdaso._mpi.topology import Topology
+from jdaso._nodes.detector import Lookout
 
 
 def test_a_failure_is_told_though_its_text_is_no_utf8():

@@ -5,9 +5,9 @@ import pytest
 from network import EAGER_BYTES, World
 from played import LIMIT_SECONDS, PROMPTLY_SECONDS, Members, play
 
-from jdaso._timeline import Timeline
-from jdaso.pipeline._grid import Grid
-from jdaso.pipeline._mail import Address, Mail
+from jdaso._nodes.mail import Address, Mail
+from jdaso.pipeline._run.grid import Grid
+from jdaso.traces._timeline import Timeline
 
 
 def mail_of(node):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jdaso._paths import FolderError, local_folder, shown
+from jdaso._launch.paths import FolderError, local_folder, shown
 
 
 def test_what_a_shell_expands_is_expanded(monkeypatch):

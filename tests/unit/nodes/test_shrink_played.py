@@ -8,7 +8,7 @@ from exchanging import exchange, open_channel
 from network import World
 from played import LIMIT_SECONDS, play
 
-from jdaso._header import GONE, STATUS, WEIGHT
+from jdaso._payload.words import GONE, STATUS, WEIGHT
 
 
 def talk(node):

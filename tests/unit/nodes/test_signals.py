@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from jdaso import _signals
-from jdaso._stopping import Stopping
+from jdaso._launch import signals
+from jdaso._nodes.stopping import Stopping
 
 NUMBER = signal.SIGUSR2
 CALLED: list[int] = []
@@ -161,7 +161,7 @@ def test_in_another_thread_nothing_is_taken():
 @pytest.mark.parametrize("wrong", [signal.SIGKILL, signal.SIGSTOP, 0, 4711, "SIGTERM", None])
 def test_what_cannot_be_taken_is_refused(wrong):
     with pytest.raises(ValueError, match="stop_signals must be signals .* got"):
-        _signals.check([signal.SIGTERM, wrong])
+        signals.check([signal.SIGTERM, wrong])
 
 
 def ends(child, limit_seconds=20):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdaso._stopping import Stopping
+from jdaso._nodes.stopping import Stopping
 
 
 def never():

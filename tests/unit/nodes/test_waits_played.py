@@ -6,7 +6,7 @@ import pytest
 from network import World
 from played import LIMIT_SECONDS, PROMPTLY_SECONDS, play
 
-from jdaso._watchdog import _YIELD_SECONDS
+from jdaso._nodes.wait import _YIELD_SECONDS
 
 
 def others(outcomes, node):
@@ -275,8 +275,8 @@ def test_who_waits_for_one_that_waits_itself_is_told_the_cause(seed):
     """
     from played import Node
 
-    from jdaso import _exit
-    from jdaso._topology import find_topology
+    from jdaso._mpi.topology import find_topology
+    from jdaso._nodes import exit as _exit
 
     world = World(3, seed=seed)
 

@@ -8,11 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from jdaso import _heartbeat, _lookout, _watchdog
-from jdaso._heartbeat import CALLS, STARTED, Heartbeats
-from jdaso._lookout import Lookout
-from jdaso._topology import Topology
-from jdaso._watchdog import Patience, Wait
+from jdaso._mpi.topology import Topology
+from jdaso._nodes import detector as _lookout
+from jdaso._nodes import heartbeat as _heartbeat
+from jdaso._nodes import wait as _watchdog
+from jdaso._nodes.detector import Lookout
+from jdaso._nodes.heartbeat import CALLS, STARTED, Heartbeats
+from jdaso._nodes.patience import Patience
+from jdaso._nodes.wait import Wait
 
 
 class Clock:

@@ -8,22 +8,22 @@ import time
 
 import pytest
 
-from jdaso import _witness
-from jdaso._heartbeat import STARTED
-from jdaso._lookout import Lookout
-from jdaso._topology import Topology
-from jdaso._watchdog import Wait
-from jdaso._witness import Witnesses
+from jdaso._launch import witness
+from jdaso._launch.witness import Witnesses
+from jdaso._mpi.topology import Topology
+from jdaso._nodes.detector import Lookout
+from jdaso._nodes.heartbeat import STARTED
+from jdaso._nodes.wait import Wait
 
 PROGRAM = f"""
 import importlib.util, sys, time
-spec = importlib.util.spec_from_file_location("_witness", {_witness.__file__!r})
-sys.modules["_witness"] = _witness = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(_witness)  # alone: the rest of jdaso takes long to import
-_witness.start("[rank 0 of 2]", float(sys.argv[1]))
-port, token = _witness.own_port()
+spec = importlib.util.spec_from_file_location("_witness", {witness.__file__!r})
+sys.modules["_witness"] = witness = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(witness)  # alone: the rest of jdaso takes long to import
+witness.start("[rank 0 of 2]", float(sys.argv[1]))
+port, token = witness.own_port()
 print(port, token, flush=True)
-if sys.argv[2] == "started": _witness.note_started()
+if sys.argv[2] == "started": witness.note_started()
 time.sleep(60)
 """
 
@@ -31,7 +31,7 @@ time.sleep(60)
 @pytest.fixture
 def rank(monkeypatch):
     """A process with a witness, and the witnesses as another node knows them."""
-    monkeypatch.setattr(_witness, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(witness, "_ASK_SECONDS", 0.01)
     processes = []
 
     def start(limit=1000.0, mode="started"):

@@ -8,7 +8,7 @@ import training
 from jax.flatten_util import ravel_pytree
 
 import jdaso
-from jdaso._schedule import init_phases
+from jdaso._rules.state import init_phases
 
 MERGES = ("paper", "corrected", "outer")
 PAIRS = [(b, s) for b in range(1, 9) for s in range(1, b + 1)]

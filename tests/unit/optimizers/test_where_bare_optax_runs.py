@@ -16,12 +16,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 from played import Members
 
 import jdaso
-from jdaso import _header
-from jdaso._agreement import require_own_devices
 from jdaso._compat import _refuse_other_processes, host_call
-from jdaso._explicit import placed_like, replicated
-from jdaso._packing import BARE, describe, layout_of, pack, to_leaves
-from jdaso._schedule import NO_MEAN_LOSS, mean_of_untold
+from jdaso._exchange.collectives import require_own_devices
+from jdaso._nodes import compare
+from jdaso._payload import header, words
+from jdaso._payload.chunks import pack
+from jdaso._payload.explicit import placed_like, replicated
+from jdaso._payload.layout import BARE, describe, layout_of
+from jdaso._payload.trees import to_leaves
+from jdaso._rules.loss import mean_of_untold
+from jdaso._rules.state import NO_MEAN_LOSS
 
 STEPS = 8
 PHASES = jdaso.Phases.plateau(STEPS, 2, 2, 3, max_sync_every=2, patience=1)
@@ -115,21 +119,21 @@ def test_each_operation_is_sound_too():
 
 def test_what_is_not_known_is_finite_and_stays_unknown():
     with both_flags():
-        known, unknown = _header.sum_of_loss(2.0, 3.0), _header.sum_of_loss(None, 512.0)
+        known, unknown = header.sum_of_loss(2.0, 3.0), header.sum_of_loss(None, 512.0)
         assert float(known) == 6 and np.isfinite(unknown)
-        total = _header.add_losses(_header.add_losses(known, unknown), known)
-        assert not _header.is_known(total) and np.isfinite(total)
-        assert float(_header.sum_of_loss(None, 0.0)) == 0  # who weighs nothing hides nothing
+        total = header.add_losses(header.add_losses(known, unknown), known)
+        assert not header.is_known(total) and np.isfinite(total)
+        assert float(header.sum_of_loss(None, 0.0)) == 0  # who weighs nothing hides nothing
         heads = jnp.stack(
             [
                 # The bits of this checksum are those of a NaN.
-                _header.header(step=1, loss_sum=x, loss_weight=3.0, checksum=_header.LEFT_OUT)
+                header.header(step=1, loss_sum=x, loss_weight=3.0, checksum=words.LEFT_OUT)
                 for x in (known, total)
             ]
         )
-        sums, weights = _header.loss_words(heads)
+        sums, weights = header.loss_words(heads)
     assert sums.tolist() == [6, 0] and weights.tolist() == [3, 0]
-    assert not _header.is_known(_header.sum_of_loss(np.nan, 1.0))
+    assert not header.is_known(header.sum_of_loss(np.nan, 1.0))
 
 
 def test_a_mean_loss_that_nobody_told_is_a_number_only_where_nan_is_refused():
@@ -218,10 +222,10 @@ def test_what_is_an_array_of_numbers_is_taken():
 def test_a_bare_array_has_a_name():
     (leaf,) = describe(jnp.ones(3))
     assert leaf.path == BARE
-    heads = np.zeros((2, _header.HEADER), np.int32)
-    heads[:, _header.WEIGHT] = np.float32(1).view(np.int32)
-    heads[1, _header.BAD_LEAF] = 1
-    assert f"node 1, leaf {BARE}." in _header.complaint(heads, (leaf.path,))
+    heads = np.zeros((2, words.HEADER), np.int32)
+    heads[:, words.WEIGHT] = np.float32(1).view(np.int32)
+    heads[1, words.BAD_LEAF] = 1
+    assert f"node 1, leaf {BARE}." in compare.complaint(heads, (leaf.path,))
 
 
 # Meshes with Explicit axes.
@@ -266,7 +270,7 @@ def test_what_is_in_parts_is_packed_and_put_back(mesh, jit):
 
 def test_what_spans_processes_is_refused():
     prefix = Members(topology=SimpleNamespace(prefix=lambda: "[node 1 of 2]"))
-    spread = mock.patch("jdaso._agreement.spans_processes", lambda x: x.ndim == 2)
+    spread = mock.patch("jdaso._optimizers.agree.spans_processes", lambda x: x.ndim == 2)
     tree = {"a": jnp.ones(2), "w": jnp.ones((2, 2))}
     with spread, pytest.raises(jdaso.NodeError, match=r"\[node 1 of 2\] Leaf \['w'\] lies on"):
         require_own_devices(prefix, tree)

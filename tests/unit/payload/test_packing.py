@@ -10,22 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jdaso
-from jdaso import _packing
-from jdaso._exchange import Exchange, Received
-from jdaso._header import HEADER
-from jdaso._packing import (
-    BLOCK,
-    LEAST_MESSAGE,
-    Layout,
-    chunk_bytes_of,
-    joined,
-    layout_of,
-    pack,
-    parted,
-    to_leaves,
-    unpack,
-)
-from jdaso._wire import wire_of
+from jdaso._exchange.exchange import Exchange
+from jdaso._exchange.received import Received
+from jdaso._payload import chunks as _chunks
+from jdaso._payload import chunks as _packing
+from jdaso._payload import layout as _layout
+from jdaso._payload import trees
+from jdaso._payload.chunks import joined, pack, parted, unpack
+from jdaso._payload.layout import BLOCK, LEAST_MESSAGE, Layout, chunk_bytes_of, layout_of
+from jdaso._payload.trees import to_leaves
+from jdaso._payload.wire import wire_of
+from jdaso._payload.words import HEADER
 
 pytestmark = pytest.mark.strict_dtypes
 
@@ -33,7 +28,7 @@ DTYPES = ("float32", "bfloat16", "float16", "complex64", "int32", "bool", "uint8
 
 
 def round_trip(layout, leaves):
-    return _packing.unpack(layout, _packing.pack(layout, leaves))
+    return _chunks.unpack(layout, _chunks.pack(layout, leaves))
 
 
 def numbered(sizes, dtypes=None):
@@ -61,11 +56,11 @@ shapes = st.lists(
 def test_unpack_undoes_pack(shapes, nodes, chunk_bytes):
     tree = numbered(shapes)
     layout = layout_of(tree, nodes, chunk_bytes)
-    leaves = _packing.to_leaves(tree)
-    chunks = _packing.pack(layout, leaves)
+    leaves = trees.to_leaves(tree)
+    chunks = _chunks.pack(layout, leaves)
     assert [chunk.shape for chunk in chunks] == [(nodes, width) for width in layout.widths]
     assert all(width % BLOCK == 0 and width > 0 for width in layout.widths)
-    back = _packing.from_leaves(tree, _packing.unpack(layout, chunks))
+    back = trees.from_leaves(tree, _chunks.unpack(layout, chunks))
     jax.tree.map(np.testing.assert_array_equal, back, tree)
 
 
@@ -83,7 +78,7 @@ def test_every_dtype_comes_back(entries, nodes):
         for size, dtype in entries
         if "float" in dtype or "complex" in dtype
     )
-    back = _packing.from_leaves(tree, round_trip(layout, _packing.to_leaves(tree)))
+    back = trees.from_leaves(tree, round_trip(layout, trees.to_leaves(tree)))
     for new, old in zip(back, tree, strict=True):
         assert new.dtype == old.dtype
         np.testing.assert_array_equal(new, old)
@@ -91,9 +86,9 @@ def test_every_dtype_comes_back(entries, nodes):
 
 def test_values_that_are_left_alone_are_the_same_objects():
     tree = {"float": jnp.ones(3), "int": jnp.arange(3), "key": jax.random.key(0)}
-    leaves = _packing.to_leaves(tree)
+    leaves = trees.to_leaves(tree)
     assert len(leaves) == 1
-    back = _packing.from_leaves(tree, leaves)
+    back = trees.from_leaves(tree, leaves)
     assert back["int"] is tree["int"] and back["key"] is tree["key"]
 
 
@@ -101,7 +96,7 @@ def test_three_leaves_of_three_in_chunks_of_four(monkeypatch):
     """A packer that closes a chunk when the next leaf does not fit loses one of these."""
     monkeypatch.setattr(_packing, "BLOCK", 1)
     tree = numbered([(3,), (3,), (3,)])
-    layout = Layout(_packing.describe(tree), nodes=1, chunk_size=4)
+    layout = Layout(_layout.describe(tree), nodes=1, chunk_size=4)
     assert layout.widths == (4, 4, 1)
     for new, old in zip(round_trip(layout, tuple(tree)), tree, strict=True):
         np.testing.assert_array_equal(new, old)
@@ -122,7 +117,7 @@ def test_a_leaf_larger_than_several_chunks(nodes):
 def test_nothing_to_exchange(tree):
     layout = layout_of(tree, 3, 1024)
     assert layout.size == 0 and len(layout.widths) == 1
-    back = _packing.from_leaves(tree, round_trip(layout, _packing.to_leaves(tree)))
+    back = trees.from_leaves(tree, round_trip(layout, trees.to_leaves(tree)))
     jax.tree.map(np.testing.assert_array_equal, back, tree)
     assert jax.tree.structure(back) == jax.tree.structure(tree)
 
@@ -130,7 +125,7 @@ def test_nothing_to_exchange(tree):
 def test_what_does_not_fill_a_row_is_zero():
     tree = numbered([(300,)])
     layout = layout_of(tree, 2, 1 << 20)
-    (chunk,) = _packing.pack(layout, tuple(tree))
+    (chunk,) = _chunks.pack(layout, tuple(tree))
     np.testing.assert_array_equal(chunk.reshape(-1)[300:], 0)
     np.testing.assert_array_equal(chunk.reshape(-1)[:300], tree[0])
 

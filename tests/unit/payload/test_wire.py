@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 import jdaso
-from jdaso import _header, _wire
-from jdaso._wire import BLOCK, WIRES
+from jdaso._payload import header as _header
+from jdaso._payload import wire as _wire
+from jdaso._payload.wire import BLOCK, WIRES
 
 pytestmark = pytest.mark.strict_dtypes
 

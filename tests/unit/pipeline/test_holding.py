@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdaso._compat import new_var
-from jdaso.pipeline._holding import Holding
-from jdaso.pipeline._microbatch import Microbatches
-from jdaso.pipeline._program import Rows
-from jdaso.pipeline._stage import Stage
+from jdaso.pipeline._plan.holding import Holding
+from jdaso.pipeline._plan.microbatch import Microbatches
+from jdaso.pipeline._plan.program import Rows
+from jdaso.pipeline._plan.stage import Stage
 
 
 def stage(number, pieces):

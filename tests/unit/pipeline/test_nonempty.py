@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdaso.pipeline._nonempty import NonEmpty
+from jdaso.pipeline._run.nonempty import NonEmpty
 
 
 def trees():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from jdaso import pipeline
-from jdaso.pipeline._follow import follow
+from jdaso.pipeline._optimizer.whole import leaves_about
 from jdaso.pipeline._restore import _is_of
-from jdaso.pipeline._whole import leaves_about
+from jdaso.pipeline._run.follow import follow
 
 PARAMS = {name: np.full((4, 4), 0.1, np.float32) for name in ("a", "b", "c", "d")}
 

@@ -18,7 +18,8 @@ from nights import nightly
 from pipeline_in_process import expected, loss_and_gradients
 
 from jdaso import pipeline
-from jdaso.pipeline import _equations, _trace
+from jdaso.pipeline._plan import equations as _equations
+from jdaso.pipeline._plan import trace as _trace
 
 SAMPLES, MICROBATCHES, D = 6, 3, 4
 CASES = {}

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdaso.pipeline._signature import Signatures
+from jdaso.pipeline._plan.signature import Signatures
 
 X = jnp.ones((3, 4), jnp.float32)
 

@@ -16,8 +16,8 @@ from nights import rows
 from optax import contrib
 from pipeline_in_process import COMPILING_SECONDS, OF_MAIL, gatherer, together
 
-from jdaso.pipeline._holding import Holding, Unit
-from jdaso.pipeline._whole import Whole
+from jdaso.pipeline._optimizer.whole import Whole
+from jdaso.pipeline._plan.holding import Holding, Unit
 
 STEPS = 3
 

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import pytest
 
-from jdaso._timeline import Event
 from jdaso.fabric import Fabric
 from jdaso.pipeline import make_schedule, partition
 from jdaso.plots import StageBar, draw_plan, draw_schedule, plot_timeline
+from jdaso.traces._timeline import Event
 
 
 def test_a_timeline_is_drawn(tmp_path):

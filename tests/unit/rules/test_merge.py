@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jdaso
-from jdaso import _merge
+from jdaso._rules import merge as _merge
 
 pytestmark = pytest.mark.strict_dtypes
 

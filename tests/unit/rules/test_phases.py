@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jdaso
-from jdaso import _schedule
-from jdaso._averaging import select
-from jdaso._schedule import PhaseState
+from jdaso._optimizers.late import select
+from jdaso._rules import decide, plateau
+from jdaso._rules import delay as _delay
+from jdaso._rules import loss as _loss
+from jdaso._rules import state as _state
+from jdaso._rules.state import PhaseState
 
 pytestmark = pytest.mark.strict_dtypes
 
@@ -24,16 +27,16 @@ def events(phases, steps):
 
     def update(carry, step):
         state, started, ticket = carry
-        todo = _schedule.decide(phases, state, step, started, ticket)
+        todo = decide.decide(phases, state, step, started, ticket)
         ticket = jnp.where(todo.merge, 0, ticket)
-        counted = _schedule.count_start(phases, state)
+        counted = decide.count_start(phases, state)
         state = select(todo.start, counted, state)
         age = step - started
         started = jnp.where(todo.start, step, started)
         ticket = jnp.where(todo.start, step + 1, ticket)
         return (state, started, ticket), (todo, age, ticket)
 
-    first = (_schedule.init_phases(phases), jnp.int32(0), jnp.int32(0))
+    first = (_state.init_phases(phases), jnp.int32(0), jnp.int32(0))
     todo, ages, tickets = jax.lax.scan(update, first, jnp.arange(steps, dtype=jnp.int32))[1]
     found = []
     for step in range(steps):
@@ -128,12 +131,12 @@ def drive(phases, losses_of_epochs, steps_per_epoch, per_step=None):
 
     def update(state, at):
         step, loss = at
-        state = _schedule.count_loss(state, jnp.stack([loss, loss]), jnp.ones(2))
-        return _schedule.end_step(phases, state, step), state
+        state = _loss.count_loss(state, jnp.stack([loss, loss]), jnp.ones(2))
+        return plateau.end_step(phases, state, step), state
 
     losses = jnp.repeat(jnp.asarray(losses_of_epochs, jnp.float32), steps_per_epoch)
     steps = jnp.arange(losses.size, dtype=jnp.int32)
-    _, seen = jax.lax.scan(update, _schedule.init_phases(phases), (steps, losses))
+    _, seen = jax.lax.scan(update, _state.init_phases(phases), (steps, losses))
     last = slice(
         steps_per_epoch - 1, None, steps_per_epoch
     )  # in force during the epoch's last step
@@ -209,19 +212,19 @@ def test_negative_losses_have_plateaus_too():
 def test_windows_without_a_loss_decide_nothing():
     """Without `value=` the phases are driven by the step count alone."""
     phases = jdaso.Phases.plateau(100, 5, patience=1)
-    state = _schedule.init_phases(phases)
+    state = _state.init_phases(phases)
     for step in range(50):
-        state = _schedule.end_step(phases, state, jnp.int32(step))
-    assert int(state.sync_every) == 8 and float(state.best_loss) == _schedule.NO_LOSS
+        state = plateau.end_step(phases, state, jnp.int32(step))
+    assert int(state.sync_every) == 8 and float(state.best_loss) == _state.NO_LOSS
 
 
 def seconds(phases, state, exchange, step):
-    return _schedule.fit_delay(phases, state, jnp.asarray(exchange), jnp.asarray(step))
+    return _delay.fit_delay(phases, state, jnp.asarray(exchange), jnp.asarray(step))
 
 
 def test_auto_delay_is_the_slowest_exchange_over_the_fastest_step():
     phases = jdaso.Phases(100, sync_every=8, delay="auto")
-    state = _schedule.init_phases(phases)
+    state = _state.init_phases(phases)
     assert int(state.delay) == 8, "begins on the safe side: at B"
     for exchange, step, delay in [
         ([0.01, 0.03], [0.02, 0.01], 3),
@@ -237,7 +240,7 @@ def test_auto_delay_is_the_slowest_exchange_over_the_fastest_step():
 
 def test_a_fixed_delay_ignores_what_was_measured():
     phases = jdaso.Phases(100, sync_every=8, delay=2)
-    assert int(seconds(phases, _schedule.init_phases(phases), [1.0, 1.0], [0.1, 0.1]).delay) == 2
+    assert int(seconds(phases, _state.init_phases(phases), [1.0, 1.0], [0.1, 0.1]).delay) == 2
 
 
 def test_auto_delay_stays_within_a_changing_distance():
@@ -250,16 +253,14 @@ def test_auto_delay_stays_within_a_changing_distance():
 
 def test_the_state_is_arrays_of_stable_types():
     for phases in (jdaso.Phases(9), jdaso.Phases.heat(steps_per_epoch=3, total_epochs=9)):
-        state = _schedule.init_phases(phases)
+        state = _state.init_phases(phases)
         assert isinstance(state, PhaseState)
         for x in state:
             assert isinstance(x, jax.Array)
         assert {x.shape for x in state._replace(untold=jnp.float32(0))} == {()}
         step = jnp.int32(0)
         after = jax.eval_shape(
-            lambda s, n, phases=phases: _schedule.end_step(
-                phases, _schedule.count_start(phases, s), n
-            ),
+            lambda s, n, phases=phases: plateau.end_step(phases, decide.count_start(phases, s), n),
             state,
             step,
         )

@@ -17,15 +17,15 @@ import traces_checked
 
 import jdaso
 from jdaso import Event, hidden_share
-from jdaso._chrome import Rows, _place, event_of
-from jdaso._clock import Offset, fastest, measure
-from jdaso._control import Control
-from jdaso._recorder import Recorder
-from jdaso._stretches import Stretches
-from jdaso._timeline import Timeline
-from jdaso._topology import Topology
+from jdaso._mpi.topology import Topology
+from jdaso._nodes.control import Control
 from jdaso.cli import main
 from jdaso.traces import TraceError, merge, profiles_in, read, write
+from jdaso.traces._chrome_format import Rows, _place, event_of
+from jdaso.traces._clock_offset import Offset, fastest, measure
+from jdaso.traces._intervals import Stretches
+from jdaso.traces._recorder import Recorder
+from jdaso.traces._timeline import Timeline
 from jdaso.traces._write import untangled
 
 EVENTS = [

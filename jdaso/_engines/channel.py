@@ -1,0 +1,557 @@
+"""A channel: one optimizer's exchanges, in the background, on a communicator and thread of its own.
+
+Compiled steps call `start_...`, `wait` and `fetch_...` from host callbacks. The thread reduces the
+chunks of a ticket in their order, whatever the order in which the devices hand them over, so that
+all nodes meet in the same calls:
+
+    node 0 hands over chunk 1, then 0; node 1 hands over 0, then 1. Taken as they come, node 0
+    would wait in the reduction of chunk 1 and node 1 in that of chunk 0, for ever.
+
+Callbacks never raise. Where a node drives several devices, one of them is in the callback and the
+others wait for it in a collective; an exception would leave them there. An error is kept, the
+header's status word tells all devices, and then all of them raise it together (`Session.report`).
+
+A step may be computed and thrown away: `optax.MultiSteps` calls an update k times and keeps the
+last, and some compile by a first call. So an exchange may be started again under its ticket, which
+replaces it once it has ended (all nodes do the same), and a merged one may be fetched again until
+the next but one starts (once one was started again: before, there is one place for results). Each
+time a piece comes from the same device. From another one it is a mistake: several devices hand over
+what one of them should, along an axis that the optimizer was not given.
+
+Nobody waits while holding the lock: what is waited for may need parts of other devices, whose
+callbacks take it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from .._errors import NodeError
+from .._nodes.control import Control
+from .._nodes.heartbeat import STARTED
+from .._nodes.wait import Wait
+from .._payload.layout import Layout
+from .._payload.wire import Wire
+from .._payload.words import BAD_LEAF, EXCHANGE_SECONDS, FAILED, HEADER, STATUS, STEP_SECONDS
+from ..traces._timeline import Timeline
+from .base import Reducer
+from .job import EARLIER_RUN, Flight, Job
+from .staging import Staging
+
+log = logging.getLogger("jdaso")
+
+_LEAVE_SECONDS, _END_SECONDS = 1.0, 30.0
+"""How long a thread may take to come back from MPI after an exchange has failed, and to end when
+nothing is left to do."""
+
+
+class _Chunks:
+    """A job of a channel as its engine sees it."""
+
+    def __init__(self, channel: Channel, job: Job):
+        self.count = len(job.place.rows)
+        self.take, self.give = partial(channel.take, job), partial(channel.give, job)
+        self._rows, self._ready = job.place.rows, job.ready
+
+    def ready(self, k: int) -> bool:
+        """See `Work`."""
+        return self._ready[k].is_set()
+
+    def place(self, k: int) -> np.ndarray:
+        """See `Work`."""
+        return self._rows[k]
+
+
+class Channel:
+    """Exchanges of one layout on one wire.
+
+    Where steps are thrown away there is a second place for results.
+
+    Args:
+        layout: of what travels.
+        wire: its format.
+        reducer: the engine's.
+        control: the nodes.
+        timeline: records what goes on.
+        sends: whether anything is sent.
+        number: tells the channels of a session apart; the same on all nodes.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        wire: Wire,
+        reducer: Reducer,
+        control: Control,
+        timeline: Timeline,
+        *,
+        sends: bool = True,
+        number: int = 1,
+    ):
+        self.layout, self.wire, self._sends = layout, wire, sends
+        self._number, self._lane = number, "" if number == 1 else f" {number}"
+        self._reduce, self._control, self._timeline = reducer, control, timeline
+        self._nodes = control.topology.num_nodes
+        self.staging = Staging(layout, wire)
+        self._send, self._shapes = self.staging.rows, self.staging.shapes
+        self._pieces = {
+            True: [range(k, k + 1) for k in range(len(self._send))],  # blocking: chunks
+            False: [self.staging.chunks_of(segment) for segment in layout.segments],
+        }
+        self._repeats = False  # whether an exchange was ever started again
+        # By optimizer, the last exchange that it left and whose ticket another one has taken.
+        self._given_up: dict[int, int] = {}
+        self._jobs: dict[int, Job] = {}
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._last_start: tuple[int, float] | None = None
+        self._step_seconds = self._exchange_seconds = 0.0
+        self.closed = False
+        self._thread = threading.Thread(target=self._run, name="jdaso-channel", daemon=True)
+        self._thread.start()
+
+    def start_chunk(
+        self,
+        ticket: int,
+        arrays: Sequence[np.ndarray],
+        head: np.ndarray,
+        *,
+        k: int,
+        owner: int = 0,
+        device: int = 0,
+    ) -> int:
+        """Takes chunk k of a mean that the step waits for; returns the ticket.
+
+        Args:
+            ticket: the exchange.
+            arrays: one, the encoded rows ``[nodes, w]``.
+            head: this node's header.
+            k: the chunk.
+            owner: the optimizer, which may start its exchange again while it is in flight; 0 for
+                one that may not.
+            device: the local device that hands it over.
+        """
+        begin, (rows,) = time.perf_counter(), arrays
+        write = self.staging.write_chunk(k, rows)
+        job = self._start(ticket, k, head, owner, device, write, blocking=True)
+        job.stands_since = min(job.stands_since, begin)
+        self._lose("copy", job, begin, device, size_bytes=rows.nbytes)
+        return ticket
+
+    def start_segment(
+        self,
+        ticket: int,
+        arrays: Sequence[np.ndarray],
+        head: np.ndarray,
+        *,
+        s: int,
+        owner: int = 0,
+        device: int = 0,
+    ) -> int:
+        """Takes segment s of a late exchange; returns the ticket.
+
+        Args:
+            ticket: the exchange.
+            arrays: the parts of its leaves, as `Wire.encode_leaf` gives them, leaf by leaf.
+            head: this node's header.
+            s: the segment.
+            owner: see `start_chunk`.
+            device: see `start_chunk`.
+        """
+        begin = time.perf_counter()
+        write = self.staging.write_segment(s, arrays)
+        job = self._start(ticket, s, head, owner, device, write, blocking=False)
+        self._lose("copy", job, begin, device, size_bytes=sum(x.nbytes for x in arrays))
+        return ticket
+
+    def _start(
+        self,
+        ticket: int,
+        piece: int,
+        head: np.ndarray,
+        owner: int,
+        device: int,
+        write: Iterator[int],
+        *,
+        blocking: bool,
+    ) -> Job:
+        job = self._enter(ticket, piece, head, owner, device, blocking)
+        if job.error is None:
+            for k in write:
+                with self._lock:
+                    job.hand_over(k)
+        return job
+
+    def _enter(
+        self, ticket: int, piece: int, head: np.ndarray, owner: int, device: int, blocking: bool
+    ) -> Job:
+        """The job that a piece belongs to, begun if it is the first."""
+        error: NodeError | None = None
+        while True:
+            with self._lock:
+                if self.closed:
+                    raise self._control.closed_error()
+                job = self._jobs.get(ticket)
+                repeated = ticket
+                if job is not None and not job.merged:
+                    if job.is_left_to(owner):
+                        repeated = None  # it is lost, and the log says so
+                    elif job.devices[piece] is None and job.owner == owner:
+                        job.devices[piece] = device
+                        return job
+                    elif (text := _why_not_again(job, piece, owner, device)) is not None:
+                        job.error = job.error or self._control.error(text, job.step)
+                    if job.error is not None:
+                        return job
+                    self._repeats |= job.owner == owner
+                if error is not None or not self.in_flight():
+                    return self._begin(ticket, piece, head, owner, device, blocking, error)
+            error = self._drain(None, repeated=repeated)
+
+    def _begin(
+        self,
+        ticket: int,
+        piece: int,
+        head: np.ndarray,
+        owner: int,
+        device: int,
+        blocking: bool,
+        error: NodeError | None,
+    ) -> Job:
+        """Begins an exchange with its first piece, once none is in flight; the lock is held.
+
+        After an error it is not begun: whoever waits for it is given the error.
+        """
+        job = self._enroll(ticket, owner, blocking)
+        job.devices[piece] = device
+        if error is not None:  # what is on the wire may still be read
+            job.error = error
+            job.done.set()
+            return job
+        self._measure_step(job)
+        self._control.lookout.heartbeats.note(STARTED, ticket)
+        self._queue.put(job)
+        words = np.array(head, np.int32)
+        words.view(np.float32)[EXCHANGE_SECONDS] = self._exchange_seconds
+        words.view(np.float32)[STEP_SECONDS] = self._step_seconds
+        self._send[-1][:, -self.wire.header_width :] = words.view(self.wire.dtype)
+        return job
+
+    def wait(self, ticket: int, device: int = 0, *, owner: int = 0) -> np.ndarray:
+        """Headers of all nodes, int32 ``[nodes, HEADER]``, once all chunks are in.
+
+        Args:
+            ticket: the exchange.
+            device: the local device that asks.
+            owner: the optimizer that asks, see `start_chunk`. It is refused what was given up for
+                another one.
+
+        On failure: the status word of the first header is 1, and `error` holds what happened.
+        """
+        begin = time.perf_counter()
+        job = self._jobs.get(ticket)
+        heads = np.zeros((self._nodes, HEADER), np.int32)
+        if job is None or self._given_up.get(owner) == ticket:
+            return self._refuse(heads, ticket, owner)
+        job.asked = True
+        error = job.error or self._await(job)
+        job.waited = True
+        self._lose("wait", job, begin, device)
+        if job.blocking:
+            self._timeline.stand("mean", job.step, job.stands_since, device=None)
+        else:
+            self._timeline.stand("wait", job.step, begin, device=device)
+        if error is not None:
+            job.error = error
+            heads[:, STATUS] = FAILED
+            self._control.broken = error
+            return heads
+        assert job.heads is not None
+        return job.heads
+
+    def fetch(self, ticket: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Encoded rows of chunk k, and the residual of this node's part; after `wait`."""
+        job = self._fetched(ticket)
+        if job is None:
+            width = self.layout.widths[k] if self.wire.narrow else 0
+            return np.zeros(self._shapes[k], self.wire.dtype), np.zeros(width, np.float32)
+        return job.place.rows[k], job.residuals[k]
+
+    def fetch_segment(self, ticket: int, s: int) -> tuple[np.ndarray, ...]:
+        """The vectors of segment s, encoded, a part each; after `wait`."""
+        job = self._fetched(ticket)
+        return self.staging.read(s, None if job is None else job.place)
+
+    def fetch_residual(self, ticket: int) -> tuple[np.ndarray | np.int32, ...]:
+        """What the wire took from the part of each chunk that this node summed, and its number."""
+        job, node = self._ended(ticket), np.int32(self._control.topology.node)
+        if job is None:
+            return *(np.zeros(width, np.float32) for width in self.layout.widths), node
+        return *job.residuals, node
+
+    def _ended(self, ticket: int) -> Job | None:
+        """The exchange with that ticket; None if there is none, or it failed."""
+        job = self._jobs.get(ticket)
+        return job if job is not None and len(job.residuals) == len(self._send) else None
+
+    def _fetched(self, ticket: int) -> Job | None:
+        """The same, of which one more piece is fetched."""
+        job = self._ended(ticket)
+        if job is not None:
+            with self._lock:  # several devices fetch at once
+                job.fetched += 1
+        return job
+
+    def kept(self, ticket: int, owner: int) -> Job | None:
+        """An optimizer's exchange, whose place no other takes until `brought` has ended."""
+        with self._lock:
+            job = None if self._given_up.get(owner) == ticket else self._jobs.get(ticket)
+            if job is not None:
+                job.place.readers += 1
+            return job
+
+    def brought(self, job: Job) -> Flight:
+        """What a `kept` exchange brings, once it has come; from any thread.
+
+        Raises:
+            NodeError: it failed.
+        """
+        try:
+            if (error := job.error or self._await(job)) is not None:
+                raise error
+            assert job.heads is not None
+            residuals = tuple(np.array(x) for x in job.residuals)
+            return Flight(job.place.whole.copy(), residuals, job.heads)
+        finally:
+            with self._lock:
+                job.place.readers -= 1
+
+    def adopt(self, ticket: int, owner: int, flight: Flight) -> None:
+        """Takes what an exchange of an earlier run brought, to be merged under its ticket.
+
+        Raises:
+            NodeError: one that is still under way failed.
+        """
+        if (error := self._drain(None)) is not None:
+            raise error
+        with self._lock:
+            job = self._enroll(ticket, owner, blocking=False)
+        job.place.whole[...] = flight.rows
+        job.residuals, job.heads = list(flight.residuals), flight.heads
+        job.devices = [EARLIER_RUN for _ in job.devices]
+        job.done.set()
+
+    def in_flight(self) -> list[Job]:
+        """Exchanges that were started and never waited for."""
+        return [job for job in list(self._jobs.values()) if not job.waited]
+
+    def close(self, limit_seconds: float | None, *, after_error: bool = False) -> bool:
+        """Completes what is on the wire and ends the thread; False where it did not end.
+
+        What went wrong with it is kept in `Control.broken`. After an error of the program's own
+        that something was never merged is its consequence, and no news.
+        """
+        self.closed = True
+        error = self._drain(limit_seconds, logging.DEBUG if after_error else logging.WARNING)
+        self._control.broken = self._control.broken or error
+        self._queue.put(None)
+        limit = _LEAVE_SECONDS if error is not None else limit_seconds or _END_SECONDS
+        self._thread.join(timeout=limit)
+        return not self._thread.is_alive()
+
+    def _enroll(self, ticket: int, owner: int, blocking: bool) -> Job:
+        """An exchange with a place for its results that nobody else reads or writes."""
+        before = self._jobs.pop(ticket, None)
+        last = list(self._jobs.values())[-1:] if self._repeats else []
+        # What another optimizer has asked for, it is about to fetch.
+        last += [x for x in self._jobs.values() if x not in last and x.is_fetched_by_other(owner)]
+        for job in (before, *self._jobs.values()):
+            if job is not None and job not in last and job.owner != owner and not job.merged:
+                self._given_up[job.owner] = job.ticket
+        if self._given_up.get(owner) == ticket:  # it is begun anew
+            del self._given_up[owner]
+        self._jobs = {job.ticket: job for job in last}
+        taken = [job.place for job in last]
+        free = (x for x in self.staging.places if not x.readers and x not in taken)
+        place = next(free, None) or self.staging.add_place()
+        job = self._jobs[ticket] = Job(ticket, owner, blocking, self._pieces[blocking], place)
+        return job
+
+    def _drain(
+        self,
+        limit_seconds: float | None,
+        level: int = logging.WARNING,
+        repeated: int | None = None,
+    ) -> NodeError | None:
+        """Completes exchanges that a run left behind, so that all nodes stay in step.
+
+        To be called without the lock. Nothing is lost of the one that is `repeated`.
+        """
+        for job in self.in_flight():
+            error = self._await(job, limit_seconds)
+            with self._lock:
+                first, job.waited = not job.waited, True
+            if error is not None:
+                return error
+            if first and job.ticket != repeated:
+                log.log(
+                    level,
+                    "%s The exchange started at step %d was completed but never merged. Call "
+                    "jdaso.finalize(params, opt_state, session) wherever a run stops.",
+                    self._control.topology.prefix(),
+                    job.step,
+                )
+        return None
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            try:
+                self._reduce(_Chunks(self, job))
+                kind = "mean" if job.blocking else "exchange"
+                job.seconds = self._timeline.record(
+                    kind,
+                    job.step,
+                    job.begin_seconds,
+                    lane=f"exchange{self._lane}",
+                    size_bytes=sum(rows.nbytes for rows in self._send),
+                    of=self._of(job),
+                )
+                self._control.lookout.patience.note(kind, job.seconds)
+                if not job.blocking:
+                    self._exchange_seconds = job.seconds
+                if job.blocking:
+                    self._timeline.add(blocking_means=1, blocking_seconds=job.seconds)
+                else:
+                    self._timeline.add(exchanges=1, exchange_seconds=job.seconds)
+            except Exception as error:
+                log.debug("exchange of step %d failed", job.step, exc_info=True)
+                text = self._control.explain(error)
+                prefix = "" if text.startswith("[node") else self._control.topology.prefix(job.step)
+                job.error = NodeError(f"{prefix} {text}".strip())
+            job.done.set()
+        self._reduce.close()
+
+    def take(self, job: Job, k: int, limit_seconds: float) -> np.ndarray:
+        """Chunk k of a job, for the thread; see `Work`."""
+        if not job.ready[k].wait(limit_seconds):
+            raise NodeError(f"Chunk {k} was never handed over.")
+        job.take(k)
+        if not job.blocking:
+            self._look_for_bad(job, k)
+        return self._send[k]
+
+    def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
+        """What became of chunk k; see `Work`."""
+        job.residuals.append(residual)
+        job.heads = heads
+        lane, begin = job.taken.pop(k)
+        self._timeline.record(
+            "chunk",
+            job.step,
+            begin,
+            lane=f"worker{self._lane}.{lane}" if self._lane else f"worker {lane}",
+            chunk=k,
+            size_bytes=self._send[k].nbytes,
+            of=self._of(job),
+        )
+        if self._sends:
+            moved = self._send[k].nbytes + job.place.rows[k].nbytes
+            self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
+
+    def _look_for_bad(self, job: Job, k: int) -> None:
+        """Finds the first leaf that is not finite, for the header, which goes with the last chunk.
+
+        Here it costs the step nothing.
+        """
+        rows, width = self._send[k], self._shapes[k][1]
+        if job.bad_leaf == 0 and (index := self.wire.first_bad(rows[:, :width])) is not None:
+            job.bad_leaf = 1 + self.layout.leaf_at(k, index)
+        if job.bad_leaf and k == len(self._send) - 1:
+            words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
+            words[BAD_LEAF] = words[BAD_LEAF] or job.bad_leaf
+            rows[:, width:] = words.view(self.wire.dtype)
+
+    def _await(self, job: Job, limit_seconds: float | None = None) -> NodeError | None:
+        """Waits for the thread, looking out for other nodes meanwhile."""
+        wait = Wait(
+            self._control.lookout,
+            "mean" if job.blocking else "exchange",
+            f"waits for the exchange started at step {job.step}",
+            call=job.ticket,
+            column=STARTED,
+            step=job.step,
+            limit_seconds=limit_seconds,
+        )
+        while not job.done.wait(0.05):
+            if (why := wait.why_no_longer()) is not None:
+                error = self._control.given_up = self._control.error(why, job.step)
+                return error
+        return job.error
+
+    def _of(self, job: Job) -> str:
+        return f"{self._number}.{job.ticket}"
+
+    def _lose(
+        self,
+        name: str,
+        job: Job,
+        begin_seconds: float,
+        device: int,
+        *,
+        size_bytes: int | None = None,
+    ) -> None:
+        lane, of = f"device {device}", self._of(job)
+        seconds = self._timeline.record(
+            name, job.step, begin_seconds, lane=lane, size_bytes=size_bytes, of=of
+        )
+        if not job.blocking:
+            self._timeline.add(lost_seconds=seconds)
+
+    def _refuse(self, heads: np.ndarray, ticket: int, owner: int) -> np.ndarray:
+        text = (
+            f"No exchange with ticket {ticket} is known here: the optimizer state comes from "
+            "another session or process, or from before the last exchange. Save states that have "
+            "nothing in flight (ticket 0); to go on without what was, set state.ticket to 0 on "
+            "all nodes."
+        )
+        if self._given_up.get(owner) == ticket:
+            text = (
+                f"The exchange started at step {ticket - 1} was given up, because another "
+                "optimizer of equal shapes has started one meanwhile. Where both are in use, give "
+                "the second a name of its own, jdaso.daso(..., name='second'); a state of an "
+                "optimizer that was replaced cannot go on."
+            )
+        self._control.refused = self._control.error(text, ticket - 1)
+        heads[:, STATUS] = FAILED
+        return heads
+
+    def _measure_step(self, job: Job) -> None:
+        if self._last_start is not None and job.step > self._last_start[0]:
+            step, seconds = self._last_start
+            self._step_seconds = (job.begin_seconds - seconds) / (job.step - step)
+        self._last_start = (job.step, job.begin_seconds)
+
+
+def _why_not_again(job: Job, piece: int, owner: int, device: int) -> str | None:
+    """The error where a piece is handed over that is there already; None for a step done again."""
+    before = job.devices[piece]
+    if owner != job.owner or (not owner and device == before):
+        return (
+            "Two exchanges of equal shapes are in flight at once. Give the second optimizer a name "
+            "of its own, jdaso.daso(..., name='second'), and put what jdaso.mean averages in one "
+            "step into one tree."
+        )
+    if before not in (device, EARLIER_RUN):
+        return (
+            f"Devices {before} and {device} of this node both hand over part {piece} of one "
+            "exchange, which one of them should. Name every axis of jax.shard_map or jax.pmap "
+            "that the update is called in: local_axis=('data', 'model')."
+        )
+    return None

@@ -1,0 +1,67 @@
+"""The engine of a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from .._mpi.ulfm import Group
+from .._payload.wire import Wire
+from .base import InTurn, Reducer, compiled_for_host, reduce_on_host, sum_part
+from .instant import Instant
+
+ENGINES = ("mpi4py", "mpi4jax", "simulated", "instant")
+
+
+def check_engine(name: str, num_nodes: int) -> None:
+    """Raises where the engine cannot work here.
+
+    Raises:
+        ImportError: mpi4jax is missing, or was built for another MPI.
+    """
+    if name == "mpi4jax" and num_nodes > 1:
+        from .mpi4jax import import_mpi4jax
+
+        import_mpi4jax()
+
+
+def make_reducer(
+    engine: str,
+    wire: Wire,
+    nodes: int,
+    duplicate: Callable[[], Group],
+    *,
+    check: Callable[[], None],
+    limit_seconds: float,
+    bytes_per_second: Callable[[], float],
+    survives: bool,
+) -> Reducer:
+    """How an engine reduces, over communicators that nobody else uses.
+
+    Args:
+        engine: its name.
+        wire: the format of the rows.
+        nodes: how many there are rows for.
+        duplicate: gives a communicator of all nodes that live; they call it together.
+        check: called while waiting; raises when there is no sense in waiting on.
+        limit_seconds: the longest wait.
+        bytes_per_second: the slowest link's; all nodes call it together, and get the same.
+        survives: whether it goes on where a node dies.
+    """
+    sums = partial(sum_part, wire)
+    sums = compiled_for_host(sums) if wire.narrow else sums
+    if engine == "instant":
+        return InTurn(Instant(wire, len(duplicate().living)), limit_seconds)
+    if engine == "mpi4jax":
+        from .mpi4jax import Mpi4jaxTransport
+
+        reduce = partial(reduce_on_host, Mpi4jaxTransport(duplicate().comm), wire, sums)
+        return InTurn(reduce, limit_seconds)
+    if survives:
+        from .surviving import SurvivingReducer
+
+        return SurvivingReducer(duplicate(), nodes, wire, sums, check, limit_seconds)
+    from .mpi4py import Mpi4pyReducer
+
+    comms = duplicate().comm, duplicate().comm
+    return Mpi4pyReducer(comms, wire, sums, check, limit_seconds, bytes_per_second())

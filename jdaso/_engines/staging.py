@@ -1,0 +1,125 @@
+"""Host memory of a channel: rows to send, places for results, and which leaf lies where in them.
+
+A chunk is rows ``[nodes, width]`` of a vector (`Layout`). Rows of int8 have scales at their end,
+those of the last chunk to send the header. So a leaf, which is one run of the vector, is one run of
+memory in the simple case, and else a piece of several rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from .._payload.layout import BLOCK, Layout, Segment
+from .._payload.wire import Wire
+
+Piece = tuple[int, slice, np.ndarray]
+"""One copy: the number of an array, what of it, and the memory where that goes."""
+
+
+class Place:
+    """Room for the results of one exchange: the rows of each chunk, one after another."""
+
+    def __init__(self, layout: Layout, wire: Wire):
+        sizes = [layout.nodes * wire.encoded_width(width) for width in layout.widths]
+        ends = itertools.accumulate(sizes, initial=0)
+        self.whole = np.zeros(sum(sizes), wire.dtype)
+        self.readers = 0  # who still reads an exchange's results though it was merged
+        ranges = itertools.pairwise(ends)
+        self.rows = [self.whole[a:b].reshape(layout.nodes, -1) for a, b in ranges]
+
+
+class Staging:
+    """Where segments of a layout lie in rows that are sent, and in those that come back.
+
+    Both take the size of what is sent; they are allocated once and used for every exchange.
+    """
+
+    def __init__(self, layout: Layout, wire: Wire):
+        self._layout, self._wire = layout, wire
+        self.shapes = [(layout.nodes, wire.encoded_width(width)) for width in layout.widths]
+        widths = [width for _, width in self.shapes]
+        widths[-1] += wire.header_width
+        self.rows = [np.zeros((layout.nodes, width), wire.dtype) for width in widths]
+        self.places = [Place(layout, wire)]
+        self._copies = [self._copies_of(segment) for segment in layout.segments]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it holds."""
+        return sum(x.nbytes for x in (*self.rows, *(place.whole for place in self.places)))
+
+    def add_place(self) -> Place:
+        """One more place for results."""
+        self.places.append(Place(self._layout, self._wire))
+        return self.places[-1]
+
+    def chunks_of(self, segment: Segment) -> range:
+        """The chunks that hold something of a segment; of an empty tree the only one."""
+        full = self._layout.widths[0] * self._layout.nodes
+        return range(segment.begin // full, max(-(-segment.end // full), 1))
+
+    def write_chunk(self, k: int, rows: np.ndarray) -> Iterator[int]:
+        """Copies encoded rows ``[nodes, w]`` to those of chunk k; gives k once they are there."""
+        np.copyto(self.rows[k][:, : rows.shape[1]], rows)
+        yield k
+
+    def write_segment(self, s: int, arrays: Sequence[np.ndarray]) -> Iterator[int]:
+        """Copies segment s, as `Wire.encode_leaf` gives its leaves, to the rows to send.
+
+        Gives each chunk once the segment's part of it is there: where a leaf is larger than a
+        chunk, the first can be on the wire while the rest is still being copied.
+        """
+        flat = [array.reshape(-1) for array in arrays]
+        for k, copies in self._copies[s].items():
+            for number, source, target in copies:
+                np.copyto(target, flat[number][source].view(target.dtype))
+            yield k
+
+    def read(self, s: int, place: Place | None) -> tuple[np.ndarray, ...]:
+        """The parts of segment s in a place; zeros without one."""
+        segment, parts = self._layout.segments[s], self._wire.parts
+        if place is not None and len(parts) == 1:
+            return (place.whole[segment.begin : segment.end],)
+        size = segment.end - segment.begin
+        found = tuple(np.zeros(size // each, dtype) for dtype, each in parts)
+        if place is not None:  # scales stand at the ends of rows
+            for _, part, target, source in self._pieces(place.rows, segment.begin, segment.end):
+                np.copyto(found[part][target].view(source.dtype), source)
+        return found
+
+    def _copies_of(self, segment: Segment) -> dict[int, list[Piece]]:
+        """For each chunk of a segment: which of its arrays, from where in it, goes to where."""
+        parts, ends = len(self._wire.parts), self._layout.offsets
+        copies: dict[int, list[Piece]] = {k: [] for k in self.chunks_of(segment)}
+        for leaf in range(segment.first, segment.last):
+            for k, part, source, target in self._pieces(self.rows, ends[leaf], ends[leaf + 1]):
+                copies[k].append(((leaf - segment.first) * parts + part, source, target))
+        return copies
+
+    def _pieces(
+        self, buffers: Sequence[np.ndarray], low: int, high: int
+    ) -> Iterator[tuple[int, int, slice, np.ndarray]]:
+        """Where elements `low` to `high` of the vector lie in the rows of chunks.
+
+        The chunk, the part (`Wire.parts`), where in that part, and the memory.
+        """
+        nodes, widths = self._layout.nodes, self._layout.widths
+        full = widths[0] * nodes
+        for k in range(low // full, -(-high // full)):
+            rows, width, start = buffers[k], widths[k], k * full
+            here, there = max(low, start), min(high, start + width * nodes)
+            if rows.shape[1] == width:  # nothing at the rows' ends: one run of memory
+                memory = rows.reshape(-1)[here - start : there - start]
+                yield k, 0, slice(here - low, there - low), memory
+                continue
+            for row in range((here - start) // width, -(-(there - start) // width)):
+                at = start + row * width
+                begin, end = max(here, at), min(there, at + width)
+                yield k, 0, slice(begin - low, end - low), rows[row, begin - at : end - at]
+                if len(self._wire.parts) > 1:
+                    first, last = (width + 4 * (x - at) // BLOCK for x in (begin, end))
+                    source = slice((begin - low) // BLOCK, (end - low) // BLOCK)
+                    yield k, 1, source, rows[row, first:last]

@@ -1,0 +1,176 @@
+"""Engine ``mpi4py`` where nodes may die: an exchange that loses a node is made again by the others.
+
+All that it needs still lies where it was handed over, so that not even the exchange in flight is
+lost. What the dead node would have summed is dealt out to the living; it itself counts as a node of
+weight 0, so that no program is compiled anew.
+
+Rows travel as messages, for a collective's part cannot be dealt out. Results are given once all
+have agreed that the exchange went well for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .._errors import NodeError
+from .._mpi.requests import as_bytes
+from .._mpi.ulfm import Group
+from .._payload.wire import Wire
+from .._payload.words import bury
+from .base import Work, compiled_for_host, heads_of
+from .mpi4py import WINDOW, Chunk, Messages, Mpi4pyReducer
+
+_DRAIN_SECONDS = 5.0
+"""How long requests of a revoked communicator may take to end."""
+
+
+class _Results:
+    """A `Work` whose results are kept until it is sure that nothing has to be done again."""
+
+    def __init__(self, work: Work):
+        self.count, self.ready = work.count, work.ready
+        self.take, self.place = work.take, work.place
+        self.given: list[tuple[int, np.ndarray, np.ndarray | None]] = []
+
+    def give(self, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
+        """See `Work`."""
+        self.given.append((k, residual, heads))
+
+
+class SurvivingReducer(Mpi4pyReducer):
+    """All-to-all, sum and all-gather by messages, among those that live."""
+
+    def __init__(
+        self,
+        group: Group,
+        nodes: int,
+        wire: Wire,
+        sums: Callable[..., tuple[Any, Any]],
+        check: Callable[[], None],
+        limit_seconds: float,
+    ):
+        def look() -> None:
+            check()
+            group.look()
+
+        comms = group.comm, group.comm
+        super().__init__(comms, wire, sums, look, limit_seconds, math.inf)
+        self._group, self._outside_check = group, check
+        self._nodes, self._node = nodes, group.living[group.comm.Get_rank()]
+        self._slow = True  # how far messages have come tells whether anything moves
+        self._requests: list[Any] = []  # of this attempt
+        # What encoding took from rows of the dead that this node sums, by chunk and row: the last
+        # exchange's, which the next adds; and this attempt's.
+        self._owed: dict[tuple[int, int], np.ndarray] = {}
+        self._owes: dict[tuple[int, int], np.ndarray] = {}
+        self._encode = compiled_for_host(lambda numbers, _: wire.encode(numbers))
+
+    def __call__(self, work: Work) -> None:
+        """Reduces all chunks of an exchange; see `Mpi4pyReducer`."""
+
+        def attempt() -> _Results:
+            results, self._owes = _Results(work), {}
+            super(SurvivingReducer, self).__call__(results)
+            return results
+
+        checks = lambda: self._outside_check  # noqa: E731  (who waits for the exchange has a limit)
+        results = self._group.together(attempt, checks, self._drain)
+        self._requests.clear()
+        self._owed = self._owes
+        for k, residual, heads in results.given:
+            work.give(k, residual, heads)
+
+    def _drain(self) -> None:
+        """Nothing of a revoked communicator writes to our memory any more."""
+        from mpi4py import MPI
+
+        limit = time.perf_counter() + _DRAIN_SECONDS
+        for request in self._requests:
+            with contextlib.suppress(MPI.Exception):  # that it was revoked
+                while not request.Test():
+                    if time.perf_counter() > limit:
+                        raise NodeError("MPI does not let go of an exchange that lost a node.")
+                    time.sleep(1e-4)
+        self._requests.clear()
+        self._scattered.clear()
+        self._gathered.clear()
+        self._received.clear()  # rows of the dead are to be zeros
+
+    @property
+    def _others(self) -> list[int]:
+        """The other living nodes, from the next on: not all begin with the same one."""
+        living = self._group.living
+        at = living.index(self._node)
+        return [*living[at + 1 :], *living[:at]]
+
+    @property
+    def _owners(self) -> list[int]:
+        """Who sums which row."""
+        living = self._group.living
+        return [k if k in living else living[k % len(living)] for k in range(self._nodes)]
+
+    @property
+    def _mine(self) -> list[int]:
+        """Rows that this node sums, its own first."""
+        dealt = [k for k, owner in enumerate(self._owners) if owner == self._node]
+        return [self._node, *(k for k in dealt if k != self._node)]
+
+    def _start_scatter(self, k: int, rows: np.ndarray) -> None:
+        key, mine = (k % WINDOW, rows.shape), self._mine
+        if key not in self._received:
+            self._received[key] = np.zeros((len(mine), *rows.shape), rows.dtype)
+        received = self._received[key]
+        messages = Messages()
+        for own, row in zip(received, mine, strict=True):
+            np.copyto(own[self._node], rows[row])
+            if (owed := self._owed.get((k, row))) is not None:  # in the place of the dead node
+                encoded = np.asarray(self._encode(owed, 0))
+                np.copyto(own[row][: encoded.size], encoded)
+            for other in self._others:
+                self._receive(messages, own[other], other, 2 * row)
+        for other in self._others:
+            for row in (row for row, owner in enumerate(self._owners) if owner == other):
+                self._send(messages, rows[row], other, 2 * row)
+        self._scattered.append(Chunk(k, messages, rows, received))
+
+    def _sum(self, receives: np.ndarray, width: int) -> tuple[list[np.ndarray], Any]:
+        """The sums of all rows that this node sums, and what encoding took from them."""
+        sums = [self._sums(received, width) for received in receives]
+        encoded, residuals = zip(*sums, strict=True)
+        return [np.asarray(x) for x in encoded], [np.array(x) for x in residuals]
+
+    def _start_gather(
+        self, chunk: Chunk, encoded: Any, residual: Any, place: np.ndarray, headed: bool
+    ) -> None:
+        heads = None
+        if headed:
+            heads = bury(heads_of(self._wire, chunk.receives[0]), self._group.living)
+        messages, owners = Messages(), self._owners
+        for row, total in zip(self._mine, encoded, strict=True):
+            np.copyto(place[row], total)
+            for other in self._others:
+                self._send(messages, total, other, 2 * row + 1)
+        for row, owner in enumerate(owners):
+            if owner != self._node:
+                self._receive(messages, place[row], owner, 2 * row + 1)
+        residual, *others = residual
+        if self._wire.narrow:
+            dealt = zip(self._mine[1:], others, strict=True)
+            self._owes |= {(chunk.k, row): lost for row, lost in dealt}
+        self._gathered.append(Chunk(chunk.k, messages, encoded, place, residual, heads))
+
+    def _send(self, messages: Messages, data: np.ndarray, node: int, tag: int) -> None:
+        self._note(messages, self._group.comm.Isend(as_bytes(data), self._group.rank(node), tag))
+
+    def _receive(self, messages: Messages, data: np.ndarray, node: int, tag: int) -> None:
+        self._note(messages, self._group.comm.Irecv(as_bytes(data), self._group.rank(node), tag))
+
+    def _note(self, messages: Messages, request: Any) -> None:
+        messages.open.append(request)
+        self._requests.append(request)

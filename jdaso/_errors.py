@@ -1,0 +1,30 @@
+"""The errors that a run raises, and the status of a run that was told to stop; no JAX."""
+
+from __future__ import annotations
+
+STOPPED_STATUS = 75
+"""Exit status of a program that was told to stop and has saved: EX_TEMPFAIL, start it again."""
+
+
+class Stopped(SystemExit):
+    """All nodes end together, at the same step, because one was told to; their state is saved.
+
+    The program ends with status 75 (EX_TEMPFAIL): start it again to go on.
+    """
+
+    __module__ = "jdaso"
+
+    def __init__(self):
+        super().__init__(STOPPED_STATUS)
+
+
+class NodeError(RuntimeError):
+    """Something is wrong with, or between, the nodes of a run.
+
+    The text begins with the node that speaks, ``[node 3 of 8, host n02, step 120]``, then says
+    what is wrong, what was given, and what to do. Raised inside a compiled step it surfaces as
+    ``jax.errors.JaxRuntimeError`` (where JAX's fast dispatch meets it, as ``ValueError``) with the
+    same text.
+    """
+
+    __module__ = "jdaso"

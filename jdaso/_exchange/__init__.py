@@ -1,0 +1,1 @@
+"""An exchange as a compiled step sees it."""

@@ -1,0 +1,68 @@
+"""Calls from compiled steps to the host's channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._payload.chunks import parted
+from .._session import Session
+from .._types import LocalAxis, PyTree
+
+
+def _start(
+    start: Callable[..., int], ticket: Any, head: Any, device: Any, *arrays: Any, owner: int
+) -> np.ndarray:
+    arrays, head = tuple(np.asarray(x) for x in arrays), np.asarray(head)
+    return np.asarray(start(int(ticket), arrays, head, owner=owner, device=int(device)), np.int32)
+
+
+def _start_parted(
+    start: Callable[..., int],
+    ticket: int,
+    vectors: Sequence[np.ndarray],
+    head: np.ndarray,
+    *,
+    sizes: Sequence[int],
+    **about: int,
+) -> int:
+    return start(ticket, parted(vectors, sizes), head, **about)
+
+
+def _zeros(shapes: Any, *_: Any) -> Any:
+    return jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)
+
+
+def _to_flight(rows: Sequence[jax.Array], lost: Sequence[jax.Array], heads: jax.Array) -> PyTree:
+    """An exchange between virtual nodes as three arrays, for states: whatever the chunks."""
+    return jnp.concatenate([x.reshape(-1) for x in rows]), jnp.concatenate(lost), heads
+
+
+def _spread(axis: LocalAxis, x: jax.Array) -> jax.Array:
+    """Sum of bits where all but one device hold zeros: that one's bits, -0.0 and NaN included."""
+    if x.dtype == jnp.float32:
+        bits = jax.lax.psum(jax.lax.bitcast_convert_type(x, jnp.int32), axis)
+        return jax.lax.bitcast_convert_type(bits, jnp.float32)
+    return jax.lax.psum(x.astype(jnp.int32), axis).astype(x.dtype)
+
+
+def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Callable[..., Any]:
+    """A callback that never raises: keeps the error for `Session.report`, returns `refused`.
+
+    That is a value, or a function of the arguments.
+    """
+
+    def call(*args: Any) -> Any:
+        try:
+            if session.closed:
+                raise session.control.closed_error()
+            return function(*args)
+        except Exception as error:
+            session.control.broken = session.control.broken or error
+            return refused(*args) if callable(refused) else refused
+
+    return call

@@ -1,0 +1,133 @@
+"""What a training loop asks of all nodes at once: the same start, means, an exact end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .._compat import SPANS_PROCESSES, spans_processes, unmapped
+from .._errors import NodeError
+from .._payload.header import header
+from .._payload.layout import describe, path_of
+from .._session import Session
+from .._types import LocalAxis, PyTree
+from .exact import exact_mean
+from .exchange import Exchange
+from .within_node import mean_locally, refuse_other_axes
+
+
+def require_own_devices(session: Session, tree: PyTree) -> None:
+    """Raises where an array lies on devices of several processes; they all see it alike."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if spans_processes(leaf):
+            text = f"Leaf {path_of(path)} {SPANS_PROCESSES}"
+            raise NodeError(f"{session.topology.prefix()} {text}")
+
+
+def broadcast(tree: PyTree, session: Session) -> PyTree:
+    """Node 0's values on every node, for initial parameters.
+
+    Args:
+        tree: arrays of any dtype, of the same shapes on all nodes. With the simulated engine each
+            has a leading axis of nodes, or is inside ``vmap`` over them.
+        session: the nodes.
+
+    Returns:
+        The tree with node 0's values, each array placed as it was.
+
+    Raises:
+        NodeError: on all nodes, if shapes or dtypes differ.
+        TypeError: inside ``jit``.
+
+    Example:
+        >>> import jax.numpy as jnp, jdaso
+        >>> with jdaso.Session() as session:
+        ...     params = jdaso.broadcast({"w": jnp.ones(2)}, session)
+    """
+    session.require_usable()
+    if session.num_nodes == 1:
+        return tree
+    if session.simulated:
+        if _traced(tree):
+            return jax.tree.map(lambda x: jax.lax.all_gather(x, session.node_axis)[0], tree)
+        return jax.tree.map(lambda x: jnp.broadcast_to(x[:1], jnp.shape(x)), tree)
+    if _traced(tree):
+        raise TypeError(
+            "jdaso.broadcast takes arrays, got tracers: call it outside of jax.jit, before "
+            "training begins."
+        )
+    _agree_on_shapes(session, "broadcast a tree", tree)
+    return session.control.unless_someone_dies(
+        lambda: jax.tree.map(lambda x: _broadcast_leaf(x, session), tree)
+    )
+
+
+def mean(tree: PyTree, session: Session, local_axis: LocalAxis = None) -> PyTree:
+    """Exact float32 mean over nodes, for metrics and BatchNorm statistics; waits for all nodes.
+
+    Args:
+        tree: float leaves are averaged, each in its own dtype; others stay as they are.
+        session: the nodes.
+        local_axis: inside ``shard_map`` or ``pmap``, the axis of the node's devices (or a tuple of
+            axes); these are averaged first.
+
+    Returns:
+        The mean, bitwise the same on all nodes.
+
+    Raises:
+        NodeError: on all nodes, if trees or shapes differ, or a node does not come.
+
+    Example:
+        >>> import jdaso
+        >>> with jdaso.Session() as session:
+        ...     accuracy = float(jdaso.mean(0.75, session))
+    """
+    session.require_usable()
+    tree = mean_locally(tree, local_axis)
+    if session.num_nodes == 1:
+        return tree
+    if session.sends:
+        refuse_other_axes(local_axis, "jdaso.mean")
+    if _traced(tree):
+        if session.sends:
+            tree = jax.tree.map(unmapped, tree)
+        return _mean(tree, session, local_axis)
+    if session.simulated:
+        return jax.vmap(lambda x: _mean(x, session, None), axis_name=session.node_axis)(tree)
+    _agree_on_shapes(session, "average a tree", tree)
+    key = (jax.tree.structure(tree), describe(tree))
+    if key not in session.programs:
+        session.programs[key] = jax.jit(lambda x: _mean(x, session, None))
+    with session.told():
+        return jax.block_until_ready(session.programs[key](tree))
+
+
+def _mean(tree: PyTree, session: Session, local_axis: LocalAxis) -> PyTree:
+    exchange = Exchange.of(tree, session, local_axis=local_axis, name="mean")
+    step = jnp.zeros((), jnp.int32)
+    return exact_mean(exchange, tree, header(step=step), step)[0]
+
+
+def _traced(tree: PyTree) -> bool:
+    return any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
+
+
+def _agree_on_shapes(session: Session, what: str, tree: PyTree) -> None:
+    facts = [(f"leaf {leaf.path}", str(leaf)) for leaf in describe(tree)]
+    require_own_devices(session, tree)
+    session.agree(what, facts)
+
+
+def _broadcast_leaf(x: Any, session: Session) -> Any:
+    key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+    values = session.control.broadcast(np.asarray(jax.random.key_data(x) if key else x))
+    if key:
+        return jax.random.wrap_key_data(jnp.asarray(values), impl=jax.random.key_impl(x))
+    if not isinstance(x, jax.Array):
+        return values
+    # What JAX was free to move, it stays free to move: a step may want it on all local devices.
+    return jax.device_put(values, x.sharding) if x.committed else jnp.asarray(values)

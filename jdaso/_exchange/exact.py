@@ -1,0 +1,287 @@
+"""Means that the step waits for, and how updates carry their result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._compat import host_call
+from .._payload.checksums import checksum
+from .._payload.chunks import cut, unpack, unpadded
+from .._payload.header import (
+    counted,
+    first_bad_leaf,
+    header,
+    loss_words,
+    sum_of_loss,
+    weight_of_all,
+)
+from .._payload.trees import (
+    dress,
+    from_halves,
+    from_leaves,
+    is_none,
+    to_halves,
+    to_leaves,
+    to_numbers,
+)
+from .._payload.wire import Wire
+from .._payload.words import BAD_LEAF, GONE, STATUS
+from .._session import Session
+from .._types import Chunks, Leaves, PyTree, ShapeDtype
+from .exchange import Exchange
+from .received import Received
+from .replicated import Common
+from .updates import difference, select, weighed
+
+
+def same_on_virtual_nodes(session: Session, tree: PyTree) -> PyTree:
+    """Tells ``vmap`` that these scalars are the same on all virtual nodes, so that `cond` stays."""
+    if not session.simulated or session.num_nodes == 1:
+        return tree
+    return jax.tree.map(lambda x: jax.lax.pmax(x, session.node_axis), tree)
+
+
+def blocking_header(
+    value: Any, step: jax.Array, sum_of_bits: jax.Array, weight: Any = None
+) -> jax.Array:
+    """Header of a mean that the step waits for, of what has this weight."""
+    weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
+    return header(
+        loss_sum=sum_of_loss(value, weight),
+        loss_weight=weight,
+        weight=weight,
+        step=step,
+        checksum=sum_of_bits,
+    )
+
+
+def warn_past_end(session: Session, total_steps: int, step: jax.Array) -> jax.Array:
+    """0; where the run passes its end, the host says so once. What uses the 0 keeps the call."""
+
+    def warn(_: Any) -> np.int32:
+        session.warn_past_end(total_steps)
+        return np.int32(0)
+
+    def call() -> jax.Array:
+        return host_call(warn, ShapeDtype((), jnp.int32), step)
+
+    if session.simulated:
+        return jnp.int32(0)
+    return jax.lax.cond(step == total_steps, call, lambda: jnp.int32(0))
+
+
+class Parameters(NamedTuple):
+    """What blocking steps keep the same on all nodes; the field's name is in errors."""
+
+    params: PyTree  # those that travel; others are a node's own
+
+
+def common_of(params: PyTree, due: Any, on_drift: str) -> Common:
+    """The parameters, as what is to be the same on all nodes."""
+    return Common(Parameters(dress(params, to_leaves(params))), due, on_drift == "repair")
+
+
+def sum_of_bits(exchange: Exchange, tree: PyTree) -> jax.Array:
+    """Checksum of a tree; where the devices of the node differ, one that no other node has."""
+    total = checksum(to_numbers(tree))
+    if exchange.local_axis is None:
+        return total
+    least, most = (f(total, exchange.local_axis) for f in (jax.lax.pmin, jax.lax.pmax))
+    return jnp.where(least == most, most, most + 1 + exchange.ask_node())
+
+
+def take_majority(
+    exchange: Exchange,
+    common: Common,
+    params: PyTree,
+    inner: PyTree,
+    updates: PyTree,
+    new_inner: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """Updates to the parameters of a node that holds what most do, and its inner state.
+
+    Nothing of the step in which it was found: its mean holds gradients at the wrong place.
+
+    Args:
+        exchange: of the parameters.
+        common: what the nodes hold.
+        params: before the step, as is `inner`.
+        inner: an inner state's dtypes may be others after the first step.
+        updates: of the step, as is `new_inner`; only their dtypes count.
+        new_inner: see above.
+    """
+    there, inner = exchange.of_majority(common, (params, inner))
+
+    def alike(new: Any, x: Any) -> Any:
+        if new is None:
+            return None
+        return x if x.dtype == new.dtype else x.astype(new.dtype)
+
+    inner = jax.tree.map(alike, new_inner, inner, is_leaf=is_none)
+    return difference(there, params, updates), inner
+
+
+def mean_value(value: Any, heads: jax.Array) -> Any:
+    """The loss averaged over the nodes."""
+    if value is None:
+        return None
+    sums, weights = (jnp.sum(words) for words in loss_words(heads))
+    mean = sums / jnp.where(weights > 0, weights, 1.0)
+    return mean.astype(jnp.result_type(value))
+
+
+def rounded(wire: Wire, chunks: Chunks) -> Chunks:
+    """Chunks as the wire rounds them."""
+    return tuple(wire.decode(wire.encode(chunk)) for chunk in chunks)
+
+
+def exact_mean(
+    exchange: Exchange,
+    tree: PyTree,
+    head: jax.Array,
+    step: jax.Array,
+    common: Common | None = None,
+    weight: Any = None,
+) -> tuple[PyTree, Received]:
+    """Weighted float32 mean over nodes of a tree's float leaves; the others stay as they are."""
+    received = exchange.total(weighed(weight, exchange.pack(tree)), head, step, common)
+    means = tuple(total / exchange.layout.nodes for total in received.scaled(received.total))
+    return exchange.unpack(tree, means), received
+
+
+def exact_mean_of_finite(
+    exchange: Exchange,
+    tree: PyTree,
+    head: jax.Array,
+    step: jax.Array,
+    common: Common | None = None,
+    weight: Any = None,
+) -> tuple[PyTree, Received]:
+    """The same over the nodes whose numbers are finite.
+
+    Where numbers that are not are an error, all nodes raise it.
+    """
+    own = exchange.pack(tree)
+    sent, count = weighed(weight, own), exchange.layout.size
+    means, received = _mean_of_finite(exchange, own, sent, count, head, step, common)
+    return exchange.unpack(tree, means), received
+
+
+class Everything(NamedTuple):
+    """What is to be the same on all nodes; the fields' names are in errors."""
+
+    params: PyTree
+    inner: PyTree
+    whole: Leaves
+
+
+def exact_mean_of_everything(
+    exchange_of: Callable[[PyTree], Exchange],
+    params: PyTree,
+    chunks: Chunks,
+    owed: Chunks | None,
+    inner: PyTree,
+    owed_inner: Mapping[int, jax.Array],
+    head: jax.Array,
+    step: jax.Array,
+    common: Common | None,
+    weight: Any,
+) -> tuple[Chunks, PyTree, Received]:
+    """Exact mean of parameters and inner state over the nodes whose numbers are finite.
+
+    Integers, booleans and keys of the inner state become node 0's, also where its floats are left
+    out.
+
+    Args:
+        exchange_of: gives the exchange of a tree.
+        params: a tree like the parameters.
+        chunks: their numbers, packed.
+        owed: what is added to them once they are weighed; None for nothing.
+        inner: the inner state.
+        owed_inner: what is added to its leaves once they are weighed, by their numbers.
+        head: this node's header.
+        step: completed updates.
+        common: what the header sums up.
+        weight: of this node; None for 1 on all.
+
+    Returns:
+        The parameters' mean, packed; the inner state; what the exchange brought.
+    """
+    layout, leaves, whole = exchange_of(params).layout, to_leaves(inner), to_halves(inner)
+    exchange = exchange_of(Everything(params, inner, whole))
+    floats = layout.size + sum(leaf.size for leaf in leaves)
+    mine = exchange.ask_node() == 0
+    whole = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in whole)
+    sent = weighed(weight, chunks)
+    if owed is not None:
+        sent = jax.tree.map(jnp.add, sent, owed)
+    own = cut(exchange.layout, (*unpadded(layout, chunks), *leaves, *whole))
+    leaves = tuple(
+        leaf + owed_inner[k] if k in owed_inner else leaf
+        for k, leaf in enumerate(weighed(weight, leaves))
+    )
+    sent = cut(exchange.layout, (*unpadded(layout, sent), *leaves, *whole))
+    means, received = _mean_of_finite(exchange, own, sent, floats, head, step, common)
+    chunks = cut(layout, unpadded(exchange.layout, means, layout.size))
+    rest = unpack(exchange.layout, means)[len(layout.exchanged) :]
+    halves = tuple(rest[len(leaves) :])
+    if halves and exchange.session.control.survives:
+        gone = received.heads[0, STATUS] == GONE
+        first = jnp.argmax(received.heads[:, STATUS] != GONE)
+        own = to_halves(inner)
+        halves = jax.lax.cond(
+            gone, lambda: _of_one(exchange_of(own), own, first, step), lambda: halves
+        )
+    inner = from_halves(from_leaves(inner, rest), halves)
+    return chunks, inner, received
+
+
+def _of_one(exchange: Exchange, halves: Leaves, node: jax.Array, step: jax.Array) -> Leaves:
+    """The numbers of one node; one's own, where that has died too."""
+    mine = exchange.ask_node() == node
+    sent = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in halves)
+    received = exchange.total(cut(exchange.layout, sent), header(step=step), step)
+    found = tuple(unpack(exchange.layout, received.total))
+    return select(received.heads[node, STATUS] == GONE, halves, found)
+
+
+def _mean_of_finite(
+    exchange: Exchange,
+    own: Chunks,
+    sent: Chunks,
+    count: int,
+    head: jax.Array,
+    step: jax.Array,
+    common: Common | None,
+) -> tuple[Chunks, Received]:
+    """Mean of the first `count` numbers over the nodes where all are finite; sum of the rest.
+
+    `sent` is weighed; where no node's are finite there, each keeps its `own`.
+    """
+    averaged, left = [], count
+    for chunk in sent:
+        place = jax.lax.iota(jnp.int32, chunk.size).reshape(chunk.shape)
+        averaged.append(place < min(max(left, 0), chunk.size))
+        left -= chunk.size
+    bad = first_bad_leaf(exchange.layout, sent)
+    if exchange.local_axis is not None:
+        bad = jax.lax.pmax(bad, exchange.local_axis)
+    sent = tuple(
+        jnp.where(here & (bad > 0), jnp.zeros_like(chunk), chunk)
+        for chunk, here in zip(sent, averaged, strict=True)
+    )
+    received = exchange.total(sent, head.at[BAD_LEAF].set(bad), step, common)
+    finite, number = jnp.any(counted(received.heads)), weight_of_all(received.heads)
+    means = received.total
+    if not exchange.raise_nonfinite:  # else one's own need not be kept
+        means = tuple(jnp.where(finite, *pair) for pair in zip(means, own, strict=True))
+    number = jnp.where(finite, number, 1.0)
+    means = tuple(
+        jnp.where(here, mean / number, mean) for mean, here in zip(means, averaged, strict=True)
+    )
+    return means, received

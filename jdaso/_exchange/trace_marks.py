@@ -1,0 +1,56 @@
+"""Marks in compiled steps, by which a trace shows what each local device does; none without one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._compat import host_call
+from .._payload.explicit import replicated
+from .._session import Session
+from .._types import PyTree, ShapeDtype
+from .within_node import device_number
+
+COMPUTE, MERGE, PACK = range(3)
+"""What a device did up to a mark."""
+
+_NAMES = ("compute", "merge", "pack")
+
+
+def mark(session: Session, kind: Any, step: jax.Array, behind: jax.Array) -> jax.Array:
+    """Ends what each local device did since its last mark; once for each.
+
+    Args:
+        session: without a trace, or with virtual nodes, nothing is marked.
+        kind: COMPUTE, MERGE or PACK; may be traced.
+        step: completed updates.
+        behind: a scalar that is not there before what the mark comes behind.
+
+    Returns:
+        0; what uses it comes after the mark.
+    """
+    if session.recorder is None or session.simulated:
+        return jnp.int32(0)
+    shape = ShapeDtype((), jnp.int32)
+    return host_call(partial(_mark, session), shape, jnp.int32(kind), step, device_number(), behind)
+
+
+def any_of(tree: PyTree) -> jax.Array:
+    """A number of a tree, the first of a float leaf; 0 where there is none."""
+    for leaf in jax.tree.leaves(tree):
+        dtype = getattr(leaf, "dtype", type(leaf))
+        if jnp.issubdtype(dtype, jnp.floating) and jnp.size(leaf):
+            leaf = jnp.asarray(leaf)
+            return jnp.max(leaf) if replicated(leaf) is not leaf else jnp.ravel(leaf)[0]
+    return jnp.int32(0)
+
+
+def _mark(session: Session, kind: Any, step: Any, device: Any, _: Any) -> np.ndarray:
+    if session.recorder is not None:
+        session.recorder.annotate()
+        session.timeline.mark(_NAMES[int(kind)], int(step), int(device))
+    return np.zeros((), np.int32)

@@ -1,0 +1,38 @@
+"""Updates that carry parameters to where an exchange puts them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._payload.trees import is_none, travels
+from .._types import PyTree
+
+
+def select(condition: Any, yes: PyTree, no: PyTree) -> PyTree:
+    """`jnp.where` over trees."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def weighed(weight: Any, tree: PyTree) -> PyTree:
+    """Numbers times the weight of this node; as they are where it has none."""
+    if weight is None:
+        return tree
+    return jax.tree.map(lambda x: jnp.where(weight > 0, weight * x, jnp.zeros_like(x)), tree)
+
+
+def difference(target: PyTree, params: PyTree, updates: PyTree) -> PyTree:
+    """Updates that lead from `params` to `target`; leaves that do not travel keep theirs.
+
+    None stays None: whoever adds the updates does not add it.
+    """
+
+    def step(old: Any, start: Any, end: Any) -> Any:
+        if old is None or not travels(start):
+            return old
+        wide = jnp.promote_types(jnp.result_type(start), jnp.float32)
+        return (end.astype(wide) - jnp.asarray(start, wide)).astype(jnp.result_type(old))
+
+    return jax.tree.map(step, updates, params, target, is_leaf=is_none)

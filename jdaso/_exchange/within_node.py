@@ -1,0 +1,145 @@
+"""Averages inside a node, over its own devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._compat import bound_axes, unmapped_axes, varies
+from .._payload.layout import is_float
+from .._types import LocalAxis, PyTree
+
+
+def mean_gradients_locally(grads: PyTree, axis: LocalAxis) -> PyTree:
+    """Gradients averaged over the node's devices.
+
+    Under ``shard_map(..., check_vma=True)`` JAX itself sums the gradients of replicated parameters
+    over the axis. A mean of equal sums is that sum, L times too large, and nothing tells it from
+    a mean that the user took: so it is refused.
+
+    Raises:
+        ValueError: JAX knows the gradients to be equal on all devices already.
+    """
+    if axis is not None:
+        require_axis(axis)
+        floats = [x for x in jax.tree.leaves(grads) if is_float(jnp.result_type(x))]
+        for each in names_of(axis):
+            tracked = varies(jax.lax.axis_index(each), each)
+            if tracked and any(not varies(x, each) for x in floats):
+                raise ValueError(
+                    f"The gradients are already the same on all devices of axis {each!r}: under "
+                    "jax.shard_map with check_vma=True, JAX sums (not averages) the gradients of "
+                    "replicated parameters. Pass check_vma=False to jax.shard_map; or, if you "
+                    f"averaged the loss yourself, jax.lax.pcast(grads, {each!r}, to='varying')."
+                )
+    return mean_locally(grads, axis)
+
+
+def mean_locally(tree: PyTree, axis: LocalAxis) -> PyTree:
+    """Float leaves averaged over the node's devices."""
+    if axis is None:
+        return tree
+    require_axis(axis)
+    return jax.tree.map(
+        lambda x: jax.lax.pmean(x, axis) if is_float(jnp.result_type(x)) else x, tree
+    )
+
+
+def names_of(axis: LocalAxis) -> tuple[str, ...]:
+    """The names in a ``local_axis``: none, one or several."""
+    if axis is None:
+        return ()
+    return axis if isinstance(axis, tuple) else (axis,)
+
+
+def require_axis(axis: LocalAxis) -> None:
+    """Raises if `axis` is not bound where the update is traced."""
+    bound = bound_axes()
+    for name in names_of(axis):
+        if name not in bound:
+            raise ValueError(
+                f"local_axis={name!r} is not bound here. Call update inside jax.shard_map or "
+                "jax.pmap over an axis of that name, or leave local_axis=None under plain jax.jit."
+            )
+
+
+def refuse_other_axes(axis: LocalAxis, call: str) -> None:
+    """Raises if the caller is inside an axis of several devices that `axis` does not name.
+
+    Each of its devices would call the host for the one exchange of this node: shards of different
+    places would be averaged, or the node would seem to make twice as many updates.
+
+    Args:
+        axis: what is named, as ``local_axis=``.
+        call: what the user calls, for the message.
+    """
+    named, bound = names_of(axis), bound_axes()
+    others = [name for name, size in bound.items() if size > 1 and name not in named]
+    for name in others:
+        every, size, said = (*named, *others), bound[name], repr(name)
+        remedy = f"local_axis={every if len(every) > 1 else name!r}"
+        if str(name).startswith("_"):  # the one that jax.pmap makes
+            said, remedy = "without a name", "axis_name='local' to jax.pmap and local_axis='local'"
+        raise ValueError(
+            f"{call} is called inside an axis {said} of size {size} (of jax.shard_map, jax.pmap or "
+            f"jax.vmap), and local_axis={axis!r} does not name it: each of the {size} would "
+            "exchange for itself what is one exchange of the node. Where its devices hold copies, "
+            f"pass {remedy}; then they are averaged first. Where they hold parts (tensor "
+            "parallelism, FSDP), call it outside of jax.shard_map, under plain jax.jit, with "
+            "sharded arrays (NamedSharding) and local_axis=None. jax.vmap cannot map it."
+        )
+    left = {name: size for name, size in unmapped_axes().items() if size > 1}
+    for name, size in left.items():
+        raise ValueError(
+            f"{call} is called inside a jax.shard_map whose axis_names leave out axis {name!r} of "
+            f"size {size} of the mesh, and JAX calls no host function there. Map all axes of the "
+            "mesh, or call it outside of jax.shard_map, under plain jax.jit."
+        )
+
+
+def device_number() -> Any:
+    """This device's number among all that are bound to axes here; 0 under plain ``jit``."""
+    axes = tuple(bound_axes())
+    return jax.lax.axis_index(axes) if axes else jnp.int32(0)
+
+
+def check_gradients(
+    grads: PyTree, params: PyTree, call: str, local_axis: LocalAxis, *, between_nodes: bool
+) -> None:
+    """Raises if gradients are averaged that do not have the shapes of the parameters.
+
+    Such gradients are of single examples, for an inner optimizer that clips each (differential
+    privacy). Example k of one node has nothing to do with example k of another one: a mean of the
+    two, clipped, is not the mean of what each would be, clipped.
+
+    Args:
+        grads: as the user passes them.
+        params: the parameters. Where these are another tree, as optax.lookahead's pairs are, a
+            gradient needs the shape of any of them.
+        call: what the user calls, for the message.
+        local_axis: of the devices between which gradients are averaged.
+        between_nodes: whether they are averaged between nodes too.
+    """
+    sizes = bound_axes()
+    local = any(sizes.get(name, 1) > 1 for name in names_of(local_axis))
+    if not (local or between_nodes):
+        return
+    flat, tree = jax.tree_util.tree_flatten_with_path(grads)
+    shapes = [np.shape(x) for x in jax.tree.leaves(params)]
+    alike = tree == jax.tree.structure(params)
+    for k, (path, x) in enumerate(flat):
+        if np.shape(x) == shapes[k] if alike else np.shape(x) in shapes:
+            continue
+        of_param = f", its parameter {shapes[k]}" if alike else ", which no parameter has"
+        remedies = ['blocking="parameters"'] if between_nodes else []
+        if local:
+            remedies.append(f"local_axis=None, under plain jax.jit (not local_axis={local_axis!r})")
+        raise ValueError(
+            f"{call} was given a gradient{jax.tree_util.keystr(path)} of shape {np.shape(x)}"
+            f"{of_param}. Gradients of single examples, say, would be averaged before the inner "
+            f"optimizer clips each of them. Use {' and '.join(remedies)}; then the inner optimizer "
+            "gets what this node computed."
+        )

@@ -1,0 +1,1 @@
+"""Ranks: starting them, and starting them again."""

@@ -1,0 +1,202 @@
+"""Signals that ask a run to stop, taken beside whoever else handles them.
+
+One handler a signal serves all sessions of the process, opened and closed in any order. What
+handled the signal before is called each time too, and put back with the last session: a function
+of Python's, or a handler in C (`faulthandler.register`). A forked process is no part of the run:
+its signals are handled as if jdaso were not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+from .first_failure import say_saves
+
+_ACTION_BYTES = 1024
+"""More than any platform's ``struct sigaction``; the handler's address comes first."""
+
+
+@runtime_checkable
+class Taker(Protocol):
+    """An object that is called when a signal comes."""
+
+    def signalled(self) -> bool:
+        """A signal came; whether it is one too many, so that the process is to end at once."""
+        ...
+
+    def hold(self, error: BaseException) -> None:
+        """Keeps what another handler of the signal raised, to be raised once the run is saved."""
+        ...
+
+
+_LIBRARY: Any = None  # that of C: how handlers are asked of that Python does not see
+with contextlib.suppress(OSError, TypeError):
+    _LIBRARY = ctypes.CDLL(None)
+
+_takers: dict[int, list[Taker]] = {}
+_handlers: dict[int, _Handler] = {}
+_of_thread = threading.local()
+
+
+def check(numbers: Any) -> tuple[int, ...]:
+    """These signals; raises `ValueError` for what is none, or is one that no program can take."""
+    several = isinstance(numbers, Iterable) and not isinstance(numbers, str)
+    given: tuple[Any, ...] = tuple(numbers) if several else (numbers,)
+    for number in given:
+        if number not in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            raise ValueError(
+                f"stop_signals must be signals that a program can take, got {number!r}. Give some "
+                "of the module signal: (signal.SIGTERM, signal.SIGUSR1), or () for none."
+            )
+    return given
+
+
+def take(numbers: Iterable[int], taker: Taker) -> None:
+    """Tells `taker` of these signals until `give_back`.
+
+    Python takes signals in its main thread only; called in another one, nothing is done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in numbers:
+        takers = _takers.setdefault(number, [])
+        if taker not in takers:
+            takers.append(taker)
+        handler = _handlers.get(number)
+        if handler is None or not handler.on_top():  # another one may have come over ours
+            _handlers[number] = _Handler(number)
+    say_saves(_taken())
+
+
+def give_back(taker: Taker) -> None:
+    """Forgets `taker`; signals that nobody takes any more go to whoever had them before."""
+    before = _taken()
+    for number, takers in _takers.items():
+        if taker in takers:
+            takers.remove(taker)
+        handler = _handlers.get(number)
+        main = threading.current_thread() is threading.main_thread()
+        if not takers and handler is not None and main and handler.on_top():
+            handler.put_back()
+            del _handlers[number]
+    if _taken() != before:
+        say_saves(_taken())
+
+
+def _taken() -> list[int]:
+    return [int(number) for number, takers in _takers.items() if takers]
+
+
+class _Handler:
+    """Our handler of one signal, and the one that it came over."""
+
+    def __init__(self, number: int):
+        self._number = number
+        before = _action(number)
+        self._previous = signal.signal(number, self)
+        self._own = _action(number)
+        ordinary = {signal.SIG_DFL.value, signal.SIG_IGN.value, _address(self._own)}
+        self._in_c = None if _address(before) in ordinary else before
+
+    def on_top(self) -> bool:
+        """Returns whether the signal comes here first."""
+        same = signal.getsignal(self._number) is self
+        return same and _address(_action(self._number)) == _address(self._own)
+
+    def put_back(self) -> None:
+        """Makes the signal the previous handler's."""
+        previous = signal.SIG_DFL if self._previous is None else self._previous
+        signal.signal(self._number, previous)
+        if self._in_c is not None:
+            _set_action(self._number, self._in_c)
+
+    def __call__(self, number: int, frame: Any) -> None:
+        takers = list(_takers.get(number, ()))
+        if not takers:
+            self._pass_on(number, frame)
+            return
+        end = any([taker.signalled() for taker in takers])
+        try:
+            self._call_previous(number, frame)
+        except BaseException as error:  # SystemExit, say: the run is saved first
+            for taker in takers:
+                taker.hold(error)
+        if end:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def _call_previous(self, number: int, frame: Any) -> None:
+        if self._in_c is not None:
+            with self._away():
+                signal.raise_signal(number)
+        elif callable(self._previous) and self._previous is not signal.default_int_handler:
+            self._previous(number, frame)
+
+    def _pass_on(self, number: int, frame: Any) -> None:
+        """Nobody takes it any more, and somebody else's handler calls this one."""
+        if self._in_c is None and callable(self._previous):
+            self._previous(number, frame)
+        elif self._in_c is not None or self._previous != signal.SIG_IGN:
+            with self._away():
+                signal.raise_signal(number)
+
+    @contextlib.contextmanager
+    def _away(self) -> Iterator[None]:
+        """The signal is the previous handler's meanwhile, whatever that one chains to."""
+        above, above_in_c = signal.getsignal(self._number), _action(self._number)
+        self.put_back()
+        try:
+            yield
+            for _ in range(2):  # a handler of Python's that was chained to is run by now
+                pass
+        finally:
+            signal.signal(self._number, above)
+            if above is not self and above_in_c is not None:
+                _set_action(self._number, above_in_c)
+
+
+def _action(number: int) -> Any:
+    """The action of C for a signal; None where that cannot be asked."""
+    found = ctypes.create_string_buffer(_ACTION_BYTES)
+    failed = _LIBRARY is None or _LIBRARY.sigaction(number, None, found)
+    return None if failed else found
+
+
+def _set_action(number: int, action: Any) -> None:
+    if _LIBRARY is not None:
+        _LIBRARY.sigaction(number, action, None)
+
+
+def _address(action: Any) -> int | None:
+    """Of the handler; None where it is not known."""
+    return None if action is None else ctypes.c_size_t.from_buffer(action).value
+
+
+def _before_fork() -> None:
+    """Holds signals up until each process has its own handlers: one between would be lost."""
+    _of_thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handlers) if _handlers else None
+
+
+def _in_parent() -> None:
+    mask, _of_thread.mask = getattr(_of_thread, "mask", None), None
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _in_child() -> None:
+    """Leaves the signals to the parent: a child that caught them could not be terminated."""
+    _takers.clear()
+    for handler in _handlers.values():
+        if handler.on_top():
+            handler.put_back()
+    _handlers.clear()
+    _in_parent()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

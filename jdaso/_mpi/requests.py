@@ -1,0 +1,41 @@
+"""Asks for something again and again, up to a limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_MESSAGE_BYTES = 120 * 2**10
+"""Below the 128 KiB from which on UCX announces messages (`Topology`)."""
+
+
+def as_bytes(array: np.ndarray, at: int | None = None) -> list[Any]:
+    """An array as MPI takes it, or a message's part of it."""
+    from mpi4py import MPI
+
+    whole = array.view(np.uint8)
+    return [whole if at is None else whole[at : at + _MESSAGE_BYTES], MPI.BYTE]
+
+
+def poll(
+    done: Callable[[], bool],
+    check: Callable[[], None],
+    limit_seconds: float,
+    most_pause: float = 2e-3,
+) -> bool:
+    """Asks `done` until it says yes, ever less often; False when the limit has passed.
+
+    `check` is called on the way and may raise. MPI moves bytes only when it is asked: a pause of
+    more than `most_pause` seconds would slow it down.
+    """
+    begin, pause = time.perf_counter(), 1e-5
+    while not done():
+        if time.perf_counter() - begin > limit_seconds:
+            return False
+        check()
+        time.sleep(pause)
+        pause = min(pause * 2, most_pause)
+    return True

@@ -1,0 +1,239 @@
+"""Starts MPI and waits for all ranks of a launch: with a limit, and with names."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from .._errors import NodeError
+from .._launch import witness
+from .._launch.environment import launched_rank, launched_ranks, left_over, rank_above, to_start_mpi
+from .abort import end_job
+from .requests import poll
+
+log = logging.getLogger("jdaso")
+
+_RENDEZVOUS = "128k"  # UCX's own choice is some 2 MB over TCP, and slow (docs/launching.md)
+_SHARED_MEMORY = "/dev/shm"
+_LEAST_SHARED_BYTES = 16 * 2**20
+_WARN_SECONDS = 30.0
+_ROLL_SECONDS = 2.0
+_ROLL_TAG = 32_109  # on the user's communicator, once its session is given up; tags go to 32767
+
+
+def rank_prefix() -> str:
+    """The beginning of messages before MPI knows the rank."""
+    return f"[rank {launched_rank()} of {launched_ranks()}, host {socket.gethostname()}]"
+
+
+def start_mpi(timeout_seconds: float) -> Any:
+    """mpi4py's `MPI`, started; None where the program has ended MPI already.
+
+    Its first import calls MPI_Init, which waits for all ranks of the launch. It holds Python's lock
+    and no Python runs meanwhile, so the fault handler keeps the limit: it prints "Timeout" and a
+    traceback that ends here, and ends the process with status 1. Before, this rank's witness says
+    that it waits.
+
+    Where MPI uses UCX, it is told to let the kernel move messages from `_RENDEZVOUS` bytes on.
+
+    Raises:
+        ImportError, RuntimeError: there is no MPI library.
+        NodeError: MPI takes this process for the rank that started it, or was ended.
+    """
+    several = launched_ranks() > 1
+    if several:
+        witness.start(rank_prefix(), timeout_seconds)
+        _warn_of_little_shared_memory()
+    first = several and not _is_initialized()
+    if first:
+        os.environ.setdefault("UCX_RNDV_THRESH", _RENDEZVOUS)
+        faulthandler.dump_traceback_later(timeout_seconds, exit=True, file=2)  # standard error
+    try:
+        MPI = _initialized()
+    finally:
+        if first:
+            faulthandler.cancel_dump_traceback_later()
+        if several:
+            witness.note_started()
+    if MPI.Is_finalized():
+        if several:
+            raise NodeError(
+                f"{rank_prefix()} The program has called MPI.Finalize(), and MPI cannot be started "
+                "again. Make the Session before, and leave MPI.Finalize() to the end of Python."
+            )
+        return None
+    _refuse_part_of(MPI, rank_above())
+    return MPI
+
+
+def _is_initialized() -> bool:
+    module = sys.modules.get("mpi4py.MPI")
+    return module is not None and module.Is_initialized()
+
+
+def _initialized() -> Any:
+    """mpi4py's `MPI`, initialised also where ``mpi4py.rc.initialize`` is False."""
+    with to_start_mpi():
+        from mpi4py import MPI
+
+        if not MPI.Is_initialized():
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
+            atexit.register(_finalize)  # mpi4py ends only what it began
+    return MPI
+
+
+def _finalize() -> None:
+    from mpi4py import MPI, rc
+
+    if rc.finalize is not False and not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+def _refuse_part_of(MPI: Any, above: tuple[int, int] | None) -> None:
+    """Raises where MPI takes this process for the rank that started it."""
+    if above is None or MPI.COMM_WORLD.Get_size() == 1:
+        return
+    raise NodeError(
+        f"[host {socket.gethostname()}, process {os.getpid()}] Rank {above[0]} (process {above[1]})"
+        " started this process, and MPI takes it for that rank: it was forked, or has imported "
+        "mpi4py.MPI. A session here would speak in the rank's name. Start a fresh Python "
+        "(subprocess, or multiprocessing's spawn) and do not import mpi4py.MPI before the Session: "
+        "then it is one node."
+    )
+
+
+def why_alone() -> str:
+    """Why this process is one node, where one could take it for one of several."""
+    if (above := rank_above()) is not None:
+        return f"rank {above[0]} (process {above[1]}) started this process, which is no rank"
+    if found := left_over():
+        return f"{found} is left in the environment, and its launcher is not there"
+    module = sys.modules.get("mpi4py.MPI")
+    return "the program has ended MPI" if module is not None and module.Is_finalized() else ""
+
+
+def _warn_of_little_shared_memory() -> None:
+    """Says so where MPI may end by SIGBUS, without a word of its own."""
+    try:
+        about = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return
+    free = about.f_bavail * about.f_frsize
+    if free < _LEAST_SHARED_BYTES:
+        log.warning(
+            "%s %s has %.1f MB free. MPI keeps the messages between the ranks of a host there, "
+            "and may end with a bus error. Remove files of ended jobs there, or give the container "
+            "more (docker run --shm-size=1g).",
+            rank_prefix(),
+            _SHARED_MEMORY,
+            free / 1e6,
+        )
+
+
+class _Roll:
+    """The ranks that have come to the start, asked where the limit has passed: the job then ends.
+
+    Nodes that wait themselves answer. One that has ended, or is elsewhere in its program, does not.
+    """
+
+    def __init__(self, comm: Any):
+        self._comm, self._here = comm, {comm.Get_rank()}
+        self._sent: list[Any] = []
+        self._asked: set[int] = set()
+
+    def look(self) -> None:
+        """Takes the others' questions and answers."""
+        from mpi4py import MPI
+
+        with contextlib.suppress(MPI.Exception):  # one has died: what is waited for tells
+            self._take()
+
+    def _take(self) -> None:
+        from mpi4py import MPI
+
+        status = MPI.Status()
+        while (message := self._comm.Improbe(MPI.ANY_SOURCE, _ROLL_TAG, status)) is not None:
+            source = status.Get_source()
+            message.Recv([bytearray(1), MPI.BYTE])
+            self._here.add(source)
+            self._ask(source)
+
+    def missing(self) -> list[int]:
+        """Nodes that do not answer within some seconds."""
+        everyone = range(self._comm.Get_size())
+        for node in everyone:
+            self._ask(node)
+
+        def all_here() -> bool:
+            self.look()
+            return len(self._here) == len(everyone)
+
+        poll(all_here, lambda: None, _ROLL_SECONDS)
+        return [node for node in everyone if node not in self._here]
+
+    def _ask(self, node: int) -> None:
+        from mpi4py import MPI
+
+        if node != self._comm.Get_rank() and node not in self._asked:
+            self._asked.add(node)
+            self._sent.append(self._comm.Isend([b".", MPI.BYTE], node, _ROLL_TAG))
+
+
+def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[dict[str, Any]]:
+    """The texts of all nodes; only non-blocking calls, so that a node that is missing is no hang.
+
+    Raises:
+        NodeError: not all came in time; the text names those that did not.
+    """
+    from mpi4py import MPI
+
+    begin, roll, warn_at = time.monotonic(), _Roll(comm), [_WARN_SECONDS]
+    name = f"[node {comm.Get_rank()} of {comm.Get_size()}, host {about['host']}]"
+
+    def look() -> None:
+        waited = time.monotonic() - begin
+        if waited > _ROLL_SECONDS:  # before, nobody has given up
+            roll.look()
+        if waited > warn_at[0]:
+            warn_at[0] *= 2
+            text = "%s Waits for all nodes to make their Session, for %.0f s now (longest: %g s)."
+            log.warning(text, name, waited, timeout_seconds)
+
+    def wait(request: Any) -> None:
+        if not poll(request.Test, look, timeout_seconds):
+            end_job()
+            raise NodeError(
+                f"{name} Waited {timeout_seconds:g} s to start a session, and not all nodes came: "
+                f"{_absent(roll.missing())}"
+            )
+
+    own, request = comm.Idup()
+    wait(request)
+    text = json.dumps(about).encode()
+    sizes = np.zeros(comm.Get_size(), np.int64)
+    wait(own.Iallgather(np.array([len(text)], np.int64), sizes))
+    padded, rows = np.zeros(sizes.max(), np.uint8), np.zeros((len(sizes), sizes.max()), np.uint8)
+    padded[: len(text)] = np.frombuffer(text, np.uint8)
+    wait(own.Iallgather([padded, MPI.BYTE], [rows, MPI.BYTE]))
+    own.Free()
+    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def _absent(nodes: list[int]) -> str:
+    if not nodes:
+        return "all answer now. Some were late: raise Session(timeout_seconds=...)."
+    plural = "nodes" if len(nodes) > 1 else "node"
+    return (
+        f"{plural} {', '.join(map(str, nodes))} did not. Look whether it failed, ended, or is "
+        "stuck or busy before its Session; raise Session(timeout_seconds=...) if it is only slow."
+    )

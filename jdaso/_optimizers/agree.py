@@ -1,0 +1,52 @@
+"""What all nodes must hold alike before they begin."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .._exchange.collectives import require_own_devices
+from .._payload.layout import describe
+from .._session import Session
+from .._types import PyTree
+
+
+def agree_on_init(
+    session: Session, params: PyTree, inner_state: PyTree, facts: list[tuple[str, str]]
+) -> None:
+    """All nodes begin alike: settings, tree, shapes, dtypes, and the bits of the parameters.
+
+    Another inner optimizer shows in the shapes of its state, though not in its settings.
+
+    Where `params` are traced, the bits are left to the first update.
+    """
+    if session.topology.num_nodes == 1:
+        return
+    leaves = describe(params)
+    require_own_devices(session, params)
+    tree = str(jax.tree.structure(params))
+    facts = [*facts, *((f"leaf {leaf.path}", str(leaf)) for leaf in leaves)]
+    facts.append(("the tree", tree if len(tree) < 2000 else str(hash_name(tree))))
+    if not any(isinstance(x, Tracer) for x in jax.tree.leaves(params)):
+        for leaf, x in zip(leaves, jax.tree.leaves(params), strict=True):
+            facts.append((f"bits of leaf {leaf.path}", hash_bits(x)))
+    state = ", ".join(f"{leaf.path} {leaf}" for leaf in describe(inner_state))
+    facts.append(("the inner optimizer's state", state or "empty"))
+    session.agree("initialise an optimizer", facts)
+
+
+def hash_name(text: str) -> int:
+    """A positive int32 for a text, the same in every process."""
+    return zlib.crc32(text.encode()) & 0x7FFFFFFF
+
+
+def hash_bits(x: Any) -> str:
+    """A readable number for the bits of an array."""
+    if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return f"{zlib.crc32(np.ascontiguousarray(np.asarray(x)).tobytes()):08x}"

@@ -1,0 +1,347 @@
+"""DASO: parameters averaged between nodes now and then, and late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from .._exchange.exact import common_of, mean_value, same_on_virtual_nodes, take_majority
+from .._exchange.exchange import CHUNK_BYTES
+from .._exchange.trace_marks import COMPUTE, MERGE, PACK, any_of, mark
+from .._exchange.updates import difference, select
+from .._exchange.within_node import (
+    check_gradients,
+    mean_gradients_locally,
+    mean_locally,
+    refuse_other_axes,
+    require_axis,
+)
+from .._payload.explicit import alike
+from .._payload.header import add_losses, loss_words, mean_weight, sum_of_loss
+from .._payload.trees import apply_updates
+from .._payload.wire import wire_of
+from .._rules.decide import Actions, decide
+from .._rules.loss import count_loss, mean_of_untold
+from .._rules.merge import Merge, merge_of
+from .._rules.phases import Phases
+from .._rules.plateau import end_step
+from .._rules.state import PhaseState
+from .._session import Session
+from .._types import LocalAxis, PyTree
+from .agree import agree_on_init
+from .copies import Copies, Finder
+from .inner import refuse_line_search, update_with
+from .late import Averaging
+from .learning_rate import select_inner
+from .settings import check_blocking, check_on_drift, require_params
+from .state import DasoState
+
+_BELOW_ANY_SUM = np.float32(-1e30)
+
+
+def daso(
+    inner: optax.GradientTransformation,
+    *,
+    phases: Phases,
+    session: Session,
+    local_axis: LocalAxis = None,
+    wire: str = "float32",
+    merge: str | Merge = "corrected",
+    blocking: str = "gradients",
+    on_nonfinite: str = "raise",
+    on_drift: str = "raise",
+    chunk_bytes: int = CHUNK_BYTES,
+    name: str = "daso",
+) -> optax.GradientTransformationExtraArgs:
+    """Distributed asynchronous and selective optimization.
+
+    Gradients are averaged inside the node at every step. While cycling, every B steps a node's
+    parameters start on their way to the other nodes, and S steps later, while the node computed
+    on, the average is merged at its true age a (P nodes, snapshots ``s_p``, current ``x``)::
+
+        "corrected":  x <- x + (mean_p s_p - s)
+        "paper":      x <- (2a x + sum_p s_p) / (2a + P)
+        outer(tx):    x <- x + (t' - s),  t' = t + tx(t - mean_p s_p)
+
+    In warm-up and cool-down the nodes average gradients and wait (exact float32 means, whatever
+    the wire). The last cycling update completes what is in flight and ends with an exact mean of
+    parameters and of the inner state, which the next two updates repeat, because ``p + (t - p)``
+    rounds. From the third cool-down update on all nodes are bitwise equal: the few elements that
+    still differ then, changing their sign by more than their own size time after time, stop at 0
+    for that one update. One node is `inner`, exactly.
+
+    Put it last in an ``optax.chain``: it decides what the parameters become.
+
+    Args:
+        inner: any optax transformation. Copies of the parameters that it holds and leads them back
+            to (master weights, schedule-free's z) move with each merge.
+        phases: when the nodes talk.
+        session: the nodes.
+        local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
+            ``pmap`` over them, or a tuple of axes; None under plain ``jit``. An axis of several
+            devices that is not named is refused where the nodes are several.
+        wire: ``"float32"``, or the narrow ``"bfloat16"``, ``"float16"``, ``"int8"``, which carry
+            the difference to the last common point, with error feedback: what rounding took from
+            one exchange goes with the next, and nothing is lost.
+        merge: ``"corrected"``, which keeps all that a node did meanwhile, ``"paper"``, which keeps
+            ``2a / (2a + P)`` of it and needs one copy of the parameters less, or `jdaso.outer`.
+        blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
+            after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam). An
+            `inner` that takes gradients of single examples needs the second.
+        on_nonfinite: what happens when any node's snapshot holds NaN or infinity: all nodes
+            ``"raise"``, or all nodes ``"skip"`` that merge. From an exact mean ``"skip"`` leaves
+            out that node; its own numbers stay (optax adds, and nothing leads away from NaN)
+            until `finalize` gives it the others' mean.
+        on_drift: what happens where nodes hold different bits of what is the same on all:
+            parameters in warm-up, and in the cool-down from its fourth update on; the common point
+            of narrow wires and outer optimizers; the phases. A checksum goes with each exchange.
+            All nodes ``"raise"``, naming leaf and node; or ``"repair"``: all take what most of
+            them hold, and a merge in which it is found is left out (without a majority, as of two
+            nodes, they raise); or ``"ignore"`` it.
+        chunk_bytes: most float32 bytes that travel at once.
+        name: tells optimizers of equal shapes that are used in one step apart.
+
+    Returns:
+        A transformation whose ``update`` needs ``params`` and takes the local loss as ``value=``
+        (a scalar; needed by phases that follow the loss). Where nodes take different numbers of
+        samples, give theirs as ``weight=`` (a scalar, at least 0; 1 where it is not given): every
+        mean over nodes is then weighted, ``sum_p w_p x_p / sum_p w_p``, late ones by the mean of
+        the weights since the last start. All nodes give one or none does. With 0 a node makes no
+        step of its own and follows the others. Other arguments go to `inner`, and with a loss
+        ``mean_loss=``: the mean over nodes of what was heard since its last update (NaN: nothing;
+        1e30 where ``jax_debug_nans`` refuses NaN). An `inner` that refuses ``value=`` or
+        ``mean_loss=`` is not given it.
+
+    Raises:
+        ValueError: a setting is out of its range, or does not fit the others; or, with several
+            nodes, `inner` holds a line search, or undoes merges by what cannot be moved.
+
+    On failure: what one node does wrong raises `NodeError` on all nodes, naming it. Numbers in
+    flight are never dropped; where a run ends early, `finalize` merges them.
+
+    Example:
+        >>> import jax.numpy as jnp, jdaso, optax
+        >>> session = jdaso.Session()
+        >>> phases = jdaso.Phases(total_steps=100, warmup_steps=10, cooldown_steps=10)
+        >>> tx = jdaso.daso(optax.adam(1e-3), phases=phases, session=session)
+        >>> params = {"w": jnp.ones(3)}
+        >>> state = tx.init(params)
+        >>> updates, state = tx.update({"w": jnp.ones(3)}, state, params, value=1.0)
+        >>> session.close()
+
+    Reference: arXiv 2104.05588, section III.
+    """
+    check_blocking(blocking)
+    check_on_drift(on_drift, virtual=session.simulated)
+    if on_nonfinite not in ("raise", "skip"):
+        raise ValueError(f'on_nonfinite must be "raise" or "skip", got {on_nonfinite!r}.')
+    if phases.by_loss is None and phases.local_every > 1 and local_axis is None:
+        raise ValueError(
+            f"local_every={phases.local_every} lets the devices of a node part, which needs a "
+            "local_axis: call update inside shard_map or pmap and name its axis."
+        )
+    update_inner = update_with(inner)
+    finder = Finder(inner.init, update_inner)
+    merges = session.num_nodes > 1 and phases.cycling_steps > 0
+    between = Averaging(
+        session=session,
+        number=session.number_optimizer(),
+        phases=phases,
+        rule=merge_of(merge),
+        wire=wire_of(wire),
+        local_axis=local_axis,
+        blocking=blocking,
+        on_nonfinite=on_nonfinite,
+        on_drift=on_drift,
+        chunk_bytes=chunk_bytes,
+        name=name,
+    )
+    drifts = phases.max_local_every > 1 and local_axis is not None
+
+    def init(params: PyTree) -> DasoState:
+        session.require_usable()
+        inner_state = inner.init(params)
+        if session.num_nodes > 1:
+            refuse_line_search(inner_state, "jdaso.daso")
+        if merges:
+            finder.at_init(params, inner_state)
+        agree_on_init(session, params, inner_state, between.facts)
+        session.facts[between.number] = between.facts
+        session.control.lookout.phase_of = phases.name
+        if session.num_nodes > 1:  # `finalize` may come before the first update
+            between.register(params)
+        return between.init(params, inner_state)
+
+    def update(
+        updates: PyTree,
+        state: DasoState,
+        params: PyTree | None = None,
+        *,
+        value: Any = None,
+        weight: Any = None,
+        **extra: Any,
+    ) -> tuple[PyTree, DasoState]:
+        params = require_params(params, "daso")
+        session.require_usable()
+        if local_axis is not None:
+            require_axis(local_axis)
+        if session.sends:
+            refuse_other_axes(local_axis, "jdaso.daso(...).update")
+        averages = session.num_nodes > 1 and blocking == "gradients"
+        check_gradients(updates, params, "jdaso.daso", local_axis, between_nodes=averages)
+        if session.num_nodes == 1:
+            updates = mean_gradients_locally(updates, local_axis)
+            value = mean_locally(value, local_axis)
+            given = {} if value is None else {"value": value, "mean_loss": value}
+            updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
+            ended = mark(session, COMPUTE, state.step, any_of(updates))
+            return updates, state._replace(step=state.step + 1 + ended, inner=inner_state)
+
+        refuse_line_search(state.inner, "jdaso.daso")
+        between.register(params)
+        step, ticket, started, drift, phase = same_on_virtual_nodes(
+            session, (state.step, state.ticket, state.started, state.drift, state.phase)
+        )
+        state = state._replace(ticket=ticket, started=started, phase=phase)
+        act = decide(phases, phase, step, started, ticket)
+        given_weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
+        if weight is not None:
+            # One below 0 must not be lost in a sum: the headers say on all nodes who gave it.
+            given_weight = jnp.where(given_weight < 0, _BELOW_ANY_SUM, given_weight)
+            weight = given_weight / state.weight  # about 1: narrow wires have a range
+
+        value = mean_locally(value, local_axis)
+        together = act.blocking | act.start | act.mean | (drift + 1 >= phase.local_every)
+        if drifts:
+            updates = jax.lax.cond(
+                together, lambda: mean_locally(updates, local_axis), lambda: updates
+            )
+        else:
+            updates = mean_gradients_locally(updates, local_axis)
+
+        held_inner = state.inner
+        for_inner, apart = value, jnp.bool_(False)
+        if blocking == "gradients":
+
+            def mean_of_gradients() -> tuple[PyTree, Any, PhaseState, jax.Array, jax.Array]:
+                bits, common = between.common_of_blocking(params, state.inner, step)
+                head = between.blocking_header(value, step, bits, weight)
+                mean, received = between.mean_of_gradients(updates, head, step, common, weight)
+                counted = count_loss(phase, *loss_words(received.heads))
+                heard = state.weight * mean_weight(received.heads)
+                return mean, mean_value(value, received.heads), counted, received.apart, heard
+
+            updates, for_inner, phase, apart, heard = jax.lax.cond(
+                act.blocking,
+                mean_of_gradients,
+                lambda: (updates, value, phase, apart, state.weight),
+            )
+            state = state._replace(weight=heard)
+
+        mean_loss = mean_of_untold(phase.untold)
+        state = state._replace(phase=phase._replace(untold=jnp.zeros_like(phase.untold)))
+        given = {} if for_inner is None else {"value": for_inner, "mean_loss": mean_loss}
+        copies: Copies = ()
+        if merges:
+            copies = finder.copies(updates, state.inner, params, given, extra)
+        updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
+        if weight is not None:  # a node that has run out moves with the others only
+            works = weight > 0
+            if blocking == "gradients":
+                works |= act.blocking
+            updates = select(works, updates, jax.tree.map(jnp.zeros_like, updates))
+            inner_state = select_inner(works, inner_state, state.inner)
+        state = state._replace(inner=inner_state)
+        total, weights, steps = state.loss
+        total = add_losses(total, sum_of_loss(value, given_weight))
+        since = jnp.stack([total, weights + given_weight, steps + 1])
+        state = state._replace(loss=jnp.where(act.blocking, jnp.zeros_like(since), since))
+        if drifts:
+            updates, inner_state = jax.lax.cond(
+                together & (drift > 0),
+                lambda: _meet(params, updates, state.inner),
+                lambda: (updates, state.inner),
+            )
+            drift = jnp.where(together, 0, drift + 1)
+            state = state._replace(inner=inner_state)
+
+        drifted, apart = apart & between.is_settled(step), apart & ~between.is_settled(step)
+        act = act._replace(mean=act.mean | apart | (act.blocking & (blocking == "parameters")))
+        updates, state = jax.lax.cond(
+            act.mean | act.merge | act.start | drifted,
+            lambda: _talk(
+                act, apart, drifted, held_inner, copies, params, updates, state, step, value, weight
+            ),
+            lambda: (updates, state),
+        )
+        kind = jnp.where(act.start, PACK, COMPUTE)
+        ended = mark(session, kind, step, state.ticket)
+        phase = end_step(phases, state.phase, step)
+        state = state._replace(optimizer=jnp.full_like(state.optimizer, between.number))
+        return updates, state._replace(step=step + 1 + ended, drift=drift, phase=phase)
+
+    def _meet(params: PyTree, updates: PyTree, inner_state: PyTree) -> tuple[PyTree, PyTree]:
+        """The devices of the node have parted: average their parameters and inner states."""
+        target = mean_locally(apply_updates(params, updates), local_axis)
+        moved = difference(target, params, updates)
+        return moved, mean_locally(inner_state, local_axis)
+
+    def _talk(
+        act: Actions,
+        apart: jax.Array,
+        drifted: jax.Array,
+        held_inner: PyTree,
+        copies: Copies,
+        params: PyTree,
+        updates: PyTree,
+        state: DasoState,
+        step: jax.Array,
+        value: Any,
+        weight: Any,
+    ) -> tuple[PyTree, DasoState]:
+        """Merge, then the exact mean, then start: each snapshot holds the latest merge.
+
+        What is sent is not what was merged, but what optax's addition makes of it.
+        """
+        step += mark(session, COMPUTE, step, step)
+        updates, state = jax.lax.cond(
+            act.merge,
+            lambda: alike(
+                between.merge(copies, params, updates, state, step, weight), (updates, state)
+            ),
+            lambda: (updates, state),
+        )
+        step += jax.lax.cond(
+            act.merge,
+            lambda: mark(session, MERGE, step, state.ticket),
+            lambda: jnp.int32(0),
+        )
+        updates, state, differed = jax.lax.cond(
+            act.mean,
+            lambda: alike(
+                between.mean(apart, copies, params, updates, state, step, value, weight),
+                (updates, state, drifted),
+            ),
+            lambda: (updates, state, drifted),
+        )
+        if on_drift == "repair":
+            exchange, held = between.exchange_of(params), common_of(params, True, on_drift)
+            updates, inner_state = jax.lax.cond(
+                act.blocking & differed & between.is_settled(step),
+                lambda: take_majority(exchange, held, params, held_inner, updates, state.inner),
+                lambda: (updates, state.inner),
+            )
+            state = state._replace(inner=inner_state)
+        state = jax.lax.cond(
+            act.start,
+            lambda: alike(between.start(params, updates, state, step, weight), state),
+            lambda: state,
+        )
+        return updates, state
+
+    # optax's protocol names its own aliases of Any for states.
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore

@@ -1,0 +1,158 @@
+"""The exact end of a run: the mean of what the nodes hold."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._exchange.collectives import _agree_on_shapes, _traced
+from .._exchange.exact import exact_mean_of_finite
+from .._exchange.exchange import Exchange
+from .._payload.header import header
+from .._payload.layout import Leaf, describe, is_float
+from .._payload.trees import from_leaves, to_leaves
+from .._session import Session
+from .._types import PyTree
+from .state import DasoState
+
+
+def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
+    """Ends a run wherever it stops: merges what is in flight, then takes the exact mean.
+
+    Args:
+        params: this node's parameters; inside ``pmap`` or ``shard_map`` over its devices with a
+            first axis of devices, as they are held there.
+        opt_state: the optimizer state that goes with them, of a `daso` anywhere inside it or of
+            any other optimizer. Discard it afterwards.
+        session: the nodes.
+
+    Returns:
+        Parameters, bitwise the same on all nodes.
+
+    Raises:
+        NodeError: on all nodes, if they stopped at different steps, a node does not come, or one
+            holds numbers that are not finite (with ``on_nonfinite="skip"`` it is left out, and
+            gets the mean of the others).
+        TypeError: inside ``jit``, ``shard_map`` or ``pmap``.
+    """
+    session.require_usable()
+    if session.num_nodes == 1:
+        return params
+    if session.sends and _traced((params, opt_state)):
+        raise TypeError(
+            "jdaso.finalize takes arrays, got tracers: call it outside of jax.jit, jax.shard_map "
+            "and jax.pmap, after the last step."
+        )
+    is_daso = lambda x: isinstance(x, DasoState)  # noqa: E731
+    states = [x for x in jax.tree.leaves(opt_state, is_leaf=is_daso) if is_daso(x)]
+    several = not session.simulated and len(session.devices) > 1
+    stacked = (
+        0 if session.simulated else max([np.size(x.step) for x in states if x.step.ndim], default=0)
+    )
+    if stacked:
+        params = jax.tree.map(_mean_of_devices, params)
+        states = jax.tree.map(lambda x: x[0], states)
+    elif several and any(int(np.max(np.asarray(state.drift))) > 0 for state in states):
+        params = _mean_of_shards(params, session)
+    steps = [int(np.max(np.asarray(state.step))) for state in states]
+    session.agree("finalize", [("the step of the optimizer state", str(steps))])
+    skips = False
+    for state in states:
+        in_flight = int(np.max(np.asarray(state.ticket))) != 0
+        mine = [x for (number, _), x in session.completions.items() if number == _number(state)]
+        skips |= any(completion.skips for completion in mine)
+        if in_flight or jax.tree.leaves(state.error):
+            with session.told():
+                params = jax.block_until_ready(_complete(params, state, in_flight, session))
+    mean_of = partial(_mean_of_finite, session=session, skips=skips)
+    if session.simulated:
+        mean_of = jax.vmap(mean_of, axis_name=session.node_axis)
+    else:
+        _agree_on_shapes(session, "average a tree", params)
+    with session.told():
+        result = jax.block_until_ready(jax.jit(mean_of)(params))
+    if stacked:
+        result = jax.tree.map(lambda x: jnp.broadcast_to(x, (stacked, *jnp.shape(x))), result)
+    return result
+
+
+def _number(state: DasoState) -> int:
+    return int(np.max(np.asarray(state.optimizer)))
+
+
+def _mean_of_devices(x: Any) -> Any:
+    """Mean over the first axis, of a node's devices, which may have parted (`local_every`)."""
+    if not is_float(jnp.result_type(x)):
+        return x[0]
+    wide = jnp.promote_types(jnp.result_type(x), jnp.float32)
+    apart = jnp.any(x != x[:1])
+    return jnp.where(apart, jnp.mean(x.astype(wide), axis=0).astype(x.dtype), x[0])
+
+
+def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
+    """The same for arrays that are declared replicated, of which each device holds its own."""
+    devices = len(session.devices)
+
+    def on_all(x: Any) -> bool:
+        return len(x.addressable_shards) == devices and x.sharding.is_fully_replicated
+
+    leaves = [x for x in jax.tree.leaves(params) if is_float(jnp.result_type(x))]
+    if not all(isinstance(x, jax.Array) and on_all(x) for x in leaves):
+        raise session.control.error(
+            f"The {devices} devices of this node have parted (local_every > 1), and finalize was "
+            "given the parameters of one. Pass parameters and state of all devices, stacked along "
+            "their first axis."
+        )
+
+    def mean_of(x: Any) -> Any:
+        if not is_float(jnp.result_type(x)):
+            return x
+        return _mean_of_devices(jnp.stack([np.asarray(s.data) for s in x.addressable_shards]))
+
+    return jax.tree.map(mean_of, params)
+
+
+def _complete(params: PyTree, state: DasoState, in_flight: bool, session: Session) -> PyTree:
+    """Merges what one optimizer has in flight, and what its wire owes, into its own leaves."""
+    flat, tree = jax.tree.flatten(params)
+    here = describe(params)
+    for (number, leaves), completion in session.completions.items():
+        mine = [leaf for leaf in leaves if leaf.exchanged]
+        places = _places(mine, here, simulated=session.simulated)
+        if number != _number(state) or places is None:
+            continue
+        before = [flat[k] for k in places]
+        complete = partial(completion.complete, in_flight=in_flight)
+        if session.simulated:
+            complete = jax.vmap(complete, axis_name=session.node_axis)
+        after = from_leaves(before, jax.jit(complete)(to_leaves(before), state))
+        for k, leaf in zip(places, after, strict=True):
+            flat[k] = leaf
+        return jax.tree.unflatten(tree, flat)
+    raise session.control.error(
+        "The optimizer state has an exchange in flight, but no optimizer of this session has "
+        "parameters like the ones given. Pass the parameters that were given to tx.update."
+    )
+
+
+def _places(mine: list[Leaf], here: tuple[Leaf, ...], *, simulated: bool) -> list[int] | None:
+    """Where an optimizer's leaves are among all: by path, else (other containers) by order."""
+    skip = 1 if simulated else 0  # an axis of nodes
+    of_path = {leaf.path: k for k, leaf in enumerate(here)}
+    by_path = [of_path.get(leaf.path, -1) for leaf in mine]
+    by_order = [k for k, leaf in enumerate(here) if leaf.exchanged]
+    for places in (by_path, by_order):
+        found = [(here[k].shape[skip:], here[k].dtype) for k in places if k >= 0]
+        if found == [(leaf.shape, leaf.dtype) for leaf in mine]:
+            return places
+    return None
+
+
+def _mean_of_finite(params: PyTree, session: Session, skips: bool) -> PyTree:
+    step = jnp.zeros((), jnp.int32)
+    exchange = Exchange.of(params, session, name="finalize", owner=-1, raise_nonfinite=not skips)
+    return exact_mean_of_finite(exchange, params, header(step=step), step)[0]

@@ -1,0 +1,473 @@
+"""Parameters averaged between nodes: exchanges started and merged late, and exact means."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from .._engines.channel import Channel
+from .._exchange.exact import (
+    blocking_header,
+    common_of,
+    exact_mean,
+    exact_mean_of_everything,
+    exact_mean_of_finite,
+    sum_of_bits,
+    warn_past_end,
+)
+from .._exchange.exchange import Exchange
+from .._exchange.land import land_alike
+from .._exchange.received import Received
+from .._exchange.replicated import Common
+from .._exchange.updates import difference, select, weighed
+from .._payload.chunks import pack
+from .._payload.explicit import alike, placed_like, replicated
+from .._payload.header import (
+    first_bad_leaf,
+    header,
+    loss_words,
+    mean_weight,
+    none_weighs,
+    time_words,
+)
+from .._payload.trees import apply_updates, dress, from_leaves, strip, to_leaves, zeros_like
+from .._payload.wire import Wire
+from .._payload.words import LEFT_OUT
+from .._rules.decide import count_start
+from .._rules.delay import fit_delay, steps_taken
+from .._rules.loss import count_loss
+from .._rules.merge import Merge
+from .._rules.phases import Phases
+from .._rules.state import init_phases
+from .._session import Completion, Session
+from .._types import Chunks, Leaves, LocalAxis, PyTree, ShapeDtype
+from .copies import Copies, move, places_in_leaves
+from .state import DasoState, Late
+
+
+@dataclasses.dataclass(frozen=True)
+class Averaging:
+    """What one `daso` does between nodes, by its settings; what changes is in `DasoState`.
+
+    Attributes:
+        session: the nodes.
+        number: the session's number for the optimizer.
+        phases: when the nodes talk.
+        rule: how a late result is merged.
+        wire: the format of exchanges; exact means are float32.
+        local_axis: axis of the local devices that the caller is inside of, or None.
+        blocking: what is averaged while waiting, ``"gradients"`` or ``"parameters"``.
+        on_nonfinite: ``"raise"`` or ``"skip"``.
+        on_drift: what happens where nodes differ that must not.
+        chunk_bytes: most float32 bytes that travel at once.
+        name: tells optimizers of equal shapes that are used in one step apart.
+    """
+
+    session: Session
+    number: int
+    phases: Phases
+    rule: Merge
+    wire: Wire
+    local_axis: LocalAxis
+    blocking: str
+    on_nonfinite: str
+    on_drift: str
+    chunk_bytes: int
+    name: str
+
+    @property
+    def nodes(self) -> int:
+        """P."""
+        return self.session.num_nodes
+
+    @property
+    def keeps_anchor(self) -> bool:
+        """Whether a point common to all nodes is kept between exchanges."""
+        return self.rule.needs_anchor or self.wire.narrow
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What must be the same on all nodes, by name."""
+        settings = {
+            "phases": self.phases,
+            "wire": self.wire.name,
+            "merge": self.rule.name,
+            "blocking": self.blocking,
+            "on_nonfinite": self.on_nonfinite,
+            "on_drift": self.on_drift,
+            "chunk_bytes": self.chunk_bytes,
+            "name": self.name,
+        }
+        facts = [(f"the setting {key}", str(value)) for key, value in settings.items()]
+        return [("the optimizer", f"daso, number {self.number}"), *facts]
+
+    def exchange_of(self, tree: PyTree, wire: str = "float32") -> Exchange:
+        """Exchanges of trees like `tree`."""
+        return Exchange.of(
+            tree,
+            self.session,
+            wire=wire,
+            local_axis=self.local_axis,
+            name=self.name,
+            owner=self.number,
+            chunk_bytes=self.chunk_bytes,
+            raise_nonfinite=self.on_nonfinite == "raise",
+        )
+
+    def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
+        """The state before the first update."""
+        exchange = self.exchange_of(params, self.wire.name)
+        # Each field its own buffers: steps that donate their state must not meet one twice.
+        zeros = lambda: zeros_like(params) if self.nodes > 1 else ()  # noqa: E731
+        zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
+        rule, narrow, outer = self.rule, self.wire.narrow, ()
+        if rule.outer is not None:
+            outer = rule.outer.init(dress(params, to_leaves(params)) if self.nodes > 1 else ())
+        return DasoState(
+            optimizer=jnp.asarray(self.number, jnp.int32),
+            step=zero(),
+            ticket=zero(),
+            started=zero(),
+            drift=zero(),
+            phase=init_phases(self.phases),
+            loss=jnp.zeros(3, jnp.float32),
+            weight=jnp.ones((), jnp.float32),
+            inner=inner,
+            anchor=zeros() if self.keeps_anchor else (),
+            snapshot=zeros() if rule.needs_snapshot else (),
+            error=zeros() if narrow else (),
+            outer=outer,
+            flight=exchange.empty_flight() if self.nodes > 1 else (),
+        )
+
+    def merge(
+        self,
+        copies: Copies,
+        params: PyTree,
+        updates: PyTree,
+        state: DasoState,
+        step: jax.Array,
+        weight: Any,
+    ) -> tuple[PyTree, DasoState]:
+        """Waits for what is in flight and merges it at its true age; new updates.
+
+        Leaf by leaf, so that XLA makes one pass over them: joined to chunks they take four.
+        `weight` is only asked whether there is one. `copies` in the inner state move as the
+        parameters do.
+        """
+        exchange, common = self.exchange_of(params, self.wire.name), self.common_of_late(state)
+        received = exchange.wait(state.ticket, state.flight, state.phase.exchanges, common)
+        own = to_leaves(apply_updates(params, updates))
+        leaves, new = self._apply(received, own, params, state, step - state.started)
+        if copies:
+            shifts = jax.tree.map(jnp.subtract, leaves, own)
+            new = new._replace(inner=move(new.inner, copies, shifts))
+        merged = difference(from_leaves(params, leaves), params, updates)
+        if self.on_nonfinite == "skip" or weight is not None:
+            merged, new = select(
+                received.finite & ~none_weighs(received.heads),
+                (merged, new),
+                (updates, self._leave_out(params, received, state)),
+            )
+        if self.on_drift == "repair":
+            merged, new = jax.lax.cond(
+                received.apart,
+                lambda: alike(
+                    (updates, self._take_late(exchange, common, state)), (updates, state)
+                ),
+                lambda: alike((merged, new), (updates, state)),
+            )
+        state = new._replace(ticket=jnp.zeros_like(state.ticket))
+        phase = count_loss(state.phase, *loss_words(received.heads))
+        if self.session.simulated:
+            taken = steps_taken(self.session.exchange_steps, state.started)
+            times = taken, jnp.float32(1)  # a step of virtual nodes takes a second
+        else:
+            times = time_words(received.heads)
+        phase = fit_delay(self.phases, phase, *times)
+        weight = state.weight * mean_weight(received.heads)
+        return merged, state._replace(phase=phase, weight=weight)
+
+    def _leave_out(self, params: PyTree, received: Received, state: DasoState) -> DasoState:
+        """The state if a result is not merged: what all have sent they owe once more."""
+        if not self.wire.narrow:
+            return state
+        exchange = self.exchange_of(params, self.wire.name)
+        pairs = zip(strip(state.error), received.total, strict=True)
+        owed = tuple(mine + total / received.living for mine, total in pairs)
+        owed = dress(params, exchange.add_residual(owed, received, jnp.float32(1)))
+        gone = jax.tree.map(jnp.zeros_like, state.error)
+        return state._replace(error=select(received.finite, owed, gone))
+
+    def _take_late(self, exchange: Exchange, common: Common, state: DasoState) -> DasoState:
+        """The majority's; what the nodes sent is dropped, for some of it was made from the rest."""
+        right: Late = exchange.of_majority(common, common.tree)
+        error = jax.tree.map(jnp.zeros_like, state.error)
+        return state._replace(**right._asdict(), error=error)
+
+    def _apply(
+        self,
+        received: Received,
+        leaves: Leaves,
+        params: PyTree,
+        state: DasoState,
+        age: jax.Array,
+    ) -> tuple[Leaves, DasoState]:
+        """The merge rule on what was received; keeps what the wire took for the next exchange."""
+        total, anchor, error = received.scaled(received.total), strip(state.anchor), state.error
+        if self.wire.narrow:
+            total = jax.tree.map(lambda c, d: self.nodes * c + d, anchor, total)
+            lost = jnp.asarray(1 - self.rule.kept_share(received.living, age), jnp.float32)
+            lost = received.owed(lost)
+            owed = tuple(lost * e for e in strip(error))
+            exchange = self.exchange_of(params, self.wire.name)
+            error = dress(params, exchange.add_residual(owed, received, lost))
+        merged = self.rule(
+            leaves,
+            strip(state.snapshot),
+            total,
+            anchor,
+            state.outer,
+            nodes=self.nodes,
+            living=received.living,
+            age=age,
+            outer_update=partial(self._update_outer, params),
+        )
+        anchor = dress(params, merged.anchor) if self.keeps_anchor else ()
+        return merged.params, state._replace(anchor=anchor, error=error, outer=merged.outer)
+
+    def _update_outer(
+        self, params: PyTree, slope: Leaves, outer: PyTree, anchor: Leaves
+    ) -> tuple[Leaves, PyTree]:
+        """The outer optimizer's update, on trees like `params`."""
+        assert self.rule.outer is not None
+        slope, anchor = dress(params, slope), dress(params, anchor)
+        updates, outer = self.rule.outer.update(slope, outer, anchor)
+        return strip(updates), outer
+
+    def mean(
+        self,
+        apart: jax.Array,
+        copies: Copies,
+        params: PyTree,
+        updates: PyTree,
+        state: DasoState,
+        step: jax.Array,
+        value: Any,
+        weight: Any,
+    ) -> tuple[PyTree, DasoState, jax.Array]:
+        """Exact mean of parameters and of the inner state; pays what the wire still owes.
+
+        That is paid to the parameters and to `copies` of them.
+
+        Where no node has had a batch since the last start, all weigh the same. New updates, and
+        whether nodes differed before. From the third cool-down update on, what has not met by then
+        is made to.
+        """
+        exchange = self.exchange_of(params)
+        own, owed = exchange.pack(apply_updates(params, updates)), None
+        owed_inner: dict[int, jax.Array] = {}
+        if weight is not None:
+            total, steps = state.loss[1:]
+            since = total / jnp.maximum(steps, 1.0) / state.weight
+            weight = jnp.where(steps > 0, since, weight)
+        if self.wire.narrow:
+            error = strip(state.error)  # weighed already
+            owed = pack(exchange.layout, error)
+            places = places_in_leaves(state.inner, copies)
+            owed_inner = {place: error[number] for place, number in places.items()}
+            state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
+        given, bits, common = None, jnp.int32(0), None
+        if self.blocking == "parameters":
+            # Of parameters alone: moments of local gradients differ, and the mean sets them.
+            given = value
+            bits, common = self.common_of_blocking(params, (), step)
+
+        def mean_of(weight: Any) -> tuple[Chunks, PyTree, Received]:
+            return exact_mean_of_everything(
+                self.exchange_of,
+                params,
+                own,
+                owed,
+                state.inner,
+                owed_inner,
+                self.blocking_header(given, step, bits, weight),
+                step,
+                common,
+                weight,
+            )
+
+        chunks, inner, received = mean_of(weight)
+        if weight is not None:
+            mean, none = (chunks, inner), none_weighs(received.heads)
+            chunks, inner = jax.lax.cond(none, lambda: mean_of(None)[:2], lambda: mean)
+        phase = count_loss(state.phase, *loss_words(received.heads))
+        third = step >= self.phases.total_steps - self.phases.cooldown_steps + 2
+        chunks = jax.lax.cond(
+            third & (apart | received.apart),
+            lambda: land_alike(exchange, chunks, params, updates, step),
+            lambda: chunks,
+        )
+        updates = difference(exchange.unpack(params, chunks), params, updates)
+        return updates, state._replace(inner=inner, phase=phase), received.apart
+
+    def blocking_header(
+        self, value: Any, step: jax.Array, bits: jax.Array, weight: Any
+    ) -> jax.Array:
+        """The header of an exact mean; where the run has passed its end, the host says so once."""
+        # All past the end is blocking: it costs a step in which nothing is due no condition.
+        warned = warn_past_end(self.session, self.phases.total_steps, step)
+        return blocking_header(value, step + warned, bits, weight)
+
+    def mean_of_gradients(
+        self, grads: PyTree, head: jax.Array, step: jax.Array, common: Common, weight: Any
+    ) -> tuple[PyTree, Received]:
+        """Exact mean; with ``on_nonfinite="skip"`` over the nodes whose gradients are finite."""
+        mean = exact_mean if self.on_nonfinite == "raise" else exact_mean_of_finite
+        return mean(self.exchange_of(grads), grads, head, step, common, weight)
+
+    def is_settled(self, step: jax.Array) -> jax.Array:
+        """Whether all nodes hold the same before this blocking update, bit for bit.
+
+        In warm-up they always do. In the cool-down they have come to it by the third update.
+        """
+        end = self.phases.total_steps - self.phases.cooldown_steps
+        settled = (self.phases.cycling_steps == 0) | (step < self.phases.warmup_steps)
+        return settled if self.on_drift == "ignore" else settled | (step >= end + 3)
+
+    def common_of_blocking(
+        self, params: PyTree, inner: PyTree, step: jax.Array
+    ) -> tuple[jax.Array, Common]:
+        """What is to be the same before a blocking update, and its checksum.
+
+        That sums up the parameters; where the nodes come together, the inner state too. A bit that
+        changes in an inner state later changes the parameters one update after.
+        """
+        settled = self.is_settled(step)
+        due = settled & ((step == 0) | (self.on_drift != "ignore"))
+        common = common_of(params, due, self.on_drift)
+        bits = jax.lax.cond(
+            settled,
+            lambda: jax.lax.cond(due, lambda: self._sum_of_params(params), lambda: jnp.int32(0)),
+            lambda: sum_of_bits(self.exchange_of(params), (common.tree, inner)),
+        )
+        return bits, common
+
+    def _sum_of_params(self, params: PyTree) -> jax.Array:
+        leaves = to_leaves(params)
+        total = sum_of_bits(self.exchange_of(params), leaves)
+        if self.on_nonfinite == "raise":
+            return total
+        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
+        return jnp.where(jnp.all(jnp.stack(finite)), total, LEFT_OUT)
+
+    def common_of_late(self, state: DasoState) -> Common:
+        """What is to be the same where an exchange starts, and until its merge."""
+        due = (state.started == 0) | (self.on_drift != "ignore")
+        late = Late(state.anchor, state.outer, state.phase)
+        first = state.started == self.phases.warmup_steps  # there parameters are not mended
+        return Common(late, due, self.on_drift == "repair", ~first)
+
+    def _sum_of_late(self, params: PyTree, state: DasoState, step: jax.Array) -> jax.Array:
+        """Checksum of what is to be the same where an exchange starts; first of parameters too."""
+        exchange, late = self.exchange_of(params), (state.anchor, state.phase)
+        ignores = self.on_drift == "ignore"
+        return jax.lax.cond(
+            step == (0 if ignores else self.phases.warmup_steps),
+            lambda: sum_of_bits(exchange, (to_leaves(params), late)),
+            lambda: jnp.int32(0) if ignores else sum_of_bits(exchange, late),
+        )
+
+    def start(
+        self, params: PyTree, updates: PyTree, state: DasoState, step: jax.Array, weight: Any
+    ) -> DasoState:
+        """Starts an exchange of the parameters as `updates` will make them.
+
+        Its weight is the mean of those since the last start.
+        """
+        exchange = self.exchange_of(params, self.wire.name)
+        leaves = to_leaves(apply_updates(params, updates))
+        if self.session.faults:
+            leaves = _inject(self.session, leaves, step)
+        if self.keeps_anchor:
+            first = step == self.phases.warmup_steps
+            anchor = jax.lax.cond(
+                first,
+                lambda: alike(dress(params, to_leaves(params)), state.anchor),
+                lambda: state.anchor,
+            )
+            state = state._replace(anchor=anchor)
+        if weight is not None:
+            weight = state.loss[1] / state.loss[2] / state.weight
+        if self.wire.narrow:
+            moved = jax.tree.map(jnp.subtract, leaves, strip(state.anchor))
+            send = jax.tree.map(jnp.add, weighed(weight, moved), strip(state.error))
+        else:
+            send = weighed(weight, leaves)
+        head = header(
+            loss_sum=state.loss[0],
+            loss_weight=state.loss[1],
+            weight=1.0 if weight is None else weight,
+            # Between real nodes the host looks, while the step goes on (`Channel`).
+            bad_leaf=self._first_bad_leaf(leaves) if self.session.simulated else 0,
+            step=step,
+            checksum=self._sum_of_late(params, state, step),
+        )
+        ticket, flight, sent = exchange.start(send, head, step, state.phase.exchanges)
+        return state._replace(
+            ticket=ticket,
+            started=step,
+            flight=flight,
+            phase=count_start(self.phases, state.phase),
+            loss=jnp.zeros_like(state.loss),
+            snapshot=dress(params, leaves) if self.rule.needs_snapshot else (),
+            error=dress(params, jax.tree.map(jnp.subtract, send, sent)) if self.wire.narrow else (),
+        )
+
+    def _first_bad_leaf(self, leaves: Leaves) -> jax.Array:
+        exchange = self.exchange_of(leaves)
+        return first_bad_leaf(exchange.layout, pack(exchange.layout, leaves))
+
+    def register(self, params: PyTree) -> None:
+        """Tells `finalize` how to merge what this optimizer has in flight."""
+        outside = dataclasses.replace(self, local_axis=None)
+        exchange = outside.exchange_of(params, self.wire.name)
+        shapes = jax.tree.map(lambda x: ShapeDtype(jnp.shape(x), jnp.result_type(x)), params)
+
+        def complete(leaves: Leaves, state: DasoState, in_flight: bool) -> Leaves:
+            if in_flight:
+                # No repair: all raise, and go on from a checkpoint.
+                common = dataclasses.replace(self.common_of_late(state), repairs=False)
+                turn = state.phase.exchanges
+                received = exchange.wait(state.ticket, state.flight, turn, common)
+                age = state.step - 1 - state.started
+                merged, new = outside._apply(received, leaves, shapes, state, age)
+                leaves, state = select(
+                    received.finite & ~none_weighs(received.heads),
+                    (merged, new),
+                    (leaves, outside._leave_out(shapes, received, state)),
+                )
+            if self.wire.narrow:
+                leaves = jax.tree.map(jnp.add, leaves, strip(state.error))
+            return leaves
+
+        def channel() -> Channel:
+            return exchange.channel
+
+        done = Completion(complete, self.on_nonfinite == "skip", channel)
+        self.session.completions[self.number, exchange.layout.leaves] = done
+
+
+def _inject(session: Session, leaves: Leaves, step: jax.Array) -> Leaves:
+    """Puts the simulated faults of this step into the first number."""
+    node, (first, *others) = jax.lax.axis_index(session.node_axis), leaves
+    flat = replicated(first).reshape(-1)
+    for (at_node, at_step), fault in session.faults.items():
+        hit = (node == at_node) & (step == at_step)
+        flat = flat.at[0].set(jnp.where(hit, jnp.float32(fault), flat[0]))
+    return (placed_like(flat.reshape(first.shape), first), *others)

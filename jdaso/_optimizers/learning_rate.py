@@ -1,0 +1,192 @@
+"""The learning rate where nodes are added: scaled with the batch, and lowered on a plateau."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+from optax.contrib import ReduceLROnPlateauState
+from optax.contrib import reduce_on_plateau as on_each_value
+
+from .._rules.state import NO_MEAN_LOSS
+from .._types import PyTree
+
+WORST_LOSS = 1e30
+"""Before the first: optax begins with infinity, and no mean over nodes may hold that."""
+
+
+def scaled_warmup(
+    base_rate: float,
+    *,
+    batch_size: int,
+    base_batch_size: int = 256,
+    warmup_steps: int,
+    then: optax.Schedule | None = None,
+) -> optax.Schedule:
+    """A learning rate that grows linearly to what a larger batch can bear.
+
+    With ``k = batch_size / base_batch_size``, and n updates before this one::
+
+        rate(n) = base_rate (1 + (k - 1) n / warmup_steps)    n < warmup_steps
+        rate(n) = k base_rate then(n - warmup_steps)          afterwards
+
+    It is only a schedule: any optax optimizer takes it as its learning rate.
+
+    Args:
+        base_rate: the rate that suits `base_batch_size`, more than 0.
+        batch_size: samples in a step of all nodes together.
+        base_batch_size: samples in a step for which `base_rate` was found.
+        warmup_steps: updates until the scaled rate is reached; 0 for none. Five epochs in the
+            reference.
+        then: a factor by updates since the warm-up, such as
+            ``optax.cosine_decay_schedule(1.0, steps)``; constantly 1 if None.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> import jdaso
+        >>> rate = jdaso.scaled_warmup(0.1, batch_size=2048, warmup_steps=100)
+        >>> [round(float(rate(n)), 2) for n in (0, 50, 100, 1000)]
+        [0.1, 0.45, 0.8, 0.8]
+
+    Reference: Goyal et al. 2017, arXiv 1706.02677, sections 2.1 and 2.2. The ImageNet example of
+    HeAT's DASO cites it: ``0.0125 e (G - 1) / 6`` in epoch e < 5 on G GPUs, then as on a plateau.
+    """
+    if not base_rate > 0:
+        raise ValueError(f"base_rate must be more than 0, got {base_rate}.")
+    for name, value in (("batch_size", batch_size), ("base_batch_size", base_batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} counts samples and must be at least 1, got {value}.")
+    if warmup_steps < 0:
+        raise ValueError(f"warmup_steps must be at least 0, got {warmup_steps}.")
+    peak = base_rate * batch_size / base_batch_size
+    rise = optax.linear_schedule(base_rate, peak, warmup_steps)
+
+    def rate(count: Any) -> Any:
+        after = jnp.maximum(count - warmup_steps, 0)
+        factor = 1.0 if then is None else then(after)
+        return jnp.where(count < warmup_steps, rise(count), peak * factor)
+
+    return rate
+
+
+class PlateauState(NamedTuple):
+    """State of `reduce_on_plateau`; the same on all nodes."""
+
+    step: Int[Array, ""]  # updates so far
+    loss_sum: Float[Array, ""]  # of this window's mean losses
+    losses: Int[Array, ""]  # how many are in that sum
+    plateau: ReduceLROnPlateauState  # optax's; its `scale` is the factor in force
+
+
+def reduce_on_plateau(
+    window_steps: int,
+    *,
+    factor: float = 0.5,
+    patience: int = 5,
+    rtol: float = 0.05,
+    atol: float = 0.0,
+    cooldown: int = 0,
+    min_scale: float = 0.0,
+) -> optax.GradientTransformationExtraArgs:
+    """Multiplies updates by a factor that falls when the nodes' mean loss stops improving.
+
+    Put it after the optimizer, both inside `daso` or `synchronous`, and give the loss to
+    ``tx.update(..., value=loss)``. At the end of each window the mean of the losses that the
+    exchanges brought meanwhile goes to ``optax.contrib.reduce_on_plateau``: it is bad if it is not
+    below ``best (1 - rtol) - atol``; after `patience` bad ones in a row the factor is multiplied
+    by `factor`. The loss travels in exchanges that are made anyway, and all nodes hear the same
+    number at the same update, so that their factors are the same bit for bit. While cycling it is
+    S to B + S steps late. A window in which nothing was heard does not count.
+
+    Args:
+        window_steps: updates of a window (an epoch, say), at least 1.
+        factor: what the factor in force is multiplied by, between 0 and 1.
+        patience: bad windows in a row that make a plateau, at least 1. PyTorch's scheduler counts
+            otherwise: its 5 are 6 here.
+        rtol: improvement that counts, as a share of the best loss; 0, with an `atol`, for losses
+            below 0, of which a share is no improvement.
+        atol: improvement that counts beside that, in the loss's unit.
+        cooldown: windows after a plateau that do not count.
+        min_scale: where the factor stops.
+
+    Returns:
+        A transformation whose ``update`` needs ``mean_loss=``, which `daso` and `synchronous` give
+        to what is inside them: a scalar, NaN (or 1e30) where nothing new was heard.
+
+    Raises:
+        ValueError: an argument is out of its range; ``update`` was given no loss, or is outside.
+
+    *On failure*: where nodes hold different factors all the same (a bit flipped), the exact mean
+    that ends the cycling phase makes them equal again.
+
+    Example:
+        >>> import jdaso, optax
+        >>> session = jdaso.Session()
+        >>> inner = optax.chain(optax.sgd(0.1), jdaso.reduce_on_plateau(window_steps=100))
+        >>> tx = jdaso.daso(inner, phases=jdaso.Phases(total_steps=1000), session=session)
+        >>> state = tx.init({"w": 1.0})
+        >>> float(optax.tree.get(state, "plateau").scale)
+        1.0
+        >>> session.close()
+
+    Reference: the ImageNet example of HeAT's DASO, from which the other defaults are, has
+    ``ReduceLROnPlateau(factor=0.5, patience=5, threshold=0.05, min_lr=1e-4)`` of PyTorch.
+    """
+    for name, value in (("window_steps", window_steps), ("patience", patience)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}.")
+    rule = on_each_value(factor, patience, rtol, atol, cooldown, min_scale=min_scale)
+
+    def init(params: PyTree) -> PlateauState:
+        with jax.debug_nans(False), jax.debug_infs(False):  # it holds infinity, for a moment
+            plateau: Any = rule.init(jnp.float32(0))
+        plateau = plateau._replace(best_value=jnp.float32(WORST_LOSS))
+        zero = jnp.zeros((), jnp.int32)
+        return PlateauState(zero, jnp.float32(0), zero, plateau)
+
+    def update(
+        updates: PyTree,
+        state: PlateauState,
+        params: PyTree | None = None,
+        *,
+        mean_loss: Any = None,
+        **extra: Any,
+    ) -> tuple[PyTree, PlateauState]:
+        if mean_loss is None:
+            raise ValueError(
+                "jdaso.reduce_on_plateau was given no mean_loss. Put it inside jdaso.daso(...) or "
+                "jdaso.synchronous(...), and call tx.update(grads, state, params, value=loss)."
+            )
+        mean_loss = jnp.asarray(mean_loss, jnp.float32)
+        heard = jnp.isfinite(mean_loss) & (mean_loss < NO_MEAN_LOSS)
+        step = state.step + 1
+        losses = state.losses + heard.astype(jnp.int32)
+        loss_sum = state.loss_sum + jnp.where(heard, mean_loss, 0.0)
+        look = (step % window_steps == 0) & (losses > 0)
+        _, looked = rule.update((), state.plateau, value=loss_sum / jnp.maximum(losses, 1))
+        plateau = jax.tree.map(lambda new, old: jnp.where(look, new, old), looked, state.plateau)
+        updates = jax.tree.map(lambda u: (plateau.scale * u).astype(u.dtype), updates)
+        losses, loss_sum = jnp.where(look, 0, losses), jnp.where(look, 0.0, loss_sum)
+        return updates, PlateauState(step, loss_sum, losses, plateau)
+
+    # optax's protocol names its own aliases of Any for states.
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
+
+
+def select_inner(condition: Any, new: PyTree, old: PyTree) -> PyTree:
+    """`jnp.where` over inner states, but for a `PlateauState`, which is the new one.
+
+    A node that has run out of data keeps its moments, and hears the loss as the others do.
+    """
+
+    def pick(new: Any, old: Any) -> Any:
+        if new is None or isinstance(new, PlateauState):
+            return new
+        return jnp.where(condition, new, old)
+
+    return jax.tree.map(pick, new, old, is_leaf=lambda x: x is None or isinstance(x, PlateauState))

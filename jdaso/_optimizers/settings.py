@@ -1,0 +1,32 @@
+"""Settings that `jdaso.daso` and `jdaso.synchronous` share, checked."""
+
+from __future__ import annotations
+
+from .._types import PyTree
+
+
+def require_params(params: PyTree | None, name: str) -> PyTree:
+    """The parameters, or an error that says to pass them."""
+    if params is None:
+        raise ValueError(
+            f"jdaso.{name} needs the parameters, got params=None. "
+            "Call tx.update(grads, state, params)."
+        )
+    return params
+
+
+def check_blocking(blocking: str) -> None:
+    """Raises unless it is one of the two ways to average while waiting."""
+    if blocking not in ("gradients", "parameters"):
+        raise ValueError(f'blocking must be "gradients" or "parameters", got {blocking!r}.')
+
+
+ON_DRIFT = ("raise", "repair", "ignore")
+
+
+def check_on_drift(on_drift: str, *, virtual: bool) -> None:
+    """Raises unless it says what happens where nodes differ."""
+    if on_drift not in ON_DRIFT:
+        raise ValueError(f'on_drift must be "raise", "repair" or "ignore", got {on_drift!r}.')
+    if virtual and on_drift == "repair":
+        raise ValueError('on_drift="repair" is for real nodes; virtual ones share their memory.')

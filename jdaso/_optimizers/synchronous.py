@@ -1,0 +1,245 @@
+"""The baseline: gradients of all nodes averaged at every step."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from .._exchange.exact import (
+    blocking_header,
+    common_of,
+    exact_mean,
+    mean_value,
+    rounded,
+    same_on_virtual_nodes,
+    sum_of_bits,
+    take_majority,
+)
+from .._exchange.exchange import CHUNK_BYTES, Exchange
+from .._exchange.trace_marks import COMPUTE, any_of, mark
+from .._exchange.updates import difference, select, weighed
+from .._exchange.within_node import (
+    check_gradients,
+    mean_gradients_locally,
+    mean_locally,
+    refuse_other_axes,
+)
+from .._payload.chunks import pack, unpack
+from .._payload.explicit import alike
+from .._payload.header import loss_words, mean_weight, none_weighs
+from .._payload.layout import describe
+from .._payload.trees import apply_updates, dress, is_none, strip, zeros_like
+from .._payload.wire import wire_of
+from .._rules.loss import mean_of_untold, sum_of_losses
+from .._session import Session
+from .._types import LocalAxis, PyTree
+from .agree import agree_on_init
+from .inner import refuse_line_search, update_with
+from .learning_rate import select_inner
+from .settings import check_blocking, check_on_drift, require_params
+
+
+class SynchronousState(NamedTuple):
+    """State of `synchronous`."""
+
+    step: Int[Array, ""]  # completed updates; the same on all nodes
+    inner: optax.OptState  # the same on all nodes
+    # What a narrow wire has yet to deliver, like the parameters, in float32; differs between nodes.
+    error: PyTree
+    weight: Float[Array, ""]  # the nodes' mean, when last heard of; the same on all nodes
+    losses: Float[Array, 2]  # sum and weight of the last losses heard; the same on all nodes
+
+
+def synchronous(
+    inner: optax.GradientTransformation,
+    *,
+    session: Session,
+    local_axis: LocalAxis = None,
+    wire: str = "float32",
+    blocking: str = "gradients",
+    on_drift: str = "raise",
+    chunk_bytes: int = CHUNK_BYTES,
+    name: str = "synchronous",
+) -> optax.GradientTransformationExtraArgs:
+    """Averages gradients over all devices of all nodes, then applies `inner`; waits every step.
+
+    ``g <- mean_p g_p``, then ``inner``: what one process would do with the nodes' batches joined.
+    A narrow wire sends ``g + e`` rounded, and carries the remainder e to the next step.
+
+    Args:
+        inner: any optax transformation.
+        session: the nodes.
+        local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
+            ``pmap`` over them, or a tuple of axes; None under plain ``jit``. An axis of several
+            devices that is not named is refused where the nodes are several.
+        wire: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"int8"``.
+        blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
+            after `inner` instead (equal for SGD, not for Adam; float32 only). An `inner` that takes
+            gradients of single examples needs the second.
+        on_drift: what happens where nodes hold different parameters before an update, of which a
+            checksum goes with each exchange: all nodes ``"raise"``, naming leaf and node; or
+            ``"repair"``: all take what most of them hold (without a majority, as of two nodes,
+            they raise); or ``"ignore"`` it.
+        chunk_bytes: most float32 bytes that travel at once.
+        name: tells optimizers of equal shapes that share a session apart.
+
+    Returns:
+        A transformation whose ``update`` needs ``params`` and takes the local loss as ``value=``;
+        `inner` gets the loss averaged over the nodes, also as ``mean_loss=`` (with
+        ``blocking="parameters"`` only so, and that of the update before). ``weight=`` (a scalar,
+        at least 0) is this node's weight in the means, as the number of its samples; 1 where it is
+        not given.
+
+    Raises:
+        ValueError: a setting is out of its range; or, with several nodes, `inner` holds a line
+            search.
+
+    On failure: what another node does wrong raises `NodeError` on all nodes.
+
+    Example:
+        >>> import jdaso, optax
+        >>> session = jdaso.Session()
+        >>> tx = jdaso.synchronous(optax.sgd(0.1), session=session)
+        >>> session.close()
+    """
+    check_blocking(blocking)
+    check_on_drift(on_drift, virtual=session.simulated)
+    if wire_of(wire).narrow and blocking == "parameters":
+        raise ValueError(
+            f'wire={wire!r} rounds, and weights are never rounded: use blocking="gradients", or '
+            'wire="float32".'
+        )
+    update_inner = update_with(inner)
+    number = session.number_optimizer()
+
+    def init(params: PyTree) -> SynchronousState:
+        session.require_usable()
+        what = f"synchronous, number {number}, {wire}, {blocking}, {name}"
+        settings = {"chunk_bytes": chunk_bytes, "on_drift": on_drift}
+        facts = [("the optimizer", what)]
+        facts += [(f"the setting {key}", str(value)) for key, value in settings.items()]
+        inner_state = inner.init(params)
+        if session.num_nodes > 1:
+            refuse_line_search(inner_state, "jdaso.synchronous")
+        agree_on_init(session, params, inner_state, facts)
+        session.facts[number] = facts
+        narrow = wire_of(wire).narrow and session.num_nodes > 1
+        error = zeros_like(params) if narrow else ()
+        step, weight = jnp.zeros((), jnp.int32), jnp.ones((), jnp.float32)
+        return SynchronousState(step, inner_state, error, weight, jnp.zeros(2, jnp.float32))
+
+    def update(
+        updates: PyTree,
+        state: SynchronousState,
+        params: PyTree | None = None,
+        *,
+        value: Any = None,
+        weight: Any = None,
+        **extra: Any,
+    ) -> tuple[PyTree, SynchronousState]:
+        params = require_params(params, "synchronous")
+        session.require_usable()
+        if session.sends:
+            refuse_other_axes(local_axis, "jdaso.synchronous(...).update")
+        several = session.num_nodes > 1
+        if several:
+            describe(params)  # raises where a leaf is no array
+        averages = several and blocking == "gradients"
+        check_gradients(updates, params, "jdaso.synchronous", local_axis, between_nodes=averages)
+        if several:
+            refuse_line_search(state.inner, "jdaso.synchronous")
+        updates = mean_gradients_locally(updates, local_axis)
+        value = mean_locally(value, local_axis)
+        step = same_on_virtual_nodes(session, state.step)
+        error, losses = state.error, state.losses
+        exchange = Exchange.of(
+            updates,
+            session,
+            wire=wire,
+            local_axis=local_axis,
+            name=name,
+            owner=number,
+            chunk_bytes=chunk_bytes,
+        )
+        heard = state.weight
+        if weight is not None:  # about 1, whatever they count: narrow wires have a range
+            weight = jnp.asarray(weight, jnp.float32) / state.weight
+        differed = jnp.bool_(False)
+        due = (step == 0) | (on_drift != "ignore")
+        common = common_of(params, due, on_drift)
+
+        def make_header() -> jax.Array:
+            bits = jax.lax.cond(
+                due, lambda: sum_of_bits(exchange, common.tree), lambda: jnp.int32(0)
+            )
+            return blocking_header(value, step, bits, weight)
+
+        if several and blocking == "gradients":
+            head = make_header()
+            sent = weighed(weight, exchange.pack(updates))
+            if exchange.wire.narrow:
+                mine = jax.tree.map(_of_gradient, updates, error, is_leaf=is_none)
+                sent = jax.tree.map(jnp.add, sent, pack(exchange.layout, strip(mine)))
+            received = exchange.total(sent, head, step, common)
+            differed, heard = received.apart, heard * mean_weight(received.heads)
+            totals = received.scaled(received.total)
+            means = tuple(total / session.num_nodes for total in totals)
+            updates = exchange.unpack(updates, means)
+            if exchange.wire.narrow:
+                lost = jax.tree.map(jnp.subtract, sent, rounded(exchange.wire, sent))
+                lost = received.owed(jax.tree.map(jnp.add, lost, received.residual))
+                lost = dress(updates, unpack(exchange.layout, lost))
+                error = alike(jax.tree.map(_replaced, lost, error, is_leaf=is_none), error)
+            value = mean_value(value, received.heads)
+            losses = sum_of_losses(*loss_words(received.heads))
+        given = {}
+        if value is not None:
+            given = {"value": value, "mean_loss": mean_of_untold(losses) if several else value}
+        updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
+        if several and blocking == "parameters":
+            if weight is not None:  # a node that has run out moves with the others only
+                still = jax.tree.map(jnp.zeros_like, updates)
+                updates = select(weight > 0, updates, still)
+                inner_state = select_inner(weight > 0, inner_state, state.inner)
+            both = (apply_updates(params, updates), inner_state)
+            exact = Exchange.of(
+                both,
+                session,
+                local_axis=local_axis,
+                name=name,
+                owner=number,
+                chunk_bytes=chunk_bytes,
+            )
+            head = make_header()
+            (target, inner_state), received = exact_mean(exact, both, head, step, common, weight)
+            if weight is not None:
+                none = none_weighs(received.heads)
+                target, inner_state = select(none, both, (target, inner_state))
+            updates, differed = difference(target, params, updates), received.apart
+            heard = heard * mean_weight(received.heads)
+            losses = sum_of_losses(*loss_words(received.heads))
+        if several and on_drift == "repair":
+            updates, inner_state = jax.lax.cond(
+                differed,
+                lambda: take_majority(exchange, common, params, state.inner, updates, inner_state),
+                lambda: (updates, inner_state),
+            )
+        ended = mark(session, COMPUTE, step, any_of(updates))
+        return updates, SynchronousState(step + 1 + ended, inner_state, error, heard, losses)
+
+    # optax's protocol names its own aliases of Any for states.
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
+
+
+def _of_gradient(gradient: Any, error: PyTree) -> PyTree:
+    """The error feedback of a gradient on a narrow wire; nothing of one that is None."""
+    return None if gradient is None else error
+
+
+def _replaced(new: Any, old: PyTree) -> PyTree:
+    """The new error; of a gradient that is None the old one, so that the state keeps its tree."""
+    return old if new is None else new

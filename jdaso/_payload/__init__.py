@@ -1,0 +1,1 @@
+"""Payload of an exchange."""

@@ -1,0 +1,101 @@
+"""Trees of arrays to chunks of rows, and back.
+
+The float leaves of a tree, as float32, are one long vector. It is cut into chunks, so that the
+first can be on the wire while the last is still being packed, and each chunk into one row a node:
+``[nodes, width]``. Row p is the part that node p will sum. Where the last chunk does not fill its
+rows, zeros do.
+
+A compiled step need not join its leaves to that vector: a late exchange takes and brings them as
+they are, a few at a time (`Segment`), and the host puts them where they belong.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._types import Chunks, Leaves
+from .explicit import replicated
+from .layout import Layout
+
+
+def pack(layout: Layout, leaves: Leaves) -> Chunks:
+    """Float32 leaves to chunks; `unpack` undoes it."""
+    vectors = []
+    for leaf, (begin, end) in zip(leaves, itertools.pairwise(layout.offsets), strict=True):
+        vectors.append(leaf)
+        if end - begin > leaf.size:
+            vectors.append(jnp.zeros(end - begin - leaf.size, jnp.float32))
+    return cut(layout, tuple(vectors))
+
+
+def cut(layout: Layout, vectors: Leaves) -> Chunks:
+    """Chunks of the vector that these arrays make, one after another."""
+    chunks, flat = [], [replicated(vector).reshape(-1) for vector in vectors]
+    begin = 0
+    for width in layout.widths:
+        end = begin + width * layout.nodes
+        pieces, offset = [], 0
+        for leaf in flat:
+            low, high = max(begin - offset, 0), min(end - offset, leaf.size)
+            if low < high:
+                pieces.append(jax.lax.slice(leaf, (low,), (high,)))
+            offset += leaf.size
+        if end > layout.size:
+            pieces.append(jnp.zeros(end - max(begin, layout.size), jnp.float32))
+        chunks.append(jnp.concatenate(pieces).reshape(layout.nodes, width))
+        begin = end
+    return tuple(chunks)
+
+
+def unpack(layout: Layout, chunks: Chunks) -> Leaves:
+    """Chunks to float32 leaves, in the shapes that `to_leaves` gave."""
+    flat = [chunk.reshape(-1) for chunk in chunks]
+    leaves = []
+    for leaf, offset in zip(layout.exchanged, layout.offsets, strict=False):
+        pieces, begin = [], 0
+        for chunk in flat:
+            low, high = max(offset - begin, 0), min(offset + leaf.size - begin, chunk.size)
+            if low < high:
+                pieces.append(jax.lax.slice(chunk, (low,), (high,)))
+            begin += chunk.size
+        leaves.append(jnp.concatenate(pieces).reshape(leaf.reals))
+    return tuple(leaves)
+
+
+def joined(arrays: Sequence[jax.Array], kinds: int) -> Leaves:
+    """One vector for each of `kinds` dtypes, which alternate: arrays k, k + kinds, ... are alike.
+
+    An accelerator joins them at a thousandth of what it costs to copy each to the host by itself.
+    """
+    if not arrays:
+        return ()
+    groups = (arrays[k::kinds] for k in range(kinds))
+    return tuple(jnp.concatenate([x.reshape(-1) for x in group]) for group in groups)
+
+
+def parted(vectors: Sequence[np.ndarray], sizes: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """Undoes `joined` on the host, with views: the arrays of these sizes, flat."""
+    begins, found = [0] * len(vectors), []
+    for k, size in enumerate(sizes):
+        kind = k % len(vectors)
+        found.append(vectors[kind][begins[kind] : begins[kind] + size])
+        begins[kind] += size
+    return tuple(found)
+
+
+def unpadded(layout: Layout, chunks: Chunks, size: int | None = None) -> Leaves:
+    """The first `size` numbers of chunks (all, without padding), one vector a chunk.
+
+    `cut` takes them like the leaves that they hold.
+    """
+    left, vectors = layout.size if size is None else size, []
+    for chunk in chunks:
+        if left > 0:
+            vectors.append(chunk.reshape(-1)[:left])
+        left -= chunk.size
+    return tuple(vectors)

@@ -1,0 +1,145 @@
+"""What a node tells the others beside the numbers: the words of a header, and what they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._types import Chunks
+from .layout import Layout
+from .words import (
+    BAD_LEAF,
+    CHECKSUM,
+    EXCHANGE_SECONDS,
+    GONE,
+    HEADER,
+    LOSS_SUM,
+    LOSS_WEIGHT,
+    STATUS,
+    STEP,
+    STEP_SECONDS,
+    UNKNOWN,
+    WEIGHT,
+)
+
+
+def header(
+    *,
+    step: Any,
+    loss_sum: Any = UNKNOWN,
+    loss_weight: Any = 0.0,
+    weight: Any = 1.0,
+    bad_leaf: Any = 0,
+    checksum: Any = 0,
+) -> jax.Array:
+    """A header as int32 ``[HEADER]``; float words by their bits. The host adds the other words."""
+    row = [jnp.int32(0)] * HEADER
+    floats = (LOSS_SUM, loss_sum), (LOSS_WEIGHT, loss_weight), (WEIGHT, weight)
+    for place, word in floats:
+        row[place] = jax.lax.bitcast_convert_type(jnp.asarray(word, jnp.float32), jnp.int32)
+    for place, word in ((BAD_LEAF, bad_leaf), (STEP, step), (CHECKSUM, checksum)):
+        row[place] = jnp.asarray(word, jnp.int32)
+    return jnp.stack(row)
+
+
+def sum_of_loss(value: Any, weight: Any) -> jax.Array:
+    """A node's loss times its weight, float32; `UNKNOWN` where it is None or not finite."""
+    weighs = jnp.asarray(weight) > 0
+    if value is None:
+        return jnp.where(weighs, UNKNOWN, jnp.float32(0))
+    loss = jnp.asarray(value, jnp.float32)
+    known = jnp.isfinite(loss)
+    total = jnp.where(known, weight * jnp.where(known, loss, jnp.float32(0)), UNKNOWN)
+    return jnp.where(weighs, total, jnp.float32(0))
+
+
+def add_losses(total: Any, loss: Any) -> jax.Array:
+    """Sum of two losses, float32; `UNKNOWN` where one of them is, or is not finite."""
+    pair = [jnp.asarray(x, jnp.float32) for x in (total, loss)]
+    known = [is_known(x) for x in pair]
+    least = [jnp.where(*both, jnp.float32(0)) for both in zip(known, pair, strict=True)]
+    return jnp.where(known[0] & known[1], least[0] + least[1], UNKNOWN)
+
+
+def is_known(loss: Any) -> jax.Array:
+    """Marks losses, or sums of them, that are finite and not `UNKNOWN`."""
+    return jnp.isfinite(loss) & (loss > UNKNOWN / 2)
+
+
+def first_bad_leaf(layout: Layout, chunks: Chunks) -> jax.Array:
+    """1 + the number of the first leaf that is not finite; 0 where all are."""
+    ends, begin = np.array(layout.offsets[1:], np.int64), 0
+    found = jnp.int32(0)
+    for chunk in chunks:
+        good = jnp.isfinite(chunk).reshape(-1)
+        leaf = jnp.sum(
+            jnp.argmin(good) >= np.clip(ends - begin, 0, good.size).astype(np.int32),
+            dtype=jnp.int32,
+        )
+        found = jnp.where((found > 0) | jnp.all(good), found, leaf + 1)
+        begin += good.size
+    return found
+
+
+def differ(words: jax.Array) -> jax.Array:
+    """Whether the nodes' words are not all the same."""
+    return jnp.any(words != words[0])
+
+
+def loss_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sums of the nodes' losses and their weights, ``[nodes]`` each; 0 of nodes left out."""
+    sums, weights = _floats(heads, LOSS_SUM), _floats(heads, LOSS_WEIGHT)
+    known = (heads[:, BAD_LEAF] == 0) & is_known(sums)
+    sums, weights = (jnp.where(known, words, jnp.float32(0)) for words in (sums, weights))
+    return sums, weights
+
+
+def weight_of_all(heads: jax.Array) -> jax.Array:
+    """Sum of the nodes' weights, but for those that are left out; 1 where all are 0."""
+    total = jnp.sum(_weights(heads))
+    return jnp.where(total > 0, total, 1.0)
+
+
+def none_weighs(heads: jax.Array) -> jax.Array:
+    """Whether the weights of all nodes are 0, but for those that are left out."""
+    return ~jnp.any(_weights(heads) > 0)
+
+
+def weights_are_wrong(heads: jax.Array) -> jax.Array:
+    """Whether a node has given a weight that is none."""
+    weights = _floats(heads, WEIGHT)
+    return jnp.any(~(jnp.isfinite(weights) & (weights >= 0)))
+
+
+def time_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Measured seconds of an exchange and of a step, ``[nodes]`` each."""
+    return _floats(heads, EXCHANGE_SECONDS), _floats(heads, STEP_SECONDS)
+
+
+def mean_weight(heads: jax.Array) -> jax.Array:
+    """Of the nodes that are not left out; 1 where all are 0."""
+    nodes = jnp.sum(counted(heads), dtype=jnp.float32)
+    mean = jnp.sum(_weights(heads)) / jnp.maximum(nodes, 1.0)
+    return jnp.where(mean > 0, mean, 1.0)
+
+
+def living(heads: jax.Array) -> jax.Array:
+    """How many nodes have not died, float32."""
+    return jnp.sum(heads[:, STATUS] != GONE, dtype=jnp.float32)
+
+
+def counted(heads: jax.Array) -> jax.Array:
+    """Which nodes a mean is taken over: they live, and what they sent is finite."""
+    return (heads[:, BAD_LEAF] == 0) & (heads[:, STATUS] != GONE)
+
+
+def _weights(heads: jax.Array) -> jax.Array:
+    return jnp.where(counted(heads), _floats(heads, WEIGHT), 0.0)
+
+
+def _floats(heads: jax.Array, word: int) -> jax.Array:
+    """One word of all nodes; the integers among the others could be NaN as floats."""
+    return jax.lax.bitcast_convert_type(heads[:, word], jnp.float32)

@@ -1,0 +1,187 @@
+"""Layout of leaves in chunks: which numbers of which leaf lie where."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import math
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._types import PyTree
+
+BLOCK = 256
+"""Elements that share a scale on the int8 wire; every row is a whole number of blocks."""
+
+BARE = "(the array itself)"
+"""Path of the only leaf of a tree that is one bare array."""
+
+LEAST_MESSAGE = 64 * 2**10
+"""Float32 bytes from one node to another below which a tree is not cut into more chunks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One leaf of a tree: its path, shape and dtype."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def exchanged(self) -> bool:
+        """Float and complex leaves with elements; integers, booleans and keys stay as they are."""
+        key = self.dtype.startswith("key<")  # a name that only JAX knows
+        return not key and is_float(self.dtype) and math.prod(self.shape) > 0
+
+    @property
+    def size(self) -> int:
+        """Its length in float32 numbers; a complex number takes two."""
+        return math.prod(self.shape) * (2 if "complex" in self.dtype else 1)
+
+    @property
+    def reals(self) -> tuple[int, ...]:
+        """Its shape in float32 numbers."""
+        return (*self.shape, 2) if "complex" in self.dtype else self.shape
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+class Segment(NamedTuple):
+    """Leaves ``first`` to ``last - 1``, elements ``begin`` to ``end - 1`` of the vector."""
+
+    first: int
+    last: int
+    begin: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How one tree is packed for `nodes` nodes; equal layouts pack alike."""
+
+    leaves: tuple[Leaf, ...]
+    nodes: int
+    chunk_size: int
+    align: int = 1  # leaves begin at multiples of it, with zeros between them
+
+    @property
+    def exchanged(self) -> tuple[Leaf, ...]:
+        """The leaves that travel."""
+        return tuple(leaf for leaf in self.leaves if leaf.exchanged)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each leaf begins in the vector; and, last, where the vector ends."""
+        ends = itertools.accumulate((self._room(leaf) for leaf in self.exchanged), initial=0)
+        return tuple(ends)
+
+    def _room(self, leaf: Leaf) -> int:
+        return -(-leaf.size // self.align) * self.align
+
+    @property
+    def size(self) -> int:
+        """Float32 numbers in all, without padding at the end."""
+        return self.offsets[-1]
+
+    def leaf_at(self, chunk: int, index: int) -> int:
+        """The number of the leaf that holds element `index` of a chunk."""
+        place = sum(self.widths[:chunk]) * self.nodes + index
+        return bisect.bisect_right(self.offsets, place) - 1
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """Runs of whole leaves that just reach a chunk's size; one is empty if there are none."""
+        found, first = [], 0
+        for last in range(1, len(self.exchanged) + 1):
+            begin, end = self.offsets[first], self.offsets[last]
+            if end - begin >= self.chunk_size or last == len(self.exchanged):
+                found.append(Segment(first, last, begin, end))
+                first = last
+        return tuple(found) or (Segment(0, 0, 0, 0),)
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """Length of a row, for each chunk. An empty tree has one chunk of one block."""
+        full, rest = divmod(self.size, self.chunk_size)
+        widths = [self.chunk_size // self.nodes] * full
+        if rest or not full:
+            widths.append(max(-(-rest // (self.nodes * BLOCK)), 1) * BLOCK)
+        return tuple(widths)
+
+
+def is_float(dtype: object) -> bool:
+    """Whether numbers of this dtype can be averaged."""
+    return jnp.issubdtype(dtype, jnp.inexact)  # pyright: ignore[reportArgumentType]
+
+
+def describe(tree: PyTree) -> tuple[Leaf, ...]:
+    """Path, shape and dtype of every leaf; works on tracers too."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    found = []
+    for path, leaf in flat:
+        where = path_of(path)
+        if not _is_array(leaf):
+            raise TypeError(
+                f"Leaf {where} is {_kind_of(leaf)}, and jdaso takes trees of arrays and numbers. "
+                "Leave it out, for example with equinox.filter(model, equinox.is_array) or "
+                "flax.nnx.state(model, flax.nnx.Param)."
+            )
+        found.append(Leaf(where, tuple(np.shape(leaf)), str(jnp.result_type(leaf))))
+    return tuple(found)
+
+
+def path_of(path: Any) -> str:
+    """The path of a leaf, for messages; that of a tree which is one bare array is not empty."""
+    return jax.tree_util.keystr(path) or BARE
+
+
+def _is_array(leaf: Any) -> bool:
+    """Returns whether JAX takes it for numbers; a dtype, or its name, has a dtype and is none."""
+    if isinstance(leaf, bool | int | float | complex):
+        return True
+    if isinstance(leaf, str | bytes | type) or not (
+        hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    ):
+        return False
+    try:
+        jnp.result_type(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+def _kind_of(leaf: Any) -> str:
+    """A leaf that is no array, in a few words."""
+    text = repr(leaf)
+    kind = "an array of" if isinstance(leaf, np.ndarray | np.generic) else "of type"
+    name = leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else type(leaf).__name__
+    return f"{kind} {name} ({text if len(text) < 60 else text[:57] + '...'})"
+
+
+def chunk_bytes_of(total_bytes: int, nodes: int, most: int) -> int:
+    """How many float32 bytes go into a chunk: at least four chunks, so that they overlap.
+
+    But no more than `most`, and no messages of less than `LEAST_MESSAGE`, where the network's
+    latency would count for more.
+    """
+    return min(most, max(-(-total_bytes // 4), nodes * LEAST_MESSAGE))
+
+
+def layout_of(tree: PyTree, nodes: int, chunk_bytes: int, align: int = 1) -> Layout:
+    """The layout of a tree.
+
+    Args:
+        tree: arrays, tracers or shapes.
+        nodes: P, the number of rows.
+        chunk_bytes: about how many bytes of float32 go into a chunk.
+        align: leaves begin at multiples of it (of `BLOCK`, so that each has scales of its own).
+    """
+    unit = nodes * BLOCK
+    return Layout(describe(tree), nodes, max(chunk_bytes // 4 // unit, 1) * unit, align)

@@ -1,0 +1,153 @@
+"""Trees of arrays to real float32 leaves, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from .._types import Leaves, PyTree
+from .explicit import can_be_placed_like, placed_like
+from .layout import describe, is_float
+
+
+def to_leaves(tree: PyTree) -> Leaves:
+    """The exchanged leaves as float32; a complex leaf gets a last axis (real, imaginary)."""
+    return tuple(_to_reals(x) for x in jax.tree.leaves(tree) if travels(x))
+
+
+def from_leaves(tree: PyTree, leaves: Leaves) -> PyTree:
+    """`tree` with its exchanged leaves replaced, each in its own dtype."""
+    new = iter(leaves)
+
+    def replace(old: Any) -> Any:
+        return placed_like(_from_reals(next(new), old), old) if travels(old) else old
+
+    return jax.tree.map(replace, tree)
+
+
+def to_halves(tree: PyTree) -> Leaves:
+    """The leaves that are not averaged (integers, booleans, keys), as float32 numbers of 16 bits.
+
+    These can be summed exactly where all nodes but one hold zeros.
+    """
+    halves = []
+    for leaf in jax.tree.leaves(tree):
+        if is_float(jnp.result_type(leaf)) or np.size(leaf) == 0:
+            continue
+        words = _to_words(leaf)
+        pair = [words & np.uint32(0xFFFF), words >> np.uint32(16)]
+        halves.append(jnp.stack(pair, axis=-1).astype(jnp.float32))
+    return tuple(halves)
+
+
+def from_halves(tree: PyTree, halves: Leaves) -> PyTree:
+    """`tree` with the leaves replaced that `to_halves` took."""
+    new = iter(halves)
+
+    def restore(old):
+        if is_float(jnp.result_type(old)) or np.size(old) == 0:
+            return old
+        low, high = jnp.moveaxis(next(new).astype(jnp.uint32), -1, 0)
+        return placed_like(_from_words(low | (high << np.uint32(16)), old), old)
+
+    return jax.tree.map(restore, tree)
+
+
+def to_numbers(tree: PyTree) -> Leaves:
+    """All leaves as float32: first those that are averaged, then the others' halves."""
+    return (*to_leaves(tree), *to_halves(tree))
+
+
+def from_numbers(tree: PyTree, numbers: Leaves) -> PyTree:
+    """`tree` with its leaves replaced by what `to_numbers` gave."""
+    floats = len(to_leaves(tree))
+    return from_halves(from_leaves(tree, numbers[:floats]), numbers[floats:])
+
+
+def dress(tree: PyTree, leaves: Leaves) -> PyTree:
+    """Float32 leaves in the structure of a tree, so that optax can map a state with its parameters.
+
+    Leaves that do not travel become empty.
+    """
+    new = iter(leaves)
+    none = lambda: jnp.zeros(0, jnp.float32)  # noqa: E731
+    return jax.tree.map(lambda old: next(new) if travels(old) else none(), tree)
+
+
+def zeros_like(tree: PyTree) -> PyTree:
+    """What `dress` makes of zeros; mapped, so that optax knows it for a copy of the parameters."""
+
+    def zeros(leaf: Any) -> jax.Array:
+        (about,) = describe(leaf)
+        if not about.exchanged:
+            return jnp.zeros(0, jnp.float32)
+        new = jnp.zeros(about.reals, jnp.float32)
+        return placed_like(new, leaf) if can_be_placed_like(leaf) else new
+
+    return jax.tree.map(zeros, tree)
+
+
+def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
+    """Parameters plus updates, as optax adds them; where an update is None they stay.
+
+    Equinox gives None as the gradient of what is not differentiated, and optax passes it on.
+    """
+
+    def add(update: Any, old: Any) -> Any:
+        return old if update is None else optax.apply_updates(old, update)
+
+    return jax.tree.map(add, updates, params, is_leaf=is_none)
+
+
+def is_none(x: Any) -> bool:
+    """Tells `jax.tree.map` to take None for a leaf."""
+    return x is None
+
+
+def strip(tree: PyTree) -> Leaves:
+    """The leaves that `dress` put into a tree."""
+    return tuple(leaf for leaf in jax.tree.leaves(tree) if leaf.size > 0)
+
+
+def travels(x) -> bool:
+    """Whether a leaf of a tree is exchanged: a float or complex array with elements."""
+    return is_float(jnp.result_type(x)) and np.size(x) > 0
+
+
+def _is_key(x) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+
+
+def _to_words(x) -> jax.Array:
+    """The bits of an array that holds no floats; 64-bit numbers get a last axis of two words."""
+    x = jnp.asarray(jax.random.key_data(x) if _is_key(x) else x)
+    if x.dtype.itemsize < 4:
+        x = x.astype(jnp.int32)
+    return jax.lax.bitcast_convert_type(x, jnp.uint32)
+
+
+def _from_words(words: jax.Array, old) -> jax.Array:
+    if _is_key(old):
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(old))
+    dtype = jnp.result_type(old)
+    if dtype.itemsize < 4:
+        return jax.lax.bitcast_convert_type(words, jnp.int32).astype(dtype)
+    return jax.lax.bitcast_convert_type(words, dtype)
+
+
+def _to_reals(x) -> jax.Array:
+    x = jnp.asarray(x)
+    if jnp.iscomplexobj(x):
+        return jnp.stack([x.real, x.imag], axis=-1).astype(jnp.float32)
+    return x.astype(jnp.float32)
+
+
+def _from_reals(new: jax.Array, old) -> jax.Array:
+    dtype = jnp.result_type(old)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return jax.lax.complex(new[..., 0], new[..., 1]).astype(dtype)
+    return new.astype(dtype)

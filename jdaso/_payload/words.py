@@ -1,0 +1,39 @@
+"""Words of a header: their places, and the values with a meaning; no JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+HEADER = 9
+"""32-bit words that follow the numbers of each row; named below."""
+
+LOSS_SUM, LOSS_WEIGHT, WEIGHT, BAD_LEAF, STEP, CHECKSUM = range(6)
+EXCHANGE_SECONDS, STEP_SECONDS, STATUS = range(6, HEADER)
+"""Words of a header. Sums of this node's weighted losses (`UNKNOWN`: one of them is not known) and
+of their weights since its last start; the weight of what it sends, which is multiplied by it; 1 +
+the first leaf that is not finite (0: none); completed updates; checksum of what is to be the same
+on all nodes (`Common`), else 0; measured seconds of the last exchange and of a step; one of the
+following."""
+
+WELL, FAILED, GONE = range(3)
+"""What the status says: nothing; the host met an error; the node has died."""
+
+UNKNOWN = np.float32(-3e38)
+"""In place of a sum of losses. Finite: ``jax_debug_nans`` and ``jax_debug_infs`` end a run in which
+any number is not, NaN that only stands for "nothing" included."""
+
+LEFT_OUT = np.int32(np.iinfo(np.int32).max)
+"""In place of a checksum: this node's numbers are not finite, and count no more."""
+
+
+def bury(heads: np.ndarray, living: Sequence[int]) -> np.ndarray:
+    """Headers, on the host, with those of dead nodes: as the first living one's, of weight 0."""
+    dead = [node for node in range(len(heads)) if node not in living]
+    heads = np.array(heads)
+    heads[dead] = heads[living[0]]
+    heads[dead, STATUS], heads[dead, CHECKSUM] = GONE, LEFT_OUT
+    for word in (LOSS_SUM, LOSS_WEIGHT, WEIGHT, BAD_LEAF):
+        heads[dead, word] = 0  # 0.0, too
+    return heads

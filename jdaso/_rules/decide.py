@@ -1,0 +1,54 @@
+"""When the nodes talk: what one update does, from the settings of a run and where it stands."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from .phases import Phases
+from .state import PhaseState
+
+
+class Actions(NamedTuple):
+    """What one update has to do; the same on all nodes."""
+
+    blocking: Bool[Array, ""]  # wait for all nodes in this step
+    merge: Bool[Array, ""]  # wait for the exchange in flight and merge it
+    mean: Bool[Array, ""]  # exact mean of parameters and inner state
+    start: Bool[Array, ""]  # start an exchange of the result
+
+
+def decide(phases: Phases, state: PhaseState, step, started, ticket) -> Actions:
+    """What update `step` does.
+
+    Merge comes before start, so that each snapshot holds the latest merge. The last cycling update
+    starts nothing, completes what is in flight and ends with an exact mean; the two updates after
+    it repeat the mean, since ``p + (t - p)`` rounds.
+    """
+    end = phases.total_steps - phases.cooldown_steps
+    cycling = (step >= phases.warmup_steps) & (step < end)
+    last = cycling & (step == end - 1)
+    settling = (step >= end) & (step < end + 2) & (phases.cycling_steps > 0)
+    age = step - started
+    start = cycling & ~last & ((step == phases.warmup_steps) | (age >= state.sync_every))
+    return Actions(
+        blocking=~cycling,
+        # Before a start in any case, whatever a bit that flipped has made of the delay.
+        merge=cycling & (ticket != 0) & ((age >= state.delay) | last | start),
+        mean=last | settling,
+        start=start,
+    )
+
+
+def count_start(phases: Phases, state: PhaseState) -> PhaseState:
+    """An exchange started: the next B and S of the period come into force with it."""
+    if phases.by_loss is None and len(phases.pairs) > 1:
+        pair = jnp.asarray(phases.pairs, jnp.int32)[state.exchanges % len(phases.pairs)]
+        state = state._replace(sync_every=pair[0])
+        if phases.delay != "auto":
+            state = state._replace(delay=pair[1])
+        else:
+            state = state._replace(delay=jnp.minimum(state.delay, pair[0]))
+    return state._replace(exchanges=state.exchanges + 1)

@@ -1,0 +1,52 @@
+"""The phase state: where a run stands, carried in the optimizer's state."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .phases import Phases
+
+# Infinity or NaN would end runs under ``jax_debug_infs`` and ``jax_debug_nans``.
+NO_LOSS = np.finfo(np.float32).max
+"""The best loss before there is one."""
+
+NO_MEAN_LOSS = 1e30
+"""A mean loss where nothing was heard."""
+
+
+class PhaseState(NamedTuple):
+    """Where the phases stand; the same on all nodes."""
+
+    sync_every: Int[Array, ""]  # B in force
+    delay: Int[Array, ""]  # S in force
+    local_every: Int[Array, ""]  # l in force
+    exchanges: Int[Array, ""]  # exchanges started so far
+    best_loss: Float[Array, ""]  # best mean of a window; `NO_LOSS` before the first
+    bad_windows: Int[Array, ""]  # windows in a row without improvement
+    loss_sum: Float[Array, ""]  # of this window, weighted, over nodes; as the exchanges brought it
+    loss_weight: Float[Array, ""]  # of the losses in that sum
+    untold: Float[Array, 2]  # sum and weight of what the inner optimizer has not been told yet
+
+
+def init_phases(phases: Phases) -> PhaseState:
+    """The state before the first update."""
+    (sync_every, delay), local_every = phases.pairs[0], phases.local_every
+    if phases.by_loss is not None:
+        local_every = phases.by_loss.first[2]
+    whole = lambda n: jnp.asarray(n, jnp.int32)  # noqa: E731
+    real = lambda x: jnp.asarray(x, jnp.float32)  # noqa: E731
+    return PhaseState(
+        sync_every=whole(sync_every),
+        delay=whole(delay),
+        local_every=whole(local_every),
+        exchanges=whole(0),
+        best_loss=real(NO_LOSS),
+        bad_windows=whole(0),
+        loss_sum=real(0),
+        loss_weight=real(0),
+        untold=jnp.zeros(2, jnp.float32),
+    )

@@ -1,0 +1,1 @@
+"""Optax over partitions."""

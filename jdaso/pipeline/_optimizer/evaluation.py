@@ -1,0 +1,276 @@
+"""Evaluates a jaxpr on several ranks, each of which holds a part of its arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+
+from ..._compat import host_call
+from .._plan.equations import function_of, struct_of
+
+Gather = Callable[[np.ndarray], np.ndarray]
+"""The numbers of all ranks of a pipeline, ``[ranks, n]``, from this one's."""
+
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "reduce_sum": np.sum,
+    "reduce_max": np.max,
+    "reduce_min": np.min,
+    "reduce_prod": np.prod,
+    "reduce_and": np.logical_and.reduce,
+    "reduce_or": np.logical_or.reduce,
+    "dot_general": np.sum,
+}
+"""Reductions, and how those of the rows that several ranks hold become one."""
+
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+}
+
+Holders = frozenset[int]
+"""The ranks whose parameters a number depends on; none where all ranks hold the same."""
+
+ALL: Holders = frozenset()
+
+
+class _Wanted(NamedTuple):
+    """A number that is to be sent to all ranks."""
+
+    out: Any  # the variable that it becomes
+    here: Any
+    holders: Holders
+    how: Callable[..., Any]
+
+
+@dataclasses.dataclass
+class Evaluation:
+    """Evaluates a jaxpr on all ranks of a pipeline, each with what it holds.
+
+    Messages have no tags, so all ranks must send them in one order. The compiler may change that of
+    calls that do not depend on each other, and ranks with different rows have different programs:
+    one would send the norm of a first array while another sends that of a second. So each call
+    takes the `turn` that the one before it gives.
+    """
+
+    rank: int
+    gather: Gather
+    turn: Any = 0
+
+    def run(
+        self, closed: ClosedJaxpr, args: Sequence[Any], holders: Sequence[Holders]
+    ) -> list[tuple[Any, Holders]]:
+        """Results of a jaxpr, and who knows each.
+
+        Equations are taken in their order, but for those that need numbers from other ranks: they
+        are put off until nothing else is left, so that as many numbers as can be travel together.
+        """
+        env: dict[Var, tuple[Any, Holders]] = dict(
+            zip(closed.jaxpr.invars, zip(args, holders, strict=True), strict=True)
+        )
+        env |= {v: (x, ALL) for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True)}
+
+        def read(atom: Any) -> tuple[Any, Holders]:
+            return (atom.val, ALL) if isinstance(atom, Literal) else env[atom]
+
+        todo = list(closed.jaxpr.eqns)
+        while todo:
+            wanted: dict[Var, _Wanted] = {}
+            later = []
+            for eqn in todo:
+                if any(isinstance(v, Var) and (v not in env or v in wanted) for v in eqn.invars):
+                    later.append(eqn)
+                    continue
+                ins = [read(atom) for atom in eqn.invars]
+                several = {who for _, who in ins if who}
+                if missing := _missing(eqn, ins):
+                    for atom, x, who in missing:
+                        wanted[atom] = _Wanted(atom, x, who, _first)
+                    later.append(eqn)
+                    continue
+                _check_rows_apart(eqn, ins)
+                outs = self._results(eqn, ins)
+                env |= zip(eqn.outvars, outs, strict=True)
+                if several and _reduces(eqn):
+                    out, (here, who) = eqn.outvars[0], outs[0]
+                    wanted[out] = _Wanted(out, here, who, _REDUCTIONS[eqn.primitive.name])
+            for want, value in zip(
+                wanted.values(), self._share(list(wanted.values())), strict=True
+            ):
+                env[want.out] = value, ALL
+            todo = later
+        return [read(atom) for atom in closed.jaxpr.outvars]
+
+    def _results(
+        self, eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]
+    ) -> list[tuple[Any, Holders]]:
+        values, holders = [x for x, _ in ins], [who for _, who in ins]
+        name, who = eqn.primitive.name, frozenset().union(*holders)
+        if who and name in _CALLS:
+            body = eqn.params[_CALLS[name]]
+            body = body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ())
+            return self.run(body, values, holders)
+        if who and name == "cond" and not holders[0]:
+            return self._branch(eqn, values, holders)
+        if who and name in ("cond", "while", "scan") and _reduces_inside(eqn):
+            raise NotImplementedError(
+                f"The optimizer makes one number of an array of parameters inside of a {name}, "
+                "which cannot be done over the partitions of a pipeline. Use an optimizer that "
+                "does not, or num_partitions=1."
+            )
+        if who and self.rank not in who:
+            outs = [unknown(struct_of(v)) for v in eqn.outvars]
+        elif any(bodies_of(value) for value in eqn.params.values()):
+            given = {v: x for v, x in zip(eqn.invars, values, strict=True) if isinstance(v, Var)}
+            outs = function_of([eqn], list(given), eqn.outvars)(*given.values())
+        else:
+            outs = eqn.primitive.bind(*values, **eqn.params)
+            outs = outs if eqn.primitive.multiple_results else [outs]
+        return [(x, who) for x in outs]
+
+    def _branch(
+        self, eqn: JaxprEqn, values: Sequence[Any], holders: Sequence[Holders]
+    ) -> list[tuple[Any, Holders]]:
+        """All ranks take the same branch, so it may send numbers too."""
+        who = [ALL] * len(eqn.outvars)
+
+        def branch_of(closed: ClosedJaxpr) -> Callable[..., Any]:
+            def branch(*args: Any) -> Any:
+                inner = Evaluation(self.rank, self.gather, turn)
+                outs = inner.run(closed, args, holders[1:])
+                for k, (_, holder) in enumerate(outs):
+                    who[k] |= holder
+                results = [jnp.asarray(x) for x, _ in outs]
+                return results, inner.turn
+
+            return branch
+
+        turn = jnp.int32(self.turn)
+        branches = [branch_of(branch) for branch in eqn.params["branches"]]
+        outs, self.turn = jax.lax.switch(values[0], branches, *values[1:])
+        return list(zip(outs, who, strict=True))
+
+    def shared(self, numbers: Sequence[tuple[Any, Holders]]) -> list[Any]:
+        """Numbers that only their holders know, as all ranks know them then."""
+        return self._share([_Wanted(None, jnp.asarray(x), who, _first) for x, who in numbers])
+
+    def _share(self, wanted: Sequence[_Wanted]) -> list[Any]:
+        """Numbers of all ranks, the same bits on each."""
+        if not wanted:
+            return []
+        dtypes = [np.dtype(want.here.dtype) for want in wanted]
+        shapes = [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes]
+        who, how = [sorted(want.holders) for want in wanted], [want.how for want in wanted]
+        mine = [want.here if self.rank in want.holders else None for want in wanted]
+
+        def call(turn: np.ndarray, *here: np.ndarray) -> list[np.ndarray]:
+            known, words = iter(here), np.zeros(len(mine), np.float64)  # holds float32 and int32
+            for k, x in enumerate(mine):
+                words[k] = 0.0 if x is None else float(next(known))
+            everyone = self.gather(words)
+            numbers = [
+                np.asarray(how[k](everyone[who[k], k].astype(dtype), axis=0), dtype)
+                for k, dtype in enumerate(dtypes)
+            ]
+            return [np.asarray(turn + 1, np.int32), *numbers]
+
+        shapes = [jax.ShapeDtypeStruct((), np.int32), *shapes]
+        here = (x for x in mine if x is not None)
+        self.turn, *values = host_call(call, shapes, jnp.int32(self.turn), *here)
+        return values
+
+
+_AXES = ("axis", "axes", "dimension", "dimensions", "jaxpr", "cond_jaxpr")
+
+
+def _check_rows_apart(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> None:
+    """Refuses to mix rows that several ranks hold: those along the first axes of such arrays."""
+    shared = [k for k, (x, who) in enumerate(ins) if len(who) > 1 and jnp.shape(x)]
+    if not shared or eqn.primitive.name in (*_CALLS, "cond") or _reduces(eqn):
+        return
+    name, about = eqn.primitive.name, eqn.params
+    shape, shapes = jnp.shape(ins[shared[0]][0]), [struct_of(v).shape for v in eqn.outvars]
+    if name == "dot_general":
+        contracted, batched = about["dimension_numbers"]
+        first = all(x[:1] == (0,) for x in batched)
+        apart = first or (shared == [0] and not batched[0] and 0 not in contracted[0])
+    elif name == "concatenate":
+        apart = about["dimension"] != 0
+    elif name.startswith(("reduce_", "arg")) and "axes" in about:
+        apart = 0 not in about["axes"]
+    elif name == "transpose":
+        apart = about["permutation"][0] == 0
+    elif name == "broadcast_in_dim":
+        apart = about["broadcast_dimensions"][:1] == (0,) and shapes[0][0] == shape[0]
+    elif name in ("reshape", "squeeze", "expand_dims"):
+        apart = shapes[0][:1] == shape[:1] or len(shapes[0]) == 1  # end to end they are rows still
+    else:
+        moves = name.startswith(("scatter", "dynamic_update_slice"))
+        same = all(s == shape for s in shapes)
+        apart = same and not moves and not any(key in about for key in _AXES)
+    if not apart:
+        raise NotImplementedError(
+            f"The optimizer mixes rows of an array of parameters ({name} of shape {shape}), and "
+            "partitions share out its rows (layers that are stacked). Use an optimizer that does "
+            "not, other boundaries, or num_partitions=1."
+        )
+
+
+def unknown(struct: Any) -> np.ndarray:
+    """Stands for an array that only other ranks know: a zero, whatever its shape."""
+    return np.broadcast_to(np.zeros((), struct.dtype), struct.shape)
+
+
+def _first(column: np.ndarray, axis: int) -> Any:
+    del axis
+    return column[0]
+
+
+def _missing(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> list[tuple[Any, Any, Holders]]:
+    """Numbers that all ranks must know before an equation, which others' parameters made."""
+    name = eqn.primitive.name
+    if name in _CALLS:
+        return []
+    given = [(v, x, who) for v, (x, who) in zip(eqn.invars, ins, strict=True) if who]
+    if name == "cond":  # all ranks must take the same branch
+        index = eqn.invars[0]
+        return [(v, x, who) for v, x, who in given if v is index]
+    if len({who for _, _, who in given}) < 2:
+        return []
+    if len({who for _, x, who in given if jnp.shape(x)}) > 1:
+        raise NotImplementedError(
+            f"The optimizer joins arrays of parameters that different partitions hold "
+            f"({name} of shapes {[struct_of(v).shape for v in eqn.invars]}), as "
+            "optax.flatten does. Use it on each array by itself, or num_partitions=1."
+        )
+    return [(v, jnp.asarray(x), who) for v, x, who in given if not jnp.shape(x)]
+
+
+def _reduces(eqn: JaxprEqn) -> bool:
+    """Whether an equation makes one number of an array."""
+    if eqn.primitive.name not in _REDUCTIONS:
+        return False
+    return not struct_of(eqn.outvars[0]).shape and any(struct_of(v).shape for v in eqn.invars)
+
+
+def _reduces_inside(eqn: JaxprEqn) -> bool:
+    bodies = [x for value in eqn.params.values() for x in bodies_of(value)]
+    return any(_reduces(inner) or _reduces_inside(inner) for body in bodies for inner in body.eqns)
+
+
+def bodies_of(value: Any) -> list[Any]:
+    if isinstance(value, tuple | list):
+        return [body for x in value for body in bodies_of(x)]
+    if isinstance(value, ClosedJaxpr):
+        return [value.jaxpr]
+    return [value] if hasattr(value, "eqns") else []

@@ -1,0 +1,1 @@
+"""From a loss to stages."""

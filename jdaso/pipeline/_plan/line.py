@@ -1,0 +1,178 @@
+"""A program as a line of places to cut between, and what goes from place to place."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+
+from jax.extend.core import Var
+
+from .cost import Cost, sum_costs
+from .cut import Value
+from .equations import bytes_of
+from .program import Program, Rows, is_mark
+
+_PARAMS, _BATCH, _BOTH = 1, 2, 4
+
+_HEAVY_SHARE = 0.01
+"""Of all work: an equation of more is computed once, and its result sent to whoever needs it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """The equations that stages divide among themselves, in order, and all else about them.
+
+    Equations of parameters alone (a cast, a scaled weight), of the batch alone (masks, dropout
+    keys) or of neither stand nowhere: each stage that needs one computes it, for parameters and
+    batches are at hand there, and sending would cost more. Unless it is heavy: then it is like any
+    other.
+
+    Attributes:
+        program: what it was made from.
+        places: indices of the equations that have a place, in their order.
+        costs: of each place, with what is computed on its behalf first of all.
+        values: what goes from place to place: results, and parameters that several places use.
+        uses: of each piece of a parameter, the places that use it, in rising order.
+        marks: places after an explicit `boundary`.
+        spans: of each leaf of the state the first place that uses or makes it, and the place after
+            the last: no cut may be between. Both 0 where no place does.
+        backward: variables that depend on parameters, so that gradients flow back through them.
+        heavy: indices of the equations that have a place because they are heavy.
+    """
+
+    program: Program
+    places: tuple[int, ...]
+    costs: tuple[Cost, ...]
+    values: tuple[Value, ...]
+    uses: dict[Rows, tuple[int, ...]]
+    marks: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+    backward: frozenset[Var]
+    heavy: frozenset[int]
+
+    @functools.cached_property
+    def inside_spans(self) -> frozenset[int]:
+        """Places at which no cut may be, for a leaf of the state would be parted."""
+        return frozenset(place for begin, end in self.spans for place in range(begin + 1, end))
+
+    def label(self, place: int) -> str:
+        """What stands at a place, by the names that the model gives its parts."""
+        eqn = self.program.eqns[self.places[place]]
+        stack = str(eqn.source_info.name_stack)
+        return f"{stack}/{eqn.primitive.name}" if stack else eqn.primitive.name
+
+
+def line_of(
+    program: Program, costs: Sequence[Cost], num_microbatches: int, like: Line | None = None
+) -> Line:
+    """Finds the places of a program and the traffic between them.
+
+    Args:
+        program: the loss of a micro-batch.
+        costs: of its equations.
+        num_microbatches: of a step; a parameter travels once for all of them.
+        like: the line of larger micro-batches, to have the same places: what is heavy there is
+            heavy here.
+    """
+    least = _HEAVY_SHARE * sum(cost.total for cost in costs)
+    heavy = frozenset(at for at, cost in enumerate(costs) if cost.total > least)
+    heavy = heavy if like is None else like.heavy
+    depends = _dependence(program, heavy)
+    made_by = {var: at for at, eqn in enumerate(program.eqns) for var in eqn.outvars}
+    pieces = pieces_of(program)
+    places = [at for at, eqn in enumerate(program.eqns) if depends[eqn.outvars[0]] & _BOTH]
+    attended: list[Cost] = []
+    done: set[int] = set()
+    users: dict[Var, list[int]] = defaultdict(list)
+    uses: dict[Rows, list[int]] = defaultdict(list)
+    for place, at in enumerate(places):
+        eqn, here = program.eqns[at], [costs[at]]
+        todo, seen = [v for v in eqn.invars if isinstance(v, Var)], set()
+        while todo:
+            var = todo.pop()
+            if var in seen:
+                continue
+            seen.add(var)
+            if var in pieces:
+                uses[pieces[var]].append(place)
+            elif var in made_by and depends[var] & _BOTH:
+                users[var].append(place)
+            elif var in made_by:
+                at_var = made_by[var]
+                todo += [v for v in program.eqns[at_var].invars if isinstance(v, Var)]
+                if at_var not in done:
+                    done.add(at_var)
+                    here.append(costs[at_var])
+        attended.append(sum_costs(here) if len(here) > 1 else here[0])
+    number = {at: place for place, at in enumerate(places)}
+    backward = frozenset(var for var, flags in depends.items() if flags & _PARAMS)
+    values = [
+        Value(number[made_by[var]], tuple(used), bytes_of(var) * (2.0 if var in backward else 1.0))
+        for var, used in users.items()
+    ]
+    sizes = {pieces[var]: bytes_of(var) for var in pieces}
+    values += [
+        Value(used[0], tuple(used[1:]), 2.0 * sizes[piece] / num_microbatches)
+        for piece, used in uses.items()
+        if len(used) > 1
+    ]
+    marks = [
+        place + 1
+        for place, at in enumerate(places[:-1])
+        if is_mark(program.eqns[at]) and not is_mark(program.eqns[places[place + 1]])
+    ]
+    return Line(
+        program,
+        tuple(places),
+        tuple(attended),
+        tuple(values),
+        {piece: tuple(used) for piece, used in uses.items()},
+        tuple(marks),
+        tuple(_spans(program, places)),
+        backward,
+        heavy,
+    )
+
+
+def pieces_of(program: Program) -> dict[Var, Rows]:
+    """Which piece of which parameter a variable stands for."""
+    return {var: Rows(leaf) for leaf, var in enumerate(program.params)} | program.rows
+
+
+def _spans(program: Program, places: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """From where to where each leaf of the state is in use."""
+    used: dict[Var, list[int]] = defaultdict(list)
+    for place, at in enumerate(places):
+        eqn = program.eqns[at]
+        for var in {v for v in (*eqn.invars, *eqn.outvars) if isinstance(v, Var)}:
+            used[var].append(place)
+    groups = {var: [k] for k, var in enumerate(program.state)}  # by leaves: whom one stage holds
+    for k, var in enumerate(program.state):
+        new = program.outs[1 + k]
+        if isinstance(new, Var) and new in groups and groups[new] is not groups[var]:
+            groups[var] += groups[new]  # handed on from one leaf to the other
+            groups |= {program.state[j]: groups[var] for j in groups[new]}
+    for var in program.state:
+        found: list[int] = []
+        for k in groups[var]:
+            old, new = program.state[k], program.outs[1 + k]
+            found += used[old] + (used[new][:1] if isinstance(new, Var) and new is not old else [])
+        yield (min(found), max(found) + 1) if found else (0, 0)
+
+
+def _dependence(program: Program, heavy: Collection[int]) -> dict[Var, int]:
+    """What each variable depends on; `_BOTH` where its equation has a place on the line."""
+    depends: dict[Var, int] = dict.fromkeys((*program.params, *program.rows), _PARAMS)
+    depends |= dict.fromkeys(program.state, _BOTH)
+    depends |= dict.fromkeys(program.batch, _BATCH) | dict.fromkeys(program.consts, 0)
+    for at, eqn in enumerate(program.eqns):
+        flags = 0
+        for atom in eqn.invars:
+            flags |= depends[atom] if isinstance(atom, Var) else 0
+        if flags & _PARAMS and flags & _BATCH or at in heavy:
+            flags |= _BOTH
+        for var in eqn.outvars:
+            depends[var] = flags
+    return depends

@@ -1,0 +1,314 @@
+"""Cuts a loss into stages that can run on different nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ..._session import Session
+from ..._types import PyTree
+from .cost import Cost, Costs
+from .cut import CutError, best_cuts
+from .equations import REMAT, is_key
+from .holding import Holding
+from .line import Line, line_of
+from .measured import measured_costs
+from .memory import available_bytes
+from .microbatch import Microbatches
+from .plan import Part, Plan, alike
+from .program import Program
+from .stage import stages_of
+from .trace import trace
+
+_IMBALANCE = 1.1
+
+_MOST_PARTITIONS = 64
+"""How many ``num_partitions="auto"`` tries, where there is no session to tell."""
+
+
+def partition(
+    loss_fn: Callable[..., Any],
+    params: PyTree,
+    batch: PyTree,
+    *,
+    num_partitions: int | str,
+    num_microbatches: int | None = None,
+    chunks: int = 1,
+    state: PyTree = None,
+    boundaries: Sequence[int | str] | None = None,
+    imbalance: float = _IMBALANCE,
+    balance: str = "counted",
+    session: Session | None = None,
+    memory_bytes: float | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    schedule: str | None = None,
+    remat: bool = False,
+) -> Plan:
+    """Cuts a loss into stages that can run on different nodes.
+
+    The loss is traced, not changed. Its equations, in the order in which the program makes them,
+    are cut into ``num_partitions * chunks`` runs. Of all cuts whose largest run costs at most
+    `imbalance` times the mean (or as little as can be), those are taken over which the fewest bytes
+    flow. What a stage makes goes straight to each stage that uses it.
+
+    Args:
+        loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``, as `jax.value_and_grad` takes it;
+            with a `state` ``(params, state, batch) -> (loss, (state, aux))``. The loss is a mean
+            over the samples of the batch.
+        params: tree of floating-point arrays, or of their shapes and dtypes.
+        batch: a batch of one step, or its shapes and dtypes. Its arrays are cut along their leading
+            axes into micro-batches.
+        num_partitions: K, the ranks of a pipeline; or ``"auto"``, the fewest with which each rank's
+            share fits into memory.
+        num_microbatches: M; ``4 * num_partitions`` where None, at most as many as there are
+            samples.
+        chunks: V, stages a rank, for the schedule ``"interleaved"``.
+        state: what the model carries from micro-batch to micro-batch without gradients, as the
+            running means of batch normalization: tree of arrays, or of their shapes and dtypes.
+        boundaries: where to cut: places as in `Plan.boundaries`, or (the beginning of) names as in
+            `Plan.label`, before the first of which to cut; chosen where None.
+        imbalance: see above; at least 1.
+        balance: what the costs are: ``"counted"`` operations and bytes, as the compiler counts
+            them, or seconds ``"measured"`` on this machine; with several nodes give the `session`.
+        session: the nodes: all take the boundaries that node 0 found, and ``"auto"`` tries what
+            divides their number.
+        memory_bytes: of a rank, for ``"auto"``; what the devices have where None.
+        optimizer: to estimate memory with; one with two states a parameter where None.
+        schedule: the same; ``"1f1b"`` where None, ``"interleaved"`` with chunks.
+        remat: the same.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ValueError: a number is out of its range; the batch cannot be cut into so many; the loss
+            has side effects; there are not as many places to cut as stages need.
+        TypeError: the loss is not a floating-point scalar, or a parameter not of such numbers.
+
+    Reference:
+        HyPar-Flow (arXiv 1911.05146), sections 4 and 5: partitions, replicas, one call for all.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jdaso import pipeline
+        >>> def loss_fn(params, batch):
+        ...     h = jnp.tanh(batch @ params["a"])
+        ...     return jnp.mean((h @ params["b"]) ** 2)
+        >>> params = {"a": jnp.ones((8, 8)), "b": jnp.ones((8, 8))}
+        >>> plan = pipeline.partition(loss_fn, params, jnp.ones((4, 8)), num_partitions=2)
+        >>> plan.parameters
+        [64, 64]
+    """
+    options: dict[str, Any] = {
+        "num_microbatches": num_microbatches,
+        "chunks": chunks,
+        "state": state,
+        "boundaries": boundaries,
+        "imbalance": imbalance,
+        "balance": balance,
+        "session": session,
+    }
+    if isinstance(num_partitions, int):
+        return _partition(loss_fn, params, batch, num_partitions=num_partitions, **options)
+    if num_partitions != "auto":
+        raise ValueError(f'num_partitions must be a number or "auto", got {num_partitions!r}.')
+    limit = available_bytes(jax.local_devices()) if memory_bytes is None else memory_bytes
+    if session is not None:
+        limit = session.control.allgather("compare memory", np.asarray([limit], np.float64)).min()
+    nodes = _MOST_PARTITIONS if session is None else session.num_nodes
+    plan = need = None
+    for number in range(1, nodes + 1):
+        if session is not None and nodes % number:
+            continue
+        try:
+            plan = _partition(loss_fn, params, batch, num_partitions=number, **options)
+        except ValueError:
+            if plan is None:
+                raise
+            break
+        need = max(m.total for m in plan.memory(schedule, optimizer, remat=remat))
+        if need <= limit:
+            return plan
+    assert plan is not None and need is not None
+    raise ValueError(
+        f"With num_partitions={plan.num_partitions} the largest stage still needs about "
+        f"{need / 1e9:.2f} GB, and a rank has {limit / 1e9:.2f} GB. Use more nodes, smaller "
+        "micro-batches (num_microbatches), or remat=True."
+    )
+
+
+def _partition(
+    loss_fn: Callable[..., Any],
+    params: PyTree,
+    batch: PyTree,
+    *,
+    num_partitions: int,
+    num_microbatches: int | None,
+    chunks: int,
+    state: PyTree,
+    boundaries: Sequence[int | str] | None,
+    imbalance: float,
+    balance: str,
+    session: Session | None,
+) -> Plan:
+    if num_partitions < 1 or chunks < 1:
+        raise ValueError(
+            f"num_partitions and chunks must be at least 1, got {num_partitions} and {chunks}."
+        )
+    if balance not in ("counted", "measured"):
+        raise ValueError(f'balance must be "counted" or "measured", got {balance!r}.')
+    if not imbalance >= 1:
+        raise ValueError(f"imbalance must be at least 1, got {imbalance}.")
+    stages = num_partitions * chunks
+    _check_params(params)
+    if num_microbatches is None:
+        num_microbatches = min(4 * num_partitions, Microbatches.of(batch, 1).samples)
+    microbatches = Microbatches.of(batch, num_microbatches)
+    costs = Costs()
+    parts: dict[int, Part] = {}
+    cuts: list[int] | None = None
+    structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    if any(is_key(leaf) for leaf in jax.tree.leaves(structs)):
+        raise TypeError(
+            "A model's state must be numbers, got keys of jax.random. Put keys into the batch, as "
+            "for dropout."
+        )
+    aux = line = entered = None
+    states = len(jax.tree.leaves(structs))
+    for size in sorted(set(microbatches.sizes), reverse=True):
+        struct = microbatches.struct(size)
+        program, aux, entered = _trace(loss_fn, params, structs, struct, costs, stages, entered)
+        line = line_of(program, costs.of_program(program), num_microbatches, line)
+        if cuts is None:
+            if balance == "measured" and boundaries is None:
+                line = _measure(line, stages, session)
+            cuts = _choose(line, stages, boundaries, imbalance)
+            if session is not None:
+                cuts = session.control.broadcast(np.asarray(cuts, np.int64)).tolist()
+        elif not alike(parts[max(parts)], line, states):
+            raise ValueError(
+                "loss_fn computes different things, or auxiliary outputs of different shapes, for "
+                "micro-batches of different sizes, "
+                f"{microbatches.sizes[0]} and {size} samples. Choose num_microbatches so that it "
+                f"divides the {microbatches.samples} samples of a batch."
+            )
+        assert cuts is not None
+        parts[size] = Part(program, line, stages_of(line, cuts))
+    assert cuts is not None
+    largest = parts[max(parts)]
+    holding = Holding.of(params, largest.stages, num_partitions)
+    return Plan(
+        loss_fn, num_partitions, chunks, microbatches, tuple(cuts), parts, holding, aux, structs
+    )
+
+
+def _check_params(params: PyTree) -> None:
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise TypeError(
+                f"Parameters must be floating-point arrays, got {leaf.dtype} at "
+                f"{jax.tree_util.keystr(path)}. Put what is not trained into the batch, or close "
+                "over it."
+            )
+
+
+def _trace(
+    loss_fn: Callable[..., Any],
+    params: PyTree,
+    state: PyTree,
+    struct: PyTree,
+    costs: Costs,
+    stages: int,
+    entered: Sequence[bool] | None,
+) -> tuple[Program, Any, Sequence[bool]]:
+    """Traces; takes rematerialised calls apart that are too large a part of a stage.
+
+    `entered` says of each such call whether it was for larger micro-batches, which it follows.
+    """
+    limit, chosen = 0.0, []
+
+    def enter(eqn: Any) -> bool:
+        before = entered[len(chosen) :] if entered is not None else ()
+        chosen.append(before[0] if before else costs.of(eqn).total > limit)
+        return chosen[-1]
+
+    program, aux = trace(loss_fn, params, state, struct)
+    if entered is None:
+        found = costs.of_program(program)
+        limit = sum(cost.total for cost in found) / (4 * stages)
+        calls = [
+            cost.total
+            for eqn, cost in zip(program.eqns, found, strict=True)
+            if eqn.primitive.name in REMAT
+        ]
+    if stages > 1 and (any(entered) if entered is not None else max(calls, default=0.0) > limit):
+        program, aux = trace(loss_fn, params, state, struct, enter)
+    return program, aux, chosen if entered is None else entered
+
+
+def _measure(line: Line, stages: int, session: Session | None) -> Line:
+    """The line with measured costs, those of node 0."""
+    if session is None or session.node == 0:
+        line = dataclasses.replace(line, costs=tuple(measured_costs(line, line.costs, stages)))
+    if session is not None:
+        costs = session.control.broadcast(np.asarray(line.costs, np.float64))
+        line = dataclasses.replace(line, costs=tuple(Cost(*row) for row in costs.tolist()))
+    return line
+
+
+def _choose(
+    line: Line, stages: int, boundaries: Sequence[int | str] | None, imbalance: float
+) -> list[int]:
+    length = len(line.places)
+    if boundaries is not None:
+        return _by_hand(line, stages, boundaries)
+    marks = [place for place in line.marks if 0 < place < length and place not in line.inside_spans]
+    free = [place for place in range(1, length) if place not in line.inside_spans]
+    allowed = marks if len(marks) >= stages - 1 else free
+    forced = marks if len(marks) <= stages - 1 else []
+    totals = [cost.total for cost in line.costs]
+    try:
+        return best_cuts(
+            totals, line.values, stages, allowed=allowed, balance=imbalance, forced=forced
+        )
+    except CutError as error:
+        raise ValueError(
+            f"The loss cannot be cut into {stages} stages. {error} Use fewer partitions or chunks."
+        ) from None
+
+
+def _by_hand(line: Line, stages: int, boundaries: Sequence[int | str]) -> list[int]:
+    length, cuts = len(line.places), []
+    names = [line.label(place) for place in range(length)]
+    for boundary in boundaries:
+        if isinstance(boundary, str):
+            found = [place for place, name in enumerate(names) if name.startswith(boundary)]
+            if not found:
+                known = list(dict.fromkeys(name.rsplit("/", 1)[0] for name in names))
+                raise ValueError(
+                    f"Nothing in the loss is named {boundary!r}. Its parts are named "
+                    f"{', '.join(known[:20])}{' ...' if len(known) > 20 else ''}."
+                )
+            boundary = found[0]
+        cuts.append(int(boundary))
+    if (
+        len(cuts) != stages - 1
+        or sorted(set(cuts)) != cuts
+        or not all(0 < p < length for p in cuts)
+    ):
+        raise ValueError(
+            f"boundaries must be {stages - 1} rising places within 1..{length - 1} for {stages} "
+            f"stages, got {cuts}."
+        )
+    if wrong := sorted(set(cuts) & line.inside_spans):
+        raise ValueError(
+            f"boundaries {wrong} lie between the first and the last use of a leaf of the state, "
+            "which one stage must hold. Cut before or after."
+        )
+    return cuts

@@ -1,0 +1,91 @@
+"""Lays another function over the stages of a plan, to evaluate a model where it lies."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..._types import PyTree
+from .._plan.cost import Cost
+from .._plan.line import Line, line_of
+from .._plan.microbatch import Microbatches
+from .._plan.plan import Part, Plan, alike
+from .._plan.stage import stages_of
+from .._plan.trace import trace
+
+
+def follow(plan: Plan, loss_fn: Callable[..., Any], params: PyTree, batch: PyTree) -> Plan:
+    """A plan for another function of the same parameters, to evaluate a model.
+
+    Each stage does what its parameters are needed for, so that these stay where they are; those
+    that are needed elsewhere too are sent once for a batch.
+
+    Args:
+        plan: of the training.
+        loss_fn: as `partition` takes it.
+        params: as `partition` takes them.
+        batch: as `partition` takes it, of any size.
+
+    Raises:
+        ValueError: as `partition`; or two stages' states are used in one place.
+    """
+    samples = Microbatches.of(batch, 1).samples
+    most = min(plan.num_microbatches, samples)
+    found = _follow(plan, loss_fn, params, Microbatches.of(batch, most))
+    if found is None:  # micro-batches of two sizes are computed in two ways
+        equal = max(n for n in range(1, most + 1) if samples % n == 0)
+        found = _follow(plan, loss_fn, params, Microbatches.of(batch, equal))
+    assert found is not None
+    return found
+
+
+def _follow(
+    plan: Plan, loss_fn: Callable[..., Any], params: PyTree, microbatches: Microbatches
+) -> Plan | None:
+    """The same for these micro-batches; None if sizes of them differ in more than their size."""
+    owner = plan.holding.stage_of_row
+    parts, aux, cuts = {}, None, None
+    for size in sorted(set(microbatches.sizes), reverse=True):
+        program, aux = trace(loss_fn, params, plan.state, microbatches.struct(size))
+        line = line_of(program, [Cost()] * len(program.eqns), len(microbatches.sizes))
+        if cuts is None:
+            first = [0] * len(line.places)
+            for piece, places in line.uses.items():
+                for place in places:
+                    first[place] = max(first[place], owner(piece.leaf, piece.begin))
+            cuts = _follow_state(plan, line, np.maximum.accumulate(first).tolist())
+        elif not alike(parts[max(parts)], line, len(jax.tree.leaves(plan.state))):
+            return None
+        parts[size] = Part(program, line, stages_of(line, cuts))
+    assert cuts is not None
+    holding = plan.holding.lent_to(parts[max(parts)].stages)
+    return dataclasses.replace(
+        plan,
+        loss_fn=loss_fn,
+        microbatches=microbatches,
+        boundaries=tuple(cuts),
+        parts=parts,
+        holding=holding,
+        aux=aux,
+    )
+
+
+def _follow_state(plan: Plan, line: Line, stage_of: list[int]) -> list[int]:
+    """Cuts, of the stage that each place's parameters ask for, such that states are at hand."""
+    held = {k: stage.number for stage in plan.stages for k in stage.state}
+    spans = [(held[k], *span) for k, span in enumerate(line.spans) if span[1]]
+    for stage, begin, end in spans:
+        stage_of[:end] = [min(s, stage) for s in stage_of[:end]]
+        stage_of[begin:] = [max(s, stage) for s in stage_of[begin:]]
+    cuts = [int(np.searchsorted(stage_of, s)) for s in range(1, plan.num_stages)]
+    for stage, begin, end in spans:
+        if any(sum(place >= cut for cut in cuts) != stage for place in (begin, end - 1)):
+            raise ValueError(
+                "The function uses states of the model in another order than the loss that was "
+                "partitioned, so that no stage holds what it needs. Evaluate with the same model."
+            )
+    return cuts

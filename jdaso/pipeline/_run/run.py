@@ -1,0 +1,297 @@
+"""One pass of a batch's micro-batches through the stages of one rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._nodes.mail import Address
+from ..._types import PyTree
+from .._plan.equations import struct_of
+from .._schedule import Action
+from .compiled import CompiledStage, Edge
+from .work import Work
+
+_WINDOW = 4
+"""Of so many actions ahead a rank begins to receive what they need."""
+
+
+class StepResult(NamedTuple):
+    """What a step tells, on every rank of a pipeline."""
+
+    loss: np.ndarray  # the mean over this pipeline's batch, before the update
+    aux: PyTree  # floats: the mean over micro-batches, weighted by samples; integers: the sum
+
+
+class Place(NamedTuple):
+    """Where a rank is, and where its arrays go.
+
+    Attributes:
+        rank: of the pipeline.
+        address: of a message from or to another rank, by its tag.
+        put: a tree of arrays on this node's devices, the same on each.
+        put_samples: the same, samples shared out among them; with their number.
+    """
+
+    rank: int
+    address: Callable[[int, int], Address]
+    put: Callable[[Any], jax.Array]
+    put_samples: Callable[[Any, int], jax.Array]
+
+
+@runtime_checkable
+class Post(Protocol):
+    """How arrays come and go: `Mail`."""
+
+    def send(self, address: Address, array: Any) -> None:
+        """Sends an array."""
+        ...
+
+    def expect(self, address: Address, shape: Sequence[int], dtype: Any) -> None:
+        """Begins to receive one."""
+        ...
+
+    def expects(self, address: Address) -> bool:
+        """Whether one is being received from there."""
+        ...
+
+    def take(self, address: Address, what: str) -> np.ndarray:
+        """One that was expected."""
+        ...
+
+    def drain(self) -> None:
+        """Waits until all has left."""
+        ...
+
+
+class Run:
+    """One pass of a batch: `follow` a schedule, then ask for what came of it.
+
+    Args:
+        work: what this rank computes.
+        mail: how it gets and sends arrays.
+        place: where it is.
+        params: this rank's own tree.
+        state: the model's, of which this rank uses what it holds.
+        batch: the whole batch.
+    """
+
+    def __init__(
+        self, work: Work, mail: Post, place: Place, params: PyTree, state: PyTree, batch: PyTree
+    ):
+        self._work, self._plan, self._mail, self._place = work, work.plan, mail, place
+        self._rank, self._ranks = place.rank, self._plan.num_partitions
+        self._leaves = self._plan.microbatches.check(batch)
+        self._sizes = self._plan.microbatches.sizes
+        self._weights = self._plan.microbatches.weights()
+        self._states, self._state_tree = jax.tree.flatten(state)
+        self._residuals: dict[tuple[int, int], Any] = {}
+        self._given: dict[int, list[Any]] = defaultdict(list)
+        # What stages of this rank hand to each other: by direction, stages and micro-batch.
+        self._handed: dict[tuple[bool, int, int, int], list[Any]] = {}
+        self._bound: dict[int, list[Any]] = {}
+        self._sums: dict[int, list[Any]] = {}
+        holding = self._plan.holding
+        self._units: dict[int, Any] = dict(holding.split(params, self._rank))
+        for k in holding.owned_by(self._rank):
+            for rank in holding.borrowers(holding.units[k]):
+                mail.send(self._at(rank, ("lend", k)), self._units[k])
+        self._borrowed = [k for k in holding.used_by(self._rank) if k not in self._units]
+        for k in self._borrowed:
+            unit = holding.units[k]
+            at = self._at(holding.owner(unit), ("lend", k))
+            mail.expect(at, holding.unit_shape(unit), holding.dtypes[unit.leaf])
+
+    def follow(self, order: Sequence[Action]) -> None:
+        """Computes actions in their order."""
+        for at, action in enumerate(order):
+            self._expect(order[at : at + _WINDOW])
+            got = self._receive(action)
+            if action.backward:
+                self._do_backward(action, got)
+            else:
+                self._do_forward(action, got)
+
+    def state(self) -> PyTree:
+        """The model's, after the last micro-batch; of what this rank holds."""
+        return jax.tree.unflatten(self._state_tree, self._states)
+
+    def gradients(self) -> dict[int, jax.Array]:
+        """Sums over micro-batches, of the units that this rank holds."""
+        holding, grads = self._plan.holding, {}
+        for stage, sums in sorted(self._sums.items()):
+            pieces = self._work.stages[stage].stage.pieces.values()
+            for piece, total in zip(pieces, sums, strict=True):
+                for k, inside, part in holding.spans(piece, self._units):
+                    unit = holding.units[k]
+                    rows = jnp.atleast_1d(total)[part]
+                    if inside != slice(0, unit.end - unit.begin):
+                        zeros = jnp.zeros(holding.unit_shape(unit), rows.dtype)
+                        rows = zeros.at[inside].set(rows)
+                    grads[k] = grads[k] + rows if k in grads else rows
+        for k in holding.used_by(self._rank):
+            if k not in grads:  # nothing uses it
+                unit = holding.units[k]
+                zeros = np.zeros(holding.unit_shape(unit), holding.dtypes[unit.leaf])
+                grads[k] = self._place.put(zeros)
+        for k in self._borrowed:
+            self._mail.send(self._at(holding.owner(holding.units[k]), ("grad", k)), grads.pop(k))
+        lent = [
+            (k, self._at(rank, ("grad", k)))
+            for k in holding.owned_by(self._rank)
+            for rank in holding.borrowers(holding.units[k])
+        ]
+        for k, at in lent:
+            self._mail.expect(at, grads[k].shape, grads[k].dtype)
+        for k, at in lent:
+            more = self._mail.take(at, "waits for gradients of parameters that stages share")
+            grads[k] = grads[k] + self._place.put(more)
+        return grads
+
+    def result(self) -> StepResult:
+        """The loss and the auxiliary output, on every rank; all has been sent then."""
+        values, states = {}, len(self._states)
+        part = self._plan.parts[max(self._plan.parts)]
+        others = [rank for rank in range(self._ranks) if rank != self._rank]
+        givers = {k: stage.number for stage in part.stages for k in stage.gives}
+        wanted = [0, *range(1 + states, len(part.program.outs))]
+        for k in wanted:
+            giver, struct = givers[k] % self._ranks, struct_of(part.program.outs[k])
+            if giver == self._rank:
+                values[k] = _mean(self._given[k], self._sizes)
+                for rank in others:
+                    self._mail.send(self._at(rank, ("out", k)), values[k])
+            else:
+                self._mail.expect(self._at(giver, ("out", k)), struct.shape, struct.dtype)
+        for k in wanted:
+            if k not in values:
+                at = self._at(givers[k] % self._ranks, ("out", k))
+                values[k] = self._mail.take(at, f"waits for the loss of stage {givers[k]}")
+        self._mail.drain()
+        aux = [values[k] for k in wanted[1:]]
+        tree = self._plan.aux
+        return StepResult(values[0], None if tree is None else jax.tree.unflatten(tree, aux))
+
+    def _at(self, rank: int, key: Any) -> Address:
+        return self._place.address(rank, self._work.tags[key])
+
+    def _compiled(self, action: Action) -> CompiledStage:
+        return self._work.by_size[self._sizes[action.microbatch]][action.stage]
+
+    def _inputs(self, action: Action) -> dict[int, list[Edge]]:
+        """What an action needs of which stage."""
+        compiled = self._compiled(action)
+        if not action.backward:
+            return compiled.received_from
+        return {user: [e for e in edges if e.backward] for user, edges in compiled.sent_to.items()}
+
+    def _address(self, action: Action, other: int, k: int) -> Address:
+        """Of the k-th thing that goes between an action's stage and another rank's."""
+        first, last = sorted((other, action.stage))
+        key = ("edge", action.backward, first, last, k, action.microbatch)
+        return self._at(other % self._ranks, key)
+
+    def _expect(self, actions: Sequence[Action]) -> None:
+        """Begins to receive what these will need."""
+        for action in actions:
+            for stage, edges in self._inputs(action).items():
+                for k, edge in enumerate(edges):
+                    if stage % self._ranks != self._rank:
+                        at = self._address(action, stage, k)
+                        if not self._mail.expects(at):
+                            self._mail.expect(at, edge.struct.shape, edge.dtype)
+
+    def _receive(self, action: Action) -> dict[int, list[Any]]:
+        """What an action needs, by the stage that made it; waits for it."""
+        back, own, m = action
+        got: dict[int, list[Any]] = {}
+        for stage, edges in self._inputs(action).items():
+            if stage % self._ranks == self._rank:
+                got[stage] = self._handed.pop((back, stage, own, m))
+                continue
+            what = f"waits for what {action} needs of stage {stage}"
+            arrays = [
+                self._mail.take(self._address(action, stage, k), what) for k in range(len(edges))
+            ]
+            got[stage] = [self._place.put_samples(x, self._sizes[m]) for x in arrays]
+        return got
+
+    def _send(self, action: Action, stage: int, arrays: list[Any]) -> None:
+        """Hands results of an action to another stage."""
+        back, own, m = action
+        if stage % self._ranks == self._rank:
+            self._handed[back, own, stage, m] = arrays
+            return
+        for k, array in enumerate(arrays):
+            self._mail.send(self._address(action, stage, k), array)
+
+    def _do_forward(self, action: Action, got: dict[int, list[Any]]) -> None:
+        compiled, m = self._compiled(action), action.microbatch
+        received = [x for maker in compiled.received_from for x in got[maker]]
+        stage, size, part = compiled.stage, self._sizes[m], self._plan.microbatches.part
+        batch = [self._place.put_samples(part(self._leaves[k], m), size) for k in stage.batch]
+        states = [self._states[k] for k in stage.state]
+        pieces = self._pieces(action.stage)
+        sent, given, residuals = compiled.forward(pieces, received, states, batch)
+        for user, arrays in sent.items():
+            self._send(action, user, arrays)
+        for k, value in given.items():
+            if 1 <= k <= len(self._states):
+                self._states[k - 1] = value
+            else:
+                self._given[k].append(value)
+        if compiled.has_backward:
+            self._residuals[action.stage, m] = residuals
+
+    def _do_backward(self, action: Action, got: dict[int, list[Any]]) -> None:
+        compiled, m = self._compiled(action), action.microbatch
+        if not compiled.has_backward:
+            return
+        sums: Any = self._sums.get(action.stage)
+        if sums is None:
+            structs = compiled.piece_structs
+            sums = self._place.put([np.zeros(s.shape, s.dtype) for s in structs])
+        self._sums[action.stage], flowing = compiled.backward(
+            self._residuals.pop((action.stage, m)), got, self._weights[m], sums
+        )
+        for maker, arrays in flowing.items():
+            self._send(action, maker, arrays)
+
+    def _pieces(self, stage: int) -> list[Any]:
+        """The parameters of a stage; those of other ranks are waited for at their first use."""
+        if stage not in self._bound:
+            holding, rows = self._plan.holding, []
+            for k in self._borrowed:
+                owner = holding.units[k].users[0]
+                if k not in self._units and stage in holding.units[k].users:
+                    at = self._at(owner % self._ranks, ("lend", k))
+                    array = self._mail.take(at, f"waits for parameters of stage {owner}")
+                    self._units[k] = self._place.put(array)
+            for piece in self._work.stages[stage].stage.pieces.values():
+                found = [
+                    self._units[k]
+                    if inside == slice(0, holding.units[k].end - holding.units[k].begin)
+                    else self._units[k][inside]
+                    for k, inside, _ in holding.spans(piece, self._units)
+                ]
+                array = found[0] if len(found) == 1 else jnp.concatenate(found)
+                rows.append(array.reshape(()) if piece.leaf in holding.scalars else array)
+            self._bound[stage] = rows
+        return self._bound[stage]
+
+
+def _mean(values: list[Any], sizes: tuple[int, ...]) -> np.ndarray:
+    """Of micro-batches: of floats the mean, weighted by samples; of integers the sum."""
+    arrays = [np.asarray(value) for value in values]
+    dtype = arrays[0].dtype
+    if dtype == np.bool_:
+        return np.asarray(np.logical_or.reduce(arrays))
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return np.asarray(sum(arrays), dtype)
+    total = sum(size * x.astype(np.float64) for size, x in zip(sizes, arrays, strict=True))
+    return np.asarray(total / sum(sizes), dtype)

@@ -1,0 +1,79 @@
+"""What one rank computes of a plan: its stages, compiled, and the tags of its messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._plan.plan import Plan
+from .._plan.stage import stages_of
+from .compiled import CompiledStage, Compiler
+from .segments import segment_cuts
+
+
+class Work:
+    """The stages of one rank.
+
+    Attributes:
+        plan: of all stages.
+        by_size: by the size of a micro-batch, its stages by their numbers.
+        tags: a number for each message of a step; all nodes count them in the same order.
+
+    Args:
+        plan: see above.
+        rank: of the pipeline.
+        wire: of activations; see `Pipeline`.
+        remat: see `Passes`.
+        train: the same.
+    """
+
+    def __init__(
+        self, plan: Plan, rank: int, wire: str, *, remat: bool = False, train: bool = True
+    ):
+        self.plan, self.tags = plan, _tags(plan)
+        self._rank, self._wire = rank, wire
+        self._compiler = Compiler(remat=remat, train=train)
+        self.by_size = {size: self._compile(size) for size in set(plan.microbatches.sizes)}
+
+    @property
+    def stages(self) -> dict[int, CompiledStage]:
+        """Those for micro-batches of the larger size."""
+        return self.by_size[max(self.by_size)]
+
+    @property
+    def states_held(self) -> set[int]:
+        """Which leaves of the model's state this rank holds."""
+        return {k for compiled in self.stages.values() for k in compiled.stage.state}
+
+    def _compile(self, size: int) -> dict[int, CompiledStage]:
+        part = self.plan.parts[size]
+        line = part.line
+        own = [s for s in part.stages if s.number % self.plan.num_partitions == self._rank]
+        inner = {s.number: segment_cuts(line, s.begin, s.end) for s in own}
+        parts = {s.number: [s] for s in own}
+        if cuts := sorted(cut for found in inner.values() for cut in found):
+            finer = stages_of(line, sorted({*self.plan.boundaries, *cuts}))
+            for s in own:
+                if inner[s.number]:
+                    parts[s.number] = [f for f in finer if s.begin <= f.begin and f.end <= s.end]
+        return {
+            s.number: CompiledStage(line, s, parts[s.number], self._compiler, self._wire)
+            for s in own
+        }
+
+
+def _tags(plan: Plan) -> dict[Any, int]:
+    keys: list[Any] = []
+    for stage in plan.stages:
+        for maker, variables in stage.receives.items():
+            keys += [
+                ("edge", back, maker, stage.number, k, m)
+                for back in (False, True)
+                for k in range(len(variables))
+                for m in range(plan.num_microbatches)
+            ]
+    for k in range(len(plan.holding.units)):
+        keys += [("lend", k), ("grad", k), ("unit", k)]
+    program = plan.parts[max(plan.parts)].program
+    keys += [("out", k) for k in range(len(program.outs))]
+    keys += [("state", k) for k in range(len(program.state))]
+    return {key: number for number, key in enumerate(keys)}

@@ -1,0 +1,176 @@
+"""Imports go one way: each package only from those before it in the order below.
+
+Also refused: circles of files (imports for types count), mpi4py and JAX where they do not belong,
+and assignments that reach into another object's parts.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "jdaso"
+
+# Groups from the ground up. A package imports from earlier groups, never from its own or a later.
+ORDER = [
+    ["_version"],
+    ["_errors"],
+    ["_types"],
+    ["_compat"],
+    ["_rules", "_payload", "_launch"],
+    ["_mpi"],
+    ["_nodes"],
+    ["traces"],
+    ["_engines"],
+    ["_session"],
+    ["_exchange"],
+    ["_optimizers"],
+    ["checkpoint", "data", "fabric", "faults", "metrics", "plots", "report"],
+    ["pipeline"],
+    ["doctor", "cli", "__main__"],
+]
+LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
+
+# Beside the order: a package -> what else it may import.
+ALSO = {
+    "plots": {"fabric"},
+    "cli": {"doctor"},
+    "__main__": {"cli"},
+}
+# Packages that import neither JAX nor what imports it.
+WITHOUT_JAX = {"_version", "_errors", "_launch", "_mpi", "_nodes"}
+WITH_MPI4PY = {"_mpi", "_engines", "doctor"}
+DEEP = 2
+"""Dots in an assignment's target: ``a.b = x`` has one, ``a.b.c = x`` is refused."""
+
+
+def files():
+    return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def place(path):
+    """The package of a file: the first name below jdaso."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path):
+    """Files that a file imports, also inside functions and for types only, and foreign names."""
+    inside = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from modules(node.module.split("."), node.names) or [node.module.split(".")[0]]
+        elif isinstance(node, ast.ImportFrom):
+            parts = inside[: len(inside) - node.level + 1]
+            yield from modules([*parts, *(node.module or "").split(".")], node.names)
+
+
+def modules(parts, names):
+    """Files of jdaso behind ``from parts import names``."""
+    base = ROOT.joinpath(*[part for part in parts if part])
+    if not base.is_relative_to(PACKAGE):
+        return
+    for alias in names:
+        inner = base / alias.name
+        found = [inner / "__init__.py", inner.with_suffix(".py")]
+        found += [base / "__init__.py", base.with_suffix(".py")]
+        yield next(path for path in found if path.exists())
+
+
+GRAPH = {path: set(imported(path)) for path in files()}
+"""File -> files and foreign packages that it imports."""
+
+
+def short(path):
+    return str(path.relative_to(PACKAGE))
+
+
+def test_packages_import_one_way():
+    wrong = []
+    for path, found in GRAPH.items():
+        own = place(path)
+        for other in found - {PACKAGE / "__init__.py"}:
+            if not isinstance(other, Path) or place(other) in {own, *ALSO.get(own, ())}:
+                continue
+            if LEVEL[place(other)] >= LEVEL[own]:
+                wrong.append(f"{short(path)} imports {short(other)}")
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_nobody_imports_the_face_of_the_package():
+    """But for programs on top, ``import jdaso`` is for users."""
+    top = {"doctor", "cli", "__main__"}
+    wrong = [short(p) for p, found in GRAPH.items() if PACKAGE / "__init__.py" in found]
+    wrong = [name for name in wrong if name.split("/")[0].removesuffix(".py") not in top]
+    assert not wrong, wrong
+
+
+def test_no_files_import_each_other_in_a_circle():
+    circles = []
+    done = set()
+
+    def visit(path, way):
+        if path in way:
+            circles.append(" -> ".join(map(short, [*way[way.index(path) :], path])))
+        elif path not in done:
+            for other in sorted(x for x in GRAPH.get(path, ()) if isinstance(x, Path)):
+                visit(other, [*way, path])
+            done.add(path)
+
+    for path in GRAPH:
+        visit(path, [])
+    assert not circles, "\n".join(circles)
+
+
+def test_mpi_and_jax_stay_where_they_belong():
+    wrong = []
+    for path, found in GRAPH.items():
+        if "mpi4py" in found and place(path) not in WITH_MPI4PY:
+            wrong.append(f"{short(path)} imports mpi4py")
+        if place(path) in WITHOUT_JAX:
+            wrong += [f"{short(path)} reaches {name}" for name in sorted(reached(path) & {"jax"})]
+    assert not wrong, "\n".join(wrong)
+
+
+def reached(path):
+    """Foreign packages that a file imports, itself or by the files that it imports."""
+    seen, names, todo = set(), set(), [path]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, str):
+            names.add(one)
+        elif one not in seen and one != PACKAGE / "__init__.py":
+            seen.add(one)
+            todo += GRAPH.get(one, ())
+    return names
+
+
+def test_no_assignment_reaches_into_the_parts_of_another_object():
+    wrong = []
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+            if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+                continue
+            for target in targets:
+                depth = ast.unparse(target).count(".") if isinstance(target, ast.Attribute) else 0
+                own = ast.unparse(target).startswith(("self.", "cls."))
+                if depth >= DEEP and not (own and depth == DEEP and False):
+                    wrong.append(f"{short(path)}:{node.lineno}: {ast.unparse(target)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_package_has_its_place():
+    assert {place(path) for path in files()} == set(LEVEL)
+
+
+def test_the_reader_sees_imports():
+    seen = GRAPH[PACKAGE / "_optimizers" / "daso.py"]
+    assert {PACKAGE / "_optimizers" / "late.py", "jax", "optax"} <= seen
+    assert "mpi4py" in GRAPH[PACKAGE / "_engines" / "mpi4py.py"]
+    assert PACKAGE / "_payload" / "header.py" in reached_files(PACKAGE / "_session.py")
+
+
+def reached_files(path):
+    return GRAPH[path] | {y for x in GRAPH[path] for y in GRAPH.get(x, ())}
