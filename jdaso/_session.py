@@ -17,6 +17,7 @@ import numpy as np
 
 from ._compat import (
     STEP_ERRORS,
+    backend_started,
     computes_on_cpus,
     cpu_threads_reserved,
     has_cpu_device,
@@ -39,6 +40,7 @@ from ._payload.layout import Layout, Leaf
 from ._payload.wire import wire_of
 from ._payload.words import FAILED, STATUS, STEP
 from ._types import Leaves
+from ._version import __version__
 from .traces._recorder import Recorder
 from .traces._timeline import Stats, Timeline
 
@@ -152,6 +154,7 @@ class Session:
                 "Nodes have died in this process's last session, and MPI cannot make another one "
                 "without them. Start the job again."
             )
+        _exit.install()
         reserve_cpu_threads()
         several = members(comm) != 1 and launched_ranks() > 1
         if several and invalid is None and engine != "simulated" and computes_on_cpus():
@@ -161,7 +164,7 @@ class Session:
         self.closed = self._disowned = False
         self._owner = threading.get_ident()
         self._channels: dict[Any, Channel] = {}
-        self.optimizers = self.mails = 0  # how many were made
+        self.optimizers = 0  # how many were made
         self.timeout_seconds = timeout_seconds
         self.of_replicas: dict[int, Session] = {}  # by the number of partitions
         self.facts: dict[int, Facts] = {}  # of each that was initialised, by its number
@@ -204,7 +207,7 @@ class Session:
                 self.control.survive()
         except BaseException as error:
             self.closed = True
-            self.control.lookout.fail(_exit.summary(error))
+            self.control.detector.fail(_exit.summary(error))
             if self.recorder is not None:
                 self.recorder.close(failed=True)
             self.control.close(failed=True)
@@ -377,7 +380,7 @@ class Session:
             common: of those that are to be the same on all nodes.
             prints: checksums of these; between virtual nodes, of all nodes.
         """
-        self.control.lookout.abandon()  # the step will not say that it came back
+        self.control.detector.abandon()  # the step will not say that it came back
         step = int(heads[self.node % len(heads), STEP])
         error = None
         if (heads[:, STATUS] == FAILED).any():
@@ -408,10 +411,10 @@ class Session:
         """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""
         self.last_words = text
         if not self.control.alone and not self.closed:
-            if self.control.lookout.failure is None:
+            if self.control.known.failure is None:
                 say_failed()
             where = f"node {self.node} on host {self.topology.host}"
-            self.control.lookout.fail(f"{where} failed: {text}")
+            self.control.detector.fail(f"{where} failed: {text}")
 
     def close(self) -> None:
         """Completes what is on the wire and gives everything back; may be called twice.
@@ -442,7 +445,7 @@ class Session:
             # Whoever asks for the step's result is told. It must not keep us from closing.
             level = logging.DEBUG if after_error else logging.ERROR
             log.log(level, "A step failed before the session was closed: %s", error)
-        failed = failed or bool(self.control.broken or self.control.lookout.failure)
+        failed = failed or bool(self.control.broken or self.control.known.failure)
         limit = 1.0 if failed else None
         ended = True
         for channel in self._channels.values():
@@ -482,12 +485,12 @@ class Session:
     def _agree_on_start(
         self, invalid: Exception | None, share_gpus: bool, on_death: str, *, records: bool
     ) -> None:
-        from . import __version__
-
         raised = invalid
         if raised is None:
             try:
-                claim_gpus(self.topology, share=share_gpus)
+                if not computes_on_cpus():
+                    started = backend_started()
+                    claim_gpus(self.topology, share=share_gpus, started=started)
                 check_engine(self.engine, self.topology.num_nodes)
             except (ImportError, NodeError) as error:
                 raised = error

@@ -117,7 +117,7 @@ class Faults:
             params: the parameters.
             opt_state: for faults with an exchange in flight.
         """
-        phase = self._session.control.lookout.phase_of(step)
+        phase = self._session.control.known.phase_of(step)
         for fault in self._mine:
             here = fault.when in (step, phase) or (fault.when == "flight" and _flies(opt_state))
             if here and self._is_new(fault):

@@ -236,7 +236,7 @@ class Channel:
             job.done.set()
             return job
         self._measure_step(job)
-        self._control.lookout.heartbeats.note(STARTED, ticket)
+        self._control.known.heartbeats.note(STARTED, ticket)
         self._queue.put(job)
         words = np.array(head, np.int32)
         words.view(np.float32)[EXCHANGE_SECONDS] = self._exchange_seconds
@@ -271,7 +271,7 @@ class Channel:
         if error is not None:
             job.error = error
             heads[:, STATUS] = FAILED
-            self._control.broken = error
+            self._control.note_broken(error)
             return heads
         assert job.heads is not None
         return job.heads
@@ -314,7 +314,7 @@ class Channel:
         with self._lock:
             job = None if self._given_up.get(owner) == ticket else self._jobs.get(ticket)
             if job is not None:
-                job.place.readers += 1
+                job.place.hold()
             return job
 
     def brought(self, job: Job) -> Flight:
@@ -331,7 +331,7 @@ class Channel:
             return Flight(job.place.whole.copy(), residuals, job.heads)
         finally:
             with self._lock:
-                job.place.readers -= 1
+                job.place.release()
 
     def adopt(self, ticket: int, owner: int, flight: Flight) -> None:
         """Takes what an exchange of an earlier run brought, to be merged under its ticket.
@@ -360,7 +360,8 @@ class Channel:
         """
         self.closed = True
         error = self._drain(limit_seconds, logging.DEBUG if after_error else logging.WARNING)
-        self._control.broken = self._control.broken or error
+        if error is not None:
+            self._control.note_broken(error)
         self._queue.put(None)
         limit = _LEAVE_SECONDS if error is not None else limit_seconds or _END_SECONDS
         self._thread.join(timeout=limit)
@@ -423,7 +424,7 @@ class Channel:
                     size_bytes=sum(rows.nbytes for rows in self._send),
                     of=self._of(job),
                 )
-                self._control.lookout.patience.note(kind, job.seconds)
+                self._control.known.patience.note(kind, job.seconds)
                 if not job.blocking:
                     self._exchange_seconds = job.seconds
                 if job.blocking:
@@ -481,7 +482,7 @@ class Channel:
     def _await(self, job: Job, limit_seconds: float | None = None) -> NodeError | None:
         """Waits for the thread, looking out for other nodes meanwhile."""
         wait = Wait(
-            self._control.lookout,
+            self._control.known,
             "mean" if job.blocking else "exchange",
             f"waits for the exchange started at step {job.step}",
             call=job.ticket,
@@ -491,8 +492,7 @@ class Channel:
         )
         while not job.done.wait(0.05):
             if (why := wait.why_no_longer()) is not None:
-                error = self._control.given_up = self._control.error(why, job.step)
-                return error
+                return self._control.give_up(self._control.error(why, job.step))
         return job.error
 
     def _of(self, job: Job) -> str:
@@ -528,7 +528,7 @@ class Channel:
                 "the second a name of its own, jdaso.daso(..., name='second'); a state of an "
                 "optimizer that was replaced cannot go on."
             )
-        self._control.refused = self._control.error(text, ticket - 1)
+        self._control.refuse(self._control.error(text, ticket - 1))
         heads[:, STATUS] = FAILED
         return heads
 

@@ -56,6 +56,10 @@ class Job:
         """Whether all of it was fetched, at least once."""
         return self.fetched >= len(self.devices)
 
+    def forget(self) -> None:
+        """Notes that nobody waits for the exchange any more: it was saved, say."""
+        self.waited = True
+
     def is_left_to(self, owner: int) -> bool:
         """Returns whether another optimizer may take the ticket: its own one left it complete.
 

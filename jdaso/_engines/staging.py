@@ -30,6 +30,14 @@ class Place:
         ranges = itertools.pairwise(ends)
         self.rows = [self.whole[a:b].reshape(layout.nodes, -1) for a, b in ranges]
 
+    def hold(self) -> None:
+        """Keeps the place for a reader, until `release`."""
+        self.readers += 1
+
+    def release(self) -> None:
+        """Gives the place back that `hold` kept."""
+        self.readers -= 1
+
 
 class Staging:
     """Where segments of a layout lie in rows that are sent, and in those that come back.

@@ -62,7 +62,7 @@ def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Cal
                 raise session.control.closed_error()
             return function(*args)
         except Exception as error:
-            session.control.broken = session.control.broken or error
+            session.control.note_broken(error)
             return refused(*args) if callable(refused) else refused
 
     return call

@@ -45,11 +45,11 @@ def reduce_by_mpi4jax(
     def enter(step: Any) -> np.ndarray:
         if session.closed:  # one device: nobody waits for it in a collective, it may raise
             raise session.control.closed_error()
-        session.control.lookout.enter(int(step))
+        session.control.detector.enter(int(step))
         return np.zeros((), np.int32)
 
     def leave(_: Any, step: Any) -> np.ndarray:
-        seconds = session.control.lookout.leave()
+        seconds = session.control.detector.leave()
         step, begin = int(step), time.perf_counter() - seconds
         session.timeline.record("mean", step, begin, lane="exchange", size_bytes=size)
         session.timeline.stand("mean", step, begin, device=None)

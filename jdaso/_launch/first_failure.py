@@ -129,7 +129,7 @@ class Deaths:
     def _name(self, rank: re.Match[str]) -> None:
         node, pid, host, lives_on = rank.groups()
         self.lives_on |= bool(lives_on)
-        self._job.speaks = True
+        self._job.note_rank()
         self._names[int(pid)] = f"node {node} {{}} first (process {pid} on host {host})"
 
     def _watch(self) -> None:
@@ -181,7 +181,7 @@ class Deaths:
         elif what == _SAVES:
             taken = [int(number) for number in rest if number.isdecimal()]
             if not here:
-                self._job.saves_elsewhere = taken
+                self._job.note_savers_elsewhere(taken)
             elif taken:
                 self._job.savers[own] = taken
             else:

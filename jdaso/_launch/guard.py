@@ -64,6 +64,14 @@ class Job:
         """Returns whether a rank has said that it saves when it is told to stop."""
         return bool(self.savers or self.saves_elsewhere)
 
+    def note_rank(self) -> None:
+        """Notes that a rank of the job has connected."""
+        self.speaks = True
+
+    def note_savers_elsewhere(self, signals: list[int]) -> None:
+        """Notes the signals at which ranks of other hosts save and end."""
+        self.saves_elsewhere = signals
+
     def tell(self, number: int) -> None:
         """Asks the job to save and end.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from .._compat import backend_started, computes_on_cpus
 from .._errors import NodeError
 from .._launch.gpus import visible_gpus
 from .topology import Topology
@@ -32,13 +31,18 @@ def share_out(gpus: list[str], rank: int, ranks: int, *, share: bool = False) ->
     return gpus[rank * len(gpus) // ranks : (rank + 1) * len(gpus) // ranks]
 
 
-def claim_gpus(topology: Topology, *, share: bool) -> None:
-    """Leaves this process only its own GPUs; does nothing where JAX computes on CPUs.
+def claim_gpus(topology: Topology, *, share: bool, started: bool) -> None:
+    """Leaves this process only its own GPUs.
+
+    Args:
+        topology: the nodes.
+        share: whether nodes may use one GPU together.
+        started: whether JAX has made its devices.
 
     Raises:
         NodeError: fewer GPUs than nodes on this host, or JAX has started already.
     """
-    if topology.local_size == 1 or computes_on_cpus():
+    if topology.local_size == 1:
         return
     gpus = visible_gpus()
     if not gpus:
@@ -49,7 +53,7 @@ def claim_gpus(topology: Topology, *, share: bool) -> None:
         mine = share_out(gpus, topology.local_rank, topology.local_size, share=share)
     except ValueError as error:
         raise NodeError(f"{topology.prefix()} {error}") from error
-    if backend_started():
+    if started:
         if mine == gpus:  # dealt out by the process's last session
             return
         raise NodeError(

@@ -20,7 +20,7 @@ from .._mpi.abort import end_job
 from .._mpi.requests import poll
 from .._mpi.topology import Topology
 from .._mpi.ulfm import Died, Group
-from .detector import Lookout
+from .detector import Detector
 from .heartbeat import CALLS
 from .wait import Wait
 
@@ -58,7 +58,8 @@ class Control:
 
     def __init__(self, topology: Topology, timeout_seconds: float | None):
         self.topology = topology
-        self.lookout = Lookout(topology, timeout_seconds)
+        self.detector = Detector(topology, timeout_seconds)
+        self.known = self.detector.known
         self.broken: Exception | None = None  # what went wrong here
         self.given_up: Exception | None = None  # what is waited for no longer
         self.refused: Exception | None = None  # what was asked in vain; the run can go on
@@ -74,7 +75,7 @@ class Control:
             except NodeError:
                 end_job()
                 raise
-            self.lookout.begin(alarms)
+            self.detector.begin(alarms)
 
     @property
     def alone(self) -> bool:
@@ -93,8 +94,8 @@ class Control:
         """What an error in MPI is about: the death of a node is known a moment later."""
         limit = time.monotonic() + _EXPLAIN_SECONDS
         while survives_deaths() and not isinstance(error, NodeError) and time.monotonic() < limit:
-            if self.lookout.failure is not None:
-                return self.lookout.failure
+            if self.known.failure is not None:
+                return self.known.failure
             time.sleep(0.01)
         return str(error)
 
@@ -110,10 +111,23 @@ class Control:
 
     def check(self) -> None:
         """Raises if another node has failed, or what this one waited for was given up."""
-        if self.lookout.failure is not None:
-            raise self.error(self.lookout.failure)
+        if self.known.failure is not None:
+            raise self.error(self.known.failure)
         if self.given_up is not None:
             raise self.given_up
+
+    def note_broken(self, error: Exception) -> None:
+        """Keeps what went wrong on this node; the first counts."""
+        self.broken = self.broken or error
+
+    def give_up(self, error: NodeError) -> NodeError:
+        """Keeps what is waited for no longer, and returns it."""
+        self.given_up = error
+        return error
+
+    def refuse(self, error: NodeError) -> None:
+        """Keeps what was asked in vain; the run can go on."""
+        self.refused = error
 
     @property
     def living(self) -> tuple[int, ...]:
@@ -122,7 +136,8 @@ class Control:
 
     def survive(self) -> None:
         """From here on the run goes on where a node dies."""
-        self.survives = self.lookout.survives = not self.alone
+        self.survives = not self.alone
+        self.known.survive(self.survives)
 
     def duplicate(self) -> Group:
         """A communicator for one more user; freed with the session. Collective."""
@@ -141,7 +156,7 @@ class Control:
 
     def _checks(self) -> Callable[[], None]:
         """Begins a wait for the others to agree on who lives."""
-        wait = Wait(self.lookout, "call", "agrees on who lives", call=0, column=CALLS)
+        wait = Wait(self.known, "call", "agrees on who lives", call=0, column=CALLS)
 
         def check() -> None:
             if (why := wait.why_no_longer()) is not None:
@@ -227,8 +242,8 @@ class Control:
         return self._bytes_per_second
 
     def close(self, failed: bool) -> None:
-        """Parts from the other nodes; see `Lookout.close`."""
-        if self.lookout.close(failed) and not self.lookout.dead:
+        """Parts from the other nodes; see `Detector.close`."""
+        if self.detector.close(failed) and not self.known.dead:
             for comm in (*self._copies, self._group.comm):
                 comm.Free()
 
@@ -275,9 +290,9 @@ class Control:
     ) -> None:
         """Waits for a request; where that ends in vain, what MPI may yet write to is kept."""
         self._calls += 1
-        self.lookout.heartbeats.note(CALLS, self._calls)
+        self.known.heartbeats.note(CALLS, self._calls)
         wait = Wait(
-            self.lookout,
+            self.known,
             "call",
             f"waits to {what}",
             call=self._calls,

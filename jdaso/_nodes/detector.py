@@ -13,25 +13,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._errors import NodeError
 from .._launch.last_words import speak_out
-from .._launch.witness import Witnesses
 from .._mpi.messages import Messages
 from .._mpi.requests import poll
 from .._mpi.topology import Topology
-from .heartbeat import CALLS, STARTED, Heartbeats
-from .loops import Batches
-from .patience import Patience, Waiting
+from .heartbeat import CALLS, STARTED
+from .known import GRACE_SECONDS, Known
 from .stopping import Stopping
 from .wait import Wait
 
 log = logging.getLogger("jdaso")
-
-_GRACE_SECONDS = 5.0
-"""How long a node goes on waiting after another one left: its last messages may be on the way."""
 
 _PARTING_SECONDS = 2.0
 """How long a node that ends its session waits to hear the same from the others."""
@@ -57,108 +51,44 @@ class _Tag(enum.IntEnum):
     STOPPING = 9  # from here on those of `Stopping`
 
 
-class Lookout:
-    """What this node knows of the others' ends, and says of its own.
+class Detector:
+    """Sends and takes alarms and heartbeats, in a thread of its own.
 
     Attributes:
-        failure: what another node said before it failed.
-        failed: nodes that have failed, be it because of this one.
-        left: nodes that ended their session.
-        ended: nodes whose program has ended after a failure.
-        dead: nodes of which MPI has said that they died.
-        survives: whether the others then go on.
-        heartbeats: what each node last said of itself.
-        patience: how long waits take.
+        known: what came of it.
         stopping: how all nodes agree to stop.
-        batches: whose data ended when.
-        places: where the programs of nodes are that were asked.
-        waits: which of them wait for others themselves.
-        waiting: what this node's program waits for, be it in another session.
-        witnesses: whether the processes of silent nodes run.
-        phase_of: names the phase of a step.
+
+    Args:
+        topology: the nodes.
+        timeout_seconds: the longest wait; None derives it from what is usual.
 
     On failure: no method raises. Where the compiled step itself waits in MPI for what cannot come,
-    the look-out ends the job (`enter`).
+    the detector ends the job (`enter`).
     """
 
     def __init__(self, topology: Topology, timeout_seconds: float | None):
         self.topology = topology
-        self.heartbeats = Heartbeats(topology.node, topology.num_nodes)
-        self.patience = Patience(timeout_seconds)
         self._messages = Messages(topology.node, topology.num_nodes)
         self.stopping = Stopping(topology.node, topology.num_nodes, self._send_stopping)
-        tell = functools.partial(self._messages.send_all, _Tag.BATCHES)
-        self.batches = Batches(topology.num_nodes, tell)
-        self.places: dict[int, str] = {}
-        self.waits: set[int] = set()
-        self.waiting = Waiting()
-        self.witnesses = Witnesses(topology.witnesses)
-        self.phase_of: Callable[[int], str] = lambda step: ""
+        self.known = Known(
+            topology,
+            timeout_seconds,
+            dead=self._messages.dead,
+            ask=functools.partial(self._messages.send, tag=_Tag.WHERE, payload=b""),
+            tell=functools.partial(self._messages.send_all, _Tag.BATCHES),
+        )
         self._owner = threading.get_ident()
-        self.failure: str | None = None
-        self.failed: set[int] = set()
-        self.left: set[int] = set()
-        self.ended: set[int] = set()
-        self.dead = self._messages.dead
-        self.survives = False
         self._closed = False
         self._blocked: list[tuple[float, Wait]] = []  # since when the compiled step waits
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="jdaso-lookout", daemon=True)
+        self._thread = threading.Thread(target=self._look, name="jdaso-detector", daemon=True)
 
     def begin(self, comm: Any) -> None:
         """Begins to look out, on a communicator that nobody else uses. Before, nothing is heard."""
         self._messages.begin(comm)
         self._thread.start()
-        for node in self.heartbeats.targets:  # one that has answered can be seen to end
-            self.witnesses.ask(node)
-
-    def why_wait_no_longer(self, waited_seconds: float, what: str) -> str | None:
-        """What ends a wait for other nodes early, if anything does.
-
-        Args:
-            waited_seconds: how long this node has waited.
-            what: what it does, "waits for ...".
-        """
-        if self.failure is not None:
-            return self.failure
-        if (why := self.batches.why_in_vain(what)) is not None:
-            return why
-        if waited_seconds <= _GRACE_SECONDS:
-            return None
-        if self.failed:
-            return f"{_names(self.failed)} failed while this node {what}."
-        if self.left:
-            return (
-                f"{_names(self.left)} ended the session while this node {what}. All nodes must "
-                "make the same calls and the same number of updates."
-            )
-        return None
-
-    def prefix(self, step: int | None) -> str:
-        """How this node's messages begin; with the phase of a step."""
-        phase = "" if step is None else self.phase_of(step)
-        return self.topology.prefix(step) + (f" {phase}:" if phase else "")
-
-    def describe(self, node: int) -> str:
-        """What is known of a node that is waited for."""
-        hosts, silent = self.topology.hosts, self.heartbeats.silent_seconds(node)
-        name = f"node {node} (host {hosts[node]})" if hosts else f"node {node}"
-        if node in self.dead:
-            return f"{name} has died"
-        if node in self.left | self.ended:
-            return f"{name} has ended its session"
-        if silent > self.heartbeats.usual_delay_seconds:
-            what = self.witnesses.describe(node)
-            return f"{name} has not been heard of for {silent:.1f} s: {what}"
-        return f"{name} is alive, {self.places.get(node, 'at a place not known yet')}"
-
-    def ask_where(self, nodes: Iterable[int]) -> None:
-        """Asks nodes where their programs are; the answers come to `places`."""
-        for node in nodes:
-            self.places.pop(node, None)
-            self.waits.discard(node)
-            self._messages.send(node, _Tag.WHERE, b"")
+        for node in self.known.heartbeats.targets:  # one that has answered can be seen to end
+            self.known.witnesses.ask(node)
 
     def stops_at(self, step: int) -> bool:
         """Whether all nodes stop after this step; pauses while they agree on one.
@@ -166,7 +96,7 @@ class Lookout:
         Raises:
             NodeError: a node failed, or does not answer.
         """
-        wait = Wait(self, "call", "agrees on where to stop", call=0, column=CALLS, step=step)
+        wait = Wait(self.known, "call", "agrees on where to stop", call=0, column=CALLS, step=step)
 
         def check() -> None:
             if (why := wait.why_no_longer()) is not None:
@@ -176,26 +106,18 @@ class Lookout:
 
     def fail(self, text: str) -> None:
         """Tells all others that this node has failed; does not wait for them."""
-        tag = _Tag.FAILED if self.failure is None else _Tag.FOLLOWED
+        tag = _Tag.FAILED if self.known.failure is None else _Tag.FOLLOWED
         self._messages.send_all(tag, text.encode(errors="backslashreplace"))
 
     def end(self) -> None:
         """Tells all others that this node's program has ended after a failure."""
         self._messages.send_all(_Tag.ENDED, b"")
 
-    def all_failed(self) -> bool:
-        """Whether all other nodes have failed too."""
-        return len(self.failed | self.dead) >= self.topology.num_nodes - 1
-
-    def all_ended(self) -> bool:
-        """Whether all other nodes have said that their program has ended after a failure."""
-        return len(self.ended | self.dead) >= self.topology.num_nodes - 1
-
     def enter(self, step: int) -> None:
-        """The compiled step goes into MPI by itself; from here the look-out watches over it."""
-        self.heartbeats.note(STARTED, step + 1)
+        """The compiled step goes into MPI by itself; from here the detector watches over it."""
+        self.known.heartbeats.note(STARTED, step + 1)
         doing = f"waits for a mean of all nodes in step {step}"
-        wait = Wait(self, "mean", doing, call=step + 1, column=STARTED, step=step)
+        wait = Wait(self.known, "mean", doing, call=step + 1, column=STARTED, step=step)
         self._blocked.append((time.perf_counter(), wait))
 
     def leave(self) -> float:
@@ -206,7 +128,7 @@ class Lookout:
         blocked = self._blocked
         begin, _ = blocked.pop(0) if blocked else (time.perf_counter(), None)
         seconds = time.perf_counter() - begin
-        self.patience.note("mean", seconds)
+        self.known.patience.note("mean", seconds)
         return seconds
 
     def abandon(self) -> None:
@@ -216,7 +138,7 @@ class Lookout:
     def close(self, failed: bool) -> bool:
         """Tells the others that this node ends its session; whether it heard the same from them.
 
-        A node that ended first does not wait for the others for long. After a failure the look-out
+        A node that ended first does not wait for the others for long. After a failure the detector
         stays, to hear whether the others have failed too.
         """
         ended, self._closed, self._blocked = self._closed, True, []
@@ -228,12 +150,12 @@ class Lookout:
 
         def parted() -> bool:
             self._listen()
-            return self._messages.all_gone() and len(self.left | self.dead) == others
+            return self._messages.all_gone() and len(self.known.left | self.known.dead) == others
 
         others = self.topology.num_nodes - 1
         if not poll(parted, lambda: None, _PARTING_SECONDS):
             return False
-        if not self.dead:  # to free it needs all
+        if not self.known.dead:  # to free it needs all
             self._messages.free()
         return True
 
@@ -248,12 +170,12 @@ class Lookout:
 
     def _beat(self) -> None:
         """Sends a heartbeat, where it is time to and the one before has gone out."""
-        payload = self.heartbeats.beat()
+        payload = self.known.heartbeats.beat()
         if payload is None or self._closed:
             return
         self._messages.all_gone()
-        for node in self.heartbeats.targets:
-            if node not in self.left | self.ended:
+        for node in self.known.heartbeats.targets:
+            if node not in self.known.left | self.known.ended:
                 self._messages.send(node, _Tag.BEAT, payload, behind_others=False)
 
     def _look(self) -> None:
@@ -267,7 +189,7 @@ class Lookout:
                 self.stopping.look()
                 self._watch_step()
             except MPI.Exception as error:  # MPI is being shut down around us
-                log.debug("jdaso look-out ends: %s", error)
+                log.debug("jdaso detector ends: %s", error)
                 return
 
     def _listen(self) -> None:
@@ -279,7 +201,7 @@ class Lookout:
             for message in self._messages.taken():
                 self._take(*message)
         except MPI.Exception:
-            if not self._note_deaths() and not (self.survives and self.dead):
+            if not self._note_deaths() and not (self.known.survives and self.known.dead):
                 raise
 
     def _note_deaths(self) -> bool:
@@ -287,51 +209,45 @@ class Lookout:
         new = self._messages.newly_dead()
         hosts = self.topology.hosts
         who = ", ".join(f"node {node} (host {hosts[node]})" for node in new)
-        if new and self.survives:
+        if new and self.known.survives:
             log.warning("%s %s died. The others go on.", self.topology.prefix(), who)
             for node in new:
-                self.heartbeats.dead.add(node)
+                self.known.heartbeats.dead.add(node)
                 self.stopping.lost(node)
-        elif not set(new) <= self.left | self.ended and not self._closed:
-            self.failure = self.failure or f"{who} died."
-            self.failed.update(new)
-            log.error("%s %s", self.topology.prefix(), self.failure)
+        elif not set(new) <= self.known.left | self.known.ended and not self._closed:
+            self.known.note_failure(f"{who} died.")
+            self.known.failed.update(new)
+            log.error("%s %s", self.topology.prefix(), self.known.failure)
         return bool(new)
 
     def _take(self, node: int, tag: int, payload: bytes) -> None:
         """Takes what another node says."""
         match tag:
             case _Tag.BEAT:
-                self.heartbeats.take(payload)
+                self.known.heartbeats.take(payload)
             case _Tag.WHERE:
                 self._messages.send(
                     node, _Tag.PLACE, self._place().encode(errors="backslashreplace")
                 )
             case _Tag.PLACE:
-                self._take_place(node, payload.decode(errors="replace"))
+                self.known.take_place(node, payload.decode(errors="replace"))
             case _Tag.BATCHES:
-                self.batches.take(node, payload)
+                self.known.batches.take(node, payload)
             case _Tag.LEFT:
-                self.left.add(node)
+                self.known.left.add(node)
             case _Tag.ENDED:
-                self.ended.add(node)
+                self.known.ended.add(node)
             case _Tag.FAILED | _Tag.FOLLOWED:
-                self.failed.add(node)
-                if tag == _Tag.FAILED and self.failure is None and not self._closed:
-                    self.failure = payload.decode(errors="replace")
-                    log.error("%s %s", self.topology.prefix(), self.failure)
+                self.known.failed.add(node)
+                if tag == _Tag.FAILED and self.known.failure is None and not self._closed:
+                    self.known.note_failure(payload.decode(errors="replace"))
+                    log.error("%s %s", self.topology.prefix(), self.known.failure)
             case _:
                 self.stopping.take(node, tag - _Tag.STOPPING, int(payload))
 
     def _place(self) -> str:
         """What this node's program waits for, if it does, and in a second line where it is."""
-        return f"{self.waiting.now()}\n{_where(self._owner)}"
-
-    def _take_place(self, node: int, text: str) -> None:
-        waits, _, where = text.partition("\n")
-        if waits:
-            self.waits.add(node)
-        self.places[node] = f"and {waits}, at {where}" if waits else f"at {where}"
+        return f"{self.known.waiting.now()}\n{_where(self._owner)}"
 
     def _watch_step(self) -> None:
         """Ends the job if the compiled step waits in MPI for what cannot come.
@@ -344,8 +260,8 @@ class Lookout:
             return
         _, wait = blocked[0]
         why = wait.why_no_longer()
-        early = wait.waited_seconds <= _GRACE_SECONDS  # it may yet come back by itself
-        if why is None or (early and self.failure is not None):
+        early = wait.waited_seconds <= GRACE_SECONDS  # it may yet come back by itself
+        if why is None or (early and self.known.failure is not None):
             return
         from mpi4py import MPI
 
@@ -372,8 +288,3 @@ def _where(thread: int) -> str:
         return "its end"
     frames = traceback.extract_stack(frame)[: -_FRAMES - 1 : -1]
     return " < ".join(f"{x.filename}:{x.lineno} in {x.name}" for x in frames)
-
-
-def _names(nodes: set[int]) -> str:
-    plural = "nodes" if len(nodes) > 1 else "node"
-    return f"{plural} {', '.join(map(str, sorted(nodes)))}"

@@ -18,39 +18,54 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from .._errors import NodeError
 from .._launch.environment import launched_rank, launched_ranks, survives_deaths
 from .._launch.last_words import speak_out
-
-if TYPE_CHECKING:
-    from .._session import Session
-    from .detector import Lookout
+from .._mpi.abort import end_job, ends_job, spare_job
+from .control import Control
+from .detector import Detector
 
 log = logging.getLogger("jdaso")
+
+
+class Member(Protocol):
+    """A session, as the end of its process sees it."""
+
+    control: Control
+
+    def fail(self, text: str) -> None:
+        """Tells the other nodes that this one has failed."""
+
+    def close(self) -> None:
+        """Parts from the other nodes, in order."""
+
+    def disown(self) -> None:
+        """Forgets threads and communicators: the process was forked, and is no node."""
+
 
 _GRACE_SECONDS = 6.0
 _FINALIZE_SECONDS = 5.0
 _ALIKE_SECONDS = 1.0
 """Seconds that a rank which fails before its session waits for others that fail alike."""
 
-_open: dict[Session, None] = {}  # in the order of all nodes; also sessions that were dropped
-_failed: list[Session] = []  # whole, as MPI may yet write into what their channels hold
+_open: dict[Member, None] = {}  # in the order of all nodes; also sessions that were dropped
+_failed: list[Member] = []  # whole, as MPI may yet write into what their channels hold
 _leaves, _has_left = threading.Event(), threading.Event()
-_state = {"installed": False, "doomed": False, "bereft": False, "began": False, "early": False}
+_state = {"installed": False, "bereft": False, "began": False, "early": False}
 
 
-def watch(session: Session) -> None:
+def watch(session: Member) -> None:
     """Closes this session at the latest when the process ends."""
-    _install()
+    install()
     if survives_deaths() and not _state["began"]:  # in atexit's functions Python starts no threads
         threading.Thread(target=_finalize, name="jdaso-finalize", daemon=True).start()
     _state["began"] = True
     _open[session] = None
 
 
-def unwatch(session: Session, *, failed: bool = False, stuck: bool = False) -> None:
+def unwatch(session: Member, *, failed: bool = False, stuck: bool = False) -> None:
     """The session was closed; after a failure the process must not wait in MPI_Finalize.
 
     Args:
@@ -59,8 +74,9 @@ def unwatch(session: Session, *, failed: bool = False, stuck: bool = False) -> N
         stuck: one of its threads is still inside MPI, which can then not be left in order.
     """
     _open.pop(session, None)
-    _state["doomed"] |= stuck
-    _state["bereft"] |= bool(session.control.lookout.dead)
+    if stuck:
+        end_job()
+    _state["bereft"] |= bool(session.control.known.dead)
     if (failed or stuck) and not session.control.alone:
         _failed.append(session)
 
@@ -76,7 +92,8 @@ def _leave_to_parent() -> None:
         session.disown()
     _open.clear()
     _failed.clear()
-    _state.update(doomed=False, bereft=False, early=False, began=True)  # what fails is no rank
+    spare_job()
+    _state.update(bereft=False, early=False, began=True)  # what fails is no rank
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
@@ -85,10 +102,11 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 def watch_ranks() -> None:
     """Makes a rank that fails before its session end the job, if a launcher started several."""
     if launched_ranks() > 1:
-        _install()
+        install()
 
 
-def _install() -> None:
+def install() -> None:
+    """Takes the end of the process in hand; once is enough."""
     if _state["installed"]:
         return
     _state["installed"] = True
@@ -113,7 +131,7 @@ def _doom(text: str) -> None:
     """This process ends by an error: the job will be ended with it."""
     sessions = [session for session in _open if not session.control.alone]
     if sessions:
-        _state["doomed"] = True
+        end_job()
     for session in sessions:
         session.fail(text)
 
@@ -141,31 +159,31 @@ def _end_early() -> None:
 def _end() -> None:
     if _state["early"]:
         _end_early()
-    if not _state["doomed"]:
+    if not ends_job():
         for session in list(_open):
             try:
                 session.close()
             except Exception:
                 log.exception("jdaso could not close a session at exit")
-                _state["doomed"] = True
-    if not _state["doomed"] and not _failed:
+                end_job()
+    if not ends_job() and not _failed:
         if _state["bereft"]:
             _leave_mpi()
         return
-    lookouts = [session.control.lookout for session in (*_open, *_failed)]
+    detectors = [session.control.detector for session in (*_open, *_failed)]
     speak_out()
-    for lookout in lookouts:
+    for detector in detectors:
         with contextlib.suppress(Exception):  # MPI was ended
-            lookout.end()
+            detector.end()
     limit = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < limit:  # without a look-out nobody can tell us when they are ready
-        if lookouts and all(_may_end(lookout) for lookout in lookouts):
+    while time.monotonic() < limit:  # without a detector nobody can tell us when they are ready
+        if detectors and all(_may_end(detector) for detector in detectors):
             break
         time.sleep(0.05)
-    if not _state["doomed"] and all(lookout.all_failed() for lookout in lookouts):
-        for lookout in lookouts:  # all nodes saw the error, and MPI can be left as usual
-            lookout.stop()
-        if any(lookout.dead for lookout in lookouts):
+    if not ends_job() and all(detector.known.all_failed() for detector in detectors):
+        for detector in detectors:  # all nodes saw the error, and MPI can be left as usual
+            detector.stop()
+        if any(detector.known.dead for detector in detectors):
             _leave_mpi()
         return
     from mpi4py import MPI
@@ -191,6 +209,6 @@ def _finalize() -> None:
     _has_left.set()
 
 
-def _may_end(lookout: Lookout) -> bool:
+def _may_end(detector: Detector) -> bool:
     """Where this process ends the job, the others have to have said what they know before."""
-    return lookout.all_ended() if _state["doomed"] else lookout.all_failed()
+    return detector.known.all_ended() if ends_job() else detector.known.all_failed()

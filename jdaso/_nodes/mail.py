@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from .._mpi.requests import poll
-from .._session import Session
+from .control import Control
 from .heartbeat import CALLS
 from .wait import Wait
 
@@ -21,6 +21,8 @@ _MESSAGE_BYTES = 1 << 30
 
 _LEAST_PAUSE, _MOST_PAUSE = 5e-5, 2e-4
 _IDLE_SECONDS = 0.1
+
+_numbers = itertools.count(1)
 
 
 class Address(NamedTuple):
@@ -59,15 +61,15 @@ class Mail:
     the session's limit has passed; before that they say in the log who is waited for.
 
     Args:
-        session: the nodes. All make their mails together; it is closed with the session.
+        control: the nodes. All make their mails together.
+        record: called with the step and the begin of each wait that has ended.
     """
 
-    def __init__(self, session: Session):
-        self._session, self._lookout = session, session.control.lookout
-        session.mails += 1
-        # What is usual is learned anew: the first waits of a pipeline are for compilers.
-        self._kind = f"message of pipeline {session.mails}"
-        self._comm: Any = session.control.duplicate().comm if session.num_nodes > 1 else None
+    def __init__(self, control: Control, record: Callable[[int, float], Any]):
+        self._control, self._record = control, record
+        # What is usual is learned for each anew: the first waits of a pipeline are for compilers.
+        self._kind = f"message of mail {next(_numbers)}"
+        self._comm: Any = None if control.alone else control.duplicate().comm
         self._lock = threading.Lock()  # of all that follows
         self._outbox: deque[_Going] = deque()
         self._sending: list[tuple[Any, Any]] = []  # requests, and what they send
@@ -81,7 +83,6 @@ class Mail:
         if self._comm is not None:
             self._thread = threading.Thread(target=self._ask_on, name="jdaso-mail", daemon=True)
             self._thread.start()
-            session.closing.append(self._close)
 
     def begin_step(self, step: int) -> None:
         """Says which step the messages from here on belong to.
@@ -90,12 +91,12 @@ class Mail:
         takes to fill, and all others short. The first step's are for compilers.
         """
         if self.step > 0:
-            self._lookout.patience.note(self._kind, self._longest_seconds)
+            self._control.known.patience.note(self._kind, self._longest_seconds)
         self.step, self._longest_seconds = step, 0.0
 
     def send(self, address: Address, array: Any) -> None:
         """Sends an array, which may not have been computed yet."""
-        if isinstance(array, jax.Array):
+        if hasattr(array, "copy_to_host_async"):  # of a device
             array.copy_to_host_async()
         with self._lock:
             self._outbox.append(_Going(address, array))
@@ -134,14 +135,13 @@ class Mail:
             )
 
     def _wait(self, done: Callable[[], bool], what: str, nodes: Sequence[int] | None) -> None:
-        session = self._session
         wait = Wait(
-            self._lookout, self._kind, what, call=0, column=CALLS, step=self.step, nodes=nodes
+            self._control.known, self._kind, what, call=0, column=CALLS, step=self.step, nodes=nodes
         )
 
         def check() -> None:
             if (why := wait.why_no_longer()) is not None:
-                raise session.control.error(why, self.step)
+                raise self._control.error(why, self.step)
 
         def moved() -> bool:
             if self._broken is not None:
@@ -152,13 +152,13 @@ class Mail:
 
         begin, self._asks = time.perf_counter(), True
         try:
-            with session.control.explained(self.step):
+            with self._control.explained(self.step):
                 poll(moved, check, float("inf"), _MOST_PAUSE)
         finally:
             self._asks = False
         seconds = time.perf_counter() - begin
         self.waited_seconds += seconds
-        session.timeline.record("wait", self.step, begin, lane="messages")
+        self._record(self.step, begin)
         self._longest_seconds = max(self._longest_seconds, seconds)
 
     def _ask_on(self) -> None:
@@ -196,16 +196,18 @@ class Mail:
         self._sending = [pair for pair in self._sending if not pair[0].Test()]
         return len(self._outbox) + len(self._sending) != before
 
-    def _close(self, after_error: bool) -> None:
-        """With the session: nothing is asked of MPI any more."""
+    def close(self, after_error: bool = False) -> None:
+        """Asks nothing of MPI any more; called as the session closes, after an error too."""
         del after_error
+        if self._closed or self._comm is None:
+            return
         self._closed = True
         self._busy.set()
         self._thread.join(timeout=2.0)
 
 
 def _is_ready(array: Any) -> bool:
-    return not isinstance(array, jax.Array) or array.is_ready()  # pyright: ignore
+    return not hasattr(array, "is_ready") or array.is_ready()
 
 
 def _parts(array: np.ndarray) -> list[Any]:

@@ -87,13 +87,13 @@ class Stopping:
             return self._stop is not None and step >= self._stop
 
     def look(self) -> None:
-        """Called by the look-out now and then: says what this node was told."""
+        """Called by the detector now and then: says what this node was told."""
         if self._told and not self._asked:
             self._asked = True
             self._say(self._living[0], ASK, 0)
 
     def take(self, source: int, what: int, step: int) -> None:
-        """Takes a message; called by the look-out."""
+        """Takes a message; called by the detector."""
         if self._stop is not None and what in (ASK, HOLD):  # it is known already
             self._say(source, STOP, self._stop)
         elif what == ASK and not self._held:
@@ -115,7 +115,7 @@ class Stopping:
                 self._tell_all(STOP, step)
 
     def lost(self, node: int) -> None:
-        """Called by the look-out: a node has died, and with it what it knew."""
+        """Called by the detector: a node has died, and with it what it knew."""
         self._living.remove(node)
         self._held.pop(node, None)
         if self._stop is not None:  # it may have been about to tell the others

@@ -10,10 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .detector import Lookout
+from .known import Known
 
 log = logging.getLogger("jdaso")
 
@@ -33,7 +31,7 @@ class Wait:
         waited_seconds: how long it has waited when it was last asked.
 
     Args:
-        lookout: what this node knows of them.
+        known: what this node knows of them.
         kind: what is usual is measured for each kind.
         doing: what this node does, "waits for the exchange started at step 3".
         call: of the calls that all nodes make in the same order, the number of the one waited for;
@@ -46,7 +44,7 @@ class Wait:
 
     def __init__(
         self,
-        lookout: Lookout,
+        known: Known,
         kind: str,
         doing: str,
         *,
@@ -56,13 +54,13 @@ class Wait:
         limit_seconds: float | None = None,
         nodes: Sequence[int] | None = None,
     ):
-        self._lookout, self._kind, self._doing = lookout, kind, doing
+        self._known, self._kind, self._doing = known, kind, doing
         self._nodes = nodes
         self._call, self._column, self.step = call, column, step
         self._limit = limit_seconds
         self._last, self.waited_seconds = time.monotonic(), 0.0
-        late = lookout.heartbeats.usual_delay_seconds  # before, who has come may not be known
-        self._warn_at, self._asked_at = lookout.patience.warn_seconds(kind, late), 0.0
+        late = known.heartbeats.usual_delay_seconds  # before, who has come may not be known
+        self._warn_at, self._asked_at = known.patience.warn_seconds(kind, late), 0.0
         self._over_at = 0.0
 
     def why_no_longer(self) -> str | None:
@@ -70,11 +68,11 @@ class Wait:
         now = time.monotonic()
         # A process that is stopped for a while has not waited meanwhile.
         self.waited_seconds, self._last = self.waited_seconds + min(now - self._last, 1.0), now
-        lookout, waited = self._lookout, self.waited_seconds
-        lookout.waiting.note(f"{self._doing}, for {waited:.1f} s now")
-        if (why := lookout.why_wait_no_longer(waited, self._doing)) is not None:
+        known, waited = self._known, self.waited_seconds
+        known.waiting.note(f"{self._doing}, for {waited:.1f} s now")
+        if (why := known.why_wait_no_longer(waited, self._doing)) is not None:
             return why
-        patience = lookout.patience
+        patience = known.patience
         limit = patience.limit_seconds(self._kind) if self._limit is None else self._limit
         if waited > limit and not self._yields(waited):
             return (
@@ -90,31 +88,31 @@ class Wait:
 
     def _is_in_vain(self, silence_seconds: float) -> bool:
         """Returns whether a silent node has ended, or is silent for long and not known to run."""
-        lookout, heartbeats = self._lookout, self._lookout.heartbeats
+        known, heartbeats = self._known, self._known.heartbeats
         silent = {x: heartbeats.silent_seconds(x) for x in self._late()}
         silent = {x: s for x, s in silent.items() if s > heartbeats.usual_delay_seconds}
         for node in silent:
-            lookout.witnesses.ask(node)
-        ended = set(filter(lookout.witnesses.has_ended, silent)) - lookout.left - lookout.ended
-        if ended and not lookout.survives:  # where MPI itself notices deaths, it is left to MPI
+            known.witnesses.ask(node)
+        ended = set(filter(known.witnesses.has_ended, silent)) - known.left - known.ended
+        if ended and not known.survives:  # where MPI itself notices deaths, it is left to MPI
             return True
         long = (x for x, s in silent.items() if s > silence_seconds)
-        lost = not all(map(lookout.witnesses.runs, long))
+        lost = not all(map(known.witnesses.runs, long))
         return lost and self.waited_seconds > silence_seconds / 2
 
     def _yields(self, waited: float) -> bool:
         """Whether, after its limit, to let others speak first; asks them where they are."""
-        lookout, late = self._lookout, self._late()
+        known, late = self._known, self._late()
         if not self._over_at:
-            lookout.ask_where(late)
+            known.ask_where(late)
             self._over_at = waited
-        if any(node in lookout.waits for node in late):
+        if any(node in known.waits for node in late):
             return waited < self._over_at + _YIELD_SECONDS
-        answered = all(node in lookout.places for node in late)
+        answered = all(node in known.places for node in late)
         return not answered and waited < self._over_at + _ANSWER_SECONDS
 
     def _late(self) -> list[int]:
-        heartbeats = self._lookout.heartbeats
+        heartbeats = self._known.heartbeats
         if self._nodes is not None:
             return list(self._nodes)
         if self._call:
@@ -125,15 +123,15 @@ class Wait:
     def _warn(self, waited: float, limit: float) -> None:
         """Asks those that are missing where they are, and a little later says it."""
         if not self._asked_at:
-            self._lookout.ask_where(self._late())
+            self._known.ask_where(self._late())
             self._asked_at = waited
-        answered = all(node in self._lookout.places for node in self._late())
+        answered = all(node in self._known.places for node in self._late())
         if not answered and waited < self._asked_at + _ANSWER_SECONDS:
             return
-        usual = self._lookout.patience.usual_seconds(self._kind)
+        usual = self._known.patience.usual_seconds(self._kind)
         log.warning(
             "%s This node %s, for %.1f s now (usual: %s; longest: %g s). %s",
-            self._lookout.prefix(self.step),
+            self._known.prefix(self.step),
             self._doing,
             waited,
             "not known yet" if usual is None else f"{usual:.1f} s",
@@ -144,7 +142,7 @@ class Wait:
 
     def _missing(self) -> str:
         """Who has not arrived, and what is known of each."""
-        lookout, late = self._lookout, self._late()
+        known, late = self._known, self._late()
         if not late:
             return "All nodes have come so far: the network is slow, or stuck."
-        return "Not arrived: " + "; ".join(lookout.describe(node) for node in late) + "."
+        return "Not arrived: " + "; ".join(known.describe(node) for node in late) + "."

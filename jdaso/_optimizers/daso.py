@@ -171,7 +171,7 @@ def daso(
             finder.at_init(params, inner_state)
         agree_on_init(session, params, inner_state, between.facts)
         session.facts[between.number] = between.facts
-        session.control.lookout.phase_of = phases.name
+        session.control.known.name_phases(phases.name)
         if session.num_nodes > 1:  # `finalize` may come before the first update
             between.register(params)
         return between.init(params, inner_state)

@@ -25,6 +25,7 @@ from .._launch.first_failure import say_saved
 from .._launch.paths import shown
 from .._session import Session
 from .._types import PyTree
+from .._version import __version__
 from . import _files
 from ._facts import check_facts, facts_of
 from ._files import COMMON, CheckpointError, DamagedError, Leaf, Manifest, node_folder
@@ -144,7 +145,7 @@ class Checkpoints:
         self._error: Exception | None = None
         self._run, self._number = self._begin()
         session.closing.append(self._close)
-        session.control.lookout.stopping.on_signals(signals)
+        session.control.detector.stopping.on_signals(signals)
 
     @property
     def folder(self) -> Path:
@@ -166,7 +167,7 @@ class Checkpoints:
         Raises:
             Stopped: the run was told to stop, and is saved.
         """
-        stops = self.session.control.lookout.stops_at(step)
+        stops = self.session.control.detector.stops_at(step)
         due = step % self.every_steps == 0
         if due or stops:
             self.save(step, state, score)
@@ -178,7 +179,7 @@ class Checkpoints:
                 except _LostError:  # at each try there are fewer nodes to die
                     self.save(step, state, score)
             for kept in self._flights:  # what is in flight is saved
-                kept.job.waited = True
+                kept.job.forget()
             raise_stopped(self.session, step)
 
     def save(self, step: int, state: PyTree, score: float | None = None) -> None:
@@ -548,7 +549,7 @@ def raise_stopped(session: Session, step: int) -> NoReturn:
             step,
         )
     say_saved()
-    raise Stopped from session.control.lookout.stopping.held
+    raise Stopped from session.control.detector.stopping.held
 
 
 class _LostError(CheckpointError):
@@ -556,6 +557,4 @@ class _LostError(CheckpointError):
 
 
 def _versions() -> dict[str, str]:
-    from .. import __version__
-
     return {"jdaso": __version__, "jax": jax.__version__}

@@ -20,6 +20,7 @@ from .._optimizers.state import DasoState
 from .._rules.phases import Phases
 from .._session import Session
 from .._types import PyTree
+from .._version import __version__
 from ..traces._timeline import Stats
 from ._writer import Row, Writer
 
@@ -166,8 +167,6 @@ class Recorder:
             )
 
     def _header(self) -> dict[str, Any]:
-        from .. import __version__
-
         session = self._session
         phases = None if self._phases is None else dataclasses.asdict(self._phases)
         return {
@@ -201,7 +200,7 @@ class Recorder:
         state = find_daso(opt_state)
         if opt_state is not None and state is None:
             return {"phase": "blocking", "sync_every": 1, "delay": 0}
-        name_of = self._session.control.lookout.phase_of
+        name_of = self._session.control.known.phase_of
         phase = (name_of if self._phases is None else self._phases.name)(update)
         if phase in ("warm-up", "cool-down"):
             return {"phase": phase, "sync_every": 1, "delay": 0}

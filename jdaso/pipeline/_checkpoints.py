@@ -87,7 +87,7 @@ class PipelineCheckpoints:
             keep_last=keep_last + 1,  # one may be there that other partitions still write
             stop_signals=(),
         )
-        self._session.control.lookout.stopping.on_signals(signals)
+        self._session.control.detector.stopping.on_signals(signals)
 
     def after(self, step: int, state: PipelineState) -> None:
         """Call it after each step: saves where it is time to, or where the run is told to stop.
@@ -99,7 +99,7 @@ class PipelineCheckpoints:
         Raises:
             Stopped: the run was told to stop, and is saved.
         """
-        stops = self._session.control.lookout.stops_at(step)
+        stops = self._session.control.detector.stops_at(step)
         if stops or step % self.every_steps == 0:
             self.save(step, state)
         if stops:

@@ -146,7 +146,7 @@ def fit(
     pipeline = position = checkpoints = None
     begin = made = 0
     losses: list[np.ndarray] = []
-    batches = session.control.lookout.batches
+    batches = session.control.known.batches
     numbered = enumerate(data)
     with contextlib.ExitStack() as stack:
         stack.enter_context(batches.loop())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -88,7 +89,9 @@ class Pipeline:
         self.grid = Grid.of(session, plan.num_partitions)
         facts = [("the plan", plan.digest()), ("schedule", schedule), ("wire", wire)]
         session.agree("make a pipeline", [*facts, ("remat", str(remat))])
-        self._mail = Mail(session)
+        record = partial(session.timeline.record, "wait", lane="messages")
+        self._mail = Mail(session.control, record)
+        session.closing.append(self._mail.close)
         self.replicas = self.grid.replicas()
         self._wire, self._steps = wire, 0
         rank = self.grid.partition

@@ -89,7 +89,7 @@ class Recorder:
         except OSError as error:
             self._give_up(error)
             return
-        timeline.sink = self._queue.append
+        timeline.copy_to(self._queue.append)
         self._thread = threading.Thread(target=self._run, name="jdaso-recorder", daemon=True)
         self._thread.start()
 
@@ -98,7 +98,7 @@ class Recorder:
         end = None if failed else self._measure(_END_SECONDS)
         if self._file is None:
             return
-        self._timeline.sink = None
+        self._timeline.copy_to(None)
         self._stop.set()
         self._thread.join(timeout=10 * _WRITE_SECONDS)
         if self._thread.is_alive() or self._file is None:
@@ -129,10 +129,10 @@ class Recorder:
         """How far this node's clock is from node 0's; None where that cannot be known."""
         if self._comm is None:
             return Offset(time.perf_counter())
-        lookout = self._control.lookout
+        known = self._control.known
 
         def check() -> None:
-            if lookout.failure is not None or lookout.dead:
+            if known.failure is not None or known.dead:
                 raise TimeoutError("a node has gone")
 
         try:
@@ -161,7 +161,8 @@ class Recorder:
         self._file.flush()
 
     def _give_up(self, error: Exception) -> None:
-        self._timeline.sink, self._file = None, None
+        self._timeline.copy_to(None)
+        self._file = None
         self._queue.clear()
         log.error(
             "%s The trace cannot be written to %s (%s). The run goes on without it; give "

@@ -121,6 +121,10 @@ class Timeline:
         self._stats = Stats()
         self._lock = threading.Lock()
 
+    def copy_to(self, sink: Callable[[Event], None] | None) -> None:
+        """Gives `sink` each event from here on; None ends that."""
+        self.sink = sink
+
     @property
     def stats(self) -> Stats:
         """The totals so far."""

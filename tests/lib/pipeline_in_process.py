@@ -4,13 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from network import World
-from played import Members, play
+from played import play
 
 from jdaso._nodes.mail import Address, Mail
 from jdaso.pipeline._run.run import Place, Run
 from jdaso.pipeline._run.work import Work
 from jdaso.pipeline._schedule import make_schedule
-from jdaso.traces._timeline import Timeline
 
 COMPILING_SECONDS = 1e6
 """What a rank computes takes no time of the clock, but it is asked again and again."""
@@ -22,14 +21,8 @@ class StrictMail(Mail):
     """`Mail` of one rank; nothing may be sent otherwise than it is expected."""
 
     def __init__(self, node, kinds):
-        session = Members(
-            control=node.control,
-            num_nodes=node.topology.num_nodes,
-            timeline=Timeline(),
-            closing=node.closing,
-            mails=0,
-        )
-        super().__init__(session)
+        super().__init__(node.control, lambda step, begin: None)
+        node.closing.append(self.close)
         self._rank, self._kinds = node.number, kinds
 
     def send(self, address, array):

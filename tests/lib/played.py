@@ -7,7 +7,7 @@ from jdaso._session import Session
 
 LIMIT_SECONDS = 6.0
 PROMPTLY_SECONDS = 0.5
-"""For what need not wait for any limit: two looks of a look-out, and some messages."""
+"""For what need not wait for any limit: two looks of the detector, and some messages."""
 
 
 class Members(Session):
@@ -28,7 +28,7 @@ class Node:
         self.world, self.clock = world, world.clock
         self.topology, self.number = topology, topology.node
         self.control = Control(topology, limit_seconds)
-        self.lookout = self.control.lookout
+        self.known, self.detector = self.control.known, self.control.detector
         self.closing, self.closed = [], False
         _exit.watch(self)
 
@@ -42,7 +42,7 @@ class Node:
     def fail(self, text):
         """As `Session.fail`."""
         if not self.closed:
-            self.lookout.fail(f"node {self.number} on host {self.topology.host} failed: {text}")
+            self.detector.fail(f"node {self.number} on host {self.topology.host} failed: {text}")
 
     def close(self, failed=False):
         """As `Session.close`."""
@@ -50,7 +50,7 @@ class Node:
             return
         for close in self.closing:
             close(failed)
-        failed = failed or bool(self.control.broken or self.lookout.failure)
+        failed = failed or bool(self.control.broken or self.known.failure)
         self.closed = True
         self.control.close(failed)
         _exit.unwatch(self, failed=failed)

@@ -93,7 +93,7 @@ def run(rank):
     if odd and CASE == "unknown_engine":
         engine = "carrier pigeon"
     if odd and CASE == "version":
-        jdaso.__version__ = "0.0.1"
+        jdaso._session.__version__ = "0.0.1"
     if odd and CASE == "more_devices":
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     if odd and CASE == "level_on_one":

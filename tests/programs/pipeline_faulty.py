@@ -92,8 +92,8 @@ def main(session):
     if CASE == "stuck_replica":  # who waits for a stage yields to it where it waits for a replica
 
         def hears(step, result, pipeline, state):
-            inner = pipeline.replicas.control.lookout
-            assert inner.waiting is session.control.lookout.waiting, "not told"
+            inner = pipeline.replicas.control.known
+            assert inner.waiting is session.control.known.waiting, "not told"
 
         options["on_step"] = hears
     if CASE == "evaluation":

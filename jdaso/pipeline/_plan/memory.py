@@ -14,7 +14,7 @@ from .._run.work import Work
 from .._schedule import Schedule
 from .equations import bytes_of, struct_of
 from .holding import Holding
-from .plan import Plan
+from .stages import Stages
 
 _STATES = 2.0
 """Of the parameters' bytes: what an optimizer keeps, where it is not known (Adam's moments)."""
@@ -36,7 +36,7 @@ class Memory(NamedTuple):
 
 
 def memory_of(
-    plan: Plan,
+    plan: Stages,
     schedule: Schedule,
     optimizer: optax.GradientTransformation | None,
     *,

@@ -21,9 +21,10 @@ from .line import Line, line_of
 from .measured import measured_costs
 from .memory import available_bytes
 from .microbatch import Microbatches
-from .plan import Part, Plan, alike
+from .plan import Plan
 from .program import Program
 from .stage import stages_of
+from .stages import Part, alike
 from .trace import trace
 
 _IMBALANCE = 1.1

@@ -1,53 +1,18 @@
-"""How a model is cut into stages; `partition` makes a `Plan`."""
+"""A plan: a model cut into stages, with reports of its memory and its waits."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import optax
 
-from .._schedule import Schedule, check, make_schedule
-from .cost import Cost, sum_costs
-from .cut import bytes_entering
-from .equations import bytes_of
-from .holding import Holding
-from .line import Line
-from .microbatch import Microbatches
-from .program import Program
-from .stage import Stage
-
-if TYPE_CHECKING:
-    from .memory import Memory
+from .memory import Memory, memory_of
+from .stages import Stages
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A plan for micro-batches of one size."""
-
-    program: Program
-    line: Line
-    stages: tuple[Stage, ...]
-
-
-def alike(part: Part, line: Line, states: int) -> bool:
-    """Whether micro-batches of another size are computed as these are, but for their size.
-
-    Args:
-        part: of one size.
-        line: of the other.
-        states: leaves of the model's state.
-    """
-    names = [[x.label(place) for place in range(len(x.places))] for x in (part.line, line)]
-    aux = [[v.aval.shape for v in x.program.outs[1 + states :]] for x in (part.line, line)]
-    return names[0] == names[1] and aux[0] == aux[1]
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Plan(Stages):
     """A model cut into stages, made by `partition`; the same on all nodes.
 
     Attributes:
@@ -61,86 +26,6 @@ class Plan:
         aux: the tree of the loss's auxiliary output; None where there is none.
         state: of the model, as shapes and dtypes; None where there is none.
     """
-
-    loss_fn: Callable[..., Any]
-    num_partitions: int
-    chunks: int
-    microbatches: Microbatches
-    boundaries: tuple[int, ...]
-    parts: dict[int, Part]
-    holding: Holding
-    aux: Any
-    state: Any
-
-    @property
-    def num_microbatches(self) -> int:
-        """M."""
-        return len(self.microbatches.sizes)
-
-    @property
-    def num_stages(self) -> int:
-        """K V."""
-        return self.num_partitions * self.chunks
-
-    @property
-    def _largest(self) -> Part:
-        return self.parts[max(self.parts)]
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The stages, for micro-batches of the larger size."""
-        return self._largest.stages
-
-    @property
-    def costs(self) -> list[Cost]:
-        """What each stage computes for one micro-batch."""
-        costs = self._largest.line.costs
-        return [sum_costs(costs[stage.begin : stage.end]) for stage in self.stages]
-
-    @property
-    def imbalance(self) -> float:
-        """Cost of the largest stage, of the mean."""
-        totals = [cost.total for cost in self.costs]
-        return max(totals) / (sum(totals) / len(totals)) if sum(totals) else 1.0
-
-    @property
-    def bytes_in(self) -> list[float]:
-        """What enters each stage for a micro-batch, and flows back from it."""
-        line = self._largest.line
-        return bytes_entering(line.values, self.boundaries, len(line.places))
-
-    @property
-    def bytes_out(self) -> list[float]:
-        """What leaves each stage for a micro-batch, and comes back to it."""
-        backward, out = self._largest.line.backward, []
-        for stage in self.stages:
-            sent = [var for made in stage.sends.values() for var in made]
-            out.append(float(sum(bytes_of(v) * (2 if v in backward else 1) for v in sent)))
-        return out
-
-    @property
-    def traffic(self) -> list[tuple[int, int, float]]:
-        """``(from stage, to stage, bytes)`` of the forward pass of a micro-batch, skips included.
-
-        As `jdaso.fabric.Hybrid` takes it.
-        """
-        return [
-            (maker, stage.number, float(sum(bytes_of(var) for var in variables)))
-            for stage in self.stages
-            for maker, variables in sorted(stage.receives.items())
-        ]
-
-    @property
-    def parameters(self) -> list[int]:
-        """Numbers that each stage is the first to use, and so holds."""
-        count = [0] * self.num_stages
-        for unit in self.holding.units:
-            shape = self.holding.unit_shape(unit)
-            size = 1
-            for n in shape:
-                size *= n
-            count[unit.users[0]] += size
-        return count
 
     def memory(
         self,
@@ -156,43 +41,7 @@ class Plan:
             optimizer: one with two states a parameter where None.
             remat: as `Pipeline` takes it.
         """
-        from .memory import memory_of  # it needs stages' derivatives, which need a plan
-
         return memory_of(self, self.schedule(schedule), optimizer, remat=remat)
-
-    def schedule(self, name: str | None = None) -> Schedule:
-        """The schedule of that name for this plan; the usual one where None."""
-        name = name or ("1f1b" if self.chunks == 1 else "interleaved")
-        return make_schedule(name, self.num_partitions, self.num_microbatches, self.chunks)
-
-    def bubble(self, schedule: str | None = None) -> float:
-        """The share of a step in which a rank waits, by the stages' costs; messages not counted."""
-        costs = self.costs
-        play = self.schedule(schedule)
-        busy = sum(cost.total for cost in costs) * self.num_microbatches
-        seconds = check(
-            play,
-            lambda s: tuple(self.stages[s].receives),
-            lambda a: _pass(costs[a.stage], a.backward),
-        )
-        return 1 - busy / (self.num_partitions * seconds) if seconds else 0.0
-
-    def digest(self) -> str:
-        """Says in a few letters whether two plans are the same."""
-        said = [self.boundaries, self.num_partitions, self.chunks, self.microbatches.sizes]
-        for part in self.parts.values():
-            made = [var for eqn in part.program.eqns for var in eqn.outvars]
-            number = {var: k for k, var in enumerate(made)}
-            for stage in part.stages:
-                said.append((len(stage.eqns), [eqn.primitive.name for eqn in stage.eqns]))
-                said.append((sorted(stage.receives), stage.gives, stage.batch))
-                arrays = (*stage.pieces, *(v for got in stage.receives.values() for v in got))
-                said.append([(str(var.aval), number.get(var)) for var in arrays])
-        return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
-
-    def label(self, place: int) -> str:
-        """What stands at a place of the line, by the names that the model gives its parts."""
-        return self._largest.line.label(place)
 
     def table(self) -> str:
         """One row a stage: what it holds, computes, receives and sends, for a micro-batch.
@@ -266,7 +115,3 @@ class Plan:
             f"Plan(num_partitions={self.num_partitions}, chunks={self.chunks}, "
             f"num_microbatches={self.num_microbatches}, boundaries={self.boundaries})"
         )
-
-
-def _pass(cost: Cost, backward: bool) -> float:
-    return cost.backward if backward else cost.forward

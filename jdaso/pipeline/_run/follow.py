@@ -13,12 +13,12 @@ from ..._types import PyTree
 from .._plan.cost import Cost
 from .._plan.line import Line, line_of
 from .._plan.microbatch import Microbatches
-from .._plan.plan import Part, Plan, alike
 from .._plan.stage import stages_of
+from .._plan.stages import Part, Stages, alike
 from .._plan.trace import trace
 
 
-def follow(plan: Plan, loss_fn: Callable[..., Any], params: PyTree, batch: PyTree) -> Plan:
+def follow(plan: Stages, loss_fn: Callable[..., Any], params: PyTree, batch: PyTree) -> Stages:
     """A plan for another function of the same parameters, to evaluate a model.
 
     Each stage does what its parameters are needed for, so that these stay where they are; those
@@ -44,8 +44,8 @@ def follow(plan: Plan, loss_fn: Callable[..., Any], params: PyTree, batch: PyTre
 
 
 def _follow(
-    plan: Plan, loss_fn: Callable[..., Any], params: PyTree, microbatches: Microbatches
-) -> Plan | None:
+    plan: Stages, loss_fn: Callable[..., Any], params: PyTree, microbatches: Microbatches
+) -> Stages | None:
     """The same for these micro-batches; None if sizes of them differ in more than their size."""
     owner = plan.holding.stage_of_row
     parts, aux, cuts = {}, None, None
@@ -74,7 +74,7 @@ def _follow(
     )
 
 
-def _follow_state(plan: Plan, line: Line, stage_of: list[int]) -> list[int]:
+def _follow_state(plan: Stages, line: Line, stage_of: list[int]) -> list[int]:
     """Cuts, of the stage that each place's parameters ask for, such that states are at hand."""
     held = {k: stage.number for stage in plan.stages for k in stage.state}
     spans = [(held[k], *span) for k, span in enumerate(line.spans) if span[1]]

@@ -86,7 +86,7 @@ class Grid:
             request = comm.Iallgather([array, MPI.BYTE], [out, MPI.BYTE])
             doing = "waits for sums over all partitions"
             wait = Wait(
-                session.control.lookout,
+                session.control.known,
                 "sum over partitions",
                 doing,
                 call=0,
@@ -119,9 +119,8 @@ class Grid:
             share_gpus=True,
         )
         # Of all nodes, and of the program whatever session it is in.
-        inner.control.lookout.batches = session.control.lookout.batches
-        inner.control.lookout.waiting = session.control.lookout.waiting
-        inner.timeline.sink = session.timeline.sink  # its exchanges are in the same trace
+        inner.control.known.share(session.control.known)
+        inner.timeline.copy_to(session.timeline.sink)  # its exchanges are in the same trace
         session.of_replicas[self.partitions] = inner
 
         def close(after_error: bool) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._plan.plan import Plan
 from .._plan.stage import stages_of
+from .._plan.stages import Stages
 from .compiled import CompiledStage, Compiler
 from .segments import segment_cuts
 
@@ -27,7 +27,7 @@ class Work:
     """
 
     def __init__(
-        self, plan: Plan, rank: int, wire: str, *, remat: bool = False, train: bool = True
+        self, plan: Stages, rank: int, wire: str, *, remat: bool = False, train: bool = True
     ):
         self.plan, self.tags = plan, _tags(plan)
         self._rank, self._wire = rank, wire
@@ -61,7 +61,7 @@ class Work:
         }
 
 
-def _tags(plan: Plan) -> dict[Any, int]:
+def _tags(plan: Stages) -> dict[Any, int]:
     keys: list[Any] = []
     for stage in plan.stages:
         for maker, variables in stage.receives.items():

@@ -13,7 +13,7 @@ class Trainer:
     """A node that exchanges in each step of its loops; nobody is asked whether all have a batch."""
 
     def __init__(self, node):
-        self.node, self.batches = node, node.lookout.batches
+        self.node, self.batches = node, node.known.batches
         self.comm = node.control.duplicate().comm
 
     def step(self, number):

@@ -65,7 +65,7 @@ def test_after_an_end_in_order_nothing_is_on_its_way(seed):
     def program(node):
         for step in range(5):
             node.come(step=step)
-        return node.lookout
+        return node.known
 
     outcomes = play(world, program)
     assert [x.error for x in outcomes] == [None] * 4 and world.aborted is None

@@ -3,11 +3,11 @@
 from unittest import mock
 
 from jdaso._mpi.topology import Topology
-from jdaso._nodes.detector import Lookout
+from jdaso._nodes.detector import Detector
 
 
 def test_a_failure_is_told_though_its_text_is_no_utf8():
-    lookout = Lookout(Topology(0, 1, "here"), None)
-    with mock.patch.object(lookout, "_messages") as messages:
-        lookout.fail("caf\udce9.png is no image")
+    detector = Detector(Topology(0, 1, "here"), None)
+    with mock.patch.object(detector, "_messages") as messages:
+        detector.fail("caf\udce9.png is no image")
     assert messages.send_all.call_args.args[1] == rb"caf\udce9.png is no image"

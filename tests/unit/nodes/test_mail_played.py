@@ -7,19 +7,13 @@ from played import LIMIT_SECONDS, PROMPTLY_SECONDS, Members, play
 
 from jdaso._nodes.mail import Address, Mail
 from jdaso.pipeline._run.grid import Grid
-from jdaso.traces._timeline import Timeline
 
 
 def mail_of(node):
-    """A pipeline's; the node has what it asks of a session."""
-    session = Members(
-        control=node.control,
-        num_nodes=node.topology.num_nodes,
-        timeline=Timeline(),
-        closing=node.closing,
-        mails=0,
-    )
-    return Mail(session)
+    """A pipeline's."""
+    mail = Mail(node.control, lambda step, begin: None)
+    node.closing.append(mail.close)
+    return mail
 
 
 def array_of(source, tag, step, size=7):

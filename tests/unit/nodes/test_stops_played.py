@@ -16,8 +16,8 @@ def training(node, *, told, pace=0.1, ahead=0, until=STEPS):
     for step in range(1, until + 1):
         node.sleep(pauses[step - 1] * (1 + node.number))
         if node.number in told and step == told[node.number]:
-            node.lookout.stopping.tell()
-        if node.lookout.stops_at(step):
+            node.detector.stopping.tell()
+        if node.detector.stops_at(step):
             return step
     return None
 
@@ -53,8 +53,8 @@ def test_who_is_ahead_pauses_and_nobody_goes_past():
         for step in range(1, 200):
             node.sleep(0.05 if node.number == 0 else 0.2)
             if step == 20 and node.number == 0:
-                node.lookout.stopping.tell()
-            if node.lookout.stops_at(step):
+                node.detector.stopping.tell()
+            if node.detector.stops_at(step):
                 break
         return step, node.clock.now
 
@@ -85,10 +85,10 @@ def test_one_that_leads_and_dies_with_all_promises_is_replaced(untold):
         node.control.survive()
         node.come()
         if node.number == 0:
-            node.lookout.stopping.tell()
+            node.detector.stopping.tell()
         for step in range(1, 200):
             node.sleep(0.1)
-            if node.lookout.stops_at(step):
+            if node.detector.stops_at(step):
                 return step
         return None
 
@@ -106,12 +106,12 @@ def test_one_that_leads_and_stands_still_ends_the_pause_of_the_others():
         node.come()
         node.sleep(1.0)
         if node.number == 1:
-            node.lookout.stopping.tell()
+            node.detector.stopping.tell()
         for step in range(1, 200):
             node.sleep(0.1)
             if step == 3 and node.number == 0:
                 node.sleep(60)
-            if node.lookout.stops_at(step):
+            if node.detector.stops_at(step):
                 return step
         return None
 
@@ -130,12 +130,12 @@ def test_one_that_fails_meanwhile_ends_the_pause_of_the_others_at_once():
     def program(node):
         node.come()
         if node.number == 1:
-            node.lookout.stopping.tell()
+            node.detector.stopping.tell()
         for step in range(1, 100):
             node.sleep(0.1)
             if step == 30 and node.number == 2:
                 raise KeyError("boom")
-            if node.number != 2 and node.lookout.stops_at(step):
+            if node.number != 2 and node.detector.stops_at(step):
                 return step
         return None
 

@@ -62,7 +62,7 @@ def test_a_stop_shorter_than_the_limit_harms_nobody(caplog):
     world.freeze(1, LIMIT_SECONDS - 0.8, at=1.0)
 
     def program(node):
-        node.lookout.patience.note("call", 0.5)
+        node.known.patience.note("call", 0.5)
         for step in range(30):
             node.sleep(0.1)
             node.come(step=step)
@@ -256,7 +256,7 @@ def test_a_slow_node_is_named_in_the_log_and_waited_for(caplog):
     def program(node):
         for _ in range(3):
             node.come()
-        node.lookout.patience.note("call", 0.5)
+        node.known.patience.note("call", 0.5)
         if node.number == 2:
             node.sleep(4)
         node.come("finalize")
@@ -286,7 +286,7 @@ def test_who_waits_for_one_that_waits_itself_is_told_the_cause(seed):
         if node.number == 0:
             return node.come("finalize")
         inner = Node(world, find_topology(group, LIMIT_SECONDS), LIMIT_SECONDS)
-        inner.lookout.waiting = node.lookout.waiting  # as a pipeline's replicas do
+        inner.known.share(node.known)  # as a pipeline's replicas do
         if node.number == 2:
             world.clock.forever()
         node.sleep(0.5)

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from jdaso._mpi.topology import Topology
-from jdaso._nodes import detector as _lookout
+from jdaso._nodes import detector as _detector
 from jdaso._nodes import heartbeat as _heartbeat
+from jdaso._nodes import known as _known
 from jdaso._nodes import wait as _watchdog
-from jdaso._nodes.detector import Lookout
+from jdaso._nodes.detector import Detector
 from jdaso._nodes.heartbeat import CALLS, STARTED, Heartbeats
 from jdaso._nodes.patience import Patience
 from jdaso._nodes.wait import Wait
@@ -85,33 +86,33 @@ def test_what_is_noted_only_grows():
     assert mine.table[0, CALLS] == 5
 
 
-def lookout_of_three(timeout_seconds=None):
-    return Lookout(Topology(0, 3, "a", hosts=("a", "b", "c")), timeout_seconds)
+def known_by_three(timeout_seconds=None):
+    return Detector(Topology(0, 3, "a", hosts=("a", "b", "c")), timeout_seconds).known
 
 
-def wait_on(lookout, **settings):
+def wait_on(known, **settings):
     about = {"call": 37, "column": STARTED, "step": 36} | settings
-    return Wait(lookout, "exchange", "waits for the exchange started at step 36", **about)
+    return Wait(known, "exchange", "waits for the exchange started at step 36", **about)
 
 
 def pass_time(clock, wait, seconds):
     """What ends the wait within so many seconds, looked at every tenth."""
     for _ in range(round(10 * seconds)):
         clock.now += 0.1
-        wait._lookout.heartbeats.beat()
+        wait._known.heartbeats.beat()
         if (why := wait.why_no_longer()) is not None:
             return why
     return None
 
 
 def test_it_names_who_is_missing_within_twice_the_usual_and_two_seconds(clock, caplog):
-    lookout = lookout_of_three()
-    lookout.phase_of = lambda step: "cycling"
+    known = known_by_three()
+    known.phase_of = lambda step: "cycling"
     for seconds in (0.3, 0.8, 0.5):
-        lookout.patience.note("exchange", seconds)
-    lookout.heartbeats.note(STARTED, 37)
-    lookout.heartbeats.table[1, STARTED] = 37
-    wait = wait_on(lookout)
+        known.patience.note("exchange", seconds)
+    known.heartbeats.note(STARTED, 37)
+    known.heartbeats.table[1, STARTED] = 37
+    wait = wait_on(known)
     assert pass_time(clock, wait, 2.4) is None and not caplog.text
     pass_time(clock, wait, 1.1)  # 3.5 s < 2 x 0.8 + 2 s
     (record,) = caplog.records
@@ -123,65 +124,66 @@ def test_it_names_who_is_missing_within_twice_the_usual_and_two_seconds(clock, c
 
 
 def test_a_node_that_is_alive_says_where_it_is(clock, caplog):
-    lookout = lookout_of_three()
-    lookout.patience.note("exchange", 0.1)
-    lookout.heartbeats.table[:2, STARTED] = 37
-    wait = wait_on(lookout)
-    lookout.ask_where = lambda nodes: lookout._take_place(2, "\ntrain.py:7 in load")
+    known = known_by_three()
+    known.patience.note("exchange", 0.1)
+    known.heartbeats.table[:2, STARTED] = 37
+    wait = wait_on(known)
+    known.ask_where = lambda nodes: known.take_place(2, "\ntrain.py:7 in load")
     for _ in range(15):
-        lookout.heartbeats._heard[2] = clock.now
+        known.heartbeats._heard[2] = clock.now
         pass_time(clock, wait, 0.1)
     assert "node 2 (host c) is alive, at train.py:7 in load" in caplog.text
 
 
-def answers(lookout, node, text):
+def answers(known, node, text):
     """Lets a node be alive, and answer so when it is asked where it is."""
-    lookout.heartbeats._heard[node] = math.inf
-    lookout.ask_where = lambda nodes: lookout._take_place(node, text)
+    known.heartbeats._heard[node] = math.inf
+    known.ask_where = lambda nodes: known.take_place(node, text)
 
 
 def test_after_the_limit_who_waits_itself_may_speak_first(clock):
-    lookout = lookout_of_three(timeout_seconds=5.0)
-    lookout.heartbeats.table[:2, STARTED] = 37
-    answers(lookout, 2, "waits for its replica, for 4.0 s now\nwait.py:7 in take")
-    wait = wait_on(lookout)
+    known = known_by_three(timeout_seconds=5.0)
+    known.heartbeats.table[:2, STARTED] = 37
+    answers(known, 2, "waits for its replica, for 4.0 s now\nwait.py:7 in take")
+    wait = wait_on(known)
     assert pass_time(clock, wait, 5.0 + _watchdog._YIELD_SECONDS - 0.2) is None
-    lookout.failure = "node 2: its replica is stuck."
+    known.failure = "node 2: its replica is stuck."
     assert pass_time(clock, wait, 0.1) == "node 2: its replica is stuck."
 
 
 def test_if_it_says_nothing_this_node_says_what_it_knows_of_it(clock):
-    lookout = lookout_of_three(timeout_seconds=5.0)
-    lookout.heartbeats.table[:2, STARTED] = 37
-    answers(lookout, 2, "waits for its replica, for 4.0 s now\nwait.py:7 in take")
-    why = pass_time(clock, wait_on(lookout), 5.4 + _watchdog._YIELD_SECONDS)
+    known = known_by_three(timeout_seconds=5.0)
+    known.heartbeats.table[:2, STARTED] = 37
+    answers(known, 2, "waits for its replica, for 4.0 s now\nwait.py:7 in take")
+    why = pass_time(clock, wait_on(known), 5.4 + _watchdog._YIELD_SECONDS)
     assert "alive, and waits for its replica, for 4.0 s now, at wait.py:7 in take." in why
 
 
 def test_one_that_does_not_wait_is_named_at_the_limit(clock):
-    lookout = lookout_of_three(timeout_seconds=5.0)
-    lookout.heartbeats.table[:2, STARTED] = 37
-    answers(lookout, 2, "\ntrain.py:7 in load")
-    assert "alive, at train.py:7 in load." in pass_time(clock, wait_on(lookout), 5.2)
+    known = known_by_three(timeout_seconds=5.0)
+    known.heartbeats.table[:2, STARTED] = 37
+    answers(known, 2, "\ntrain.py:7 in load")
+    assert "alive, at train.py:7 in load." in pass_time(clock, wait_on(known), 5.2)
 
 
 def test_what_a_wait_is_for_is_told_to_those_who_ask(clock):
-    lookout = lookout_of_three()
-    assert lookout._place().startswith("\n")
-    wait = wait_on(lookout)
+    detector = Detector(Topology(0, 3, "a", hosts=("a", "b", "c")), None)
+    known = detector.known
+    assert detector._place().startswith("\n")
+    wait = wait_on(known)
     pass_time(clock, wait, 2.0)
-    first, where = lookout._place().split("\n")
+    first, where = detector._place().split("\n")
     assert first == "waits for the exchange started at step 36, for 2.0 s now"
     assert "in test_what_a_wait_is_for" in where
     clock.now += 2.0  # it has ended: it looks around no more
-    assert lookout._place().startswith("\n")
+    assert detector._place().startswith("\n")
 
 
 def test_it_is_said_again_when_the_wait_has_doubled(clock, caplog):
-    lookout = lookout_of_three()
-    lookout.patience.note("exchange", 0.5)
-    lookout.heartbeats.table[1:, STARTED] = 37
-    wait = wait_on(lookout)
+    known = known_by_three()
+    known.patience.note("exchange", 0.5)
+    known.heartbeats.table[1:, STARTED] = 37
+    wait = wait_on(known)
     pass_time(clock, wait, 40)
     assert 3 <= len(caplog.records) <= 6
 
@@ -199,30 +201,30 @@ def test_limits_follow_from_what_is_usual(usual, limit, silence):
 
 
 def test_a_silent_node_is_given_up_and_a_living_one_waited_for(clock):
-    lookout = lookout_of_three()
-    lookout.heartbeats.table[1, STARTED] = 37
-    why = pass_time(clock, wait_on(lookout), 100)
+    known = known_by_three()
+    known.heartbeats.table[1, STARTED] = 37
+    why = pass_time(clock, wait_on(known), 100)
     assert "node 2 (host c) has not been heard of for 60" in why
-    lookout.heartbeats._heard[:] = clock.now + 1e9  # it is heard of, always
-    why = pass_time(clock, wait_on(lookout), 700)
+    known.heartbeats._heard[:] = clock.now + 1e9  # it is heard of, always
+    why = pass_time(clock, wait_on(known), 700)
     assert "did not end within 600 s" in why and "node 2" in why
 
 
 def test_where_no_call_is_waited_for_silence_tells(clock, caplog):
-    lookout = lookout_of_three()
-    lookout.patience.note("call", 0.1)
-    wait = Wait(lookout, "call", "agrees on where to stop", call=0, column=CALLS, step=9)
+    known = known_by_three()
+    known.patience.note("call", 0.1)
+    wait = Wait(known, "call", "agrees on where to stop", call=0, column=CALLS, step=9)
     for _ in range(40):
-        lookout.heartbeats._heard[1] = clock.now
+        known.heartbeats._heard[1] = clock.now
         pass_time(clock, wait, 0.1)
     text = caplog.records[0].getMessage()
     assert "Not arrived: node 2 (host c) has not been heard of" in text and "node 1" not in text
 
 
 def test_time_in_which_this_process_was_stopped_does_not_count(clock):
-    lookout = lookout_of_three(timeout_seconds=5.0)
-    lookout.heartbeats._heard[:] = clock.now + 1e9
-    wait = wait_on(lookout)
+    known = known_by_three(timeout_seconds=5.0)
+    known.heartbeats._heard[:] = clock.now + 1e9
+    wait = wait_on(known)
     clock.now += 1000
     assert wait.why_no_longer() is None
     assert "within 5 s" in pass_time(clock, wait, 10)
@@ -234,20 +236,20 @@ def stuck(monkeypatch):
     aborted = []
     world = SimpleNamespace(Abort=aborted.append)
     monkeypatch.setattr("mpi4py.MPI", SimpleNamespace(COMM_WORLD=world), raising=False)
-    lookout = Lookout(Topology(0, 2, "vm"), 5.0)
-    lookout.enter(step=3)
-    lookout.left.add(1)
-    lookout._blocked[0][1].waited_seconds = _lookout._GRACE_SECONDS + 1
-    return lookout, aborted
+    detector = Detector(Topology(0, 2, "vm"), 5.0)
+    detector.enter(step=3)
+    detector.known.left.add(1)
+    detector._blocked[0][1].waited_seconds = _known.GRACE_SECONDS + 1
+    return detector, aborted
 
 
 def test_a_terminal_that_nobody_reads_keeps_no_job_from_its_end(stuck, monkeypatch):
     """What a node prints before it ends the job may block: a full pipe, a file that hangs."""
-    lookout, aborted = stuck
+    detector, aborted = stuck
     hangs = threading.Event()
-    monkeypatch.setattr(_lookout.log, "critical", lambda *_: hangs.wait(60))
+    monkeypatch.setattr(_detector.log, "critical", lambda *_: hangs.wait(60))
     begin = time.monotonic()
-    lookout._watch_step()
+    detector._watch_step()
     hangs.set()
     assert aborted == [1] and time.monotonic() - begin < 10
 
@@ -258,7 +260,7 @@ def test_a_python_that_starts_no_more_threads_keeps_no_job_from_its_end(stuck, m
     def start(thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    lookout, aborted = stuck
+    detector, aborted = stuck
     monkeypatch.setattr(threading.Thread, "start", start)
-    lookout._watch_step()
+    detector._watch_step()
     assert aborted == [1] and "The job is ended" in caplog.text

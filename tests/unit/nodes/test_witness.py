@@ -11,7 +11,7 @@ import pytest
 from jdaso._launch import witness
 from jdaso._launch.witness import Witnesses
 from jdaso._mpi.topology import Topology
-from jdaso._nodes.detector import Lookout
+from jdaso._nodes.detector import Detector
 from jdaso._nodes.heartbeat import STARTED
 from jdaso._nodes.wait import Wait
 
@@ -121,42 +121,42 @@ class Known(Witnesses):
 @pytest.fixture
 def wait():
     """A wait for node 2 of 3, of which nothing has been heard for long."""
-    lookout = Lookout(Topology(0, 3, "a", hosts=("a", "b", "c")), None)
-    lookout.witnesses = Known([None] * 3)
-    lookout.heartbeats.table[:2, STARTED] = 37
-    waits = Wait(lookout, "exchange", "waits for the exchange", call=37, column=STARTED)
+    known = Detector(Topology(0, 3, "a", hosts=("a", "b", "c")), None).known
+    known.witnesses = Known([None] * 3)
+    known.heartbeats.table[:2, STARTED] = 37
+    waits = Wait(known, "exchange", "waits for the exchange", call=37, column=STARTED)
 
     def after(seconds):
-        lookout.heartbeats._heard[2] = lookout.heartbeats._heard[0] - seconds
+        known.heartbeats._heard[2] = known.heartbeats._heard[0] - seconds
         waits.waited_seconds = seconds
         return waits.why_no_longer()
 
-    return lookout, after
+    return known, after
 
 
 def test_a_silent_node_whose_process_runs_is_waited_for_as_one_that_is_alive(wait):
-    lookout, after = wait
-    lookout.witnesses.state = "S"
+    known, after = wait
+    known.witnesses.state = "S"
     assert after(80) is None and after(590) is None
     assert "did not end within 600 s" in (after(610), after(611))[1]
 
 
 def test_one_that_is_stopped_or_unknown_is_given_up_as_before(wait):
-    lookout, after = wait
-    for lookout.witnesses.state in ("T", "?"):
+    known, after = wait
+    for known.witnesses.state in ("T", "?"):
         assert after(50) is None
         assert "It is given up." in after(61)
 
 
 def test_one_that_has_ended_is_given_up_at_once(wait):
-    lookout, after = wait
-    lookout.witnesses.state = "gone"
+    known, after = wait
+    known.witnesses.state = "gone"
     assert "It is given up." in after(7)
-    lookout.left.add(2)  # it has closed its session before
+    known.left.add(2)  # it has closed its session before
     assert "ended the session" in after(7)
 
 
 def test_where_mpi_notices_deaths_it_is_left_to_mpi(wait):
-    lookout, after = wait
-    lookout.witnesses.state, lookout.survives = "gone", True
+    known, after = wait
+    known.witnesses.state, known.survives = "gone", True
     assert after(7) is None
