@@ -488,9 +488,8 @@ class Session:
         raised = invalid
         if raised is None:
             try:
-                if not computes_on_cpus():
-                    started = backend_started()
-                    claim_gpus(self.topology, share=share_gpus, started=started)
+                found = {"on_cpus": computes_on_cpus(), "started": backend_started()}
+                claim_gpus(self.topology, share=share_gpus, **found)
                 check_engine(self.engine, self.topology.num_nodes)
             except (ImportError, NodeError) as error:
                 raised = error

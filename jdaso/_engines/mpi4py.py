@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._errors import NodeError
-from .._mpi.requests import _MESSAGE_BYTES, as_bytes
+from .._mpi.requests import MESSAGE_BYTES, as_bytes
 from .._payload.wire import Wire
 from .base import Work, heads_of
 
@@ -82,7 +82,7 @@ def _exchange_rows(
     """Rows on their way to and from all other nodes."""
     node, nodes = comm.Get_rank(), comm.Get_size()
     others = [(node + k) % nodes for k in range(1, nodes)]  # not all to the same one at once
-    parts, sources = range(0, receives[0].nbytes, _MESSAGE_BYTES), others[::-1]
+    parts, sources = range(0, receives[0].nbytes, MESSAGE_BYTES), others[::-1]
     requests = [comm.Irecv(as_bytes(receives[k], at), k) for at in parts for k in sources]
     requests += [comm.Isend(as_bytes(sends[k], at), k) for at in parts for k in others]
     np.copyto(receives[node], sends[node])

@@ -28,7 +28,7 @@ log = logging.getLogger("jdaso")
 Address = tuple[str, int, str]
 """The address of a rank's witness: host, port, and the token that its answers begin with."""
 
-_PROGRAM = Path(__file__).with_name("_witness_process.py")
+_PROGRAM = Path(__file__).with_name("witness_process.py")
 _START_SECONDS = 10.0
 _WARN_SECONDS = 30.0
 _ASK_SECONDS = 5.0

@@ -1,4 +1,10 @@
-"""Decides that the job ends with this process; `_nodes.exit` carries it out as the process ends."""
+"""Ends of MPI: in order, and of the whole job.
+
+`end_job` only decides that the job ends with this process; `_nodes.exit` carries that out.
+"""
+
+import ctypes
+import sys
 
 _state = {"ends": False}
 
@@ -16,3 +22,23 @@ def ends_job() -> bool:
 def spare_job() -> None:
     """Takes `end_job` back, in a forked process, which is no rank."""
     _state["ends"] = False
+
+
+def abort() -> None:
+    """Ends all ranks of the job at once, this one included."""
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Abort(1)
+
+
+def mpi_runs() -> bool:
+    """Returns whether MPI was started in this process, and not ended; never imports it."""
+    module = sys.modules.get("mpi4py.MPI")
+    return module is not None and module.Is_initialized() and not module.Is_finalized()
+
+
+def finalize() -> None:
+    """MPI_Finalize without Python's lock, unlike mpi4py's own call."""
+    from mpi4py import MPI
+
+    ctypes.CDLL(MPI.__file__).MPI_Finalize()

@@ -31,18 +31,19 @@ def share_out(gpus: list[str], rank: int, ranks: int, *, share: bool = False) ->
     return gpus[rank * len(gpus) // ranks : (rank + 1) * len(gpus) // ranks]
 
 
-def claim_gpus(topology: Topology, *, share: bool, started: bool) -> None:
+def claim_gpus(topology: Topology, *, share: bool, on_cpus: bool, started: bool) -> None:
     """Leaves this process only its own GPUs.
 
     Args:
         topology: the nodes.
         share: whether nodes may use one GPU together.
+        on_cpus: whether JAX computes on CPUs; then nothing is claimed.
         started: whether JAX has made its devices.
 
     Raises:
         NodeError: fewer GPUs than nodes on this host, or JAX has started already.
     """
-    if topology.local_size == 1:
+    if topology.local_size == 1 or on_cpus:
         return
     gpus = visible_gpus()
     if not gpus:

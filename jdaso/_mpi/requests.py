@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-_MESSAGE_BYTES = 120 * 2**10
+MESSAGE_BYTES = 120 * 2**10
 """Below the 128 KiB from which on UCX announces messages (`Topology`)."""
 
 
@@ -17,7 +17,7 @@ def as_bytes(array: np.ndarray, at: int | None = None) -> list[Any]:
     from mpi4py import MPI
 
     whole = array.view(np.uint8)
-    return [whole if at is None else whole[at : at + _MESSAGE_BYTES], MPI.BYTE]
+    return [whole if at is None else whole[at : at + MESSAGE_BYTES], MPI.BYTE]
 
 
 def poll(
@@ -39,3 +39,17 @@ def poll(
         time.sleep(pause)
         pause = min(pause * 2, most_pause)
     return True
+
+
+def byte() -> Any:
+    """MPI's datatype of bytes."""
+    from mpi4py import MPI
+
+    return MPI.BYTE
+
+
+def mpi_error() -> type[Exception]:
+    """The class of MPI's own errors."""
+    from mpi4py import MPI
+
+    return MPI.Exception

@@ -17,7 +17,7 @@ import numpy as np
 from .._errors import NodeError
 from .._launch.environment import survives_deaths
 from .._mpi.abort import end_job
-from .._mpi.requests import poll
+from .._mpi.requests import byte, poll
 from .._mpi.topology import Topology
 from .._mpi.ulfm import Died, Group
 from .detector import Detector
@@ -218,7 +218,7 @@ class Control:
         return out
 
     def _broadcast(self, part: np.ndarray, root: int) -> None:
-        request = self._group.comm.Ibcast([part, _byte()], self._group.rank(root))
+        request = self._group.comm.Ibcast([part, byte()], self._group.rank(root))
         self._wait(request, "broadcast", part)
 
     def bytes_per_second(self) -> float:
@@ -232,8 +232,8 @@ class Control:
             seconds = np.inf
             for _ in range(_TRIALS):
                 begin = time.perf_counter()
-                left = self._group.comm.Irecv([recv, _byte()], (node - 1) % nodes)
-                right = self._group.comm.Isend([send, _byte()], (node + 1) % nodes)
+                left = self._group.comm.Irecv([recv, byte()], (node - 1) % nodes)
+                right = self._group.comm.Isend([send, byte()], (node + 1) % nodes)
                 for request in (left, right):
                     self._wait(request, "measure the links", send, recv, most_pause=1e-4)
                 seconds = min(seconds, time.perf_counter() - begin)
@@ -266,7 +266,7 @@ class Control:
         """Rows of all nodes; of dead ones the first living one's."""
         group = self._group
         recv = np.empty((len(group.living), send.size), np.uint8)
-        request = group.comm.Iallgather([send, _byte()], [recv, _byte()])
+        request = group.comm.Iallgather([send, byte()], [recv, byte()])
         self._wait(request, what, send, recv, limit_seconds=limit_seconds)
         return recv[[group.rank(node) for node in range(self.topology.num_nodes)]]
 
@@ -357,9 +357,3 @@ def _short(text: str) -> str:
 
 def _crc(text: str) -> int:
     return zlib.crc32(text.encode())
-
-
-def _byte() -> Any:
-    from mpi4py import MPI
-
-    return MPI.BYTE

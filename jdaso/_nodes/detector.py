@@ -17,8 +17,9 @@ from typing import Any
 
 from .._errors import NodeError
 from .._launch.last_words import speak_out
+from .._mpi.abort import abort
 from .._mpi.messages import Messages
-from .._mpi.requests import poll
+from .._mpi.requests import mpi_error, poll
 from .._mpi.topology import Topology
 from .heartbeat import CALLS, STARTED
 from .known import GRACE_SECONDS, Known
@@ -180,27 +181,23 @@ class Detector:
 
     def _look(self) -> None:
         """The thread: takes alarms in."""
-        from mpi4py import MPI
-
         while not self._stop.wait(_LOOK_SECONDS):
             try:
                 self._listen()
                 self._beat()
                 self.stopping.look()
                 self._watch_step()
-            except MPI.Exception as error:  # MPI is being shut down around us
+            except mpi_error() as error:  # MPI is being shut down around us
                 log.debug("jdaso detector ends: %s", error)
                 return
 
     def _listen(self) -> None:
         """Takes messages in, and deaths."""
-        from mpi4py import MPI
-
         self._note_deaths()
         try:
             for message in self._messages.taken():
                 self._take(*message)
-        except MPI.Exception:
+        except mpi_error():
             if not self._note_deaths() and not (self.known.survives and self.known.dead):
                 raise
 
@@ -263,7 +260,6 @@ class Detector:
         early = wait.waited_seconds <= GRACE_SECONDS  # it may yet come back by itself
         if why is None or (early and self.known.failure is not None):
             return
-        from mpi4py import MPI
 
         def say() -> None:
             log.critical("%s %s The job is ended.", self.topology.prefix(wait.step), why)
@@ -278,7 +274,7 @@ class Detector:
         except RuntimeError:  # Python is at its end and starts no more threads
             say()
         finally:
-            MPI.COMM_WORLD.Abort(1)
+            abort()
 
 
 def _where(thread: int) -> str:

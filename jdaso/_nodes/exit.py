@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -18,18 +17,19 @@ import socket
 import sys
 import threading
 import time
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .._errors import NodeError
 from .._launch.environment import launched_rank, launched_ranks, survives_deaths
 from .._launch.last_words import speak_out
-from .._mpi.abort import end_job, ends_job, spare_job
+from .._mpi.abort import abort, end_job, ends_job, finalize, mpi_runs, spare_job
 from .control import Control
 from .detector import Detector
 
 log = logging.getLogger("jdaso")
 
 
+@runtime_checkable
 class Member(Protocol):
     """A session, as the end of its process sees it."""
 
@@ -149,9 +149,8 @@ def _end_early() -> None:
     """Ends the job in which no session can be told; launchers notice one that dies of a signal."""
     speak_out()
     time.sleep(_ALIKE_SECONDS)
-    module = sys.modules.get("mpi4py.MPI")
-    if module is not None and module.Is_initialized() and not module.Is_finalized():
-        module.COMM_WORLD.Abort(1)
+    if mpi_runs():
+        abort()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -186,9 +185,7 @@ def _end() -> None:
         if any(detector.known.dead for detector in detectors):
             _leave_mpi()
         return
-    from mpi4py import MPI
-
-    MPI.COMM_WORLD.Abort(1)
+    abort()
 
 
 def _leave_mpi() -> None:
@@ -203,9 +200,7 @@ def _leave_mpi() -> None:
 def _finalize() -> None:
     """A thread: leaves MPI when it is told to."""
     _leaves.wait()
-    from mpi4py import MPI
-
-    ctypes.CDLL(MPI.__file__).MPI_Finalize()  # without Python's lock, unlike mpi4py's
+    finalize()
     _has_left.set()
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._mpi.requests import poll
+from .._mpi.requests import byte, poll
 from .control import Control
 from .heartbeat import CALLS
 from .wait import Wait
@@ -212,8 +212,6 @@ def _is_ready(array: Any) -> bool:
 
 def _parts(array: np.ndarray) -> list[Any]:
     """An array as MPI takes it; empty ones are sent too."""
-    from mpi4py import MPI
-
     flat = array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
     begins = range(0, max(flat.size, 1), _MESSAGE_BYTES)
-    return [[flat[begin : begin + _MESSAGE_BYTES], MPI.BYTE] for begin in begins]
+    return [[flat[begin : begin + _MESSAGE_BYTES], byte()] for begin in begins]

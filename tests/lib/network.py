@@ -31,6 +31,7 @@ from virtual_clock import Clock, Event, Halted, Thread
 
 from jdaso._launch import environment as _environment
 from jdaso._launch import witness as _witness
+from jdaso._mpi import abort as _abort
 from jdaso._nodes import exit as _exit
 
 NEVER = float("inf")
@@ -200,9 +201,10 @@ class World:
             thread = Thread(self.clock, target=start, args=(rank,), name=f"rank {rank}")
             thread.rank = rank
             programs.append(thread)
-        doomed = dict(_exit._state, installed=True, began=True, doomed=False, bereft=False)
+        doomed = dict(_exit._state, installed=True, began=True, bereft=False)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_exit, "_state", PerRank(self.clock, lambda: dict(doomed)))
+            patch.setattr(_abort, "_state", PerRank(self.clock, lambda: {"ends": False}))
             patch.setattr(_exit, "_open", PerRank(self.clock, dict))
             patch.setattr(_exit, "_failed", PerRank(self.clock, list))
             for event in ("_leaves", "_has_left"):

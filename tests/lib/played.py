@@ -44,6 +44,9 @@ class Node:
         if not self.closed:
             self.detector.fail(f"node {self.number} on host {self.topology.host} failed: {text}")
 
+    def disown(self):
+        """As `Session.disown`: nothing here is forked."""
+
     def close(self, failed=False):
         """As `Session.close`."""
         if self.closed:

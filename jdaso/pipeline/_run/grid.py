@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..._mpi.requests import poll
+from ..._mpi.requests import byte, poll
 from ..._nodes.heartbeat import CALLS
 from ..._nodes.mail import Address
 from ..._nodes.wait import Wait
@@ -80,10 +80,8 @@ class Grid:
         nodes = [self.replica * self.partitions + k for k in range(self.partitions)]
 
         def gather(array: np.ndarray) -> np.ndarray:
-            from mpi4py import MPI
-
             out = np.empty((self.partitions, *array.shape), array.dtype)
-            request = comm.Iallgather([array, MPI.BYTE], [out, MPI.BYTE])
+            request = comm.Iallgather([array, byte()], [out, byte()])
             doing = "waits for sums over all partitions"
             wait = Wait(
                 session.control.known,

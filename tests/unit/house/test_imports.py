@@ -59,7 +59,8 @@ def imported(path):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield from modules(node.module.split("."), node.names) or [node.module.split(".")[0]]
+            parts = node.module.split(".")
+            yield from list(modules(parts, node.names)) or parts[:1]
         elif isinstance(node, ast.ImportFrom):
             parts = inside[: len(inside) - node.level + 1]
             yield from modules([*parts, *(node.module or "").split(".")], node.names)

@@ -13,7 +13,7 @@ from jdaso._launch.memory import _MALLOC_SETTINGS
 CODE = """
 import resource
 import numpy as np
-from jdaso._compat import keep_freed_memory
+from jdaso._launch.memory import keep_freed_memory
 
 if {keep}:
     keep_freed_memory()

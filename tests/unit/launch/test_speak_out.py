@@ -9,7 +9,7 @@ from jdaso._launch import last_words
 
 PROGRAM = """
 import sys, time
-from jdaso._launch.gpus import speak_out
+from jdaso._launch.last_words import speak_out
 begin = time.monotonic()
 sys.stdout.write("last words\\n")  # lies in Python's own buffer
 speak_out()

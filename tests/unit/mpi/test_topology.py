@@ -1,6 +1,7 @@
 """GPUs of a host among its nodes, without GPUs; and what a single node is told."""
 
 import logging
+import os
 
 import jax.numpy as jnp
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import jdaso
 from jdaso import NodeError, _session
 from jdaso._launch import gpus as _gpus
-from jdaso._mpi import topology
+from jdaso._mpi import gpus as shared_gpus
 from jdaso._mpi.gpus import claim_gpus, share_out
 from jdaso._mpi.topology import Topology
 
@@ -40,11 +41,10 @@ def claim(monkeypatch):
         for name in ENVIRONMENT:
             monkeypatch.setenv(name, "before")
         monkeypatch.delenv(ENVIRONMENT[1])
-        monkeypatch.setattr(topology, "visible_gpus", lambda: gpus)
-        monkeypatch.setattr(topology, "backend_started", lambda: started)
-        monkeypatch.setattr(topology, "computes_on_cpus", lambda: cpus)
-        claim_gpus(Topology(1, ranks, "there", ranks - 1, ranks, chosen), share=share)
-        return [topology.os.environ.get(name) for name in ENVIRONMENT]
+        monkeypatch.setattr(shared_gpus, "visible_gpus", lambda: gpus)
+        topology = Topology(1, ranks, "there", ranks - 1, ranks, chosen)
+        claim_gpus(topology, share=share, on_cpus=cpus, started=started)
+        return [os.environ.get(name) for name in ENVIRONMENT]
 
     return call
 

@@ -12,7 +12,8 @@ from jdaso._mpi.topology import Topology
 from jdaso._nodes import detector as _detector
 from jdaso._nodes import heartbeat as _heartbeat
 from jdaso._nodes import known as _known
-from jdaso._nodes import wait as _watchdog
+from jdaso._nodes import patience as _patience
+from jdaso._nodes import wait as _wait
 from jdaso._nodes.detector import Detector
 from jdaso._nodes.heartbeat import CALLS, STARTED, Heartbeats
 from jdaso._nodes.patience import Patience
@@ -31,8 +32,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(_heartbeat, "time", clock)
-    monkeypatch.setattr(_watchdog, "time", clock)
+    for module in (_heartbeat, _patience, _wait):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -146,7 +147,7 @@ def test_after_the_limit_who_waits_itself_may_speak_first(clock):
     known.heartbeats.table[:2, STARTED] = 37
     answers(known, 2, "waits for its replica, for 4.0 s now\nwait.py:7 in take")
     wait = wait_on(known)
-    assert pass_time(clock, wait, 5.0 + _watchdog._YIELD_SECONDS - 0.2) is None
+    assert pass_time(clock, wait, 5.0 + _wait._YIELD_SECONDS - 0.2) is None
     known.failure = "node 2: its replica is stuck."
     assert pass_time(clock, wait, 0.1) == "node 2: its replica is stuck."
 
@@ -155,7 +156,7 @@ def test_if_it_says_nothing_this_node_says_what_it_knows_of_it(clock):
     known = known_by_three(timeout_seconds=5.0)
     known.heartbeats.table[:2, STARTED] = 37
     answers(known, 2, "waits for its replica, for 4.0 s now\nwait.py:7 in take")
-    why = pass_time(clock, wait_on(known), 5.4 + _watchdog._YIELD_SECONDS)
+    why = pass_time(clock, wait_on(known), 5.4 + _wait._YIELD_SECONDS)
     assert "alive, and waits for its replica, for 4.0 s now, at wait.py:7 in take." in why
 
 

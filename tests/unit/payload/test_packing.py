@@ -13,7 +13,6 @@ import jdaso
 from jdaso._exchange.exchange import Exchange
 from jdaso._exchange.received import Received
 from jdaso._payload import chunks as _chunks
-from jdaso._payload import chunks as _packing
 from jdaso._payload import layout as _layout
 from jdaso._payload import trees
 from jdaso._payload.chunks import joined, pack, parted, unpack
@@ -94,7 +93,7 @@ def test_values_that_are_left_alone_are_the_same_objects():
 
 def test_three_leaves_of_three_in_chunks_of_four(monkeypatch):
     """A packer that closes a chunk when the next leaf does not fit loses one of these."""
-    monkeypatch.setattr(_packing, "BLOCK", 1)
+    monkeypatch.setattr(_layout, "BLOCK", 1)
     tree = numbered([(3,), (3,), (3,)])
     layout = Layout(_layout.describe(tree), nodes=1, chunk_size=4)
     assert layout.widths == (4, 4, 1)
