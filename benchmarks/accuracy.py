@@ -58,7 +58,6 @@ SETTINGS = {
     "outer": (fixed(4, 1), {"merge": NESTEROV}),
     "mild outer": (fixed(4, 1), {"merge": MILD}),
     "bfloat16": (fixed(4, 1), {"wire": "bfloat16"}),
-    "float16": (fixed(4, 1), {"wire": "float16"}),
     "int8": (fixed(4, 1), {"wire": "int8"}),
     "heat": (heat, {}),
     "poster": (poster, {}),

@@ -55,7 +55,7 @@ FEWEST_PASSES = {"float32": 11, "narrow": 16}
 """Reads and writes of all parameters that a start and a merge ("corrected") need at the least."""
 METHODS = (*LIMITS, JDASO, "synchronous")
 PEERS = ("torch ddp", "torch post-local sgd", "horovod")
-WIRE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1 + 4 / BLOCK}
+WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1 + 4 / BLOCK}
 PORT = 23456
 
 

@@ -37,7 +37,7 @@ from ._nodes import exit as _exit
 from ._nodes.compare import Comparison
 from ._nodes.control import Control, Facts
 from ._payload.layout import Layout, Leaf
-from ._payload.wire import wire_of
+from ._payload.wire import Wire
 from ._payload.words import FAILED, STATUS, STEP
 from ._types import Leaves
 from ._version import __version__
@@ -300,17 +300,16 @@ class Session:
         self.require_usable()
         self.control.agree(what, facts)
 
-    def channel(self, layout: Layout, wire: str, name: str) -> Channel:
+    def channel(self, layout: Layout, wire: Wire, name: str) -> Channel:
         """The channel of a layout on a wire, opened by all nodes together at its first use."""
         self.require_usable()
         key = (layout, wire, name)
         if key not in self._channels:
-            facts = [("optimizer", f"{name} on {wire}"), ("chunks", str(layout.widths))]
+            facts = [("optimizer", f"{name} on {wire.name}"), ("chunks", str(layout.widths))]
             self.control.agree("open a channel", facts)
-            fmt = wire_of(wire)
             reducer = make_reducer(
                 self.engine,
-                fmt,
+                wire,
                 layout.nodes,
                 self.control.duplicate,
                 check=self.control.check,
@@ -320,7 +319,7 @@ class Session:
             )
             channel = Channel(
                 layout,
-                fmt,
+                wire,
                 reducer,
                 self.control,
                 self.timeline,

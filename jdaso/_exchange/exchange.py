@@ -23,7 +23,7 @@ from .._engines.channel import Channel
 from .._payload.chunks import joined, pack, unpack
 from .._payload.explicit import replicated
 from .._payload.header import differ, weights_are_wrong
-from .._payload.layout import BLOCK, Layout, chunk_bytes_of, describe, layout_of
+from .._payload.layout import Layout, chunk_bytes_of, describe, layout_of
 from .._payload.trees import from_leaves, from_numbers, to_leaves, to_numbers
 from .._payload.wire import Wire, wire_of
 from .._payload.words import BAD_LEAF, FAILED, HEADER, STATUS, STEP
@@ -74,7 +74,7 @@ class Exchange:
         tree: PyTree,
         session: Session,
         *,
-        wire: str = "float32",
+        wire: str | Wire = "float32",
         local_axis: LocalAxis = None,
         name: str = "",
         owner: int = 0,
@@ -82,11 +82,11 @@ class Exchange:
         raise_nonfinite: bool = True,
     ) -> Exchange:
         """The exchange for trees like `tree`."""
-        align = BLOCK if wire == "int8" else 1
+        wire = wire_of(wire)
         nodes, sizes = session.num_nodes, (x.size for x in describe(tree) if x.exchanged)
         each = chunk_bytes_of(4 * sum(sizes), nodes, chunk_bytes)
-        layout = layout_of(tree, nodes, each, align)
-        return cls(session, layout, wire_of(wire), local_axis, name, owner, raise_nonfinite)
+        layout = layout_of(tree, nodes, each, wire.block)
+        return cls(session, layout, wire, local_axis, name, owner, raise_nonfinite)
 
     def pack(self, tree: PyTree) -> Chunks:
         """The tree's numbers as float32 chunks."""
@@ -99,7 +99,7 @@ class Exchange:
     @cached_property
     def channel(self) -> Channel:
         """The host's end; opened by all nodes together, when the step is first traced."""
-        return self.session.channel(self.layout, self.wire.name, self.name)
+        return self.session.channel(self.layout, self.wire, self.name)
 
     @property
     def _call(self) -> Callable[..., Any]:

@@ -84,7 +84,7 @@ def daso(
         local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
             ``pmap`` over them, or a tuple of axes; None under plain ``jit``. An axis of several
             devices that is not named is refused where the nodes are several.
-        wire: ``"float32"``, or the narrow ``"bfloat16"``, ``"float16"``, ``"int8"``, which carry
+        wire: ``"float32"``, or the narrow ``"bfloat16"`` and ``"int8"``, which carry
             the difference to the last common point, with error feedback: what rounding took from
             one exchange goes with the next, and nothing is lost.
         merge: ``"corrected"``, which keeps all that a node did meanwhile, ``"paper"``, which keeps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Any
 
 import jax
@@ -106,7 +105,7 @@ class Averaging:
         facts = [(f"the setting {key}", str(value)) for key, value in settings.items()]
         return [("the optimizer", f"daso, number {self.number}"), *facts]
 
-    def exchange_of(self, tree: PyTree, wire: str = "float32") -> Exchange:
+    def exchange_of(self, tree: PyTree, wire: str | Wire = "float32") -> Exchange:
         """Exchanges of trees like `tree`."""
         return Exchange.of(
             tree,
@@ -121,13 +120,12 @@ class Averaging:
 
     def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
         """The state before the first update."""
-        exchange = self.exchange_of(params, self.wire.name)
+        exchange = self.exchange_of(params, self.wire)
         # Each field its own buffers: steps that donate their state must not meet one twice.
         zeros = lambda: zeros_like(params) if self.nodes > 1 else ()  # noqa: E731
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
-        rule, narrow, outer = self.rule, self.wire.narrow, ()
-        if rule.outer is not None:
-            outer = rule.outer.init(dress(params, to_leaves(params)) if self.nodes > 1 else ())
+        rule, narrow = self.rule, self.wire.narrow
+        outer = rule.init(dress(params, to_leaves(params)) if self.nodes > 1 else ())
         return DasoState(
             optimizer=jnp.asarray(self.number, jnp.int32),
             step=zero(),
@@ -160,7 +158,7 @@ class Averaging:
         `weight` is only asked whether there is one. `copies` in the inner state move as the
         parameters do.
         """
-        exchange, common = self.exchange_of(params, self.wire.name), self.common_of_late(state)
+        exchange, common = self.exchange_of(params, self.wire), self.common_of_late(state)
         received = exchange.wait(state.ticket, state.flight, state.phase.exchanges, common)
         own = to_leaves(apply_updates(params, updates))
         leaves, new = self._apply(received, own, params, state, step - state.started)
@@ -197,7 +195,7 @@ class Averaging:
         """The state if a result is not merged: what all have sent they owe once more."""
         if not self.wire.narrow:
             return state
-        exchange = self.exchange_of(params, self.wire.name)
+        exchange = self.exchange_of(params, self.wire)
         pairs = zip(strip(state.error), received.total, strict=True)
         owed = tuple(mine + total / received.living for mine, total in pairs)
         owed = dress(params, exchange.add_residual(owed, received, jnp.float32(1)))
@@ -219,36 +217,27 @@ class Averaging:
         age: jax.Array,
     ) -> tuple[Leaves, DasoState]:
         """The merge rule on what was received; keeps what the wire took for the next exchange."""
-        total, anchor, error = received.scaled(received.total), strip(state.anchor), state.error
+        total, error = received.scaled(received.total), state.error
         if self.wire.narrow:
-            total = jax.tree.map(lambda c, d: self.nodes * c + d, anchor, total)
+            total = jax.tree.map(lambda c, d: self.nodes * c + d, strip(state.anchor), total)
             lost = jnp.asarray(1 - self.rule.kept_share(received.living, age), jnp.float32)
             lost = received.owed(lost)
             owed = tuple(lost * e for e in strip(error))
-            exchange = self.exchange_of(params, self.wire.name)
+            exchange = self.exchange_of(params, self.wire)
             error = dress(params, exchange.add_residual(owed, received, lost))
-        merged = self.rule(
-            leaves,
-            strip(state.snapshot),
-            total,
-            anchor,
+        merged = self.rule.merge(
+            dress(params, leaves),
+            state.snapshot,
+            dress(params, total),
+            state.anchor,
             state.outer,
             nodes=self.nodes,
             living=received.living,
             age=age,
-            outer_update=partial(self._update_outer, params),
         )
-        anchor = dress(params, merged.anchor) if self.keeps_anchor else ()
-        return merged.params, state._replace(anchor=anchor, error=error, outer=merged.outer)
-
-    def _update_outer(
-        self, params: PyTree, slope: Leaves, outer: PyTree, anchor: Leaves
-    ) -> tuple[Leaves, PyTree]:
-        """The outer optimizer's update, on trees like `params`."""
-        assert self.rule.outer is not None
-        slope, anchor = dress(params, slope), dress(params, anchor)
-        updates, outer = self.rule.outer.update(slope, outer, anchor)
-        return strip(updates), outer
+        anchor = merged.anchor if self.keeps_anchor else ()
+        state = state._replace(anchor=anchor, error=error, outer=merged.outer)
+        return strip(merged.params), state
 
     def mean(
         self,
@@ -390,7 +379,7 @@ class Averaging:
 
         Its weight is the mean of those since the last start.
         """
-        exchange = self.exchange_of(params, self.wire.name)
+        exchange = self.exchange_of(params, self.wire)
         leaves = to_leaves(apply_updates(params, updates))
         if self.session.faults:
             leaves = _inject(self.session, leaves, step)
@@ -436,7 +425,7 @@ class Averaging:
     def register(self, params: PyTree) -> None:
         """Tells `finalize` how to merge what this optimizer has in flight."""
         outside = dataclasses.replace(self, local_axis=None)
-        exchange = outside.exchange_of(params, self.wire.name)
+        exchange = outside.exchange_of(params, self.wire)
         shapes = jax.tree.map(lambda x: ShapeDtype(jnp.shape(x), jnp.result_type(x)), params)
 
         def complete(leaves: Leaves, state: DasoState, in_flight: bool) -> Leaves:

@@ -73,10 +73,6 @@ def bfloat16(v):
     return v.astype(ml_dtypes.bfloat16).astype(F)
 
 
-def float16(v):
-    return v.astype(np.float16).astype(F)
-
-
 def int8(v, block=256):
     out = np.empty_like(v)
     for begin in range(0, v.size, block):
@@ -87,7 +83,7 @@ def int8(v, block=256):
     return out
 
 
-WIRES = {"bfloat16": bfloat16, "float16": float16, "int8": int8}
+WIRES = {"bfloat16": bfloat16, "int8": int8}
 
 
 def add(values):

@@ -27,8 +27,6 @@ MIXES = [
     ("mpi4py", "outer", "sgd", "int8"),
     at_night(("mpi4py", "paper", "adamw", "bfloat16")),
     at_night(("mpi4jax", "outer", "sgd", "int8")),
-    at_night(("mpi4jax", "corrected", "sgd", "float16")),
-    at_night(("mpi4py", "corrected", "sgd", "float16")),
 ]
 RULES = rows(
     [(merge, inner) for merge in ("corrected", "paper", "outer") for inner in ("sgd", "adamw")],

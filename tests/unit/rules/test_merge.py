@@ -28,9 +28,9 @@ vectors = st.lists(values, min_size=9, max_size=9).map(lambda v: np.array(v, np.
 def merge(rule, x, snapshots, *, anchor, age, node=0):
     """What node `node` gets from `snapshots`, one vector a node."""
     rule = _merge.merge_of(rule)
-    outer = rule.outer.init((jnp.asarray(anchor),)) if rule.outer else ()
+    outer = rule.init((jnp.asarray(anchor),))
     total = jnp.asarray(sum(snapshots[1:], start=snapshots[0]))
-    merged = rule(
+    merged = rule.merge(
         (jnp.asarray(x),),
         (jnp.asarray(snapshots[node]),),
         (total,),
@@ -123,9 +123,9 @@ def test_merges_compute_in_float32_and_compile():
     for rule in RULES:
         rule = _merge.merge_of(rule)
         leaf = jax.ShapeDtypeStruct((3,), jnp.float32)
-        outer = jax.eval_shape(rule.outer.init, (leaf,)) if rule.outer else ()
+        outer = jax.eval_shape(rule.init, (leaf,))
         merged = jax.eval_shape(
-            lambda x, s, t, c, o, a, rule=rule: rule(x, s, t, c, o, nodes=3, age=a),
+            lambda x, s, t, c, o, a, rule=rule: rule.merge(x, s, t, c, o, nodes=3, age=a),
             *[(leaf,)] * 4,
             outer,
             jax.ShapeDtypeStruct((), jnp.int32),

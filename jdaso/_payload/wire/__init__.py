@@ -1,0 +1,29 @@
+"""Wires: what crosses the network, float32 rows as the bytes of a format and back.
+
+One class a format, in a file of its own, with the verbs of `base.Wire`. A new format is a new file
+and a name below. No wire knows of nodes, of MPI, or of what the numbers mean.
+"""
+
+from .base import BLOCK as BLOCK
+from .base import Wire as Wire
+from .base import attach as attach
+from .base import detach as detach
+from .base import sum_rows as sum_rows
+from .bfloat16 import BFloat16
+from .float32 import Float32
+from .int8 import Int8
+
+WIRES: dict[str, Wire] = {wire.name: wire for wire in (Float32(), BFloat16(), Int8())}
+
+
+def wire_of(wire: str | Wire) -> Wire:
+    """The wire format of that name; a format itself is taken as it is.
+
+    Raises:
+        ValueError: no wire has this name.
+    """
+    if isinstance(wire, Wire):
+        return wire
+    if wire not in WIRES:
+        raise ValueError(f"wire must be one of {', '.join(WIRES)}, got {wire!r}.")
+    return WIRES[wire]

@@ -1,0 +1,35 @@
+"""Wire ``"bfloat16"``: half the bytes; a number keeps its range and 8 bits of its digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .base import Wire, bits_as, first_of
+
+_INFINITY, _SIGN = np.uint16(0x7F80), np.uint16(0x8000)
+
+
+class BFloat16(Wire):
+    """bfloat16 numbers, rounded to the nearest, ties to even. Not-finite numbers stay so."""
+
+    name, dtype, narrow = "bfloat16", np.dtype(np.uint16), True
+
+    def encode(self, rows: Any) -> Any:
+        """Float32 ``[..., width]`` to bits ``[..., width]``."""
+        return bits_as(rows.astype(jnp.bfloat16), np.uint16)
+
+    def decode(self, rows: Any) -> Any:
+        """Bits to float32."""
+        if isinstance(rows, jax.Array):
+            return bits_as(rows, jnp.bfloat16).astype(jnp.float32)
+        return np.left_shift(rows, 16, dtype=np.uint32).view(np.float32)
+
+    def first_bad(self, rows: np.ndarray) -> int | None:
+        """As `Wire.first_bad`, by the bits: an exponent of ones."""
+        if rows.max() < _INFINITY + _SIGN and rows.view(np.int16).max() < _INFINITY:
+            return None
+        return first_of((rows & ~_SIGN) >= _INFINITY)

@@ -1,0 +1,64 @@
+"""Merge ``jdaso.outer(optimizer)``: an optimizer step between the nodes, as DiLoCo takes one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ..._types import PyTree
+from .base import Merge, Merged
+from .corrected import merge_corrected
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer(Merge):
+    """``t' = t + update(t - mean_p s_p)``, ``x' = x + (t' - s)``; see `outer`.
+
+    Attributes:
+        optimizer: the outer optimizer.
+    """
+
+    optimizer: optax.GradientTransformation
+
+    name = "outer"
+    needs_snapshot = needs_anchor = True
+
+    def init(self, params: PyTree) -> PyTree:
+        """The outer optimizer's state."""
+        return self.optimizer.init(params)
+
+    def merge(self, params, snapshot, total, anchor, outer, *, nodes, age, living=None) -> Merged:
+        """As `Merge.merge`."""
+        del age, living
+        mean = jax.tree.map(lambda t: t / nodes, total)
+        slope = jax.tree.map(jnp.subtract, anchor, mean)
+        updates, outer = self.optimizer.update(slope, outer, anchor)
+        anchor = jax.tree.map(jnp.add, anchor, updates)
+        return Merged(merge_corrected(params, snapshot, anchor), anchor, outer)
+
+
+def outer(transformation: optax.GradientTransformation) -> Outer:
+    """A merge rule that takes an optimizer step between the nodes, as DiLoCo does.
+
+    All nodes hold a common anchor ``t``, the parameters before the first cycling update. The mean
+    of the snapshots gives a pseudo-gradient that is the same on all nodes, ``g = t - mean_p s_p``;
+    the outer optimizer steps, ``t' = t + update(g)``; each node follows and keeps what it did
+    meanwhile, ``x' = x + (t' - s)``. With ``optax.sgd(1.0)`` this is ``"corrected"``.
+
+    Args:
+        transformation: the outer optimizer. It sees float32 leaves and costs its own state; the
+            rule costs two copies of the parameters (anchor, and snapshot while in flight).
+
+    Example:
+        >>> import jdaso, optax
+        >>> nesterov = optax.sgd(0.7, momentum=0.9, nesterov=True)
+        >>> rule = jdaso.outer(nesterov)
+
+    Reference: DiLoCo, arXiv 2311.08105, algorithm 1; late as in arXiv 2501.18512. (A slope of
+    ``s_p - mean_p s_p`` would add up to zero over the nodes, so that the momentum of the common
+    motion, which DiLoCo lives from, would be lost.)
+    """
+    return Outer(transformation)
