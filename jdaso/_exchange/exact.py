@@ -24,7 +24,6 @@ from .._payload.trees import (
     dress,
     from_halves,
     from_leaves,
-    is_none,
     to_halves,
     to_leaves,
     to_numbers,
@@ -36,7 +35,7 @@ from .._types import Chunks, Leaves, PyTree, ShapeDtype
 from .exchange import Exchange
 from .received import Received
 from .replicated import Common
-from .updates import difference, select, weighed
+from .updates import select, weighed
 
 
 def same_on_virtual_nodes(session: Session, tree: PyTree) -> PyTree:
@@ -81,9 +80,9 @@ class Parameters(NamedTuple):
     params: PyTree  # those that travel; others are a node's own
 
 
-def common_of(params: PyTree, due: Any, on_drift: str) -> Common:
+def common_of(params: PyTree, due: Any) -> Common:
     """The parameters, as what is to be the same on all nodes."""
-    return Common(Parameters(dress(params, to_leaves(params))), due, on_drift == "repair")
+    return Common(Parameters(dress(params, to_leaves(params))), due)
 
 
 def sum_of_bits(exchange: Exchange, tree: PyTree) -> jax.Array:
@@ -93,37 +92,6 @@ def sum_of_bits(exchange: Exchange, tree: PyTree) -> jax.Array:
         return total
     least, most = (f(total, exchange.local_axis) for f in (jax.lax.pmin, jax.lax.pmax))
     return jnp.where(least == most, most, most + 1 + exchange.ask_node())
-
-
-def take_majority(
-    exchange: Exchange,
-    common: Common,
-    params: PyTree,
-    inner: PyTree,
-    updates: PyTree,
-    new_inner: PyTree,
-) -> tuple[PyTree, PyTree]:
-    """Updates to the parameters of a node that holds what most do, and its inner state.
-
-    Nothing of the step in which it was found: its mean holds gradients at the wrong place.
-
-    Args:
-        exchange: of the parameters.
-        common: what the nodes hold.
-        params: before the step, as is `inner`.
-        inner: an inner state's dtypes may be others after the first step.
-        updates: of the step, as is `new_inner`; only their dtypes count.
-        new_inner: see above.
-    """
-    there, inner = exchange.of_majority(common, (params, inner))
-
-    def alike(new: Any, x: Any) -> Any:
-        if new is None:
-            return None
-        return x if x.dtype == new.dtype else x.astype(new.dtype)
-
-    inner = jax.tree.map(alike, new_inner, inner, is_leaf=is_none)
-    return difference(there, params, updates), inner
 
 
 def mean_value(value: Any, heads: jax.Array) -> Any:

@@ -24,7 +24,7 @@ from .._payload.chunks import joined, pack, unpack
 from .._payload.explicit import replicated
 from .._payload.header import differ, weights_are_wrong
 from .._payload.layout import Layout, chunk_bytes_of, describe, layout_of
-from .._payload.trees import from_leaves, from_numbers, to_leaves, to_numbers
+from .._payload.trees import from_leaves, to_leaves
 from .._payload.wire import Wire, wire_of
 from .._payload.words import BAD_LEAF, FAILED, HEADER, STATUS, STEP
 from .._session import Session
@@ -397,22 +397,6 @@ class Exchange:
             return callback(report, shape, heads, prints)
 
         return heads + jax.lax.cond(wrong, call, lambda: jnp.int32(0))
-
-    def of_majority(self, common: Common, tree: PyTree) -> PyTree:
-        """A tree of one of the nodes that hold what most do; which do not is logged.
-
-        Not between virtual nodes.
-        """
-        leaves, paths = tuple(map(replicated, to_numbers(tree))), common.paths
-
-        def take(prints: Any, *leaves: Any) -> Any:
-            return self.session.comparison.of_majority(np.asarray(prints), paths, leaves)
-
-        shapes = tuple(ShapeDtype(leaf.shape, leaf.dtype) for leaf in leaves)
-        call = guarded(take, self.session, lambda _, *leaves: leaves)
-        prints = common.prints(self.ask_node(), self.local_axis)
-        call = partial(self._call, call, shapes, prints, *leaves)
-        return from_numbers(tree, self._from_one(0, call, shapes))
 
     def _from_one(self, device: Any, call: Callable[[], PyTree], shapes: PyTree) -> PyTree:
         """Calls on one local device and hands the result to all; plainly without a local axis."""

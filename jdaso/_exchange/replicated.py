@@ -26,15 +26,11 @@ class Common:
 
     Attributes:
         tree: a NamedTuple; the names of its fields are in errors.
-        due: whether all nodes are to hold the same by now. Else that they differ is no error.
-        repairs: whether the majority's is taken then, if there is one,
-        mendable: and it mends everything.
+        due: whether the nodes must agree yet; before that a difference is not an error.
     """
 
     tree: PyTree
     due: Any
-    repairs: bool = False
-    mendable: Any = True
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -45,13 +41,7 @@ class Common:
 
     def is_wrong(self, heads: jax.Array) -> jax.Array:
         """Whether headers say that nodes differ which must not, and nothing is to be done."""
-        wrong = self.due & apart(heads)
-        if self.repairs:
-            counts = _counts(heads)
-            alike = counts & (heads[:, CHECKSUM, None] == heads[None, :, CHECKSUM])
-            most = jnp.max(jnp.where(counts, jnp.sum(alike, axis=1), 0))
-            wrong &= (2 * most <= jnp.sum(counts)) | jnp.logical_not(self.mendable)
-        return wrong
+        return self.due & apart(heads)
 
     def prints(self, node: Any, local_axis: LocalAxis) -> jax.Array:
         """A checksum of each leaf; of one that the node's own devices hold differently, no other's.

@@ -69,31 +69,6 @@ class Comparison:
             odd = f"nodes {', '.join(others)}"
         return drifted(step, odd)
 
-    def of_majority(
-        self, prints: np.ndarray, paths: tuple[str, ...], leaves: tuple[np.ndarray, ...]
-    ) -> tuple[np.ndarray, ...]:
-        """The leaves of a node that holds what most do; says who does not.
-
-        Args:
-            prints: checksums of what this node holds.
-            paths: what that is.
-            leaves: what is taken.
-        """
-
-        def take() -> tuple[np.ndarray, ...]:
-            everyone = self._everyones(prints)
-            right = majority(everyone)
-            log.warning(
-                "%s Nodes held different bits where all should hold the same: %s. All take those "
-                "of node %d.",
-                self._control.topology.prefix(),
-                odd_leaves(everyone, paths),
-                right,
-            )
-            return tuple(self._control.broadcast(np.asarray(leaf), root=right) for leaf in leaves)
-
-        return self._control.unless_someone_dies(take)
-
     def _everyones(self, prints: np.ndarray) -> dict[int, np.ndarray]:
         """What each node holds that lives."""
         everyone = self._control.allgather(_COMPARE, prints)
@@ -136,9 +111,8 @@ def drifted(step: int, odd: str) -> str:
         )
     return (
         f"Nodes hold different bits where all should hold the same: {odd}. A bit has changed in "
-        "the memory of one of them, or they do not compute the same. Go on from a checkpoint; let "
-        'the majority decide with on_drift="repair"; or, where nodes are meant to differ, '
-        'on_drift="ignore".'
+        "the memory of one of them, or they do not compute the same. Go on from a "
+        'checkpoint; or, where nodes are meant to differ, give on_drift="ignore".'
     )
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from .._exchange.exact import common_of, mean_value, same_on_virtual_nodes, take_majority
+from .._exchange.exact import mean_value, same_on_virtual_nodes
 from .._exchange.exchange import CHUNK_BYTES
 from .._exchange.trace_marks import COMPUTE, MERGE, PACK, any_of, mark
 from .._exchange.updates import difference, select
@@ -99,9 +99,7 @@ def daso(
         on_drift: what happens where nodes hold different bits of what is the same on all:
             parameters in warm-up, and in the cool-down from its fourth update on; the common point
             of narrow wires and outer optimizers; the phases. A checksum goes with each exchange.
-            All nodes ``"raise"``, naming leaf and node; or ``"repair"``: all take what most of
-            them hold, and a merge in which it is found is left out (without a majority, as of two
-            nodes, they raise); or ``"ignore"`` it.
+            All nodes ``"raise"``, naming leaf and node, or ``"ignore"`` it.
         chunk_bytes: most float32 bytes that travel at once.
         name: tells optimizers of equal shapes that are used in one step apart.
 
@@ -136,7 +134,7 @@ def daso(
     Reference: arXiv 2104.05588, section III.
     """
     check_blocking(blocking)
-    check_on_drift(on_drift, virtual=session.simulated)
+    check_on_drift(on_drift)
     if on_nonfinite not in ("raise", "skip"):
         raise ValueError(f'on_nonfinite must be "raise" or "skip", got {on_nonfinite!r}.')
     if phases.by_loss is None and phases.local_every > 1 and local_axis is None:
@@ -223,7 +221,6 @@ def daso(
         else:
             updates = mean_gradients_locally(updates, local_axis)
 
-        held_inner = state.inner
         for_inner, apart = value, jnp.bool_(False)
         if blocking == "gradients":
 
@@ -269,13 +266,11 @@ def daso(
             drift = jnp.where(together, 0, drift + 1)
             state = state._replace(inner=inner_state)
 
-        drifted, apart = apart & between.is_settled(step), apart & ~between.is_settled(step)
+        apart &= ~between.is_settled(step)
         act = act._replace(mean=act.mean | apart | (act.blocking & (blocking == "parameters")))
         updates, state = jax.lax.cond(
-            act.mean | act.merge | act.start | drifted,
-            lambda: _talk(
-                act, apart, drifted, held_inner, copies, params, updates, state, step, value, weight
-            ),
+            act.mean | act.merge | act.start,
+            lambda: _talk(act, apart, copies, params, updates, state, step, value, weight),
             lambda: (updates, state),
         )
         kind = jnp.where(act.start, PACK, COMPUTE)
@@ -293,8 +288,6 @@ def daso(
     def _talk(
         act: Actions,
         apart: jax.Array,
-        drifted: jax.Array,
-        held_inner: PyTree,
         copies: Copies,
         params: PyTree,
         updates: PyTree,
@@ -320,22 +313,14 @@ def daso(
             lambda: mark(session, MERGE, step, state.ticket),
             lambda: jnp.int32(0),
         )
-        updates, state, differed = jax.lax.cond(
+        updates, state = jax.lax.cond(
             act.mean,
             lambda: alike(
                 between.mean(apart, copies, params, updates, state, step, value, weight),
-                (updates, state, drifted),
+                (updates, state),
             ),
-            lambda: (updates, state, drifted),
+            lambda: (updates, state),
         )
-        if on_drift == "repair":
-            exchange, held = between.exchange_of(params), common_of(params, True, on_drift)
-            updates, inner_state = jax.lax.cond(
-                act.blocking & differed & between.is_settled(step),
-                lambda: take_majority(exchange, held, params, held_inner, updates, state.inner),
-                lambda: (updates, state.inner),
-            )
-            state = state._replace(inner=inner_state)
         state = jax.lax.cond(
             act.start,
             lambda: alike(between.start(params, updates, state, step, weight), state),

@@ -172,14 +172,6 @@ class Averaging:
                 (merged, new),
                 (updates, self._leave_out(params, received, state)),
             )
-        if self.on_drift == "repair":
-            merged, new = jax.lax.cond(
-                received.apart,
-                lambda: alike(
-                    (updates, self._take_late(exchange, common, state)), (updates, state)
-                ),
-                lambda: alike((merged, new), (updates, state)),
-            )
         state = new._replace(ticket=jnp.zeros_like(state.ticket))
         phase = count_loss(state.phase, *loss_words(received.heads))
         if self.session.simulated:
@@ -201,12 +193,6 @@ class Averaging:
         owed = dress(params, exchange.add_residual(owed, received, jnp.float32(1)))
         gone = jax.tree.map(jnp.zeros_like, state.error)
         return state._replace(error=select(received.finite, owed, gone))
-
-    def _take_late(self, exchange: Exchange, common: Common, state: DasoState) -> DasoState:
-        """The majority's; what the nodes sent is dropped, for some of it was made from the rest."""
-        right: Late = exchange.of_majority(common, common.tree)
-        error = jax.tree.map(jnp.zeros_like, state.error)
-        return state._replace(**right._asdict(), error=error)
 
     def _apply(
         self,
@@ -249,14 +235,13 @@ class Averaging:
         step: jax.Array,
         value: Any,
         weight: Any,
-    ) -> tuple[PyTree, DasoState, jax.Array]:
+    ) -> tuple[PyTree, DasoState]:
         """Exact mean of parameters and of the inner state; pays what the wire still owes.
 
         That is paid to the parameters and to `copies` of them.
 
-        Where no node has had a batch since the last start, all weigh the same. New updates, and
-        whether nodes differed before. From the third cool-down update on, what has not met by then
-        is made to.
+        Where no node has had a batch since the last start, all weigh the same. From the third
+        cool-down update on, what has not met by then is made to.
         """
         exchange = self.exchange_of(params)
         own, owed = exchange.pack(apply_updates(params, updates)), None
@@ -303,7 +288,7 @@ class Averaging:
             lambda: chunks,
         )
         updates = difference(exchange.unpack(params, chunks), params, updates)
-        return updates, state._replace(inner=inner, phase=phase), received.apart
+        return updates, state._replace(inner=inner, phase=phase)
 
     def blocking_header(
         self, value: Any, step: jax.Array, bits: jax.Array, weight: Any
@@ -339,7 +324,7 @@ class Averaging:
         """
         settled = self.is_settled(step)
         due = settled & ((step == 0) | (self.on_drift != "ignore"))
-        common = common_of(params, due, self.on_drift)
+        common = common_of(params, due)
         bits = jax.lax.cond(
             settled,
             lambda: jax.lax.cond(due, lambda: self._sum_of_params(params), lambda: jnp.int32(0)),
@@ -359,8 +344,7 @@ class Averaging:
         """What is to be the same where an exchange starts, and until its merge."""
         due = (state.started == 0) | (self.on_drift != "ignore")
         late = Late(state.anchor, state.outer, state.phase)
-        first = state.started == self.phases.warmup_steps  # there parameters are not mended
-        return Common(late, due, self.on_drift == "repair", ~first)
+        return Common(late, due)
 
     def _sum_of_late(self, params: PyTree, state: DasoState, step: jax.Array) -> jax.Array:
         """Checksum of what is to be the same where an exchange starts; first of parameters too."""
@@ -430,8 +414,7 @@ class Averaging:
 
         def complete(leaves: Leaves, state: DasoState, in_flight: bool) -> Leaves:
             if in_flight:
-                # No repair: all raise, and go on from a checkpoint.
-                common = dataclasses.replace(self.common_of_late(state), repairs=False)
+                common = self.common_of_late(state)
                 turn = state.phase.exchanges
                 received = exchange.wait(state.ticket, state.flight, turn, common)
                 age = state.step - 1 - state.started

@@ -21,12 +21,10 @@ def check_blocking(blocking: str) -> None:
         raise ValueError(f'blocking must be "gradients" or "parameters", got {blocking!r}.')
 
 
-ON_DRIFT = ("raise", "repair", "ignore")
+ON_DRIFT = ("raise", "ignore")
 
 
-def check_on_drift(on_drift: str, *, virtual: bool) -> None:
+def check_on_drift(on_drift: str) -> None:
     """Raises unless it says what happens where nodes differ."""
     if on_drift not in ON_DRIFT:
-        raise ValueError(f'on_drift must be "raise", "repair" or "ignore", got {on_drift!r}.')
-    if virtual and on_drift == "repair":
-        raise ValueError('on_drift="repair" is for real nodes; virtual ones share their memory.')
+        raise ValueError(f'on_drift must be "raise" or "ignore", got {on_drift!r}.')

@@ -17,7 +17,6 @@ from .._exchange.exact import (
     rounded,
     same_on_virtual_nodes,
     sum_of_bits,
-    take_majority,
 )
 from .._exchange.exchange import CHUNK_BYTES, Exchange
 from .._exchange.trace_marks import COMPUTE, any_of, mark
@@ -81,9 +80,8 @@ def synchronous(
             after `inner` instead (equal for SGD, not for Adam; float32 only). An `inner` that takes
             gradients of single examples needs the second.
         on_drift: what happens where nodes hold different parameters before an update, of which a
-            checksum goes with each exchange: all nodes ``"raise"``, naming leaf and node; or
-            ``"repair"``: all take what most of them hold (without a majority, as of two nodes,
-            they raise); or ``"ignore"`` it.
+            checksum goes with each exchange: all nodes ``"raise"``, naming leaf and node, or
+            ``"ignore"`` it.
         chunk_bytes: most float32 bytes that travel at once.
         name: tells optimizers of equal shapes that share a session apart.
 
@@ -107,7 +105,7 @@ def synchronous(
         >>> session.close()
     """
     check_blocking(blocking)
-    check_on_drift(on_drift, virtual=session.simulated)
+    check_on_drift(on_drift)
     if wire_of(wire).narrow and blocking == "parameters":
         raise ValueError(
             f'wire={wire!r} rounds, and weights are never rounded: use blocking="gradients", or '
@@ -168,9 +166,8 @@ def synchronous(
         heard = state.weight
         if weight is not None:  # about 1, whatever they count: narrow wires have a range
             weight = jnp.asarray(weight, jnp.float32) / state.weight
-        differed = jnp.bool_(False)
         due = (step == 0) | (on_drift != "ignore")
-        common = common_of(params, due, on_drift)
+        common = common_of(params, due)
 
         def make_header() -> jax.Array:
             bits = jax.lax.cond(
@@ -185,7 +182,7 @@ def synchronous(
                 mine = jax.tree.map(_of_gradient, updates, error, is_leaf=is_none)
                 sent = jax.tree.map(jnp.add, sent, pack(exchange.layout, strip(mine)))
             received = exchange.total(sent, head, step, common)
-            differed, heard = received.apart, heard * mean_weight(received.heads)
+            heard = heard * mean_weight(received.heads)
             totals = received.scaled(received.total)
             means = tuple(total / session.num_nodes for total in totals)
             updates = exchange.unpack(updates, means)
@@ -219,15 +216,9 @@ def synchronous(
             if weight is not None:
                 none = none_weighs(received.heads)
                 target, inner_state = select(none, both, (target, inner_state))
-            updates, differed = difference(target, params, updates), received.apart
+            updates = difference(target, params, updates)
             heard = heard * mean_weight(received.heads)
             losses = sum_of_losses(*loss_words(received.heads))
-        if several and on_drift == "repair":
-            updates, inner_state = jax.lax.cond(
-                differed,
-                lambda: take_majority(exchange, common, params, state.inner, updates, inner_state),
-                lambda: (updates, inner_state),
-            )
         ended = mark(session, COMPUTE, step, any_of(updates))
         return updates, SynchronousState(step + 1 + ended, inner_state, error, heard, losses)
 

@@ -62,12 +62,6 @@ def to_numbers(tree: PyTree) -> Leaves:
     return (*to_leaves(tree), *to_halves(tree))
 
 
-def from_numbers(tree: PyTree, numbers: Leaves) -> PyTree:
-    """`tree` with its leaves replaced by what `to_numbers` gave."""
-    floats = len(to_leaves(tree))
-    return from_halves(from_leaves(tree, numbers[:floats]), numbers[floats:])
-
-
 def dress(tree: PyTree, leaves: Leaves) -> PyTree:
     """Float32 leaves in the structure of a tree, so that optax can map a state with its parameters.
 

@@ -131,26 +131,6 @@ def saves(session):
     return {"first": first, "final": np.asarray(params["w"]).tobytes().hex()}
 
 
-def repairs(session):
-    """A node other than the dead one holds a wrong number later: the living outvote it."""
-    tx = jdaso.synchronous(optax.sgd(0.1), session=session, on_drift="repair")
-    params = {"w": jnp.zeros(10)}
-    state = tx.init(params)
-
-    @jax.jit
-    def update(params, state):
-        updates, state = tx.update({"w": jnp.ones(10)}, state, params)
-        return optax.apply_updates(params, updates), state
-
-    for n in range(12):
-        die_if_it_is_time(session, n, None)
-        if n == 8 and session.node == 0:
-            params = {"w": params["w"].at[0].set(777.0)}
-        params, state = jax.block_until_ready(update(params, state))
-    final = np.asarray(params["w"])
-    return {"final": final.tobytes().hex(), "first": float(final[0])}
-
-
 def keys(session):
     """Random keys of an inner state, which differ at first and are to become one node's."""
     inner = optax.chain(optax.add_noise(0.01, 0.1, session.node), optax.sgd(RATE))

@@ -137,14 +137,6 @@ def test_what_was_in_flight_between_fewer_is_dropped(tmp_path):
 
 
 @nightly
-def test_the_dead_have_no_vote():
-    ends, output = survivors(4, "repairs", "3@4")
-    # Where it is found a step is dropped, and again where the way back from 777 rounds.
-    assert {round(end["first"], 4) for end in ends.values()} <= {-1.1, -1.0}, output
-    assert "same: node 0 in params['w']. All take those of node 1" in output
-
-
-@nightly
 @pytest.mark.parametrize("dead", [0, 2])
 def test_keys_become_those_of_one_who_lives(dead):
     ends, output = survivors(3, "keys", f"{dead}@10")
