@@ -46,7 +46,7 @@ def heat(steps, epochs):
 
 def poster(steps, epochs):
     total = steps * epochs
-    return jdaso.Phases.periodic(total, total // 10, total // 10)
+    return jdaso.Phases(total, total // 10, total // 10, (4, 2, 1), (4, 2, 1))
 
 
 SETTINGS = {

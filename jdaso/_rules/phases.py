@@ -52,7 +52,7 @@ class Phases:
         warmup_steps: blocking updates at the beginning.
         cooldown_steps: blocking updates at the end.
         sync_every: B, steps from one start to the next, at least 1. A tuple is cycled through,
-            one entry an exchange.
+            one entry an exchange: (4, 2, 1), with a like `delay`, is the authors' poster's.
         delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets
             it after each exchange to the slowest node's exchange time over the fastest node's step
             time, rounded up, within 1..B; all nodes agree on it. It begins at B.
@@ -102,19 +102,6 @@ class Phases:
                     f"delay must be within 1..sync_every, got delay={delay} with "
                     f"sync_every={sync_every}. An exchange is merged before the next starts."
                 )
-
-    @classmethod
-    def periodic(
-        cls,
-        total_steps: int,
-        warmup_steps: int = 0,
-        cooldown_steps: int = 0,
-        sync_every: tuple[int, ...] = (4, 2, 1),
-        delay: tuple[int, ...] = (4, 2, 1),
-        local_every: int = 1,
-    ) -> Phases:
-        """B and S cycle on a period, as on the authors' poster: S = 4, 2, 1, 4, 2, 1, ..."""
-        return cls(total_steps, warmup_steps, cooldown_steps, sync_every, delay, local_every)
 
     @classmethod
     def plateau(

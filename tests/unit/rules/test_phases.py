@@ -109,9 +109,9 @@ def test_names_of_steps():
     assert names == ["warm-up"] * 2 + ["cycling"] * 5 + ["cool-down"] * 5
 
 
-def test_periodic_is_the_posters():
+def test_tuples_of_the_poster():
     """S = 4, 2, 1, 4, 2, 1, ..."""
-    phases = jdaso.Phases.periodic(30)
+    phases = jdaso.Phases(30, sync_every=(4, 2, 1), delay=(4, 2, 1))
     found, *_ = events(phases, 30)
     starts = [step for step, what, _ in found if what == "start"]
     assert starts == [0, 4, 6, 7, 11, 13, 14, 18, 20, 21, 25, 27, 28]
