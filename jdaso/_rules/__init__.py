@@ -1,1 +1,21 @@
-"""The paper, as pure functions."""
+"""The paper, as pure functions of arrays: arXiv 2104.05588, and where jdaso departs from it.
+
+Rule 1: all that decides when nodes exchange, and what becomes of a result, lives here.
+Rule 2: no module here knows of MPI, of a session, of a callback, or of a clock. A function gets
+arrays and settings and returns arrays; the same inputs give the same bits on every node.
+
+=========================================  =================================================
+of the paper                               where
+=========================================  =================================================
+III-B, warm-up, cycling, cool-down         `phases`: the settings; `decide`: what one update does
+III-B, B and S lowered on a plateau        `plateau`; the loss that drives it: `loss`
+III-B, equation 1, the weighted merge      `merge.paper`
+III-B, S as the time of an exchange        `delay`, which measures it (``delay="auto"``)
+(not in it) merge that keeps progress      `merge.corrected` (arXiv 2605.20866)
+(not in it) optimizer between the nodes    `merge.outer` (arXiv 2311.08105)
+III-A, averages inside a node              `_exchange.within_node`: a mean over local devices
+III-C, narrow wires                        `_payload.wire`; error feedback: `_optimizers.late`
+=========================================  =================================================
+
+`state` holds where a run stands between updates: what `decide`, `plateau` and `delay` carry over.
+"""

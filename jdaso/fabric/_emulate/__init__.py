@@ -1,1 +1,1 @@
-"""Emulated hosts and links."""
+"""Emulated hosts on this machine, with links of a given rate between them."""

@@ -1,1 +1,1 @@
-"""Models of the time of exchanges and pipelines."""
+"""Models of the seconds that exchanges and pipelines take on a fabric."""

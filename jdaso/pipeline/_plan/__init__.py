@@ -1,1 +1,1 @@
-"""From a loss to stages."""
+"""From a loss to stages: traced, priced, cut; nothing here runs on several nodes."""

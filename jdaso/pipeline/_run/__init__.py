@@ -1,1 +1,1 @@
-"""From stages to steps."""
+"""From stages to steps: compiled passes, and messages between the ranks of a replica."""
