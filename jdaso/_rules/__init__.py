@@ -13,8 +13,8 @@ III-B, equation 1, the weighted merge      `merge.paper`
 III-B, S as the time of an exchange        `delay`, which measures it (``delay="auto"``)
 (not in it) merge that keeps progress      `merge.corrected` (arXiv 2605.20866)
 (not in it) optimizer between the nodes    `merge.outer` (arXiv 2311.08105)
-III-A, averages inside a node              `_exchange.within_node`: a mean over local devices
-III-C, narrow wires                        `_payload.wire`; error feedback: `_optimizers.late`
+III, averages inside a node                `_exchange.within_node`: a mean over local devices
+III, narrow wires                          `_payload.wire`; error feedback: `_optimizers.late`
 =========================================  =================================================
 
 `state` holds where a run stands between updates: what `decide`, `plateau` and `delay` carry over.
