@@ -40,7 +40,7 @@ def exchanged(wire, slow, monkeypatch):
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8"])
 def test_small_messages_bring_the_same_bits(wire, monkeypatch):
-    monkeypatch.setattr(mpi4py, "_MESSAGE_BYTES", 10_001)
+    monkeypatch.setattr(mpi4py, "MESSAGE_BYTES", 10_001)
     messages, sent = exchanged(wire, True, monkeypatch)
     collectives, same = exchanged(wire, False, monkeypatch)
     jax.tree.map(np.testing.assert_array_equal, messages, collectives)
