@@ -5,7 +5,6 @@ and assignments that reach into another object's parts.
 """
 
 import ast
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
