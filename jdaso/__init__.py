@@ -1,39 +1,43 @@
-"""DASO for JAX: training on many nodes without waiting for the network."""
+"""DASO for JAX: training on many nodes without waiting for the network.
 
-__version__ = "0.1.0"
+The public names stand in ``__init__.pyi``. ``import jdaso`` loads none: each is loaded when it is
+first asked for (PEP 562). So the doctor runs where JAX cannot be imported, and a supervisor needs
+nothing that may fail.
+"""
 
-from ._launch.environment import started_as as _started_as
+import ast
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
 
-# The doctor is for when the rest cannot be imported; a supervisor loads nothing that may fail.
-if not (_started_as("doctor") or _started_as("run")):
-    from . import checkpoint as checkpoint
-    from . import traces as traces
-    from ._compat import reserve_cpu_threads as _reserve_cpu_threads
-    from ._errors import NodeError as NodeError
-    from ._errors import Stopped as Stopped
-    from ._exchange.collectives import broadcast as broadcast
-    from ._exchange.collectives import mean as mean
-    from ._nodes.exit import watch_ranks as _watch_ranks
-    from ._optimizers.daso import daso as daso
-    from ._optimizers.finalize import finalize as finalize
-    from ._optimizers.learning_rate import PlateauState as PlateauState
-    from ._optimizers.learning_rate import reduce_on_plateau as reduce_on_plateau
-    from ._optimizers.learning_rate import scaled_warmup as scaled_warmup
-    from ._optimizers.local_mean import local_mean as local_mean
-    from ._optimizers.state import DasoState as DasoState
-    from ._optimizers.synchronous import SynchronousState as SynchronousState
-    from ._optimizers.synchronous import synchronous as synchronous
-    from ._rules.merge import outer as outer
-    from ._rules.phases import Phases as Phases
-    from ._rules.phases import Plateau as Plateau
-    from ._rules.state import PhaseState as PhaseState
-    from ._session import Session as Session
-    from .pipeline import FitResult as FitResult
-    from .pipeline import fit as fit
-    from .traces._timeline import Event as Event
-    from .traces._timeline import Stats as Stats
-    from .traces._timeline import Timeline as Timeline
-    from .traces._timeline import hidden_share as hidden_share
+from ._launch.early_failure import watch_rank as _watch_rank
+from ._version import __version__ as __version__
 
-    _reserve_cpu_threads()
-    _watch_ranks()
+_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+_HOMES = {
+    alias.name: f".{node.module or alias.name}"
+    for node in _STUB.body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+}
+
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(_HOMES[name], __name__)
+    if "jax" in sys.modules:
+        # Before the first use of a device: the thread pools of CPU devices are sized there.
+        importlib.import_module("._compat", __name__).reserve_cpu_threads()
+    found = module if _HOMES[name] == f".{name}" else getattr(module, name)
+    return globals().setdefault(name, found)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+_watch_rank()

@@ -28,3 +28,12 @@ class NodeError(RuntimeError):
     """
 
     __module__ = "jdaso"
+
+
+def summary(error: BaseException) -> str:
+    """What an exception says, without the traceback that JAX puts into its own."""
+    lines = str(error).splitlines()
+    frames = [i for i, line in enumerate(lines) if line.lstrip().startswith("File ")]
+    if not frames:
+        return f"{type(error).__name__}: {error}"
+    return " ".join(line for line in lines[frames[-1] + 1 :] if not line.startswith(("-", "For ")))

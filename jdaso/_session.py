@@ -22,11 +22,11 @@ from ._compat import (
     cpu_threads_reserved,
     has_cpu_device,
     reserve_cpu_threads,
-    wait_for_steps,
+    steps_called,
 )
 from ._engines.channel import Channel
 from ._engines.make import ENGINES, check_engine, make_reducer
-from ._errors import NodeError, Stopped
+from ._errors import NodeError, Stopped, summary
 from ._launch.environment import launched_ranks, survives_deaths
 from ._launch.first_failure import say_failed, say_rank, say_through
 from ._launch.memory import keep_freed_memory
@@ -207,7 +207,7 @@ class Session:
                 self.control.survive()
         except BaseException as error:
             self.closed = True
-            self.control.detector.fail(_exit.summary(error))
+            self.control.detector.fail(summary(error))
             if self.recorder is not None:
                 self.recorder.close(failed=True)
             self.control.close(failed=True)
@@ -436,23 +436,25 @@ class Session:
                 unsaid = error
                 if isinstance(error, NodeError):
                     failed = True
-                    self.fail(_exit.summary(error))
+                    self.fail(summary(error))
+        ended = True
         try:
-            jax.effects_barrier()
-            wait_for_steps(self.devices)
+            self.control.see_end(steps_called(self.devices), "steps that it has called")
+        except NodeError as error:
+            failed, ended, unsaid = True, False, error
+            self.fail(summary(error))
         except STEP_ERRORS as error:
             # Whoever asks for the step's result is told. It must not keep us from closing.
             level = logging.DEBUG if after_error else logging.ERROR
             log.log(level, "A step failed before the session was closed: %s", error)
         failed = failed or bool(self.control.broken or self.control.known.failure)
         limit = 1.0 if failed else None
-        ended = True
         for channel in self._channels.values():
             ended &= channel.close(limit, after_error=after_error)
             limit = limit if self.control.broken is None else 1.0
         error = self.control.broken if self.control.broken is not known else None
         if error is not None:
-            self.fail(_exit.summary(error))
+            self.fail(summary(error))
         failed = failed or error is not None
         self.closed = True
         if self.recorder is not None:
@@ -475,7 +477,7 @@ class Session:
             self.close()
             return
         assert error is not None
-        self.fail(_exit.summary(error))
+        self.fail(summary(error))
         try:
             self._close(after_error=True)
         except Exception:

@@ -14,7 +14,6 @@ import pwd
 import re
 import socket
 import stat
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -201,17 +200,6 @@ def _become_one(name: str, value: str | None) -> None:
 def survives_deaths() -> bool:
     """Whether the launcher was told that processes may die (``--with-ft ulfm``)."""
     return os.environ.get("OMPI_MCA_mpi_ft_enable", "") in ("1", "true", "yes")
-
-
-def started_as(verb: str) -> bool:
-    """Whether this process is ``python -m jdaso VERB`` or ``jdaso VERB``."""
-    program, given = sys.argv[0], sys.argv[1:]
-    if given[:1] != [verb]:
-        return False
-    if program == "-m":  # what Python calls it until it has found the module
-        before = sys.orig_argv[: len(sys.orig_argv) - len(given)]
-        return before[-2:] == ["-m", "jdaso"] or before[-1:] == ["-mjdaso"]
-    return Path(program).name == "jdaso" or Path(program).parts[-2:] == ("jdaso", "__main__.py")
 
 
 def machine() -> str:

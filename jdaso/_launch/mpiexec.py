@@ -1,6 +1,7 @@
 """Starts ranks with ``mpiexec`` and makes sure that they end."""
 
 import contextlib
+import logging
 import os
 import queue
 import shutil
@@ -14,6 +15,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+
+from .environment import with_home
+
+log = logging.getLogger("jdaso")
+
+_END_SECONDS = 5.0
+"""A launcher has this long to end its ranks when it is told to, and to go when it is killed."""
 
 
 class LaunchError(RuntimeError):
@@ -46,12 +54,18 @@ def mpi_command(
     """Returns the whole command line that starts `command` on this machine, and its environment."""
     mpiexec = find_mpiexec()
     version = subprocess.run(
-        [mpiexec, "--version"], capture_output=True, text=True, timeout=30, check=False
+        [mpiexec, "--version"],
+        env=with_home(os.environ),  # without it Open MPI's does not even say what it is
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     options, environment = ["-n", str(num_ranks)], dict(environment)
     if any(name in version.stdout for name in ("Open MPI", "OpenRTE", "PRRTE")):
         # It refuses more ranks than cores, and would hold a rank with all its devices to one core.
         options += ["--oversubscribe", "--bind-to", "none"]
+        environment = with_home(environment)
         if os.geteuid() == 0:
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return [mpiexec, *options, *command], environment
@@ -181,8 +195,11 @@ def _children(
         if process.poll() is None:
             process.terminate()  # mpiexec ends its ranks, on other hosts as well
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=5)
+                process.wait(_END_SECONDS)
         with contextlib.suppress(ProcessLookupError):  # whatever of its group is still there
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:  # in a system call that does not end
+            log.error("Process %d cannot be ended; it is left to itself.", process.pid)
         shutil.rmtree(folder, ignore_errors=True)

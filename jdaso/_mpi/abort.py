@@ -4,7 +4,6 @@
 """
 
 import ctypes
-import sys
 
 _state = {"ends": False}
 
@@ -29,12 +28,6 @@ def abort() -> None:
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Abort(1)
-
-
-def mpi_runs() -> bool:
-    """Returns whether MPI was started in this process, and not ended; never imports it."""
-    module = sys.modules.get("mpi4py.MPI")
-    return module is not None and module.Is_initialized() and not module.Is_finalized()
 
 
 def finalize() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .._payload.words import BAD_LEAF, CHECKSUM, LEFT_OUT, STEP, WEIGHT
+from .._payload.words import BAD_LEAF, CHECKSUM, LEFT_OUT, LIFT, LIFTED, STEP, WEIGHT
 from .control import Control
 
 log = logging.getLogger("jdaso")
@@ -32,7 +32,7 @@ class Comparison:
         self._control, self._virtual = control, virtual
         self._lock = threading.Lock()
         # For which headers, what the nodes hold.
-        self._last: tuple[object, dict[int, np.ndarray]] | None = None
+        self._last: tuple[object, dict[int, np.ndarray] | Exception] | None = None
 
     def complaint(
         self,
@@ -78,11 +78,17 @@ class Comparison:
         """Says which nodes hold other bits than most, and in which leaves."""
         if self._virtual:
             return odd_leaves(dict(enumerate(prints)), common)
-        with self._lock:  # each local device asks; the nodes talk once
+        with self._lock:  # each local device asks; the nodes talk once, whatever comes of it
             asked = common, heads.tobytes()
             if self._last is None or self._last[0] != asked:
-                self._last = asked, self._everyones(prints)
-            return odd_leaves(self._last[1], common)
+                try:
+                    self._last = asked, self._everyones(prints)
+                except Exception as error:
+                    self._last = asked, error
+            found = self._last[1]
+        if isinstance(found, Exception):
+            raise found
+        return odd_leaves(found, common)
 
 
 def majority(prints: Mapping[int, np.ndarray]) -> int:
@@ -110,9 +116,12 @@ def drifted(step: int, odd: str) -> str:
             "jdaso.broadcast(params, session) before tx.init."
         )
     return (
-        f"Nodes hold different bits where all should hold the same: {odd}. A bit has changed in "
-        "the memory of one of them, or they do not compute the same. Go on from a "
-        'checkpoint; or, where nodes are meant to differ, give on_drift="ignore".'
+        f"Nodes hold different bits where all should hold the same: {odd}. Either a bit has "
+        "changed in the memory of one of them, or a function of the program gives different "
+        "results on different nodes: a line search or objective on the node's own batch, random "
+        "numbers of its own, code that asks for the node. Average inside such a function with "
+        'jdaso.mean, or use blocking="parameters". After a bit has changed, go on from a '
+        'checkpoint. Where nodes are meant to differ, use on_drift="ignore".'
     )
 
 
@@ -133,8 +142,8 @@ def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
     weights = np.ascontiguousarray(heads[:, WEIGHT]).view(np.float32)
     wrong = [(node, w) for node, w in enumerate(weights) if not (np.isfinite(w) and w >= 0)]
     if wrong:
-        said = lambda w: "a number below 0" if w < 0 else f"{w:g}"  # noqa: E731
-        where = ", ".join(f"node {node} gave {said(weight)}" for node, weight in wrong)
+        said = lambda w: w / LIFT if -np.inf < w < -LIFTED else w  # noqa: E731
+        where = ", ".join(f"node {node} gave {said(weight):g}" for node, weight in wrong)
         return (
             f"A weight must be finite and at least 0: {where} (in units of the nodes' mean). Give "
             "tx.update(..., weight=) the number of samples, or 0 where there are none."

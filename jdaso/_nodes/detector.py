@@ -91,6 +91,11 @@ class Detector:
         for node in self.known.heartbeats.targets:  # one that has answered can be seen to end
             self.known.witnesses.ask(node)
 
+    @property
+    def began(self) -> bool:
+        """Returns whether messages are taken already."""
+        return self._messages.open
+
     def stops_at(self, step: int) -> bool:
         """Whether all nodes stop after this step; pauses while they agree on one.
 
@@ -204,8 +209,7 @@ class Detector:
     def _note_deaths(self) -> bool:
         """Whether a node has died since this was last asked, where MPI can say that."""
         new = self._messages.newly_dead()
-        hosts = self.topology.hosts
-        who = ", ".join(f"node {node} (host {hosts[node]})" for node in new)
+        who = self.known.name(new)
         if new and self.known.survives:
             log.warning("%s %s died. The others go on.", self.topology.prefix(), who)
             for node in new:

@@ -2,8 +2,7 @@
 
 A Python process that ends by an exception calls MPI_Finalize, which waits for all others, which
 wait for this one's next exchange: the job hangs and names nobody. So an uncaught exception tells
-the other nodes first, gives them time to say what they know, and then ends the whole job. Before
-the first session nobody can be told: a rank that fails there names itself, and ends the job.
+the other nodes first, gives them time to say what they know, and then ends the whole job.
 """
 
 from __future__ import annotations
@@ -12,17 +11,16 @@ import atexit
 import contextlib
 import logging
 import os
-import signal
-import socket
 import sys
 import threading
 import time
 from typing import Protocol, runtime_checkable
 
-from .._errors import NodeError
-from .._launch.environment import launched_rank, launched_ranks, survives_deaths
+from .._errors import summary
+from .._launch.early_failure import leave_to_sessions
+from .._launch.environment import survives_deaths
 from .._launch.last_words import speak_out
-from .._mpi.abort import abort, end_job, ends_job, finalize, mpi_runs, spare_job
+from .._mpi.abort import abort, end_job, ends_job, finalize, spare_job
 from .control import Control
 from .detector import Detector
 
@@ -47,13 +45,11 @@ class Member(Protocol):
 
 _GRACE_SECONDS = 6.0
 _FINALIZE_SECONDS = 5.0
-_ALIKE_SECONDS = 1.0
-"""Seconds that a rank which fails before its session waits for others that fail alike."""
 
 _open: dict[Member, None] = {}  # in the order of all nodes; also sessions that were dropped
 _failed: list[Member] = []  # whole, as MPI may yet write into what their channels hold
 _leaves, _has_left = threading.Event(), threading.Event()
-_state = {"installed": False, "bereft": False, "began": False, "early": False}
+_state = {"installed": False, "bereft": False, "began": False}
 
 
 def watch(session: Member) -> None:
@@ -62,6 +58,7 @@ def watch(session: Member) -> None:
     if survives_deaths() and not _state["began"]:  # in atexit's functions Python starts no threads
         threading.Thread(target=_finalize, name="jdaso-finalize", daemon=True).start()
     _state["began"] = True
+    leave_to_sessions()
     _open[session] = None
 
 
@@ -93,16 +90,11 @@ def _leave_to_parent() -> None:
     _open.clear()
     _failed.clear()
     spare_job()
-    _state.update(bereft=False, early=False, began=True)  # what fails is no rank
+    leave_to_sessions()
+    _state.update(bereft=False)
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
-
-
-def watch_ranks() -> None:
-    """Makes a rank that fails before its session end the job, if a launcher started several."""
-    if launched_ranks() > 1:
-        install()
 
 
 def install() -> None:
@@ -115,13 +107,6 @@ def install() -> None:
     def hook(kind, error, trace):
         previous(kind, error, trace)
         _doom(summary(error))
-        if not _state["began"] and not isinstance(error, NodeError) and launched_ranks() > 1:
-            _state["early"] = True
-            sys.stderr.write(
-                f"[rank {launched_rank()} of {launched_ranks()}, host {socket.gethostname()}] This "
-                f"rank failed before it made its Session: {summary(error)}. The others would wait "
-                "for it. The job is ended.\n"
-            )
 
     sys.excepthook = hook
     atexit.register(_end)
@@ -136,28 +121,7 @@ def _doom(text: str) -> None:
         session.fail(text)
 
 
-def summary(error: BaseException) -> str:
-    """What an exception says, without the traceback that JAX puts into its own."""
-    lines = str(error).splitlines()
-    frames = [i for i, line in enumerate(lines) if line.lstrip().startswith("File ")]
-    if not frames:
-        return f"{type(error).__name__}: {error}"
-    return " ".join(line for line in lines[frames[-1] + 1 :] if not line.startswith(("-", "For ")))
-
-
-def _end_early() -> None:
-    """Ends the job in which no session can be told; launchers notice one that dies of a signal."""
-    speak_out()
-    time.sleep(_ALIKE_SECONDS)
-    if mpi_runs():
-        abort()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _end() -> None:
-    if _state["early"]:
-        _end_early()
     if not ends_job():
         for session in list(_open):
             try:

@@ -93,6 +93,11 @@ class Known:
         phase = "" if step is None else self.phase_of(step)
         return self.topology.prefix(step) + (f" {phase}:" if phase else "")
 
+    def name(self, nodes: Iterable[int]) -> str:
+        """Nodes with their hosts."""
+        hosts = self.topology.hosts
+        return ", ".join(f"node {node} (host {hosts[node]})" for node in sorted(nodes))
+
     def describe(self, node: int) -> str:
         """What is known of a node that is waited for."""
         hosts, silent = self.topology.hosts, self.heartbeats.silent_seconds(node)

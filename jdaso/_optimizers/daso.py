@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from .._exchange.exact import mean_value, same_on_virtual_nodes
@@ -21,7 +20,7 @@ from .._exchange.within_node import (
     require_axis,
 )
 from .._payload.explicit import alike
-from .._payload.header import add_losses, loss_words, mean_weight, sum_of_loss
+from .._payload.header import add_losses, lift_below_zero, loss_words, mean_weight, sum_of_loss
 from .._payload.trees import apply_updates
 from .._payload.wire import wire_of
 from .._rules.decide import Actions, decide
@@ -39,8 +38,6 @@ from .late import Averaging
 from .learning_rate import select_inner
 from .settings import check_blocking, check_on_drift, require_params
 from .state import DasoState
-
-_BELOW_ANY_SUM = np.float32(-1e30)
 
 
 def daso(
@@ -209,7 +206,7 @@ def daso(
         given_weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
         if weight is not None:
             # One below 0 must not be lost in a sum: the headers say on all nodes who gave it.
-            given_weight = jnp.where(given_weight < 0, _BELOW_ANY_SUM, given_weight)
+            given_weight = lift_below_zero(given_weight)
             weight = given_weight / state.weight  # about 1: narrow wires have a range
 
         value = mean_locally(value, local_axis)

@@ -16,6 +16,7 @@ from .words import (
     EXCHANGE_SECONDS,
     GONE,
     HEADER,
+    LIFT,
     LOSS_SUM,
     LOSS_WEIGHT,
     STATUS,
@@ -124,6 +125,12 @@ def mean_weight(heads: jax.Array) -> jax.Array:
     nodes = jnp.sum(counted(heads), dtype=jnp.float32)
     mean = jnp.sum(_weights(heads)) / jnp.maximum(nodes, 1.0)
     return jnp.where(mean > 0, mean, 1.0)
+
+
+def lift_below_zero(weight: jax.Array) -> jax.Array:
+    """Multiplies a weight below 0, which is an error, so that a sum with others still shows it."""
+    lifted = jnp.clip(weight, -1e7, -1e-12) * LIFT  # finite, and below any sum
+    return jnp.where(weight < 0, lifted, weight)
 
 
 def living(heads: jax.Array) -> jax.Array:

@@ -27,6 +27,9 @@ any number is not, NaN that only stands for "nothing" included."""
 LEFT_OUT = np.int32(np.iinfo(np.int32).max)
 """In place of a checksum: this node's numbers are not finite, and count no more."""
 
+LIFT, LIFTED = np.float32(1e30), np.float32(1e12)
+"""Factor of weights below 0, so that no sum of weights hides them; the least size of such sums."""
+
 
 def bury(heads: np.ndarray, living: Sequence[int]) -> np.ndarray:
     """Headers, on the host, with those of dead nodes: as the first living one's, of weight 0."""

@@ -1,5 +1,6 @@
 """Nodes on a `World`: each with what a `Session` has beside JAX, and ending as a program does."""
 
+from jdaso._errors import summary
 from jdaso._mpi.topology import find_topology
 from jdaso._nodes import exit as _exit
 from jdaso._nodes.control import Control
@@ -67,10 +68,10 @@ def play(world, program, limit_seconds=LIMIT_SECONDS):
         try:
             result = program(node)
         except Uncaught as error:
-            _exit._doom(_exit.summary(error.args[0]))
+            _exit._doom(summary(error.args[0]))
             raise
         except Exception as error:
-            node.fail(_exit.summary(error))
+            node.fail(summary(error))
             node.close(failed=True)
             raise
         node.close()

@@ -76,6 +76,24 @@ time.sleep(200)
     assert_ended(int((tmp_path / "pid").read_text()))
 
 
+class Undying(subprocess.Popen):
+    """A launcher that waits in the kernel and cannot be killed."""
+
+    def poll(self):
+        return None
+
+    def wait(self, timeout=None):
+        assert timeout is not None, "a wait without a limit"
+        raise subprocess.TimeoutExpired("undying", timeout)
+
+
+def test_a_launcher_that_cannot_be_killed_is_left(monkeypatch, caplog):
+    monkeypatch.setattr(_mpiexec.subprocess, "Popen", Undying)
+    with _mpiexec._children(["true"], os.environ):
+        pass
+    assert "cannot be ended; it is left to itself" in caplog.text
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_parent_ends_its_ranks(number):
     code = f"""
@@ -108,13 +126,15 @@ def test_no_mpiexec_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize("version", ["mpiexec (Open MPI) 5.0.10", "HYDRA build details:"])
 def test_open_mpi_gets_its_options(version, tmp_path, monkeypatch):
     mpiexec = tmp_path / "mpiexec"
-    mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
+    mpiexec.write_text(f"#!/bin/sh\n[ -n \"$HOME\" ] && echo '{version}'\n")
+    monkeypatch.delenv("HOME", raising=False)
     mpiexec.chmod(0o755)
     monkeypatch.setattr(_mpiexec, "find_mpiexec", lambda: str(mpiexec))
     monkeypatch.setattr(_mpiexec.os, "geteuid", lambda: 0)
     command, environment = mpi_command(3, ["prog"], {"A": "b"})
     assert command[:3] == [str(mpiexec), "-n", "3"] and command[-1] == "prog"
     assert environment["A"] == "b"
+    assert ("HOME" in environment) == ("Open MPI" in version)  # without it, it does not start
     assert ("--oversubscribe" in command) == ("Open MPI" in version)
     assert ("OMPI_ALLOW_RUN_AS_ROOT" in environment) == ("Open MPI" in version)
 

@@ -1,7 +1,10 @@
+import fcntl
 import gzip
 import hashlib
+import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +118,14 @@ def test_a_server_that_is_too_slow_is_given_up(small, tmp_path):
     assert "took more than 0 s" in load(small, tmp_path, timeout_seconds=0).source
 
 
+def test_a_user_without_a_home_gets_the_digits(small, monkeypatch):
+    """As in a container that was given a number for its user."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**30)
+    assert "Could not determine home directory" in load(small, None).source
+
+
 def test_one_downloads_and_the_others_wait(small, tmp_path, monkeypatch):
     fetched, fetch = [], data._fetch
     monkeypatch.setattr(data, "_fetch", lambda *args: fetched.append(args[0]) or fetch(*args))
@@ -183,3 +194,12 @@ def test_wrong_shares_are_named(wrong):
     settings = {"batch_size": 4, "node": 0, "num_nodes": 2, "epoch": 0} | wrong
     with pytest.raises(ValueError, match=r"Pass node=session.node"):
         batches(100, **settings)
+
+
+def test_a_process_that_holds_the_cache_and_does_not_end_is_not_waited_for_for_ever(tmp_path):
+    with open(tmp_path / "lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError, match="another process has held .*lock for 0.5 s"):
+            data._download(tmp_path, "http://localhost:9/", 0.1)
+        assert time.monotonic() - begin < 5

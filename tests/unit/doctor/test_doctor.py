@@ -1,9 +1,10 @@
 """The parts of the doctor that need no machine: lines, pairs, versions, addresses, advice."""
 
+import contextlib
 import itertools
 import os
 import socket
-import sys
+import subprocess
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -226,28 +227,38 @@ def test_a_part_that_dies_names_its_step():
     assert outcome.error("c") == "not reached"
 
 
+class Undying(subprocess.Popen):
+    """A process that waits in the kernel and cannot be killed."""
+
+    pid, returncode = 2**22 + 1, None
+
+    def __init__(self):
+        pass
+
+    def __del__(self):
+        pass
+
+    def poll(self):
+        return None
+
+    def kill(self):
+        pass
+
+    def wait(self, timeout=None):
+        assert timeout is not None, "a wait without a limit"
+        raise subprocess.TimeoutExpired("undying", timeout)
+
+
+def test_a_part_that_cannot_be_killed_is_left(tmp_path):
+    (tmp_path / "notes").touch()
+    end, _ = _probe._wait(Undying(), tmp_path / "notes", 0.01)
+    assert end == "no answer within 0.01 s"
+
+
 def test_a_process_without_launcher_keeps_its_settings():
     given = {"PMI_RANK": "1", "PMIX_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "UCX_TLS": "tcp"}
     kept = _probe.alone(given)
     assert set(kept) & set(given) == {"UCX_TLS"}
-
-
-@pytest.mark.parametrize(
-    ("argv", "original", "expected"),
-    [
-        (["-m", "doctor", "--json"], ["python", "-m", "jdaso", "doctor", "--json"], True),
-        (["-m", "doctor"], ["python", "-u", "-mjdaso", "doctor"], True),
-        (["/env/bin/jdaso", "doctor"], ["python", "/env/bin/jdaso", "doctor"], True),
-        (["-m", "doctor"], ["python", "-m", "train", "doctor"], False),
-        (["-m", "demo"], ["python", "-m", "jdaso", "demo"], False),
-        (["train.py", "doctor"], ["python", "train.py", "doctor"], False),
-        (["-c"], ["python", "-c", "import jdaso"], False),
-    ],
-)
-def test_only_the_doctor_leaves_jdaso_unimported(monkeypatch, argv, original, expected):
-    monkeypatch.setattr(sys, "argv", argv)
-    monkeypatch.setattr(sys, "orig_argv", original)
-    assert environment.started_as("doctor") == expected
 
 
 def test_advice_is_told_with_the_settings_and_a_failure_with_its_reason():
@@ -322,6 +333,21 @@ def test_a_folder_that_was_made_to_try_is_taken_away(tmp_path):
     assert not finding.ok and "is a file" in finding.found
 
 
+@pytest.mark.parametrize("name", ["s3://bucket/run", "gs://bucket", "~nobody_of_this_name", ""])
+def test_what_is_no_folder_is_a_finding_and_nothing_is_made(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = Outcome(values={}, errors={}, died={})
+    monkeypatch.setattr(_examine, "try_own", lambda limit_seconds: own)
+    monkeypatch.setattr(_examine, "software", lambda *about: [])
+    launch = _launcher.Launch(0, 1, "")
+    wishes = _examine.Wishes(1.0, name, (), 1e6, 1.0)
+    with contextlib.ExitStack() as stack:
+        record, _ = _examine._look(launch, wishes, stack)
+    (finding,) = [x for x in record["findings"] if x["what"] == _machine.CHECKPOINTS]
+    assert not finding["ok"] and repr(name) in finding["found"] and "Give" in finding["remedy"]
+    assert record["file"] is None and not list(tmp_path.iterdir())
+
+
 def disk_of(free, size):
     return SimpleNamespace(f_bavail=free, f_blocks=size, f_frsize=1)
 
@@ -357,6 +383,8 @@ def test_shared_memory_is_wanted_for_each_rank_of_the_host(monkeypatch):
 
 @pytest.mark.parametrize("home", [None, "", "/no/such/folder", "/proc/1"])
 def test_a_home_that_is_not_there_is_said_and_no_trouble(monkeypatch, home):
+    """Not for a rank either: its launcher has started without."""
+    monkeypatch.setattr(_machine._environment, "launched_ranks", lambda: 2)
     monkeypatch.delenv("HOME")
     if home is not None:
         monkeypatch.setenv("HOME", home)

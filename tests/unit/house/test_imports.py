@@ -5,6 +5,8 @@ and assignments that reach into another object's parts.
 """
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -168,3 +170,20 @@ def test_the_reader_sees_imports():
     seen = GRAPH[PACKAGE / "_optimizers" / "daso.py"]
     assert {PACKAGE / "_optimizers" / "late.py", "jax", "optax"} <= seen
     assert "mpi4py" in GRAPH[PACKAGE / "_engines" / "mpi4py.py"]
+
+
+PUBLIC = """
+import sys, jdaso
+assert not {"jax", "numpy", "mpi4py"} & set(sys.modules), "import jdaso loads nothing"
+import os
+before = dict(os.environ)
+assert jdaso.NodeError and "jax" not in sys.modules
+assert jdaso.__version__ and dict(os.environ) == before
+missing = [name for name in jdaso.__all__ if not hasattr(jdaso, name)]
+assert not missing, missing
+assert set(jdaso.__all__) <= set(dir(jdaso))
+"""
+
+
+def test_import_loads_nothing_and_each_name_when_it_is_asked_for():
+    subprocess.run([sys.executable, "-c", PUBLIC], check=True, timeout=120)

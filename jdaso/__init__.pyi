@@ -1,0 +1,36 @@
+"""The public names of jdaso: what type checkers read, and `__init__.py` when one is asked for."""
+
+from . import checkpoint as checkpoint
+from . import data as data
+from . import fabric as fabric
+from . import faults as faults
+from . import metrics as metrics
+from . import pipeline as pipeline
+from . import plots as plots
+from . import report as report
+from . import traces as traces
+from ._errors import NodeError as NodeError
+from ._errors import Stopped as Stopped
+from ._exchange.collectives import broadcast as broadcast
+from ._exchange.collectives import mean as mean
+from ._optimizers.daso import daso as daso
+from ._optimizers.finalize import finalize as finalize
+from ._optimizers.learning_rate import PlateauState as PlateauState
+from ._optimizers.learning_rate import reduce_on_plateau as reduce_on_plateau
+from ._optimizers.learning_rate import scaled_warmup as scaled_warmup
+from ._optimizers.local_mean import local_mean as local_mean
+from ._optimizers.state import DasoState as DasoState
+from ._optimizers.synchronous import SynchronousState as SynchronousState
+from ._optimizers.synchronous import synchronous as synchronous
+from ._rules.merge import outer as outer
+from ._rules.phases import Phases as Phases
+from ._rules.phases import Plateau as Plateau
+from ._rules.state import PhaseState as PhaseState
+from ._session import Session as Session
+from ._version import __version__ as __version__
+from .pipeline import FitResult as FitResult
+from .pipeline import fit as fit
+from .traces._timeline import Event as Event
+from .traces._timeline import Stats as Stats
+from .traces._timeline import Timeline as Timeline
+from .traces._timeline import hidden_share as hidden_share

@@ -1,0 +1,65 @@
+"""A rank that fails before its session names itself and ends the job; the others would wait for it.
+
+From the first session on, `_nodes.exit` has the end of the process in hand.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import socket
+import sys
+import time
+
+from .._errors import NodeError, summary
+from .environment import launched_rank, launched_ranks
+from .last_words import speak_out
+
+_ALIKE_SECONDS = 1.0
+"""Seconds that a rank which fails before its session waits for others that fail alike."""
+
+_state = {"watches": False, "over": False, "failed": False}
+
+
+def watch_rank() -> None:
+    """Makes a rank that fails before its session end the job, if a launcher started several.
+
+    Where no launcher did, nothing is changed.
+    """
+    if launched_ranks() < 2 or _state["watches"]:
+        return
+    _state["watches"] = True
+    previous = sys.excepthook
+
+    def hook(kind, error, trace):
+        previous(kind, error, trace)
+        if _state["over"] or isinstance(error, NodeError) or launched_ranks() < 2:
+            return
+        _state["failed"] = True
+        sys.stderr.write(
+            f"[rank {launched_rank()} of {launched_ranks()}, host {socket.gethostname()}] This "
+            f"rank failed before it made its Session: {summary(error)}. The others would wait "
+            "for it. The job is ended.\n"
+        )
+
+    sys.excepthook = hook
+    atexit.register(_end)
+
+
+def leave_to_sessions() -> None:
+    """From here on a failure is a session's; or the process was forked, and is no rank."""
+    _state.update(over=True, failed=False)
+
+
+def _end() -> None:
+    """Ends the job in which no session can be told; launchers notice one that dies of a signal."""
+    if not _state["failed"]:
+        return
+    speak_out()
+    time.sleep(_ALIKE_SECONDS)
+    library = sys.modules.get("mpi4py.MPI")
+    if library is not None and library.Is_initialized() and not library.Is_finalized():
+        library.COMM_WORLD.Abort(1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
