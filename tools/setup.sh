@@ -28,7 +28,7 @@ usable() {
 }
 identity() { "$1" -Ic 'import sys; print(sys.version, sys.base_prefix)'; }
 inputs() {
-    { echo "$venv" "$mpi" "$@"; cat pyproject.toml jdaso/_latest_jax_version.txt tools/*; } | cksum
+    { echo "$venv" "$mpi" "$@"; cat pyproject.toml jdaso/doctor/latest_jax_version.txt tools/*; } | cksum
 }
 
 find_python() {
@@ -89,7 +89,7 @@ install() {
 
 say "installing jdaso and what it needs into ${venv##*/}"
 constraints=$venv/constraints.txt
-echo "jax<=$(cat jdaso/_latest_jax_version.txt)" >"$constraints"
+echo "jax<=$(cat jdaso/doctor/latest_jax_version.txt)" >"$constraints"
 extras=$mpi,flax,metrics,plots,train,dev
 [[ $mpi != mpich ]] || extras+=,examples # some 250 MB, and the examples run with MPICH
 install --constraint "$constraints" --editable ".[$extras]" ||

@@ -125,3 +125,14 @@ def test_memory_is_twice_what_is_sent_and_the_header():
     assert staging.nbytes == 2 * sent + 2 * 2 * wire.header_width
     staging.add_place()
     assert staging.nbytes == 3 * sent + 2 * 2 * wire.header_width
+
+
+@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
+def test_rows_of_a_blocking_mean_are_sent_as_they_were_given(wire):
+    """Row p is for node p."""
+    staging, layout, _ = staging_of([700, 30], 3, 4096, wire)
+    for k, width in enumerate(layout.widths):
+        numbers = np.random.default_rng(k).normal(size=(3, width)).astype(np.float32)
+        rows = wire.encode(numbers)
+        assert list(staging.write_chunk(k, rows)) == [k]
+        np.testing.assert_array_equal(staging.rows[k][:, : rows.shape[1]], rows)
