@@ -24,10 +24,9 @@ TALK = re.compile(r"\b(?:nodes?|ranks?) (?:says?|said|hears?|heard|knows?|knew|o
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Docstrings of a module with their lines, those of attributes included."""
     for node in ast.walk(tree):
-        for part in getattr(node, "body", []) if not isinstance(node, ast.Lambda) else []:
-            if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
-                if isinstance(part.value.value, str):
-                    yield part.lineno, part.value.value
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                yield node.lineno, node.value.value
 
 
 def found_in(path: Path) -> Iterator[str]:
@@ -35,9 +34,10 @@ def found_in(path: Path) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
     for line, said in docstrings(ast.parse(text)):
         if OPENING.match(said.lstrip()):
-            yield f"{path.relative_to(ROOT)}:{line}: opens with a question: {said.split('.')[0]!r}"
+            yield f"{path.relative_to(ROOT)}:{line}: opens with a question: {said[:60]!r}"
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in (tokenize.STRING, tokenize.COMMENT) and (talk := TALK.search(token.string)):
+        words = token.type in (tokenize.STRING, tokenize.COMMENT)
+        if words and (talk := TALK.search(token.string)):
             yield f"{path.relative_to(ROOT)}:{token.start[0]}: {talk[0]!r}"
 
 
