@@ -85,8 +85,7 @@ class Session:
             jdaso shares out a host's GPUs among its own ranks only, and a failure still ends the
             whole job.
         engine: ``"mpi4py"`` (non-blocking calls, errors raised instead of aborting), ``"mpi4jax"``
-            (blocking calls in a thread of their own; blocking means inside of the compiled step
-            where a node drives one device), ``"simulated"`` (virtual nodes under
+            (blocking calls in a thread of their own), ``"simulated"`` (virtual nodes under
             ``jax.vmap(step, axis_name=session.node_axis)``) or ``"instant"`` (sends nothing; the
             node's own numbers come back).
         num_nodes: number of virtual nodes; for ``"simulated"`` only.
@@ -224,10 +223,7 @@ class Session:
         )
         self._check_threads()
         self._check_host_device()
-        # Nodes may have different devices; all of them average in the same way.
-        about = np.array([self._runs_mpi4jax_in_steps(), len(self.devices)])
-        able, devices = self.control.allgather("start a session", about).T
-        self.in_step = bool(able.all())
+        devices = self.control.allgather("start a session", np.array(len(self.devices)))
         if len(set(devices.tolist())) > 1 and self.node == 0:
             log.warning(
                 "%s The nodes drive different numbers of devices (%s). Where they take different "
@@ -235,7 +231,6 @@ class Session:
                 self.topology.prefix(),
                 ", ".join(map(str, devices)),
             )
-        self.step_comm = self.control.duplicate().comm if self.in_step else None
 
     @property
     def simulated(self) -> bool:
@@ -246,19 +241,6 @@ class Session:
     def sends(self) -> bool:
         """Returns whether steps call the host to talk to other nodes."""
         return self.num_nodes > 1 and not self.simulated
-
-    def _runs_mpi4jax_in_steps(self) -> bool:
-        """Whether this node's blocking means can be mpi4jax operations of the compiled step itself.
-
-        mpi4jax works in programs of one device only; on a GPU it needs to be built for it.
-        """
-        if self.engine != "mpi4jax" or self.num_nodes == 1 or len(self.devices) > 1:
-            return False
-        if self.devices[0].platform == "cpu":
-            return True
-        import mpi4jax
-
-        return self.devices[0].platform == "gpu" and mpi4jax.has_cuda_support()
 
     @property
     def living(self) -> tuple[int, ...]:
@@ -379,7 +361,6 @@ class Session:
             common: of those that are to be the same on all nodes.
             prints: checksums of these; between virtual nodes, of all nodes.
         """
-        self.control.detector.abandon()  # the step will not say that it came back
         step = int(heads[self.node % len(heads), STEP])
         error = None
         if (heads[:, STATUS] == FAILED).any():

@@ -1,8 +1,7 @@
 """The JAX faces of an exchange: start, wait, and the blocking mean; all of them traceable.
 
-Callbacks hand what is sent to a channel's thread on the host. Where the compiled step can reduce by
-itself (`_inline`) it does: means by mpi4jax's operations in a one-device program, and all between
-virtual nodes, whose exchanges in flight are carried in the state.
+Callbacks hand what is sent to a channel's thread on the host. Virtual nodes add inside the compiled
+step (`virtual`), and carry their exchanges in flight in the state.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from .._payload.words import BAD_LEAF, FAILED, HEADER, STATUS, STEP
 from .._session import Session
 from .._types import Chunks, Leaves, LocalAxis, PyTree, ShapeDtype
 from .callbacks import _spread, _start, _start_parted, _to_flight, _zeros, guarded
-from .in_step import reduce_by_mpi4jax
 from .order import after
 from .received import Received
 from .replicated import Common
@@ -106,15 +104,9 @@ class Exchange:
         """How the host is called.
 
         `host_call` where an optimizer's step profits: what it returns is in that step's state. A
-        user may drop what a mean returns, and mpi4jax operations are not dropped with what guards
-        them; there it is JAX's own, which is never dropped.
+        user may drop what a mean returns; there it is JAX's own, which is never dropped.
         """
-        return io_callback if self.owner <= 0 or self._in_step else host_call
-
-    @property
-    def _in_step(self) -> bool:
-        """Whether means are mpi4jax operations of the step itself."""
-        return self.session.in_step and self.local_axis is None
+        return io_callback if self.owner <= 0 else host_call
 
     @property
     def _device(self) -> jax.Array:
@@ -291,13 +283,9 @@ class Exchange:
         """Sum over nodes; the step waits for it. `common` is what the header sums up."""
         if self.owner <= 0 and jax.process_count() > 1:  # that of JAX does not look at devices
             head += host_call(lambda: np.int32(0), ShapeDtype((), jnp.int32))
-        if self.session.simulated or self._in_step:
+        if self.session.simulated:
             encoded = [self.wire.encode(chunk) for chunk in chunks]
-            if self.session.simulated:
-                reduced = reduce_virtual(self.session, self.wire, encoded, head)
-                return self._received(*reduced, common)
-            call = self._call
-            reduced = reduce_by_mpi4jax(self.session, self.wire, encoded, head, step, call)
+            reduced = reduce_virtual(self.session, self.wire, encoded, head)
             return self._received(*reduced, common)
         calls = [
             (partial(self.channel.start_chunk, k=k), (self.wire.encode(chunk),))

@@ -11,18 +11,15 @@ import functools
 import logging
 import sys
 import threading
-import time
 import traceback
 from typing import Any
 
 from .._errors import NodeError
-from .._launch.last_words import speak_out
-from .._mpi.abort import abort
 from .._mpi.messages import Messages
 from .._mpi.requests import mpi_error, poll
 from .._mpi.topology import Topology
-from .heartbeat import CALLS, STARTED
-from .known import GRACE_SECONDS, Known
+from .heartbeat import CALLS
+from .known import Known
 from .stopping import Stopping
 from .wait import Wait
 
@@ -63,8 +60,7 @@ class Detector:
         topology: the nodes.
         timeout_seconds: the longest wait; None derives it from what is usual.
 
-    On failure: no method raises. Where the compiled step itself waits in MPI for what cannot come,
-    the detector ends the job (`enter`).
+    On failure: no method raises.
     """
 
     def __init__(self, topology: Topology, timeout_seconds: float | None):
@@ -80,7 +76,6 @@ class Detector:
         )
         self._owner = threading.get_ident()
         self._closed = False
-        self._blocked: list[tuple[float, Wait]] = []  # since when the compiled step waits
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look, name="jdaso-detector", daemon=True)
 
@@ -119,35 +114,13 @@ class Detector:
         """Tells all others that this node's program has ended after a failure."""
         self._messages.send_all(_Tag.ENDED, b"")
 
-    def enter(self, step: int) -> None:
-        """The compiled step goes into MPI by itself; from here the detector watches over it."""
-        self.known.heartbeats.note(STARTED, step + 1)
-        doing = f"waits for a mean of all nodes in step {step}"
-        wait = Wait(self.known, "mean", doing, call=step + 1, column=STARTED, step=step)
-        self._blocked.append((time.perf_counter(), wait))
-
-    def leave(self) -> float:
-        """The compiled step came back from MPI; returns how many seconds it was there.
-
-        A step may hold several means, and XLA may enter the next before it leaves the last.
-        """
-        blocked = self._blocked
-        begin, _ = blocked.pop(0) if blocked else (time.perf_counter(), None)
-        seconds = time.perf_counter() - begin
-        self.known.patience.note("mean", seconds)
-        return seconds
-
-    def abandon(self) -> None:
-        """An error ends the step: none of its means is waited for any more."""
-        self._blocked = []
-
     def close(self, failed: bool) -> bool:
         """Tells the others that this node ends its session; whether it heard the same from them.
 
         A node that ended first does not wait for the others for long. After a failure the detector
         stays, to hear whether the others have failed too.
         """
-        ended, self._closed, self._blocked = self._closed, True, []
+        ended, self._closed = self._closed, True
         self.stopping.close()
         if ended or failed or not self._messages.open:
             return False
@@ -191,7 +164,6 @@ class Detector:
                 self._listen()
                 self._beat()
                 self.stopping.look()
-                self._watch_step()
             except mpi_error() as error:  # MPI is being shut down around us
                 log.debug("jdaso detector ends: %s", error)
                 return
@@ -249,36 +221,6 @@ class Detector:
     def _place(self) -> str:
         """What this node's program waits for, if it does, and in a second line where it is."""
         return f"{self.known.waiting.now()}\n{_where(self._owner)}"
-
-    def _watch_step(self) -> None:
-        """Ends the job if the compiled step waits in MPI for what cannot come.
-
-        mpi4jax's operations return only when all nodes came. Nothing can be raised in them, so
-        this is the one place where jdaso ends a process from outside.
-        """
-        blocked = list(self._blocked)  # another thread sets it
-        if not blocked:
-            return
-        _, wait = blocked[0]
-        why = wait.why_no_longer()
-        early = wait.waited_seconds <= GRACE_SECONDS  # it may yet come back by itself
-        if why is None or (early and self.known.failure is not None):
-            return
-
-        def say() -> None:
-            log.critical("%s %s The job is ended.", self.topology.prefix(wait.step), why)
-            speak_out()
-
-        # In a thread of its own: where nobody reads what this node prints, it may take for ever.
-        saying = threading.Thread(target=say, name="jdaso-last-words", daemon=True)
-        try:
-            saying.start()
-            time.sleep(_LOOK_SECONDS * 5)  # the others say what they know
-            saying.join(timeout=2.0)
-        except RuntimeError:  # Python is at its end and starts no more threads
-            say()
-        finally:
-            abort()
 
 
 def _where(thread: int) -> str:

@@ -123,8 +123,7 @@ def fit(
         CheckpointError: the folder cannot be used.
         Stopped: the run was told to stop, and is saved.
 
-    On failure: all nodes raise; with ``engine="mpi4jax"`` and one device a node the job may be
-    ended instead, and one node says why (`Session`); see `Pipeline`.
+    On failure: all nodes raise; see `Pipeline`.
 
     Reference:
         HyPar-Flow (arXiv 1911.05146), section 6.1, for Keras models.

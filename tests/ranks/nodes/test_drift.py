@@ -136,16 +136,6 @@ def test_what_is_to_be_ignored_is(session):
     assert all(one == all_nodes[0] for one in all_nodes)  # the cool-down has averaged it
 
 
-@pytest.mark.parametrize("case", ["warm-up", "common point"])
-def test_means_inside_the_step_are_watched_too(case):
-    what, at, said, settings = CASES[case]
-    with jdaso.Session(engine="mpi4jax") as session:
-        tx = make(session, "daso", "raise", settings)
-        with pytest.raises(jdaso.NodeError) as raised:
-            train(session, tx, what, at)
-    assert f"in {said}" in str(raised.value)
-
-
 def test_a_setting_that_is_none_is_refused(session):
     with pytest.raises(ValueError, match='on_drift must be "raise" or "ignore"'):
         make(session, "daso", "pray", {})

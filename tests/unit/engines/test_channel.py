@@ -15,7 +15,6 @@ from jdaso._engines.channel import Channel
 from jdaso._errors import NodeError
 from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
-from jdaso._nodes.detector import Detector
 from jdaso._payload.layout import layout_of
 from jdaso._payload.wire import wire_of
 from jdaso._payload.words import HEADER, STATUS
@@ -125,26 +124,6 @@ def test_close_says_where_an_exchange_was_never_merged(channel, caplog):
     start(channel, 1)
     assert channel.close(5.0) and channel._control.broken is None
     assert "started at step 0 was completed but never merged" in caplog.text
-
-
-def test_a_mean_that_is_entered_before_the_last_is_left_is_watched():
-    """XLA may order two means of one step so: enter, enter, leave, leave."""
-    detector = Detector(Topology(0, 1, "here"), timeout_seconds=20.0)
-    detector.enter(1)
-    time.sleep(0.1)
-    detector.enter(1)
-    assert detector.leave() >= 0.1 and len(detector._blocked) == 1
-    assert detector.leave() < 0.1 and not detector._blocked
-
-
-def test_an_error_leaves_no_mean_behind_that_the_detector_would_end_the_job_for():
-    detector = Detector(Topology(0, 1, "here"), timeout_seconds=20.0)
-    detector.enter(1)
-    detector.enter(1)
-    detector.abandon()
-    assert not detector._blocked
-    detector.leave()  # one of them comes back after all
-    assert not detector._blocked
 
 
 def test_a_start_that_waits_for_the_exchange_before_lets_the_rest_of_that_one_in(channel):

@@ -2,16 +2,11 @@
 
 import logging
 import math
-import threading
-import time
-from types import SimpleNamespace
 
 import pytest
 
 from jdaso._mpi.topology import Topology
-from jdaso._nodes import detector as _detector
 from jdaso._nodes import heartbeat as _heartbeat
-from jdaso._nodes import known as _known
 from jdaso._nodes import patience as _patience
 from jdaso._nodes import wait as _wait
 from jdaso._nodes.detector import Detector
@@ -248,39 +243,3 @@ def test_time_in_which_this_process_was_stopped_does_not_count(clock):
     clock.now += 1000
     assert wait.why_no_longer() is None
     assert "within 5 s" in pass_time(clock, wait, 10)
-
-
-@pytest.fixture
-def stuck(monkeypatch):
-    """A look-out whose compiled step waits for a node that left; and the statuses of aborts."""
-    aborted = []
-    world = SimpleNamespace(Abort=aborted.append)
-    monkeypatch.setattr("mpi4py.MPI", SimpleNamespace(COMM_WORLD=world), raising=False)
-    detector = Detector(Topology(0, 2, "vm"), 5.0)
-    detector.enter(step=3)
-    detector.known.left.add(1)
-    detector._blocked[0][1].waited_seconds = _known.GRACE_SECONDS + 1
-    return detector, aborted
-
-
-def test_a_terminal_that_nobody_reads_keeps_no_job_from_its_end(stuck, monkeypatch):
-    """What a node prints before it ends the job may block: a full pipe, a file that hangs."""
-    detector, aborted = stuck
-    hangs = threading.Event()
-    monkeypatch.setattr(_detector.log, "critical", lambda *_: hangs.wait(60))
-    begin = time.monotonic()
-    detector._watch_step()
-    hangs.set()
-    assert aborted == [1] and time.monotonic() - begin < 10
-
-
-def test_a_python_that_starts_no_more_threads_keeps_no_job_from_its_end(stuck, monkeypatch, caplog):
-    """As in functions of atexit, from Python 3.12 on."""
-
-    def start(thread):
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    detector, aborted = stuck
-    monkeypatch.setattr(threading.Thread, "start", start)
-    detector._watch_step()
-    assert aborted == [1] and "The job is ended" in caplog.text
