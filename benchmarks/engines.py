@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 import jdaso
-from jdaso._exchange.exchange import Exchange
+from jdaso._exchange.make import exchange_of
 from jdaso._payload.header import header
 
 MEGABYTES, QUICK_MEGABYTES = (1, 10, 100, 400), (1,)
@@ -40,7 +40,7 @@ class Loop:
 
         self.comm, self.session = MPI.COMM_WORLD, session
         self.leaf = jax.random.normal(jax.random.key(session.node), (int(megabytes * 2**18),))
-        self.exchange = Exchange.of([self.leaf], session, wire=wire)
+        self.exchange = exchange_of([self.leaf], session, wire=wire)
         self.send, self.sum = np.asarray(self.leaf), np.empty(self.leaf.size, np.float32)
         self.step, self.turns, self.matrix = 0, np.int32(0), jnp.eye(256)
         self.start, self.wait = jax.jit(self._start), jax.jit(self._wait)

@@ -23,7 +23,8 @@ import numpy as np
 
 import jdaso
 from jdaso._engines.base import compiled_for_host, sum_part
-from jdaso._exchange.exchange import CHUNK_BYTES, Exchange
+from jdaso._exchange.exchange import CHUNK_BYTES
+from jdaso._exchange.make import exchange_of
 from jdaso._launch.memory import keep_freed_memory
 from jdaso._payload.chunks import pack, unpack
 from jdaso._payload.header import header
@@ -86,7 +87,7 @@ def staging(megabytes, engine, wire):
     """Two exchanges on one node's channel: what it holds, the same memory or not, what is new."""
     leaf = jnp.ones(megabytes * 2**18)
     with jdaso.Session(engine=engine) as session:
-        exchange = Exchange.of([leaf], session, wire=wire)
+        exchange = exchange_of([leaf], session, wire=wire)
         start = jax.jit(lambda x, n: exchange.start((x,), header(step=n), n, n)[0])
         wait = jax.jit(lambda ticket: exchange.wait(ticket, (), jnp.int32(0)).total)
         places = []

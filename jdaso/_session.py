@@ -223,7 +223,7 @@ class Session:
         )
         self._check_threads()
         self._check_host_device()
-        devices = self.control.allgather("start a session", np.array(len(self.devices)))
+        devices = self.control.allgather("start a session", np.array([len(self.devices)]))[:, 0]
         if len(set(devices.tolist())) > 1 and self.node == 0:
             log.warning(
                 "%s The nodes drive different numbers of devices (%s). Where they take different "

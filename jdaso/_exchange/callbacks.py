@@ -11,17 +11,18 @@ import numpy as np
 
 from .._payload.chunks import parted
 from .._session import Session
-from .._types import LocalAxis, PyTree
+from .._types import LocalAxis
 
 
-def _start(
+def start_channel(
     start: Callable[..., int], ticket: Any, head: Any, device: Any, *arrays: Any, owner: int
 ) -> np.ndarray:
+    """Hands arrays over with ``start(ticket, arrays, header, ...)``; returns the ticket."""
     arrays, head = tuple(np.asarray(x) for x in arrays), np.asarray(head)
     return np.asarray(start(int(ticket), arrays, head, owner=owner, device=int(device)), np.int32)
 
 
-def _start_parted(
+def start_parted(
     start: Callable[..., int],
     ticket: int,
     vectors: Sequence[np.ndarray],
@@ -30,19 +31,16 @@ def _start_parted(
     sizes: Sequence[int],
     **about: int,
 ) -> int:
+    """Starts with the arrays that were joined to vectors for the way from the device."""
     return start(ticket, parted(vectors, sizes), head, **about)
 
 
-def _zeros(shapes: Any, *_: Any) -> Any:
+def zeros(shapes: Any, *_: Any) -> Any:
+    """Zeros of these shapes, whatever the other arguments."""
     return jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)
 
 
-def _to_flight(rows: Sequence[jax.Array], lost: Sequence[jax.Array], heads: jax.Array) -> PyTree:
-    """An exchange between virtual nodes as three arrays, for states: whatever the chunks."""
-    return jnp.concatenate([x.reshape(-1) for x in rows]), jnp.concatenate(lost), heads
-
-
-def _spread(axis: LocalAxis, x: jax.Array) -> jax.Array:
+def spread(axis: LocalAxis, x: jax.Array) -> jax.Array:
     """Sum of bits where all but one device hold zeros: that one's bits, -0.0 and NaN included."""
     if x.dtype == jnp.float32:
         bits = jax.lax.psum(jax.lax.bitcast_convert_type(x, jnp.int32), axis)

@@ -16,7 +16,7 @@ from .._payload.layout import describe, path_of
 from .._session import Session
 from .._types import LocalAxis, PyTree
 from .exact import exact_mean
-from .exchange import Exchange
+from .make import exchange_of
 from .within_node import mean_locally, refuse_other_axes
 
 
@@ -107,7 +107,7 @@ def mean(tree: PyTree, session: Session, local_axis: LocalAxis = None) -> PyTree
 
 
 def _mean(tree: PyTree, session: Session, local_axis: LocalAxis) -> PyTree:
-    exchange = Exchange.of(tree, session, local_axis=local_axis, name="mean")
+    exchange = exchange_of(tree, session, local_axis=local_axis, name="mean")
     step = jnp.zeros((), jnp.int32)
     return exact_mean(exchange, tree, header(step=step), step)[0]
 

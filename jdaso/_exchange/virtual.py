@@ -1,49 +1,135 @@
-"""Exchanges of virtual nodes: sums along an axis that ``vmap`` or ``shard_map`` binds."""
+"""Exchanges of virtual nodes: sums along an axis that ``vmap`` or ``shard_map`` binds.
+
+An exchange in flight is carried in the optimizer's state.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from .._payload.chunks import pack, unpack
 from .._payload.wire import Wire, attach, detach, sum_rows
+from .._payload.words import HEADER
 from .._session import Session
-from .received import Reduced
+from .._types import Chunks, Leaves, PyTree, ShapeDtype
+from .exchange import Exchange
+from .order import after
+from .received import Received, Reduced
+from .replicated import Common
 
 
-def reduce_virtual(
-    session: Session, wire: Wire, chunks: Sequence[jax.Array], head: jax.Array
-) -> Reduced:
-    """Sums encoded chunks over the axis of the virtual nodes."""
-    axis = session.node_axis
+class VirtualExchange(Exchange):
+    """Exchanges of one tree between virtual nodes; see `Exchange`."""
+
+    @property
+    def node(self) -> jax.Array:
+        """This node's number, traced."""
+        return jax.lax.axis_index(Session.node_axis)
+
+    def ask_node(self) -> jax.Array:
+        """The same."""
+        return self.node
+
+    def empty_flight(self) -> PyTree:
+        """An exchange in flight as three arrays, whatever the chunks: rows, residuals, headers."""
+        layout, wire = self.layout, self.wire
+        rows = [jnp.zeros((layout.nodes, wire.encoded_width(w)), wire.dtype) for w in layout.widths]
+        lost = [jnp.zeros(w if wire.narrow else 0, jnp.float32) for w in layout.widths]
+        return _to_flight(rows, lost, jnp.zeros((layout.nodes, HEADER), jnp.int32))
+
+    def _from_flight(self, flight: PyTree) -> PyTree:
+        """What `_to_flight` joined."""
+        rows, lost, heads = flight
+        widths = [self.wire.encoded_width(width) for width in self.layout.widths]
+        ends = list(itertools.accumulate(self.layout.nodes * width for width in widths))
+        rows = [x.reshape(self.layout.nodes, -1) for x in jnp.split(rows, ends[:-1])]
+        ends = list(itertools.accumulate(self.layout.widths))
+        lost = jnp.split(lost, ends[:-1]) if self.wire.narrow else [lost for _ in widths]
+        return tuple(rows), tuple(lost), heads
+
+    def start(
+        self, leaves: Leaves, head: jax.Array, step: jax.Array, turn: jax.Array
+    ) -> tuple[jax.Array, PyTree, Leaves]:
+        """As `Exchange.start`: the sums are computed at once, and carried until they are due."""
+        del turn
+        encoded = [self.wire.encode(chunk) for chunk in pack(self.layout, leaves)]
+        sent = unpack(self.layout, tuple(self.wire.decode(chunk) for chunk in encoded))
+        return step + 1, _to_flight(*reduce_virtual(self.wire, encoded, head)), sent
+
+    def wait(
+        self, ticket: jax.Array, flight: PyTree, turn: jax.Array, common: Common | None = None
+    ) -> Received:
+        """As `Exchange.wait`."""
+        del ticket, turn
+        found = self._checked(self._from_flight(flight), common)
+        return dataclasses.replace(found, total=unpack(self.layout, found.total))
+
+    def add_residual(self, leaves: Leaves, received: Received, factor: jax.Array) -> Leaves:
+        """As `Exchange.add_residual`."""
+        lost = unpack(self.layout, received.residual)
+        return tuple(x + factor * y for x, y in zip(leaves, lost, strict=True))
+
+    def total(
+        self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
+    ) -> Received:
+        """As `Exchange.total`."""
+        del step
+        encoded = [self.wire.encode(chunk) for chunk in chunks]
+        return self._checked(reduce_virtual(self.wire, encoded, head), common)
+
+    def _checked(self, reduced: Reduced, common: Common | None) -> Received:
+        rows, lost, heads = reduced
+        checked = self._report(heads, common)
+        return self._decoded(after(jnp.max(checked - heads), rows), lost, checked)
+
+    def _raise_if(
+        self, wrong: jax.Array, heads: jax.Array, common: Common | None, report: Callable[..., Any]
+    ) -> jax.Array:
+        # The headers are the same on all virtual nodes; said so, vmap leaves cond a cond. It takes
+        # no effects there, so this callback is kept by the use of its result; and XLA may call a
+        # pure one where the branch is not taken.
+        wrong = jax.lax.pmax(wrong.astype(jnp.int32), Session.node_axis) > 0
+        heads = jax.lax.pmax(heads, Session.node_axis)
+        callback = partial(jax.pure_callback, vmap_method="sequential")
+
+        def call() -> jax.Array:
+            prints = jnp.zeros(0, jnp.int32)
+            if common is not None:
+                prints = common.prints(self.node, self.local_axis)
+            prints = jax.lax.all_gather(prints, Session.node_axis)
+            return callback(report, ShapeDtype((), jnp.int32), heads, prints)
+
+        return heads + jax.lax.cond(wrong, call, lambda: jnp.int32(0))
+
+
+def _to_flight(rows: Sequence[jax.Array], lost: Sequence[jax.Array], heads: jax.Array) -> PyTree:
+    return jnp.concatenate([x.reshape(-1) for x in rows]), jnp.concatenate(lost), heads
+
+
+def reduce_virtual(wire: Wire, chunks: Sequence[jax.Array], head: jax.Array) -> Reduced:
+    """Sums encoded chunks over the axis of the virtual nodes; the last one carries the header."""
+    axis = Session.node_axis
 
     def each(x: jax.Array) -> jax.Array:
         """Tells `vmap` to hold one x a node, also where it knows all to be the same."""
         return jnp.where(jax.lax.axis_index(axis) >= 0, x, x)
 
-    def all_to_all(rows: jax.Array) -> jax.Array:
-        return jax.lax.all_to_all(each(rows), axis, split_axis=0, concat_axis=0, tiled=True)
-
-    return _reduce(wire, chunks, head, all_to_all, lambda row: jax.lax.all_gather(each(row), axis))
-
-
-def _reduce(
-    wire: Wire,
-    chunks: Sequence[jax.Array],
-    head: jax.Array,
-    all_to_all: Callable[[jax.Array], jax.Array],
-    all_gather: Callable[[jax.Array], jax.Array],
-) -> Reduced:
-    """What `_engine._reduce` does on the host; the last chunk carries the header."""
     rows, lost, heads = [], [], head
     for k, chunk in enumerate(chunks):
         last = k == len(chunks) - 1
-        received = all_to_all(attach(wire, chunk, head) if last else chunk)
+        sent = each(attach(wire, chunk, head) if last else chunk)
+        received = jax.lax.all_to_all(sent, axis, split_axis=0, concat_axis=0, tiled=True)
         if last:
             received, heads = detach(wire, received)
         total = sum_rows(wire, received)
         encoded = wire.encode(total)
         lost.append(total - wire.decode(encoded) if wire.narrow else total[:0])
-        rows.append(all_gather(encoded))
+        rows.append(jax.lax.all_gather(each(encoded), axis))
     return tuple(rows), tuple(lost), heads

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._exchange.collectives import _agree_on_shapes, _traced
 from .._exchange.exact import exact_mean_of_finite
-from .._exchange.exchange import Exchange
+from .._exchange.make import exchange_of
 from .._payload.header import header
 from .._payload.layout import Leaf, describe, is_float
 from .._payload.trees import from_leaves, to_leaves
@@ -154,5 +154,5 @@ def _places(mine: list[Leaf], here: tuple[Leaf, ...], *, simulated: bool) -> lis
 
 def _mean_of_finite(params: PyTree, session: Session, skips: bool) -> PyTree:
     step = jnp.zeros((), jnp.int32)
-    exchange = Exchange.of(params, session, name="finalize", owner=-1, raise_nonfinite=not skips)
+    exchange = exchange_of(params, session, name="finalize", owner=-1, raise_nonfinite=not skips)
     return exact_mean_of_finite(exchange, params, header(step=step), step)[0]

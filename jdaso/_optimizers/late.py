@@ -20,7 +20,9 @@ from .._exchange.exact import (
     warn_past_end,
 )
 from .._exchange.exchange import Exchange
+from .._exchange.host import HostExchange
 from .._exchange.land import land_alike
+from .._exchange.make import exchange_of
 from .._exchange.received import Received
 from .._exchange.replicated import Common
 from .._exchange.updates import difference, select, weighed
@@ -107,7 +109,7 @@ class Averaging:
 
     def exchange_of(self, tree: PyTree, wire: str | Wire = "float32") -> Exchange:
         """Exchanges of trees like `tree`."""
-        return Exchange.of(
+        return exchange_of(
             tree,
             self.session,
             wire=wire,
@@ -429,6 +431,7 @@ class Averaging:
             return leaves
 
         def channel() -> Channel:
+            assert isinstance(exchange, HostExchange)  # virtual nodes carry what is in flight
             return exchange.channel
 
         done = Completion(complete, self.on_nonfinite == "skip", channel)

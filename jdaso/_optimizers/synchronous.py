@@ -18,7 +18,8 @@ from .._exchange.exact import (
     same_on_virtual_nodes,
     sum_of_bits,
 )
-from .._exchange.exchange import CHUNK_BYTES, Exchange
+from .._exchange.exchange import CHUNK_BYTES
+from .._exchange.make import exchange_of
 from .._exchange.trace_marks import COMPUTE, any_of, mark
 from .._exchange.updates import difference, select, weighed
 from .._exchange.within_node import (
@@ -154,7 +155,7 @@ def synchronous(
         value = mean_locally(value, local_axis)
         step = same_on_virtual_nodes(session, state.step)
         error, losses = state.error, state.losses
-        exchange = Exchange.of(
+        exchange = exchange_of(
             updates,
             session,
             wire=wire,
@@ -203,7 +204,7 @@ def synchronous(
                 updates = select(weight > 0, updates, still)
                 inner_state = select_inner(weight > 0, inner_state, state.inner)
             both = (apply_updates(params, updates), inner_state)
-            exact = Exchange.of(
+            exact = exchange_of(
                 both,
                 session,
                 local_axis=local_axis,

@@ -13,7 +13,7 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 import jdaso
-from jdaso._exchange.exchange import Exchange
+from jdaso._exchange.make import exchange_of
 from jdaso._payload.header import header
 from jdaso._payload.layout import layout_of
 
@@ -146,7 +146,7 @@ def senders_go_round(session):
     """Segment k of an exchange is sent by device ``turn + k``: each sends its own number here."""
     count = 8
     leaves = [jnp.zeros(CHUNK_BYTES // 4) for _ in range(count)]
-    exchange = Exchange.of(leaves, session, local_axis=AXIS, chunk_bytes=CHUNK_BYTES)
+    exchange = exchange_of(leaves, session, local_axis=AXIS, chunk_bytes=CHUNK_BYTES)
     assert len(exchange.layout.segments) == count
 
     def step(n):

@@ -8,7 +8,8 @@ from mpi4py import MPI
 
 import jdaso
 from jdaso._engines import mpi4py
-from jdaso._exchange.exchange import Exchange
+from jdaso._exchange.host import HostExchange
+from jdaso._exchange.make import exchange_of
 from jdaso._payload.header import header
 
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
@@ -28,7 +29,7 @@ def exchanged(wire, slow, monkeypatch):
     leaves = tuple(jax.random.normal(k, shape) for k, shape in zip(keys, SHAPES, strict=True))
     found = []
     with jdaso.Session(engine="mpi4py", timeout_seconds=30) as session:
-        exchange = Exchange.of(leaves, session, wire=wire)
+        exchange = exchange_of(leaves, session, wire=wire)
         assert exchange.channel._reduce._slow == slow
         for step in range(2):
             sends, step = jax.tree.map(lambda x, n=step: x + n, leaves), jnp.int32(step)
@@ -50,9 +51,9 @@ def test_small_messages_bring_the_same_bits(wire, monkeypatch):
 @pytest.mark.any_mpi
 @pytest.mark.few_nodes
 def test_a_segment_that_leaves_the_device_as_one_vector_brings_the_same_bits(monkeypatch):
-    """As it leaves an accelerator; see `Exchange._joins`. Of int8 it is two vectors."""
+    """As it leaves an accelerator; see `HostExchange._joins`. Of int8 it is two vectors."""
     apart, _ = exchanged("int8", False, monkeypatch)
-    monkeypatch.setattr(Exchange, "_joins", True)
+    monkeypatch.setattr(HostExchange, "_joins", True)
     together, _ = exchanged("int8", False, monkeypatch)
     jax.tree.map(np.testing.assert_array_equal, together, apart)
 

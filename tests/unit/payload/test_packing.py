@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jdaso
-from jdaso._exchange.exchange import Exchange
+from jdaso._exchange.host import HostExchange
+from jdaso._exchange.make import exchange_of
 from jdaso._exchange.received import Received
 from jdaso._payload import chunks as _chunks
 from jdaso._payload import layout as _layout
@@ -176,7 +177,7 @@ def test_chunks_are_few_but_enough_to_overlap(total, nodes, most):
 def test_exchanges_are_cut_so():
     with jdaso.Session(engine="simulated", num_nodes=2) as session:
         cut = lambda size, **most: len(  # noqa: E731
-            Exchange.of([jnp.zeros(size)], session, **most).layout.widths
+            exchange_of([jnp.zeros(size)], session, **most).layout.widths
         )
         assert cut(2**20) == 4 and cut(2**10) == 1 and cut(2**20, chunk_bytes=2**19) == 8
 
@@ -208,7 +209,7 @@ def test_what_the_wire_took_goes_to_the_row_of_each_chunk_that_this_node_summed(
         for chunk, row in zip(pack(layout, to_leaves(tree)), rows, strict=True)
     ]
     with jdaso.Session() as session:
-        exchange = Exchange(session, layout, wire_of("bfloat16"))
+        exchange = HostExchange(session, layout, wire_of("bfloat16"))
         received = Received((), (*rows, jnp.int32(node)), jnp.zeros((3, HEADER), jnp.int32))
         found = exchange.add_residual(to_leaves(tree), received, jnp.float32(0.5))
     for x, y in zip(found, unpack(layout, tuple(chunks)), strict=True):

@@ -1,0 +1,218 @@
+"""Exchanges between real nodes: the compiled step calls the host, whose channel sends.
+
+Callbacks hand what is sent to a channel's thread on the host, and fetch what has come.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+
+from .._compat import host_call
+from .._engines.channel import Channel
+from .._payload.chunks import joined
+from .._payload.explicit import replicated
+from .._payload.words import FAILED, HEADER, STATUS
+from .._types import Chunks, Leaves, PyTree, ShapeDtype
+from .callbacks import guarded, spread, start_channel, start_parted, zeros
+from .exchange import Exchange
+from .received import Received
+from .replicated import Common
+from .within_node import device_number
+
+
+class HostExchange(Exchange):
+    """Exchanges of one tree between real nodes; see `Exchange`."""
+
+    @cached_property
+    def channel(self) -> Channel:
+        """The host's end; opened by all nodes together, when the step is first traced."""
+        return self.session.channel(self.layout, self.wire, self.name)
+
+    @property
+    def _call(self) -> Callable[..., Any]:
+        """How the host is called.
+
+        `host_call` where an optimizer's step profits: what it returns is in that step's state. A
+        user may drop what a mean returns; there it is JAX's own, which is never dropped.
+        """
+        return io_callback if self.owner <= 0 else host_call
+
+    @property
+    def node(self) -> int:
+        """This node's number."""
+        return self.session.node
+
+    def ask_node(self) -> jax.Array:
+        """As `Exchange.ask_node`."""
+        node = np.int32(self.session.node)
+        return self._call(lambda: node, ShapeDtype((), jnp.int32))
+
+    @property
+    def _joins(self) -> bool:
+        """Whether a segment leaves the device as one vector, and not leaf by leaf.
+
+        Each array that a callback takes is a copy of its own from an accelerator: some ten
+        microseconds, however small. On a CPU nothing is copied, and joining would be a copy.
+        """
+        return self.session.devices[0].platform != "cpu"
+
+    def empty_flight(self) -> PyTree:
+        """Nothing: the channel keeps what is in flight."""
+        return ()
+
+    def start(
+        self, leaves: Leaves, head: jax.Array, step: jax.Array, turn: jax.Array
+    ) -> tuple[jax.Array, PyTree, Leaves]:
+        """As `Exchange.start`: hands segments over, leaf by leaf."""
+        encoded = [self.wire.encode_leaf(leaf) for leaf in leaves]
+        sent = tuple(
+            self.wire.decode_leaf(parts, leaf.shape)
+            for parts, leaf in zip(encoded, leaves, strict=True)
+        )
+        calls = []
+        for s, segment in enumerate(self.layout.segments):
+            parts = tuple(itertools.chain(*encoded[segment.first : segment.last]))
+            start = partial(self.channel.start_segment, s=s)
+            if self._joins and parts:
+                start = partial(start_parted, start, sizes=tuple(x.size for x in parts))
+                parts = joined(parts, len(self.wire.parts))
+            calls.append((start, parts))
+        return self._hand_over(calls, head, step, turn), (), sent
+
+    def _hand_over(
+        self,
+        calls: Sequence[tuple[Callable[..., int], tuple[jax.Array, ...]]],
+        head: jax.Array,
+        step: jax.Array,
+        turn: jax.Array,
+    ) -> jax.Array:
+        """Calls the channel with arrays, once each, the local devices in turn; gives the ticket."""
+        shape, tokens = ShapeDtype((), jnp.int32), []
+        for k, (start, arrays) in enumerate(calls):
+            call = partial(start_channel, start, owner=self.owner)
+            # A start that is refused keeps its ticket, so that the wait for it says why.
+            call = guarded(call, self.session, lambda ticket, *_: np.array(ticket))
+            call = partial(self._call, call, shape, step + 1, head, device_number(), *arrays)
+            tokens.append(self._from_one(turn + k, call, shape))
+        # The ticket comes from the callbacks, so that no later wait can be scheduled before them.
+        return jnp.stack(tokens).max()
+
+    def wait(
+        self, ticket: jax.Array, flight: PyTree, turn: jax.Array, common: Common | None = None
+    ) -> Received:
+        """As `Exchange.wait`: fetches segments, leaf by leaf."""
+        wire, layout = self.wire, self.layout
+        heads = self._wait_for_heads(ticket, turn, common)
+        leaves: list[jax.Array] = []
+        for s, segment in enumerate(layout.segments):
+            size = segment.end - segment.begin
+            shapes = tuple(ShapeDtype((size // each,), dtype) for dtype, each in wire.parts)
+            fetch = partial(self.channel.fetch_segment, s=s)
+            vectors = self._fetch(fetch, shapes, ticket, heads, turn + s)
+            for leaf in range(segment.first, segment.last):
+                low, high = (x - segment.begin for x in layout.offsets[leaf : leaf + 2])
+                parts = [
+                    jax.lax.slice(vector, (low // each,), (high // each,))
+                    for vector, (_, each) in zip(vectors, wire.parts, strict=True)
+                ]
+                leaves.append(wire.decode_leaf(parts, layout.exchanged[leaf].reals))
+        residual = ()
+        if wire.narrow:
+            shapes = tuple(ShapeDtype((width,), jnp.float32) for width in layout.widths)
+            shapes = (*shapes, ShapeDtype((), jnp.int32))
+            # With the node's number, for the reason of `ask_node`.
+            residual = self._fetch(self.channel.fetch_residual, shapes, ticket, heads, turn)
+        return Received(tuple(leaves), residual, heads)
+
+    def add_residual(self, leaves: Leaves, received: Received, factor: jax.Array) -> Leaves:
+        """As `Exchange.add_residual`."""
+        layout = self.layout
+        flat, shapes = [replicated(x).reshape(-1) for x in leaves], [x.shape for x in leaves]
+        *rows, node = received.residual
+        low = 0
+        for row in rows:
+            high = low + row.size * layout.nodes
+            chunk = jnp.zeros(high - low, row.dtype)
+            chunk = jax.lax.dynamic_update_slice(chunk, factor * row, (node * row.size,))
+            for number, offset in enumerate(layout.offsets[:-1]):
+                begin, end = max(low, offset), min(high, offset + flat[number].size)
+                if begin < end:
+                    piece = jax.lax.slice(chunk, (begin - low,), (end - low,))
+                    place = slice(begin - offset, end - offset)
+                    flat[number] = flat[number].at[place].add(piece)
+            low = high
+        return tuple(x.reshape(shape) for x, shape in zip(flat, shapes, strict=True))
+
+    def _fetch(
+        self, fetch: Callable[..., Any], shapes: Any, ticket: jax.Array, heads: jax.Array, turn: Any
+    ) -> Any:
+        """What the channel gives, on one local device, and from it on all."""
+        nothing = partial(zeros, shapes)
+        # The headers are an argument so that XLA cannot fetch before it has waited.
+        call = guarded(lambda t, _: fetch(int(t)), self.session, nothing)
+        return self._from_one(turn, partial(self._call, call, shapes, ticket, heads[0, 0]), shapes)
+
+    def _wait_for_heads(
+        self, ticket: jax.Array, turn: jax.Array, common: Common | None
+    ) -> jax.Array:
+        channel, nodes = self.channel, self.layout.nodes
+        refused = np.zeros((self.layout.nodes, HEADER), np.int32)
+        refused[:, STATUS] = FAILED
+        ask = lambda t, d: channel.wait(int(t), int(d), owner=self.owner)  # noqa: E731
+        wait = guarded(ask, self.session, refused)
+        shape = ShapeDtype((nodes, HEADER), jnp.int32)
+        call = partial(self._call, wait, shape, ticket, device_number())
+        heads = self._from_one(turn, call, shape)
+        return self._report(heads, common)
+
+    def total(
+        self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
+    ) -> Received:
+        """As `Exchange.total`: hands chunks over, and fetches their sums."""
+        if self.owner <= 0 and jax.process_count() > 1:  # that of JAX does not look at devices
+            head += host_call(lambda: np.int32(0), ShapeDtype((), jnp.int32))
+        calls = [
+            (partial(self.channel.start_chunk, k=k), (self.wire.encode(chunk),))
+            for k, chunk in enumerate(chunks)
+        ]
+        ticket = self._hand_over(calls, head, step, step)
+        heads = self._wait_for_heads(ticket, step, common)
+        rows, lost = [], []
+        for k, width in enumerate(self.layout.widths):
+            shapes = (
+                ShapeDtype((self.layout.nodes, self.wire.encoded_width(width)), self.wire.dtype),
+                ShapeDtype((width if self.wire.narrow else 0,), jnp.float32),
+            )
+            fetch = partial(self.channel.fetch, k=k)
+            row, rest = self._fetch(fetch, shapes, ticket, heads, step + k)
+            rows.append(row)
+            lost.append(rest)
+        return self._decoded(tuple(rows), tuple(lost), heads)
+
+    def _raise_if(
+        self, wrong: jax.Array, heads: jax.Array, common: Common | None, report: Callable[..., Any]
+    ) -> jax.Array:
+        def call() -> jax.Array:
+            prints = jnp.zeros(0, jnp.int32)
+            if common is not None:
+                prints = common.prints(self.ask_node(), self.local_axis)
+            return self._call(report, ShapeDtype((), jnp.int32), heads, prints)
+
+        return heads + jax.lax.cond(wrong, call, lambda: jnp.int32(0))
+
+    def _from_one(self, device: Any, call: Callable[[], PyTree], shapes: PyTree) -> PyTree:
+        """Calls on one local device and hands the result to all; plainly without a local axis."""
+        if self.local_axis is None:
+            return call()
+        devices = jax.lax.axis_size(self.local_axis)
+        mine = jax.lax.axis_index(self.local_axis) == device % devices
+        none = lambda: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)  # noqa: E731
+        return jax.tree.map(partial(spread, self.local_axis), jax.lax.cond(mine, call, none))

@@ -1,0 +1,42 @@
+"""The exchange of a tree, for the kind of nodes that a session has."""
+
+from __future__ import annotations
+
+from .._payload.layout import chunk_bytes_of, describe, layout_of
+from .._payload.wire import Wire, wire_of
+from .._session import Session
+from .._types import LocalAxis, PyTree
+from .exchange import CHUNK_BYTES, Exchange
+from .host import HostExchange
+from .virtual import VirtualExchange
+
+
+def exchange_of(
+    tree: PyTree,
+    session: Session,
+    *,
+    wire: str | Wire = "float32",
+    local_axis: LocalAxis = None,
+    name: str = "",
+    owner: int = 0,
+    chunk_bytes: int = CHUNK_BYTES,
+    raise_nonfinite: bool = True,
+) -> Exchange:
+    """Exchanges of trees like `tree`; see `Exchange` for the settings.
+
+    Args:
+        tree: arrays, or their shapes and dtypes.
+        session: the nodes.
+        wire: the format, or its name.
+        local_axis: axis of the local devices.
+        name: tells optimizers of equal shapes apart.
+        owner: the optimizer.
+        chunk_bytes: most float32 bytes of a chunk.
+        raise_nonfinite: whether numbers that are not finite are an error.
+    """
+    wire, nodes = wire_of(wire), session.num_nodes
+    size = sum(leaf.size for leaf in describe(tree) if leaf.exchanged)
+    each = chunk_bytes_of(4 * size, nodes, chunk_bytes)
+    layout = layout_of(tree, nodes, each, wire.block)
+    kind = VirtualExchange if session.simulated else HostExchange
+    return kind(session, layout, wire, local_axis, name, owner, raise_nonfinite)
