@@ -46,9 +46,10 @@ checks: # two at a time; the environments first, for all need them
 pytest: setup setup-openmpi ## the tests of `make test` alone
 	$(pytest) -m "not nightly"
 
-lint: setup ## ruff: rules and format
+lint: setup ## ruff: rules and format; docstrings that open with a question
 	$(bin)/ruff check
 	$(bin)/ruff format --check
+	$(bin)/python tools/words.py
 
 types: setup ## pyright on jdaso/
 	$(bin)/pyright
