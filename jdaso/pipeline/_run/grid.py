@@ -39,8 +39,8 @@ class Grid:
             )
         if session.control.survives and partitions > 1:
             raise ValueError(
-                f'on_death="shrink" continues without a node, but with {partitions} partitions none '
-                'can be spared. Use Session(on_death="end"), or strategy="data".'
+                f'on_death="shrink" continues without a node, but with {partitions} partitions '
+                'none can be spared. Use Session(on_death="end"), or strategy="data".'
             )
         if session.num_nodes % partitions:
             raise ValueError(
@@ -69,7 +69,7 @@ class Grid:
         return Address(self.replica * self.partitions + partition, tag)
 
     def gatherer(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Returns a function that gathers an array of each rank of a pipeline, ``[partitions, ...]``.
+        """Returns a function that gathers an array from each rank: ``[partitions, ...]``.
 
         It may be called from any thread, but all ranks must call it in the same order.
         """
