@@ -1,4 +1,4 @@
-"""The part of ``simulate`` that is about pipelines."""
+"""The part of ``simulate`` about pipelines."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def described(
     arguments: argparse.Namespace, fabric: Fabric, training: Training, samples_a_node: int
 ) -> Hybrid:
-    """The pipelines that the options ask for, averaged by daso.
+    """Returns the pipelines that the options describe, averaged by daso.
 
     A replica takes the samples of all its nodes, and its micro-batches M parts of them, so that a
     step has as many samples as one of data parallelism.
 
     Raises:
+        ValueError: a number is out of range, or the nodes cannot be divided so.
         ValueError: a number is out of its range, or the nodes cannot be shared out so.
     """
     partitions, each = arguments.partitions, arguments.partitions_per_node
@@ -73,7 +74,7 @@ def described(
 
 
 def rows(fabric: Fabric, hybrid: Hybrid, backward: float) -> list[dict]:
-    """Both kinds of averages of pipelines, beside both of data parallelism."""
+    """Returns rows for both kinds of averages, for pipelines and for data parallelism."""
     synchronous = dataclasses.replace(hybrid, averaging="synchronous")
     found = [
         _row("hybrid, daso", predict_hybrid(fabric, hybrid, behind_backward=backward)),
@@ -114,7 +115,7 @@ def _row(name: str, found) -> dict:
 
 
 def title(hybrid: Hybrid, schedule: str) -> str:
-    """One line for the table."""
+    """Returns a line for the table."""
     if not hybrid.traffic:
         return f"{hybrid.replicas} replicas of one partition"
     return (

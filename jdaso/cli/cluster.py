@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command; returns its exit status, or 2 where there could be no cluster."""
+    """Runs the command; returns its exit status, or 2 if no cluster could be made."""
     hosts, ranks = arguments.hosts, arguments.ranks_per_host
     check = not arguments.no_check
     try:

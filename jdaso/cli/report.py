@@ -1,4 +1,4 @@
-"""``python -m jdaso report``: one HTML page about runs that were recorded."""
+"""``python -m jdaso report``: one HTML page about recorded runs."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the page; returns 0, or 2 where there is nothing to report on."""
+    """Writes the page; returns 0, or 2 if there is nothing to report on."""
     try:
         runs = [read_run(folder) for folder in arguments.runs]
         title = arguments.title or f"jdaso: {', '.join(run.name for run in runs)}"

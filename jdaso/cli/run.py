@@ -1,4 +1,4 @@
-"""``python -m jdaso run``: a job that is started again from its last checkpoint when it fails."""
+"""``python -m jdaso run``: a job that is restarted from its last checkpoint when it fails."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""``python -m jdaso simulate``: what a step would take on a cluster that is described."""
+"""``python -m jdaso simulate``: predicts a step on a cluster that the options describe."""
 
 import argparse
 import contextlib
@@ -11,7 +11,7 @@ from ..fabric import Fabric, Hybrid, Prediction, Training, advise, predict, pred
 from ..fabric._emulate.cluster import bits_per_second_of
 from . import _hybrid
 
-# Usual figures of their kinds, not measured. A node of JUWELS Booster has four links of 200 Gbit/s.
+# Typical values, not measured. A node of JUWELS Booster has four links of 200 Gbit/s.
 PRESETS = {
     "lab-1g": {"rate": "1gbit", "latency_us": 50.0, "devices": 1},
     "lab-10g": {"rate": "10gbit", "latency_us": 30.0, "devices": 4},
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the predictions; returns 0, or 2 for arguments that cannot be followed."""
+    """Prints the predictions; returns 0, or 2 for invalid arguments."""
     try:
         fabric, training, devices = described(arguments)
         hybrid = None
@@ -128,7 +128,7 @@ def _draw(fabric: Fabric, hybrid: Hybrid, path: str) -> None:
 
 @contextlib.contextmanager
 def _writing(option: str, path: str) -> Iterator[None]:
-    """Says what was wrong, or that there is a picture."""
+    """Reports an error, or that a picture was written."""
     try:
         yield
     except ImportError as error:
@@ -141,7 +141,7 @@ def _writing(option: str, path: str) -> Iterator[None]:
 
 
 def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
-    """The cluster, what is trained, and the devices of a node; options go before a preset."""
+    """Returns the cluster, the training, and the devices per node; options override a preset."""
     known = {
         "rate": "10gbit",
         "latency_us": 20.0,

@@ -1,4 +1,4 @@
-"""``python -m jdaso trace FOLDER``: what all nodes did, as one file for Perfetto."""
+"""``python -m jdaso trace FOLDER``: joins the traces of all nodes to one file for Perfetto."""
 
 import argparse
 import sys
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the file and says what is in it; 2 where there is no trace."""
+    """Writes the file and prints a summary; returns 2 if there is no trace."""
     path = Path(arguments.output or Path(arguments.folder) / "trace.json.gz")
     try:
         trace = read(arguments.folder)
