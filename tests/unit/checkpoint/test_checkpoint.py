@@ -294,7 +294,7 @@ def test_settings_out_of_range_are_refused(session, tmp_path, settings):
 
 
 def test_a_run_that_went_back_goes_on_from_there(session, tmp_path):
-    """What is newest is what was saved last, whatever its step."""
+    """The newest checkpoint is the one saved last, whatever its step."""
     checkpoints = Checkpoints(tmp_path, session, keep_last=3)
     for step in (2, 8, 10):
         checkpoints.save(step, {"x": jnp.full(2, step)})

@@ -1,4 +1,4 @@
-"""What a loader gives: the stream of its order, shared out, whatever stops and goes on."""
+"""A loader's batches: the stream of its order, shared out, across stops and restarts."""
 
 import itertools
 import os

@@ -180,7 +180,7 @@ def test_hdf5_with_a_userblock(tmp_path):
 
 
 def test_hdf5_chunks_are_read_past_the_library(tmp_path, monkeypatch):
-    """Which lets in one thread at a time; the file is closed for it."""
+    """The library allows one thread at a time; here h5py.File is unavailable."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("x", data=content(), **LAYOUTS["gzip and shuffle"])
     source = HDF5(tmp_path / "x.h5", "x")

@@ -1,4 +1,4 @@
-"""Who is waited for, when it is said, and when a wait ends."""
+"""Waits: the nodes waited for, the warnings about them, and the end of a wait."""
 
 import logging
 import math
@@ -88,7 +88,7 @@ def test_what_is_noted_only_grows():
 
 
 def known_by_three(timeout_seconds=None):
-    """What node 0 knows; of node 1 something is heard all the time."""
+    """Makes the knowledge of node 0; node 1 sends heartbeats all the time."""
     known = Detector(Topology(0, 3, "a", hosts=("a", "b", "c")), timeout_seconds).known
     known.heartbeats._heard[1] = math.inf
     return known
@@ -100,7 +100,7 @@ def wait_on(known, **settings):
 
 
 def pass_time(clock, wait, seconds):
-    """What ends the wait within so many seconds, looked at every tenth."""
+    """Returns the reason that ends the wait within `seconds`, checked every tenth; else None."""
     for _ in range(round(10 * seconds)):
         clock.now += 0.1
         wait._known.heartbeats.beat()
@@ -264,7 +264,7 @@ def stuck(monkeypatch):
 
 
 def test_a_terminal_that_nobody_reads_keeps_no_job_from_its_end(stuck, monkeypatch):
-    """What a node prints before it ends the job may block: a full pipe, a file that hangs."""
+    """Printing before a node ends the job may block: a full pipe, a file that hangs."""
     detector, aborted = stuck
     hangs = threading.Event()
     monkeypatch.setattr(_detector.log, "critical", lambda *_: hangs.wait(60))
