@@ -66,8 +66,8 @@ class Fault:
         found = _FORM.fullmatch(text.strip())
         if found is None:
             raise ValueError(
-                f"{text!r} is no fault. Write NODE@WHEN:ACTION, as 1@40:kill or 0@save:stop=3; "
-                f"actions are {', '.join(ACTIONS)}."
+                f"{text!r} is not a fault. Write NODE@WHEN:ACTION, such as 1@40:kill or "
+                f"0@save:stop=3; actions are {', '.join(ACTIONS)}."
             )
         node, when, action, seconds = found.groups()
         given = {} if seconds is None else {"seconds": float(seconds)}

@@ -419,7 +419,7 @@ class Checkpoints:
     def _what_is_left(self, why: str) -> str:
         """Describes what is left after a failed save, and what to do."""
         if not self.folder.is_dir():
-            return "The folder is gone, and what was in it. Give a folder that stays."
+            return "The folder is gone with its contents. Give a folder that stays."
         remedies = {
             "space left": "Free space there. ",
             "quota": "Free space there, or raise the quota. ",

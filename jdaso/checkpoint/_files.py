@@ -136,7 +136,7 @@ class Manifest:
             text = json.loads(path.read_bytes())
             body = text["body"]
             if text["sha256"] != _digest(_dumps(body)):
-                raise ValueError("its checksum is another")
+                raise ValueError("its checksum differs")
             if body.pop("format") != FORMAT:
                 raise ValueError(f"its format is not {FORMAT}")
             body["leaves"] = tuple(
@@ -179,7 +179,7 @@ class Manifest:
             try:
                 if path.stat().st_size == size and _digest_of_file(path) == sha:
                     continue
-                why = "its checksum is another"
+                why = "its checksum differs"
             except OSError as error:
                 why = str(error)
             raise DamagedError(f"{path} is damaged: {self._leaf_at(folder, name)} ({why}).")
@@ -279,14 +279,14 @@ def read_arrays(
             raise DamagedError(f"{folder / name} cannot be read: {error}") from error
     packed = found.pop(_SMALL, np.zeros(0, np.uint8))
     if packed.shape != (ends[-1],):
-        raise DamagedError(f"{folder / name}: its small leaves have another size.")
+        raise DamagedError(f"{folder / name}: its small leaves differ in size.")
     for leaf, begin, end in zip(small, ends, ends[1:], strict=False):
         array = np.array(packed[begin:end]).view(plain_dtype(leaf.dtype))
         found[leaf.file] = array.reshape(leaf.shape)
     for leaf in leaves if wanted is None else wanted:
         array = found[leaf.file]
         if (array.shape, array.dtype) != (leaf.shape, np.dtype(plain_dtype(leaf.dtype))):
-            raise DamagedError(f"{folder / name}, leaf {leaf.path}: its shape is another.")
+            raise DamagedError(f"{folder / name}, leaf {leaf.path}: its shape differs.")
     return found
 
 

@@ -66,7 +66,7 @@ def fit_leaves(
     for leaf in of_path.values():
         if leaf.field not in _OF_MANY and not partly:
             raise CheckpointError(
-                f"The checkpoint has a leaf {leaf.path}, {leaf}, which the state here has not."
+                f"The checkpoint has a leaf {leaf.path}, {leaf}, which the state here lacks."
             )
     return fitting
 

@@ -160,7 +160,7 @@ def check_leaves(saved: Sequence[Leaf], here: Sequence[Value], parted: int) -> N
     if of_path:
         path, leaf = next(iter(of_path.items()))
         raise CheckpointError(
-            f"The checkpoint has a leaf {path}, {leaf}, which the state here has not. Restore "
+            f"The checkpoint has a leaf {path}, {leaf}, which the state here lacks. Restore "
             "into a state of the program that saved it."
         )
 

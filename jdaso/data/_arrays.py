@@ -94,8 +94,8 @@ def as_source(source: Any) -> Source:
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
         return Items(source)
     raise TypeError(
-        f"{type(source).__name__} is no source of samples. Give jdaso.data.Npy, HDF5, ImageFolder, "
-        "a tree of arrays, or what has __len__ and __getitem__."
+        f"{type(source).__name__} is not a source of samples. Give jdaso.data.Npy, HDF5, "
+        "ImageFolder, a tree of arrays, or an object with __len__ and __getitem__."
     )
 
 
@@ -115,7 +115,7 @@ def common_length(arrays: dict[str, Any]) -> int:
     if len(found) != 1 or found == {0}:
         said = ", ".join(f"{name or 'the array'}: {n}" for name, n in lengths.items())
         raise ValueError(
-            "Samples are the rows of arrays that have equally many, at least one, got "
+            "Samples are rows of arrays, which must all have equally many, at least one, got "
             f"{said or 'no array'}."
         )
     return found.pop()

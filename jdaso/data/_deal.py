@@ -89,7 +89,8 @@ def evened(
     if not hasattr(batches, "__len__"):
         raise TypeError(
             f"evened needs batches with a length, got {type(batches).__name__}: the nodes agree on "
-            "the largest number before the first. Give a list, or what has __len__ and __iter__."
+            "the largest number before the first. Give a list, or an object with __len__ and "
+            "__iter__."
         )
     own = len(batches)
     of_nodes = session.control.allgather("count batches", np.array([own]))[:, 0].tolist()
@@ -105,6 +106,6 @@ def evened(
         if taken == own:
             break
     if batch is None or taken < own:
-        raise ValueError(f"Batches say that they are {own}, and there are {taken}.")
+        raise ValueError(f"The length of batches is {own}, but it yielded only {taken}.")
     for _ in range(max(of_nodes) - own):
         yield batch, 0.0

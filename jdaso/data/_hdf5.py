@@ -67,9 +67,7 @@ class HDF5:
         try:
             library = h5py.File(file.path, "r")
         except OSError as error:
-            raise ValueError(
-                f"{shown(file.path)} is no HDF5 file that can be read: {error}"
-            ) from error
+            raise ValueError(f"{shown(file.path)} is not a readable HDF5 file: {error}") from error
         keep = False
         self._arrays = {}
         for name, of in named.items():
@@ -205,13 +203,13 @@ def _find(library: Any, name: str, file: OpenFile) -> Any:
     dataset = library.get(name)
     if not isinstance(dataset, h5py.Dataset):
         raise ValueError(
-            f"{shown(file.path)} has no data set {name!r}. At its top are: "
+            f"{shown(file.path)} has no data set {name!r}. Its top level holds: "
             f"{', '.join(library) or 'none'}."
         )
     if not dataset.shape or dataset.dtype.hasobject:
         raise ValueError(
             f"Data set {name!r} of {shown(file.path)} is "
-            f"{dataset.dtype}{list(dataset.shape or ())}, and samples are rows of "
+            f"{dataset.dtype}{list(dataset.shape or ())}, but samples are rows of "
             "numbers. Store arrays of a fixed size with at least one axis."
         )
     of_file = dataset.id.get_type()

@@ -91,7 +91,7 @@ class ImageFolder:
         size = self.size
         try:
             if not stat.S_ISREG(os.stat(file).st_mode):  # opening a pipe would block
-                raise ValueError("it is no regular file")
+                raise ValueError("it is not a regular file")
             with self._pillow.open(file) as image:
                 if image.mode[:1] in "IF":  # Pillow would clip values at 255
                     raise ValueError(f"its mode is {image.mode}, more than 8 bits a number")
@@ -107,5 +107,5 @@ class ImageFolder:
             remedy = "Take it out" + ", or raise PIL.Image.MAX_IMAGE_PIXELS" * bomb
             why = f"{type(error).__name__}: {error}".rstrip(".")
             raise LoadingError(
-                f"{shown(file)} is no image that can be read: {why}. {remedy}."
+                f"{shown(file)} is not a readable image: {why}. {remedy}."
             ) from error

@@ -149,7 +149,9 @@ class Loader:
     def __next__(self) -> PyTree:
         """Returns the next batch, on the devices."""
         if self._closed:
-            raise RuntimeError("This loader was closed, as its session is. Make another one.")
+            raise RuntimeError(
+                "This loader was closed, perhaps with its session. Make another one."
+            )
         if self._steps_left() < 1:
             self._stop()
             raise StopIteration
@@ -236,7 +238,7 @@ class Loader:
             below = max(self.batch_size // unit, 1) * unit
             near = f"{below}" + f" or {below + unit}" * (self.batch_size > unit)
             said = (
-                f"batch_size is of all nodes together and must be a multiple of {unit} ({parts} "
+                f"batch_size counts all nodes together and must be a multiple of {unit} ({parts} "
                 f"nodes times {devices} local devices), got {self.batch_size}. Take {near}."
             )
         for text in self._session.control.everyone("make a loader", said):

@@ -74,13 +74,13 @@ def _open(path: Path) -> Rows:
             )
             shape, fortran, dtype = read(file)
         except Exception as error:  # Python's own parser reads the header, and may raise
-            raise ValueError(f"{name} is no .npy file: {error}") from error
+            raise ValueError(f"{name} is not a .npy file: {error}") from error
         offset, size = file.tell(), path.stat().st_size
     if not shape or dtype.hasobject or (fortran and len(shape) > 1):
         raise ValueError(
-            f"{name} holds {dtype}{list(shape)}{' in Fortran order' * fortran}, and rows can be "
-            "read of numbers in C order. Save numpy.ascontiguousarray(array) with at least one "
-            "axis."
+            f"{name} holds {dtype}{list(shape)}{' in Fortran order' * fortran}, but rows "
+            "can only be read from numbers in C order. Save numpy.ascontiguousarray(array) with at "
+            "least one axis."
         )
     if size < offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
         raise ValueError(

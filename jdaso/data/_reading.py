@@ -31,8 +31,8 @@ def require_regular(path: Path) -> None:
     if not stat.S_ISREG(mode):
         kind = next((name for is_one, name in _KINDS.items() if is_one(mode)), "a device")
         raise ValueError(
-            f"{shown(path)} is {kind}, and rows are read at any place of a file. Give a regular "
-            "file: copy what comes out of a pipe into one."
+            f"{shown(path)} is {kind}, but rows are read at any position of a file. Give a regular "
+            "file: copy the output of a pipe into one."
         )
 
 
@@ -69,7 +69,7 @@ class OpenFile:
                 ) from error
             if got == 0:
                 raise LoadingError(
-                    f"{shown(self.path)} ends at byte {offset}, before what its header says. It "
+                    f"{shown(self.path)} ends at byte {offset}, earlier than its header says. It "
                     "was cut short; write it again."
                 )
             offset += got

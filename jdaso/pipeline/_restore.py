@@ -111,9 +111,9 @@ def read_state(
                 alike = path in anew or np.array_equal(of[0], of[partition], equal_nan=True)
                 if of[0].ndim and not alike:
                     raise CheckpointError(
-                        f"Leaf {path} of step {step} is not the same on all partitions, and it "
-                        "is not said whose it is. Restore it with as many partitions as it "
-                        "was saved with."
+                        f"Leaf {path} of step {step} is not the same on all partitions, so "
+                        "its value here is unknown. Restore it with as many partitions as it was "
+                        "saved with."
                     )
                 rows[path] = {0: of[0]}
             elif partition in of and not _needs(old, partition, holding, rank, leaf):
@@ -201,8 +201,8 @@ def _assemble(
     for partition, array in parts.items():
         if array.ndim == 0 or array.shape[0] != old.rows_held(leaf, partition):
             raise CheckpointError(
-                f"Leaf {like.path} has no row for each row of its parameter, whose rows several "
-                "partitions share. Restore it with as many partitions as it was saved with."
+                f"Leaf {like.path} does not have one row for each row of its parameter, whose rows "
+                "several partitions share. Restore it with as many partitions as it was saved with."
             )
         if whole is None:
             whole = np.zeros((new.shapes[leaf][0], *array.shape[1:]), array.dtype)

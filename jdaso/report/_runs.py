@@ -133,7 +133,7 @@ def read_run(folder: str | Path) -> Run:
     folder = local_folder(folder)
     if not folder.is_dir():
         raise ReportError(
-            f"{folder} is no folder. Give the folder that jdaso.metrics.Recorder wrote to."
+            f"{folder} is not a folder. Give the folder that jdaso.metrics.Recorder wrote to."
         )
     files = [path for path in folder.iterdir() if re.fullmatch(r"node-\d+\.jsonl", path.name)]
     files.sort(key=lambda path: (len(path.name), path.name))
@@ -196,7 +196,7 @@ class _Part:
             if name not in ("kind", "phase")
         }
         if not np.isfinite(numbers["seconds"]):
-            raise ValueError("its seconds are no number")
+            raise ValueError("its seconds are not a number")
         size = len(self.phases)
         for name in numbers.keys() - self.columns.keys():
             self.columns[name] = array("d", [float("nan")]) * size
@@ -216,7 +216,7 @@ class _Part:
 def _take(row: Any, parts: list[_Part]) -> None:
     """Adds a row to the part it belongs to."""
     if not isinstance(row, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     kind = row.get("kind")
     if kind == "run":
         parts.append(_Part(row))
@@ -249,14 +249,14 @@ def counted(number: int, what: str) -> str:
 def number_of(value: Any) -> float:
     """Returns a number from a row."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)
 
 
 def count_of(value: Any) -> int:
     """Returns a number of steps, or of a node."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 

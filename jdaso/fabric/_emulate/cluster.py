@@ -172,7 +172,7 @@ def remove_leftovers() -> int:
         except BlockingIOError:  # its process still runs
             continue
         except (ClusterError, OSError, subprocess.SubprocessError) as error:
-            log.warning("What an emulated cluster has left could not be removed: %s", error)
+            log.warning("The remains of an emulated cluster could not be removed: %s", error)
     return removed
 
 
@@ -255,7 +255,7 @@ def _make(number: int, count: int, bits: float) -> Cluster:
     taken = sorted({switch, *hosts} & set(_namespaces()))
     if taken:
         raise ClusterError(
-            f"There are network namespaces of others with the names {', '.join(taken)}. Remove "
+            f"Network namespaces named {', '.join(taken)} already exist. Remove "
             f"them (ip netns delete {taken[0]}) if nobody needs them."
         )
     folder.mkdir()

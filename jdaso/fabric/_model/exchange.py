@@ -277,8 +277,8 @@ def advise(
         raise ValueError(f"most_steps must be at least 1, got {most_steps}.")
     if exchange_seconds_measured is not None and not 0 < exchange_seconds_measured < math.inf:
         raise ValueError(
-            "What an exchange took must be above 0: Stats.exchange_seconds / Stats.exchanges of a "
-            f"run in which some ended; got {exchange_seconds_measured} s."
+            "The time of an exchange must be above 0: Stats.exchange_seconds / Stats.exchanges of "
+            f"a run in which some ended; got {exchange_seconds_measured} s."
         )
     found, scale = [], 1.0
     if exchange_seconds_measured is not None and fabric.nodes > 1:

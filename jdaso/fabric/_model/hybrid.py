@@ -95,7 +95,7 @@ class Hybrid:
         if idle or len(listed) != len(times) or set(listed) != times or len(homes) != stages:
             raise ValueError(
                 "order must hold a forward and a backward pass of each micro-batch through each of "
-                f"{stages} stages once, a stage's on one rank, and something for each rank."
+                f"{stages} stages once, each stage on one rank, and something for each rank."
             )
         for source, target, size in self.traffic:
             if not (0 <= source < target < stages and 0 <= size < math.inf):

@@ -124,9 +124,9 @@ class Evaluation:
             return self._branch(eqn, values, holders)
         if who and name in ("cond", "while", "scan") and _reduces_inside(eqn):
             raise NotImplementedError(
-                f"The optimizer makes one number of an array of parameters inside of a {name}, "
-                "which cannot be done over the partitions of a pipeline. Use an optimizer that "
-                "does not, or num_partitions=1."
+                f"The optimizer reduces an array of parameters to one number inside a {name}, "
+                "which is not possible across the partitions of a pipeline. Use another "
+                "optimizer, or num_partitions=1."
             )
         if who and self.rank not in who:
             outs = [unknown(struct_of(v)) for v in eqn.outvars]
@@ -220,9 +220,9 @@ def _check_rows_apart(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> None
         apart = same and not moves and not any(key in about for key in _AXES)
     if not apart:
         raise NotImplementedError(
-            f"The optimizer mixes rows of an array of parameters ({name} of shape {shape}), and "
-            "partitions share out its rows (layers that are stacked). Use an optimizer that does "
-            "not, other boundaries, or num_partitions=1."
+            f"The optimizer mixes rows of an array of parameters ({name} of shape {shape}), but "
+            "partitions divide its rows (stacked layers). Use another optimizer, "
+            "other boundaries, or num_partitions=1."
         )
 
 

@@ -76,8 +76,8 @@ class Whole:
         if list(_facts(closed.jaxpr)) != list(_facts(whole.jaxpr)):
             raise NotImplementedError(
                 "The optimizer does something that depends on how many rows an array of parameters "
-                "has, as a mean over it, and partitions share out the rows of one (layers that are "
-                "stacked). Use one that does not, other boundaries, or num_partitions=1."
+                "has, such as a mean over it, but partitions divide the rows of one (stacked "
+                "layers). Use another optimizer, other boundaries, or num_partitions=1."
             )
 
     def _follow_arrays(self, closed: ClosedJaxpr, args: list[Any], holders: list[Any]) -> None:

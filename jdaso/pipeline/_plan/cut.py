@@ -56,7 +56,7 @@ def best_cuts(
     if len(ends) - 1 < stages:
         raise CutError(f"It has {len(ends) - 2} places at which it can be cut.")
     if len(forced) > stages - 1:
-        raise CutError(f"{len(forced)} cuts are asked for, and there are to be {stages} stages.")
+        raise CutError(f"{len(forced)} cuts are requested, too many for {stages} stages.")
     total = np.concatenate([[0.0], np.cumsum(np.asarray(costs, np.float64))])
     mean = total[-1] / stages
     limit = max(balance * mean, _least_maximum(total, ends, stages, forced)) * (1 + 1e-9)

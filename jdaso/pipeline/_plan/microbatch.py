@@ -61,15 +61,15 @@ class Microbatches:
             )
             raise ValueError(
                 "A batch is cut along the leading axis of its arrays, which must be equally long "
-                f"in all of them, got {said or 'no arrays'}. What is the same for all samples must "
-                "be a scalar; random keys must be made by jax.random.key, one for the batch or "
+                f"in all of them, got {said or 'no arrays'}. Values shared by all samples must "
+                "be scalars; random keys must be made by jax.random.key, one for the batch or "
                 "one for each sample."
             )
         (samples,) = sizes
         if not 1 <= number <= samples:
             raise ValueError(
                 f"A batch of {samples} samples cannot be cut into num_microbatches={number} parts. "
-                "Give it as many samples as micro-batches or more."
+                "Give at least one sample for each micro-batch."
             )
         size, larger = divmod(samples, number)
         return cls(tree, structs, tuple(size + (k < larger) for k in range(number)))
@@ -105,7 +105,7 @@ class Microbatches:
             raise ValueError(
                 f"The plan was made for batches {self.tree} of {', '.join(expected)}, got {tree} "
                 f"of {', '.join(given)}. Drop the last, shorter batch of an epoch, or make a "
-                "pipeline of its own for it."
+                "separate pipeline for it."
             )
         return leaves
 

@@ -214,8 +214,8 @@ def _check_params(params: PyTree) -> None:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise TypeError(
                 f"Parameters must be floating-point arrays, got {leaf.dtype} at "
-                f"{jax.tree_util.keystr(path)}. Put what is not trained into the batch, or close "
-                "over it."
+                f"{jax.tree_util.keystr(path)}. Put untrained arrays into the batch, or close over "
+                "them."
             )
 
 

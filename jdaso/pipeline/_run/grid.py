@@ -44,8 +44,8 @@ class Grid:
             )
         if session.num_nodes % partitions:
             raise ValueError(
-                f"{session.num_nodes} nodes cannot be pipelines of num_partitions={partitions} "
-                f"each. Start a multiple of {partitions} (mpiexec -n {partitions})."
+                f"{session.num_nodes} nodes cannot form pipelines of num_partitions="
+                f"{partitions}. Start a multiple of {partitions} (mpiexec -n {partitions})."
             )
         return cls(session, partitions)
 
