@@ -58,8 +58,8 @@ class Checkpoints:
     The state is any tree: parameters, optimizer state, BatchNorm statistics, random keys, the
     position in the data. The result of an exchange in flight is saved with it: the save completes
     the exchange on the network but does not merge it, and a restored run merges it at the step
-    where it would have been merged. So on as many nodes a restored run continues bit for bit as if
-    it had never stopped.
+    where it would have been merged. With the same number of nodes a restored run continues
+    bit for bit as if it had never stopped.
 
     All nodes create, save and restore together, at the same steps. A save copies the state to the
     host and returns; a thread writes it. Each node writes its own arrays, node 0 also those that
@@ -70,7 +70,7 @@ class Checkpoints:
     On another number of nodes, parameters, inner optimizer and all other float leaves become the
     mean over the old nodes, in float64; integers become node 0's; random keys that differed stay
     different. Phases, plateau state and the outer optimizer continue. The exchange in flight is
-    dropped: the mean of the parameters contains what it carried, except the error feedback of a
+    dropped: its content is in the mean of the parameters already, except the error feedback of a
     narrow wire. Losses that no exchange has carried yet are dropped too.
 
     Args:

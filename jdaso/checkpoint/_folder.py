@@ -67,7 +67,7 @@ class Folder:
     def sweep(self, last: int) -> None:
         """Removes the remains of incomplete saves up to number `last`.
 
-        Otherwise the next save might find no space. None of them may still be being written.
+        Otherwise the next save might find no space. No node may still be writing one of them.
         """
         for path in self._all():
             if _number(path) <= last and _files.is_cut_short(path):

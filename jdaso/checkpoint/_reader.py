@@ -37,7 +37,7 @@ class Reader:
     The state is what the run would give if it ended there: parameters and all other floats are the
     mean over its nodes, formed in float64; integers are node 0's. So the numbers do not depend on
     how many nodes read, and all of them get the same. Exchanges in flight are left out; to continue
-    exactly as the run would, use `Checkpoints` and as many nodes.
+    exactly as the run would, use `Checkpoints` with the same number of nodes.
 
     All nodes create the reader and read together.
 

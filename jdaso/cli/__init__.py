@@ -17,9 +17,9 @@ VERBS = {
     "demo": "train on Fashion-MNIST with DASO and synchronously, and compare",
     "simulate": "predict steps, advise on B, S and wire for any cluster",
     "cluster": "run a command on emulated hosts of this machine, with slow links",
-    "run": "start a job; where it fails, again from its last checkpoint",
-    "trace": "join what all nodes recorded into one file for Perfetto",
-    "report": "make one HTML page of runs that were recorded",
+    "run": "run a job; if it fails, restart it from its last checkpoint",
+    "trace": "join the traces of all nodes into one file for Perfetto",
+    "report": "make one HTML page about recorded runs",
 }
 
 STORY = """\

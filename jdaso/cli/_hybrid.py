@@ -15,15 +15,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipelines", "the model cut into K partitions; a step has as many samples as without"
     ).add_argument
     number("--partitions", type=int, default=1, help="K; nodes / K replicas (default 1: none)")
-    number("--replicas", type=int, help="R, to be checked against the nodes")
+    number("--replicas", type=int, help="R, checked against the number of nodes")
     number("--microbatches", type=int, help="M (default 4 K)")
     number("--schedule", default="1f1b", choices=SCHEDULES, help="(default 1f1b)")
-    number("--chunks", type=int, help="V, stages a rank (default 1; 2 if interleaved)")
+    number("--chunks", type=int, help="V, stages per rank (default 1; 2 if interleaved)")
     cut = "MB over each cut for a whole batch of a node, --batch times --devices (default 100)"
     number("--activation-mb", type=float, default=100.0, help=cut)
-    number("--balance", type=float, default=1.0, help="largest stage, of the mean (default 1)")
-    number("--partitions-per-node", type=int, default=1, help="that share a node (default 1)")
-    number("--draw", metavar="FILE", help="the pipeline's schedule; PNG or SVG")
+    number("--balance", type=float, default=1.0, help="largest stage over the mean (default 1)")
+    number("--partitions-per-node", type=int, default=1, help="partitions on one node (default 1)")
+    number("--draw", metavar="FILE", help="draw the pipeline's schedule; PNG or SVG")
 
 
 def described(

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "folder that jdaso.metrics.Recorder wrote to; several are compared"
     parser.add_argument("runs", nargs="+", metavar="RUN", help=what)
     parser.add_argument("-o", "--output", default="report.html", help="(default report.html)")
-    parser.add_argument("--title", help="of the page (default: the names of the runs)")
+    parser.add_argument("--title", help="title of the page (default: the names of the runs)")
 
 
 def run(arguments: argparse.Namespace) -> int:

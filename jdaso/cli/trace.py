@@ -10,14 +10,14 @@ from ..traces import Trace, TraceError, merge, profiles_in, read, write
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``trace``."""
     option = parser.add_argument
-    option("folder", metavar="FOLDER", help="what Session(trace=FOLDER) wrote, of all nodes")
+    option("folder", metavar="FOLDER", help="folder of Session(trace=FOLDER), of all nodes")
     option("-o", "--output", metavar="FILE", help="default FOLDER/trace.json.gz; or a .json")
     option(
         "--profiler",
         metavar="LOGDIR",
         action="append",
         default=[],
-        help="join what jax.profiler.trace(LOGDIR) recorded meanwhile; may be given again",
+        help="join the records of jax.profiler.trace(LOGDIR) of the same run; repeatable",
     )
 
 

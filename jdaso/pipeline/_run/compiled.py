@@ -48,7 +48,7 @@ class Edge:
         return x if x.dtype == self.dtype else x.astype(self.dtype)
 
     def unpack(self, x: Any) -> Any:
-        """Returns the array as it was before `pack`."""
+        """Undoes `pack`: returns an array of the variable's own dtype."""
         struct = struct_of(self.var)
         if not self._is_key:
             return x if x.dtype == struct.dtype else x.astype(struct.dtype)

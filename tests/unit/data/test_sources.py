@@ -336,7 +336,7 @@ def unreadable_images(tmp_path):
     os.mkfifo(tmp_path / "a" / "pipe.png")
     return {
         latin: r"caf\\xe9.png is not a readable image.* UnidentifiedImageError",
-        "two\nlines.png": r"two\\nlines.png is no image",
+        "two\nlines.png": r"two\\nlines.png is not a readable image",
         "huge.png": r"huge.png is not a readable image.* DecompressionBombError.*MAX_IMAGE_PIXELS",
         "pipe.png": r"pipe.png is not a readable image.* not a regular file",
     }
