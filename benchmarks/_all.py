@@ -1,10 +1,10 @@
-"""What ``make bench`` runs: all that `docs/benchmarks.md` shows, and the page.
+"""Runs the parts of ``make bench``: all that `docs/benchmarks.md` shows, and the page.
 
     python benchmarks/_all.py [PART ...]
 
-Within an hour: what has not ended by then is stopped, and the page says what it lacks (parts, and
-of one that was stopped how many cells it has). Parts stand in the order of their weight; those that
-are left out can be run by name, which adds them.
+Takes an hour at most: parts that have not ended by then are stopped, and the page lists what is
+missing (parts, and for a stopped one the cells it has). Parts run in the order of their
+importance; those that are left out can be added by name.
 """
 
 import signal

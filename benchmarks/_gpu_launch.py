@@ -23,13 +23,14 @@ TAIL_LINES = 15
 
 
 class Outcome(NamedTuple):
-    """What became of a script.
+    """The result of a script.
 
     Attributes:
         status: "ok"; "failed", by its exit status or a signal; "too slow", past its limit.
         seconds: how long it ran.
-        result: what it gave last (`_report.give`), also before it failed; None if nothing.
-        why: of one that is not ok: exit status or limit, and the last lines that it printed.
+        result: its last result (`_report.give`), even if it failed afterwards; None if there is
+            none.
+        why: unless ok: the exit status or limit, and the last lines that it printed.
     """
 
     status: str

@@ -1,4 +1,4 @@
-"""What `gpu.py` writes down about the machine."""
+"""The facts about the machine that `gpu.py` records."""
 
 import shutil
 import subprocess

@@ -41,11 +41,11 @@ SMALL_RESNET = {"width": 8, "blocks": (1,), "classes": 10}
 
 
 class Training(NamedTuple):
-    """What `_work` calls work: a ResNet on images that are made up, the same in every step.
+    """Work in the sense of `_work`: a ResNet on generated images, the same in every step.
 
     Attributes:
         model: the network.
-        batch: images a node and step.
+        batch: images per node and step.
         size: their height and width in pixels.
     """
 

@@ -1,4 +1,4 @@
-"""What the scripts of the parts of `gpu.py` share: options, turns of ranks, sharing a GPU."""
+"""Shared by the scripts of the parts of `gpu.py`: options, turns of ranks, sharing a GPU."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import jdaso
 
 
 class Options(NamedTuple):
-    """How a part is run.
+    """Options of a part.
 
     Attributes:
-        gpu: whether a GPU is meant; else it is a dry run on the host's CPU devices.
+        gpu: whether to use a GPU; if not, it is a dry run on the host's CPU devices.
         quick: small sizes and few repeats.
     """
 

@@ -1,4 +1,4 @@
-"""What the figures were meant to reach, beside what they are: the first table of the page."""
+"""The goals of the figures beside the figures themselves: the first table of the page."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _judge(
 
 
 def times_faster(rows: Iterable[dict[str, Any]]) -> list[float]:
-    """How many times faster jdaso is than each synchronous way."""
+    """Returns the speed of jdaso divided by that of each synchronous method."""
     ms = {row["method"]: row["ms"] for row in rows}
     return [ms[peer] / ms[JDASO] for peer in SYNCHRONOUS if peer in ms and JDASO in ms]
 

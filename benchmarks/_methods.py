@@ -25,7 +25,7 @@ INNER = partial(optax.sgd, 1e-3, momentum=0.9)
 
 
 class Cell(NamedTuple):
-    """What all methods of a measurement share."""
+    """Settings that all methods of a measurement share."""
 
     kind: Kind
     sync_every: int
@@ -186,7 +186,7 @@ def measure_gloo(cell: Cell, step_times, rounds) -> list[dict]:
 
 
 def bytes_sent() -> int:
-    """What this host's interface eth0 has sent; the link's layer included. 0 without one."""
+    """Returns the bytes that eth0 of this host has sent, with the link layer. 0 without eth0."""
     counter = Path("/sys/class/net/eth0/statistics/tx_bytes")
     return int(counter.read_text()) if counter.exists() else 0
 

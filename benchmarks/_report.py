@@ -1,4 +1,4 @@
-"""What benchmarks share: ranks, times taken side by side, tables, a JSON with the machine."""
+"""Shared by benchmarks: ranks, interleaved timing, tables, a JSON with the machine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def launch(
 
 
 def is_rank() -> bool:
-    """Whether this process was started by `launch`."""
+    """Returns whether this process was started by `launch`."""
     return RESULT in os.environ
 
 

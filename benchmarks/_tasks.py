@@ -1,4 +1,4 @@
-"""What is trained where compute is real: small tasks that run on nodes real or virtual alike."""
+"""Tasks for real compute: small models that run on real and virtual nodes alike."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a step of PyTorch computes: paced, or the networks of `_tasks` over again.
+"""A step of PyTorch: paced, or the networks of `_tasks` rebuilt.
 
-The same parameters by number and shape, the same images and texts, each node's the same part of a
-step's batch. Weights begin as PyTorch makes them: here only the time counts.
+They have the same number and shapes of parameters, the same images and texts, and each node has
+the same part of a step's batch. Weights start as PyTorch makes them: only the time matters here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one step computes before its optimizer: paced or real, a loss and its gradients."""
+"""The work of one step before its optimizer: paced or real, a loss and its gradients."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Real:
 
 
 class Kind(NamedTuple):
-    """Which compute: "paced", with its number of parameters, or a task and its batch a node."""
+    """A kind of work: "paced", with its number of parameters, or a task and its batch per node."""
 
     name: str
     parameters: int

@@ -1,4 +1,4 @@
-"""What jdaso adds to the time that XLA takes to compile a step, by the number of leaves.
+"""The time that jdaso adds to XLA's compilation of a step, by the number of leaves.
 
     python benchmarks/compiling.py [--quick]
 

@@ -1,13 +1,13 @@
-"""How long a very deep model takes to its first step on K nodes, and whether it fits into memory.
+"""Time to the first step of a very deep model on K nodes, and whether it fits into memory.
 
     python benchmarks/deep_pipelines.py [--quick] [--depths 1001] [--partitions 1 2 4]
         [--image 28] [--batch 8] [--microbatches 4] [--limit-gb 4]
 
-ResNets of bottleneck blocks with pre-activation, width 16, each block written out (no scan), as a
-program that knows nothing of pipelines has them. "plan s" is tracing and cutting, "first step s"
-all from the program's start to the end of its first step, which holds all compiling. With
---limit-gb each process may have no more memory of its own (``RLIMIT_DATA``); "fits" says which of
-them trained.
+ResNets of bottleneck blocks with pre-activation, width 16, each block written out (no scan), as in
+a program written without pipelines in mind. "plan s" is tracing and cutting; "first step s" is the
+time from the program's start to the end of its first step, including all compiling. With
+--limit-gb each process is limited to that much memory of its own (``RLIMIT_DATA``); "fits" tells
+which of them trained.
 """
 
 import argparse

@@ -103,7 +103,7 @@ class Job:
         return {rank: pid for pid, rank in members(self.tag) if rank is not None}
 
     def at(self):
-        """How far each node has come."""
+        """Returns the progress of each node, in steps."""
         files = sorted((self.folder / "at").glob("*"))
         return [int(file.read_text() or 0) for file in files]
 
@@ -169,7 +169,7 @@ def undisturbed(nodes, *flags):
 
 
 def is_right(job, nodes, *flags):
-    """Whether all nodes ended with the bits of the run that nothing happened to."""
+    """Returns whether all nodes ended with the bits of the undisturbed run."""
     ends = job.ends()
     right = undisturbed(nodes, *flags)[1]
     return len(ends) == nodes and all(digest == right for _, digest, *_ in ends.values())

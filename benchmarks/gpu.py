@@ -48,7 +48,7 @@ PARTS = {
 
 
 def run(name, options):
-    """What a part gave, or how it failed."""
+    """Returns the result of a part, or how it failed."""
     part, script = PARTS[name], f"_gpu_{name}.py"
     outcome = run_script(
         script,

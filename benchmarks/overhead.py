@@ -1,14 +1,14 @@
-"""What jdaso itself costs: on one node, and in cycling steps in which nothing is due.
+"""The cost of jdaso itself: on one node, and in cycling steps in which no exchange is due.
 
     python benchmarks/overhead.py [--quick]
 
-All steps compute the same, the loss too. They run in turn in one process, some steps of each at a
-time, as a training loop repeats its program; the ratio is the median of those of neighbours. Mark:
-at most 2 % more. Once with steps that donate parameters and state to the next, and once with steps
-that do not, so that XLA copies what they leave as it is. On two nodes node 0 measures and the other
-waits. Beside jdaso stand what it is made of: the inner optimizer with its gradients, its updates
-and its state led through conditions that never hold, with a host call that never runs, and with as
-many scalars in its state.
+All steps compute the same, including the loss. They run in turn in one process, some steps of each
+at a time, as a training loop repeats its program; the ratio is the median over neighbours. Mark: at
+most 2 % more. Once with steps that donate parameters and state to the next, and once with steps
+that do not, so that XLA copies arrays they leave unchanged. On two nodes node 0 measures and the
+other waits. Shown beside jdaso are its parts: the inner optimizer with its gradients, its updates
+and its state passed through conditions that never hold, with a host call that never runs, and with
+as many scalars in its state.
 """
 
 import argparse

@@ -181,7 +181,7 @@ def rows_of(machine, options, network, nodes):
 
 
 def explained(machine, layers, alone, rows):
-    """What would make of this model's numbers the paper's."""
+    """Prints the conditions under which this model's numbers would equal the paper's."""
     nodes, times = machine.reported
     row = next((row for row in rows if row["nodes"] == nodes), None)
     lost = nodes / times - 1  # of a step

@@ -1,12 +1,13 @@
-"""What a save costs the loop: steps with a save every so often, beside steps without.
+"""The cost of a save for the loop: steps with regular saves, beside steps without.
 
     python benchmarks/saving.py [--quick] [--nodes 2] [--parameters 100e6] [--step-ms 500]
         [--every 60]
 
 A step is daso around Adam on all parameters, then a pause in which the cores of the host are free,
-as while an accelerator computes. Runs of `every` steps follow one another, with one save and
-with none in turn. "call" is how long `Checkpoints.save` keeps the loop, "written" when all is on
-the disk, "costs" the time that a run with a save takes longer. The mark is 5 % at 100 M parameters.
+as while an accelerator computes. Runs of `every` steps follow one another, alternately with one
+save and with none. "call" is the time that `Checkpoints.save` blocks the loop, "written" the time
+until all is on disk, "costs" the extra time of a run with a save. The mark is 5 % at 100 M
+parameters.
 """
 
 import argparse

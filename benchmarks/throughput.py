@@ -227,14 +227,14 @@ def limit_of(limit, method, measured, options):
 
 
 def of_passes(row, wire, bare_ms):
-    """What a cycle costs beyond B bare steps, in times of a plain copy of as many bytes."""
+    """Returns a cycle's cost beyond B bare steps, in units of a plain copy of as many bytes."""
     passes = FEWEST_PASSES["float32" if wire == "float32" else "narrow"]
     at_least = passes / 2 * 4e6 * row["M"] / (row["copy GB/s"] * 1e9)
     return (row["ms"] - bare_ms) / 1e3 * row["B"] / at_least
 
 
 def predicted(method, wire, cluster, parameters, bare, copy, options):
-    """What `jdaso.fabric` says of a cell; None of methods that it does not know."""
+    """Returns the prediction of `jdaso.fabric` for a cell; None for methods that it lacks."""
     fabric = Fabric(
         nodes=len(cluster.hosts),
         bits_per_second=cluster.bits_per_second,

@@ -1,12 +1,12 @@
-"""What a trace costs: steps of a session that records beside steps of one that does not.
+"""The cost of a trace: steps of a session that records beside steps of one that does not.
 
     python benchmarks/tracing.py [--quick] [--step-ms 10] [--repeats 300]
 
 Both loops run in one process, some cycles of each at a time, and take turns at going first; all
-nodes make the same steps. "ratio" is the median over pairs of neighbours of the time with a trace
-over that without, "s.e." its standard error (1.25 / sqrt(pairs) times the spread, of which the
-middle half of the pairs is taken). Mark: 1.01. "us a step" is what a step costs more. On 1 node a
-trace adds one call of the host to each step; on 2 nodes also what exchanges and their chunks leave.
+nodes make the same steps. "ratio" is the median, over pairs of neighbours, of the time with a trace
+over that without, "s.e." its standard error (1.25 / sqrt(pairs) times the spread of the middle half
+of the pairs). Mark: 1.01. "us a step" is the extra time of a step. On 1 node a trace adds one call
+of the host to each step; on 2 nodes also the rows of exchanges and their chunks.
 """
 
 import argparse

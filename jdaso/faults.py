@@ -1,4 +1,4 @@
-"""Faults on purpose, for tests and drills: what breaks, on which node, and when."""
+"""Deliberate faults, for tests and drills: an action, a node, and a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FORM = re.compile(r"(\d+)@([\w-]+):([a-z]+)(?:=([0-9.]+))?")
 
 
 class InjectedError(RuntimeError):
-    """The exception of the fault ``raise``."""
+    """The exception that the fault ``raise`` raises."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Fault:
     """One fault.
 
     Attributes:
-        node: where.
-        when: after so many updates; or, the first time, in a phase (``"warm-up"``, ``"cycling"``,
+        node: the node it happens on.
+        when: after this many updates; or the first time in a phase (``"warm-up"``, ``"cycling"``,
             ``"cool-down"``), with an exchange in flight (``"flight"``), in the background of a save
             (``"save"``), or in a restore (``"restore"``).
         action: ``"kill"``, ``"stop"`` (SIGSTOP, then SIGCONT), ``"segfault"``, ``"exit"``,
             ``"raise"``, ``"hang"`` (holding Python's lock), ``"flip"`` (the lowest bit of the first
-            parameter), ``"nan"`` (in its place) or ``"delay"``.
+            parameter), ``"nan"`` (replaces the first parameter) or ``"delay"``.
         seconds: how long it stops, hangs or delays.
     """
 
@@ -62,12 +62,12 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """A fault from ``NODE@WHEN:ACTION`` or ``NODE@WHEN:ACTION=SECONDS``, as ``1@40:kill``."""
+        """Parses ``NODE@WHEN:ACTION`` or ``NODE@WHEN:ACTION=SECONDS``, such as ``1@40:kill``."""
         found = _FORM.fullmatch(text.strip())
         if found is None:
             raise ValueError(
-                f"{text!r} is no fault. Write NODE@WHEN:ACTION, as 1@40:kill or 0@save:stop=3; "
-                f"actions are {', '.join(ACTIONS)}."
+                f"{text!r} is not a fault. Write NODE@WHEN:ACTION, such as 1@40:kill or "
+                f"0@save:stop=3; actions are {', '.join(ACTIONS)}."
             )
         node, when, action, seconds = found.groups()
         given = {} if seconds is None else {"seconds": float(seconds)}
@@ -78,10 +78,10 @@ class Faults:
     """Makes faults happen on this node.
 
     Args:
-        faults: which; of those of ``JDASO_FAULTS``, separated by semicolons, where None.
+        faults: the faults; if None, those in ``JDASO_FAULTS``, separated by semicolons.
         session: the nodes.
-        folder: where it is noted what has happened, so that a run that is started again does not
-            meet the same fault again; None forgets with the process.
+        folder: records the faults that have happened, so that a restarted run does not meet them
+            again; None forgets them with the process.
 
     Example:
         >>> import jdaso, jax.numpy as jnp
@@ -110,7 +110,7 @@ class Faults:
         session.reach = self._reach
 
     def at(self, step: int, params: PyTree, opt_state: PyTree = None) -> PyTree:
-        """Call it with what the next update gets; returns the parameters, changed or not.
+        """Takes the parameters for the next update; returns them, changed or not.
 
         Args:
             step: completed updates.
@@ -125,7 +125,7 @@ class Faults:
         return params
 
     def _reach(self, point: str) -> None:
-        """The session's program reaches a point that has no step."""
+        """Runs faults at a point of the session that has no step, such as a save."""
         for fault in self._mine:
             if fault.when == point and self._is_new(fault):
                 self._act(fault, None)

@@ -1,4 +1,4 @@
-"""What holds for every test: the CPU, and with JDASO_TYPECHECK=1 checked shapes."""
+"""Settings of every test: the CPU, and with JDASO_TYPECHECK=1 checked shapes."""
 
 import gc
 import os

@@ -300,7 +300,7 @@ def clean() -> bool:
 
 
 def survives(mutant: Mutant) -> str | None:
-    """Why a mutant lives; None where its witnesses fail."""
+    """Returns the reason why a mutant survives; None if its witnesses fail."""
     path = ROOT / "jdaso" / mutant.file
     text = path.read_text()
     if text.count(mutant.old) != 1:

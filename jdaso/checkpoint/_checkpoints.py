@@ -1,4 +1,4 @@
-"""Checkpoints: saved in the background, whole or not at all, and restored bit for bit."""
+"""Checkpoints: saved in the background, completely or not at all, and restored bit for bit."""
 
 from __future__ import annotations
 
@@ -56,44 +56,45 @@ class Checkpoints:
     """Saves and restores the whole state of a run, in a folder that all nodes see.
 
     The state is any tree: parameters, optimizer state, BatchNorm statistics, random keys, the
-    position in the data. What an exchange in flight brings is saved with it: the save completes
-    it on the wire but does not merge it, and a restored run merges it at the step where it would
-    have been. So a restored run goes on bit for bit as if it had never stopped, on as many nodes.
+    position in the data. The result of an exchange in flight is saved with it: the save completes
+    the exchange on the network but does not merge it, and a restored run merges it at the step
+    where it would have been merged. With the same number of nodes a restored run continues
+    bit for bit as if it had never stopped.
 
-    All nodes make it, save and restore together, at the same steps. A save copies the state to the
-    host and returns; a thread writes it. Each node writes its own numbers, node 0 those that are
-    the same everywhere. A checkpoint is complete when all nodes have written theirs: one that was
-    cut short is never used, and the one before it is still there. Every file has a checksum; no
-    pickle, so that a checkpoint from elsewhere cannot run code.
+    All nodes create, save and restore together, at the same steps. A save copies the state to the
+    host and returns; a thread writes it. Each node writes its own arrays, node 0 also those that
+    are the same everywhere. A checkpoint is complete once all nodes have written their parts: an
+    incomplete one is never used, and the one before it is kept. Every file has a checksum. Nothing
+    is pickled, so a checkpoint from elsewhere cannot run code.
 
-    On another number of nodes: parameters, inner optimizer and all other float leaves become the
-    mean of the old nodes', in float64; integers become node 0's; random keys that differed stay
-    apart. Phases, plateau state and the outer optimizer go on. The exchange in flight is dropped
-    (the mean of the parameters holds what it carried, but for what a narrow wire's rounding still
-    owed it), and so are losses that no exchange has carried yet.
+    On another number of nodes, parameters, inner optimizer and all other float leaves become the
+    mean over the old nodes, in float64; integers become node 0's; random keys that differed stay
+    different. Phases, plateau state and the outer optimizer continue. The exchange in flight is
+    dropped: its content is in the mean of the parameters already, except the error feedback of a
+    narrow wire. Losses that no exchange has carried yet are dropped too.
 
     Args:
-        folder: made where it is missing; on a file system that all nodes share. ``~`` and
-            ``$NAME`` are expanded.
-        session: the nodes. Closing it waits for what is being written.
-        every_steps: how often `after` saves.
-        keep_last: how many complete checkpoints stay.
-        keep_best: how many of the best stay besides, by the scores given to `save`.
-        best: ``"max"`` or ``"min"``: which scores are good.
+        folder: created if missing; on a file system that all nodes share. ``~`` and ``$NAME`` are
+            expanded.
+        session: the nodes. Closing it waits until the current save is written.
+        every_steps: steps between the saves that `after` makes.
+        keep_last: number of complete checkpoints to keep.
+        keep_best: number of best checkpoints to keep besides, by the scores given to `save`.
+        best: ``"max"`` or ``"min"``: whether high or low scores are better.
         stop_signals: signals that ask the run to save and end at the next step that all nodes can
-            reach together; see `after`. They are taken only in the program's main thread. The
-            program's own handlers of them, and those in C, are called too, and put back when the
-            session closes. What one raises, `SystemExit` for example, waits until the run is
-            saved, and is the cause of `Stopped` then.
+            reach together; see `after`. They are handled only in the program's main thread. The
+            program's own handlers, also those in C, are called too, and restored when the session
+            closes. An exception that such a handler raises, such as `SystemExit`, is held back
+            until the run is saved, and then becomes the cause of `Stopped`.
 
-    `Reader` reads them while a run holds the folder.
+    `Reader` reads the checkpoints while a run holds the folder.
 
     Raises:
         CheckpointError: on all nodes, if one does not see the folder, another run uses it, or its
-            name is none of a folder.
-        ValueError: a setting is out of its range.
+            name is not valid.
+        ValueError: a setting is out of range.
 
-    On failure: a save that fails is logged at once; what is complete stays, and `wait` raises.
+    On failure: a failed save is logged at once; complete checkpoints stay, and `wait` raises.
 
     Example:
         >>> import tempfile, jax.numpy as jnp, jdaso
@@ -137,10 +138,10 @@ class Checkpoints:
         self._node, self._nodes = session.topology.node, session.topology.num_nodes
         if session.control.survives:
             self._node, self._nodes = session.share()
-        self._saved_by: tuple[int, ...] | None = None  # who lived at the last save
-        self._shares = session.engine != "instant"  # there each node has its own for all
+        self._saved_by: tuple[int, ...] | None = None  # the nodes alive at the last save
+        self._shares = session.engine != "instant"  # that engine shares nothing between nodes
         self._buffers: dict[str, np.ndarray] = {}
-        self._flights: list[Kept] = []  # of the last save
+        self._flights: list[Kept] = []  # in flight at the last save
         self._writer: threading.Thread | None = None
         self._error: Exception | None = None
         self._run, self._number = self._begin()
@@ -149,23 +150,23 @@ class Checkpoints:
 
     @property
     def folder(self) -> Path:
-        """Where they are."""
+        """The folder that holds the checkpoints."""
         return self._folder.path
 
     def after(self, step: int, state: PyTree, score: float | None = None) -> None:
-        """Call it after each update: saves where it is time to.
+        """Saves if a save is due or the run must stop; call this after each update.
 
-        That is every `every_steps`, and where the run was told to stop: by a signal to any node's
-        process (Slurm's SIGTERM and SIGUSR1 before preemption), all nodes agree on the next step
-        that all can reach, save there, and end with `Stopped`, whose exit status is 75.
+        A save is due every `every_steps`. If any node's process receives a stop signal (such as
+        Slurm's SIGTERM or SIGUSR1 before preemption), all nodes agree on the next step that all can
+        reach, save there, and end with `Stopped`, whose exit status is 75.
 
         Args:
             step: completed updates, the same on all nodes.
-            state: what the next update needs.
+            state: the state that the next update needs.
             score: see `save`.
 
         Raises:
-            Stopped: the run was told to stop, and is saved.
+            Stopped: the run was asked to stop; its state is saved.
         """
         stops = self.session.control.detector.stops_at(step)
         due = step % self.every_steps == 0
@@ -176,29 +177,29 @@ class Checkpoints:
                 try:
                     self.wait()
                     break
-                except _LostError:  # at each try there are fewer nodes to die
+                except _LostError:  # ends, as each try has fewer nodes left
                     self.save(step, state, score)
-            for kept in self._flights:  # what is in flight is saved
+            for kept in self._flights:  # the save includes the exchanges in flight
                 kept.job.forget()
             raise_stopped(self.session, step)
 
     def save(self, step: int, state: PyTree, score: float | None = None) -> None:
-        """Copies a state to the host and begins to write it; waits for the save before it.
+        """Copies a state to the host and starts to write it; waits for the previous save.
 
         Args:
             step: completed updates, the same on all nodes.
-            state: what the next update needs.
-            score: how good it is, for `keep_best`; the same on all nodes.
+            state: the state that the next update needs.
+            score: how good the state is, for `keep_best`; the same on all nodes.
 
         Raises:
-            CheckpointError: the state is not one of this session.
+            CheckpointError: the state does not belong to this session.
         """
         self.session.require_usable()
         begin = time.perf_counter()
         self._join()
-        self._error = None  # what failed before is said; this is a new one
+        self._error = None  # the earlier failure was reported; this is a new save
         self._count()
-        if self.session.control.survives:  # all nodes are here; some may have died as they wrote
+        if self.session.control.survives:  # all are here; some may have died while writing
             self._sweep()
         self._number += 1
         self._saved_by = self.session.living if self.session.control.survives else None
@@ -239,10 +240,10 @@ class Checkpoints:
         self.session.timeline.record("checkpoint", step, begin, size_bytes=size)
 
     def wait(self) -> None:
-        """Waits until all nodes have written what they were saving.
+        """Waits until all nodes have finished the current save.
 
         Raises:
-            CheckpointError: on all nodes, if the last save of one failed.
+            CheckpointError: on all nodes, if the last save failed on one.
         """
         self._join()
         said = "" if self._error is None else str(self._error)
@@ -261,26 +262,26 @@ class Checkpoints:
             self._sweep()
             raise _LostError(
                 f"{self.session.topology.prefix()} A node died before its part of a checkpoint was "
-                "known to be written. Save again; checkpoints before it are still there."
+                "known to be written. Save again; earlier checkpoints are still there."
             )
 
     def restore(self, like: PyTree, step: int | None = None) -> tuple[PyTree, int]:
-        """The newest complete checkpoint, or that of a step.
+        """Restores the newest complete checkpoint, or that of a step.
 
-        One that is damaged is logged, and the one before it is taken.
+        A damaged checkpoint is logged, and the one before it is taken.
 
         Args:
             like: a state as the program has it before its first update: the tree, dtypes, shapes
-                and shardings that the result shall have. Make it with ``tx.init``, so that the
-                exchange in flight finds its optimizer.
-            step: which one; the newest where None.
+                and shardings of the result. Make it with ``tx.init``, so that the exchange in
+                flight finds its optimizer.
+            step: the step to restore; the newest if None.
 
         Returns:
-            The state, and how many updates it has seen; `like` and 0 if there is none.
+            The state, and the number of updates it has seen; `like` and 0 if nothing was saved.
 
         Raises:
-            CheckpointError: on all nodes; of other shapes, phases or settings than the program's;
-                or damaged, where `step` was given or none is whole. Names the leaf.
+            CheckpointError: on all nodes; shapes, phases or settings differ from the program's; or
+                the checkpoint is damaged, if `step` was given or no other is whole. Names the leaf.
         """
         self.session.require_usable()
         self._join()
@@ -308,7 +309,7 @@ class Checkpoints:
         return sorted({manifest.step for _, manifest in self._folder.complete()})
 
     def _begin(self) -> tuple[str, int]:
-        """Agrees on a name for this run, takes the folder, and sees that all nodes see it.
+        """Agrees on a name for this run, takes the folder, and checks that all nodes see it.
 
         Returns:
             The name, and the number of the last save in the folder.
@@ -321,7 +322,7 @@ class Checkpoints:
             except OSError as error:
                 said = (
                     f"{shown(folder.path)} cannot be used ({error}). Give a folder in which this "
-                    "user may write, of a file system that has room."
+                    "user may write, on a file system with free space."
                 )
             except CheckpointError as error:
                 said = str(error)
@@ -343,11 +344,11 @@ class Checkpoints:
         return run, int(control.everyone("open checkpoints", str(folder.last_number))[0])
 
     def _count(self) -> None:
-        """Which part of a checkpoint is this node's: where nodes may die, all ask together."""
+        """Finds this node's part of a checkpoint; if nodes may die, all call this together."""
         if self.session.control.survives:
             before = self._node
             self._node, self._nodes = self.session.share()
-            if before > self._node == 0:  # the first part, and the folder, are this node's now
+            if before > self._node == 0:  # node 0's part and the folder are now this node's
                 try:
                     self._folder.take(self._run).unlink(missing_ok=True)
                 except OSError as error:
@@ -359,13 +360,13 @@ class Checkpoints:
     def _write(
         self, manifest: Manifest, arrays: dict[str, np.ndarray], flights: Sequence[Kept]
     ) -> None:
-        """The thread: numbers first, the manifest last."""
+        """Writes arrays first, the manifest last; runs in a thread."""
         begin = time.perf_counter()
-        with contextlib.suppress(OSError):  # the step goes first; what orbax starts inherits it
+        with contextlib.suppress(OSError):  # training goes first; orbax's threads inherit it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         folder = self._folder.of(manifest.step, manifest.number)
         try:
-            nothing = np.zeros(0)  # of what node 0 writes
+            nothing = np.zeros(0)  # for arrays that node 0 writes
             found = [(leaf, arrays.get(leaf.file, nothing)) for leaf in manifest.leaves]
             for number, kept in enumerate(flights):
                 found += flight_arrays(number, kept.channel.brought(kept.job), shares=self._shares)
@@ -401,14 +402,14 @@ class Checkpoints:
         log.info("saved step %d in %.1f s", manifest.step, time.perf_counter() - begin)
 
     def _prune(self) -> None:
-        """Removes what shall not stay. Where that fails nothing is lost but room."""
+        """Removes checkpoints that are not kept. A failure costs nothing but space."""
         try:
             self._folder.prune()
         except (OSError, CheckpointError) as error:
             log.warning("Old checkpoints could not be removed: %s", error)
 
     def _sweep(self) -> None:
-        """Removes saves that came to nothing; no node writes one that this one has begun."""
+        """Removes incomplete saves; no node writes one that this one has started."""
         if self._node == 0:
             try:
                 self._folder.sweep(self._number)
@@ -416,9 +417,9 @@ class Checkpoints:
                 log.warning("What is left of a save could not be removed: %s", error)
 
     def _what_is_left(self, why: str) -> str:
-        """After a save that failed."""
+        """Describes what is left after a failed save, and what to do."""
         if not self.folder.is_dir():
-            return "The folder is gone, and what was in it. Give a folder that stays."
+            return "The folder is gone with its contents. Give a folder that stays."
         remedies = {
             "space left": "Free space there. ",
             "quota": "Free space there, or raise the quota. ",
@@ -429,10 +430,10 @@ class Checkpoints:
         return f"{''.join(found[:1])}Checkpoints before it are still there."
 
     def _join(self) -> None:
-        """Waits for this node's writing.
+        """Waits until this node's save is written.
 
         Raises:
-            CheckpointError: the file system does not come back.
+            CheckpointError: the file system does not respond.
         """
         if self._writer is not None:
             self._writer.join(DISK_SECONDS)
@@ -444,7 +445,7 @@ class Checkpoints:
             self._writer = None
 
     def _close(self, after_error: bool) -> None:
-        """With the session: what is being written is finished."""
+        """Finishes the current save when the session closes."""
         try:
             if after_error:
                 self._join()
@@ -456,7 +457,7 @@ class Checkpoints:
             self._folder.give_back()
 
     def _names(self, step: int | None) -> list[str]:
-        """Complete checkpoints, newest first; the same on all nodes."""
+        """Returns complete checkpoints, newest first; the same on all nodes."""
         said, found = "", ""
         if self._node == 0:
             try:
@@ -471,7 +472,7 @@ class Checkpoints:
         return json.loads(self.session.control.everyone("restore a checkpoint", found)[0])
 
     def _restore(self, folder: Path, like: PyTree) -> tuple[PyTree, int]:
-        """One checkpoint, on all nodes or on none."""
+        """Restores one checkpoint on all nodes, or on none."""
         said, first = "", None
         self.session.reach("restore")
         try:
@@ -494,7 +495,7 @@ class Checkpoints:
         return jax.tree.unflatten(jax.tree.structure(like), leaves), first.step
 
     def _read(self, folder: Path, first: Manifest, here: Sequence[Value]) -> dict[str, np.ndarray]:
-        """This node's arrays and the common ones."""
+        """Reads this node's arrays and the common ones."""
         said, kind, arrays = "", DamagedError, {}
         try:
             appears(_files.manifest_path(folder, self._node))
@@ -518,7 +519,7 @@ class Checkpoints:
     def _read_resized(
         self, folder: Path, first: Manifest, here: Sequence[Value]
     ) -> dict[str, np.ndarray]:
-        """What the parts of all old nodes come to."""
+        """Reads the parts of all old nodes, combined."""
         said, kind, fitting, arrays = "", DamagedError, {}, {}
         try:
             leaves = [leaf for leaf in first.leaves if not is_flight(leaf)]
@@ -529,7 +530,7 @@ class Checkpoints:
             said, kind = str(error), type(error)
         self._raise_together("restore a checkpoint", said, kind)
         log.warning(
-            "The checkpoint of step %d is of %d nodes, and here are %d: floats become the mean of "
+            "The checkpoint of step %d has %d nodes, this run has %d: floats become the mean over "
             "all nodes, and what was in flight is dropped.",
             first.step,
             first.nodes,
@@ -544,8 +545,8 @@ class Checkpoints:
 
 
 def raise_stopped(session: Session, step: int) -> NoReturn:
-    """Ends a run that was told to stop, and is saved."""
-    if session.share()[0] == 0:  # the first of those that live
+    """Ends a run that was asked to stop and is saved."""
+    if session.share()[0] == 0:  # the first node alive
         log.warning(
             "%s The run was told to stop. It is saved at step %d; start it again to go on.",
             session.topology.prefix(),

@@ -7,7 +7,7 @@ from ._files import CheckpointError, Manifest
 
 
 def facts_of(session: Session) -> tuple[tuple[str, str], ...]:
-    """Settings of the optimizers of a session, by name."""
+    """Returns the settings of a session's optimizers, by name."""
     facts = sorted(session.facts.items())
     return tuple((f"{name} of optimizer {n}", value) for n, x in facts for name, value in x)
 
@@ -16,7 +16,7 @@ def check_facts(manifest: Manifest, session: Session) -> None:
     """Compares a checkpoint's settings with those of the session.
 
     Raises:
-        CheckpointError: one differs. With one node they decide nothing.
+        CheckpointError: a setting differs. With one node the settings do not matter.
     """
     here = dict(facts_of(session))
     alone = manifest.nodes == 1 and not session.simulated

@@ -2,12 +2,12 @@
 
     step_00000400-000012/   the twelfth save in this folder
         common/         arrays that are the same on all nodes, written by node 0
-        node_0/  ...    those that are not, an own folder for each node
-        node_0.json ... manifests: what there is, and a checksum of every file
+        node_0/  ...    arrays that differ, in a folder for each node
+        node_0.json ... manifests: the contents, and a checksum of every file
 
-A manifest is the last thing that a node writes, and it appears whole or not at all. A checkpoint
-is complete when the manifests of all nodes are there, so that a kill at any moment leaves the one
-before it. Nothing here is ever executed: arrays are raw numbers, all else is JSON.
+A node writes its manifest last, and atomically. A checkpoint is complete when the manifests of all
+nodes are there, so that a kill at any moment leaves the previous checkpoint intact. Nothing here
+is ever executed: arrays are raw numbers, all else is JSON.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ FORMAT = 1
 COMMON = "common"
 
 _FAILED = "failed"
-"""A file that says that a node could not write its part."""
+"""A file that marks a save in which a node could not write its part."""
 
 _SMALL, _SMALL_BYTES = "jdaso.small", 256 * 2**10
-"""The array that holds all small ones, and what is small."""
+"""The array that holds all small arrays, and the size below which an array is small."""
 
 
 class CheckpointError(ValueError):
@@ -45,7 +45,7 @@ class CheckpointError(ValueError):
 
 
 class DamagedError(CheckpointError):
-    """It is not what was written: an older one may do."""
+    """A file is not what was written; an older checkpoint may be intact."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Leaf:
     """One array of a checkpoint.
 
     Attributes:
-        path: where it is in the tree, as JAX writes it.
-        file: the name of its folder in that of orbax.
-        dtype: of its elements; of random keys ``"key<fry>"`` and alike.
-        shape: of what is in the file.
+        path: its place in the tree, as JAX writes it.
+        file: the name of its folder within orbax's.
+        dtype: dtype of its elements; for random keys ``"key<fry>"`` and the like.
+        shape: shape of the array in the file.
         common: whether it is the same on all nodes.
-        field: of a state of jdaso's which field it belongs to, else "".
-        crc: CRC-32 of a small one, which is in a file with others.
+        field: the field of a jdaso state that it belongs to, or "".
+        crc: CRC-32, for a small array, which shares its file with others.
     """
 
     path: str
@@ -71,7 +71,7 @@ class Leaf:
     crc: int = dataclasses.field(default=0, compare=False)
 
     def of_devices(self, count: int) -> Leaf | None:
-        """The same with a first axis of devices; None for none."""
+        """Returns the same leaf with a first axis of devices; None if `count` is 0."""
         return dataclasses.replace(self, shape=(count, *self.shape)) if count else None
 
     def __str__(self) -> str:
@@ -80,22 +80,22 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What one node wrote.
+    """The contents of one node's part.
 
     Attributes:
-        run: which run of the program wrote it.
-        number: of the save among all in the folder; the same on all nodes.
+        run: the run of the program that wrote it.
+        number: number of the save among all in the folder; the same on all nodes.
         step: completed updates.
-        node: who wrote it.
-        nodes: how many there were.
-        begun: how many there were when the run began; more, if some have died.
-        score: what the program said of it, for `Checkpoints(keep_best=...)`.
-        facts: settings of its optimizers, by name.
-        leaves: its arrays.
-        parted: how many local devices have replicas that differ; 0 if they do not.
-        flights: of each exchange in flight the optimizer's number, the ticket, and the layout.
-        files: of each file its size and SHA-256, by its path in the checkpoint.
-        versions: what wrote it.
+        node: the node that wrote it.
+        nodes: number of nodes in the save.
+        begun: number of nodes when the run began; larger if some have died.
+        score: the program's score, for `Checkpoints(keep_best=...)`.
+        facts: settings of the optimizers, by name.
+        leaves: the arrays.
+        parted: number of local devices whose replicas differ; 0 if they do not.
+        flights: for each exchange in flight (optimizer number, ticket, layout).
+        files: size and SHA-256 of each file, by its path in the checkpoint.
+        versions: versions of the libraries that wrote it.
     """
 
     run: str
@@ -113,7 +113,7 @@ class Manifest:
     versions: Mapping[str, str]
 
     def write(self, folder: Path) -> None:
-        """Puts it beside the arrays, which are on the disk by then."""
+        """Writes the manifest beside the arrays, which are on disk by then."""
         body = {"format": FORMAT, **dataclasses.asdict(self)}
         text = json.dumps({"body": body, "sha256": _digest(_dumps(body))}, indent=1)
         part = folder / f"node_{self.node}.json.part"
@@ -126,17 +126,17 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path, node: int) -> Manifest:
-        """The manifest of one node.
+        """Reads the manifest of one node.
 
         Raises:
-            DamagedError: it is missing, or not what was written.
+            DamagedError: the manifest is missing or damaged.
         """
         path = manifest_path(folder, node)
         try:
             text = json.loads(path.read_bytes())
             body = text["body"]
             if text["sha256"] != _digest(_dumps(body)):
-                raise ValueError("its checksum is another")
+                raise ValueError("its checksum differs")
             if body.pop("format") != FORMAT:
                 raise ValueError(f"its format is not {FORMAT}")
             body["leaves"] = tuple(
@@ -159,11 +159,11 @@ class Manifest:
 
         Args:
             folder: of the checkpoint.
-            names: only files in folders of these names, where given.
-            leaves: only files that are needed to read these, where given.
+            names: if given, only files in folders of these names are checked.
+            leaves: if given, only files needed to read these leaves are checked.
 
         Raises:
-            DamagedError: one is missing, or differs in any byte; names the leaf.
+            DamagedError: a file is missing or differs in any byte; names the leaf.
         """
         spared: dict[str, set[str]] = {}
         for leaf in () if leaves is None else set(self.leaves) - set(leaves):
@@ -179,13 +179,13 @@ class Manifest:
             try:
                 if path.stat().st_size == size and _digest_of_file(path) == sha:
                     continue
-                why = "its checksum is another"
+                why = "its checksum differs"
             except OSError as error:
                 why = str(error)
             raise DamagedError(f"{path} is damaged: {self._leaf_at(folder, name)} ({why}).")
 
     def _leaf_at(self, folder: Path, name: str) -> str:
-        """Which leaf a damaged file holds."""
+        """Describes the leaf that a damaged file holds."""
         part, array, *_ = *name.split("/"), ""
         leaves = [leaf for leaf in self.leaves if leaf.common == (part == COMMON)]
         if found := [leaf.path for leaf in leaves if leaf.file == array and not _is_small(leaf)]:
@@ -204,27 +204,27 @@ class Manifest:
 
 
 def manifest_path(folder: Path, node: int) -> Path:
-    """Where a node's manifest is."""
+    """Returns the path of a node's manifest."""
     return folder / f"node_{node}.json"
 
 
 def node_folder(node: int) -> str:
-    """The folder of one node's own arrays."""
+    """Returns the name of the folder of one node's own arrays."""
     return f"node_{node}"
 
 
 def plain_dtype(dtype: str) -> str:
-    """What NumPy calls the numbers of a dtype; random keys are words."""
+    """Returns NumPy's name for the numbers of a dtype; random keys are stored as words."""
     return "uint32" if dtype.startswith("key<") else dtype
 
 
 def write_arrays(
     folder: Path, name: str, arrays: Sequence[tuple[Leaf, np.ndarray]]
 ) -> tuple[Leaf, ...]:
-    """Writes arrays to ``folder / name``, by orbax; the leaves, small ones with a checksum.
+    """Writes arrays to ``folder / name`` with orbax; returns their leaves, small ones with a CRC.
 
-    Each large array is a file, so that damage has the name of a leaf. Small ones are one array of
-    bytes: file systems of clusters are slow with many small files.
+    Each large array is a file, so that damage can be traced to a leaf. Small ones are joined to one
+    array of bytes: file systems of clusters are slow with many small files.
     """
     ocp = _orbax()
     shutil.rmtree(folder / name, ignore_errors=True)
@@ -243,19 +243,19 @@ def write_arrays(
 def read_arrays(
     folder: Path, name: str, leaves: Sequence[Leaf], wanted: Sequence[Leaf] | None = None
 ) -> dict[str, np.ndarray]:
-    """The arrays of ``folder / name``; `Manifest.verify` comes before.
+    """Reads the arrays of ``folder / name``; call `Manifest.verify` first.
 
     Args:
         folder: of the checkpoint.
-        name: which part of it.
-        leaves: all that were written there.
-        wanted: which of them to read; all where None.
+        name: the part to read.
+        leaves: all leaves that were written there.
+        wanted: the leaves to read; all if None.
 
     Returns:
         The arrays, by `Leaf.file`.
 
     Raises:
-        DamagedError: orbax cannot read one, or it is not what the manifest says.
+        DamagedError: orbax cannot read an array, or it differs from the manifest.
     """
     ocp = _orbax()
     large = [leaf for leaf in leaves if not _is_small(leaf)]
@@ -270,28 +270,28 @@ def read_arrays(
         args = ocp.args.PyTreeRestore(
             item=dict.fromkeys(names, 0),
             restore_args=as_numpy,
-            transforms={} if partly else None,  # with it, what is not asked for is left out
+            transforms={} if partly else None,  # makes orbax skip leaves that are not wanted
         )
         try:
             with _checkpointer(ocp) as checkpointer:
                 found = checkpointer.restore(folder.absolute() / name, args=args)
-        except Exception as error:  # of orbax, tensorstore, or what they are built on
+        except Exception as error:  # from orbax, tensorstore or libraries below them
             raise DamagedError(f"{folder / name} cannot be read: {error}") from error
     packed = found.pop(_SMALL, np.zeros(0, np.uint8))
     if packed.shape != (ends[-1],):
-        raise DamagedError(f"{folder / name}: its small leaves have another size.")
+        raise DamagedError(f"{folder / name}: its small leaves differ in size.")
     for leaf, begin, end in zip(small, ends, ends[1:], strict=False):
         array = np.array(packed[begin:end]).view(plain_dtype(leaf.dtype))
         found[leaf.file] = array.reshape(leaf.shape)
     for leaf in leaves if wanted is None else wanted:
         array = found[leaf.file]
         if (array.shape, array.dtype) != (leaf.shape, np.dtype(plain_dtype(leaf.dtype))):
-            raise DamagedError(f"{folder / name}, leaf {leaf.path}: its shape is another.")
+            raise DamagedError(f"{folder / name}, leaf {leaf.path}: its shape differs.")
     return found
 
 
 def checksums(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Size and SHA-256 of every file below these folders, which are on the disk afterwards."""
+    """Returns size and SHA-256 of every file below these folders, after syncing them to disk."""
     found = {}
     for name in names:
         for path in sorted((folder / name).rglob("*")):
@@ -308,7 +308,7 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
 
 
 def complete(folder: Path) -> Manifest | None:
-    """Node 0's manifest, if those of all nodes of its run are there."""
+    """Returns node 0's manifest if those of all nodes of its run are there, else None."""
     try:
         first = Manifest.read(folder, 0)
     except DamagedError:
@@ -318,7 +318,7 @@ def complete(folder: Path) -> Manifest | None:
 
 
 def is_cut_short(folder: Path) -> bool:
-    """Returns whether a manifest is certainly missing; one that cannot be read is not."""
+    """Returns whether a manifest is certainly missing; an unreadable one is not."""
     if _is_missing(manifest_path(folder, 0)):
         return True
     try:
@@ -329,9 +329,9 @@ def is_cut_short(folder: Path) -> bool:
 
 
 def give_up(folder: Path, node: int, nodes: int) -> None:
-    """Removes a node's part of a save that failed on it, so that the next one finds room.
+    """Removes a node's part of a save that failed on it, so that the next one finds space.
 
-    The others may still be writing. They see by a file that theirs are of no use.
+    Other nodes may still be writing. A marker file tells them that their parts are useless.
     """
     if nodes == 1:
         remove(folder)
@@ -342,23 +342,23 @@ def give_up(folder: Path, node: int, nodes: int) -> None:
 
 
 def has_failed(folder: Path) -> bool:
-    """Returns whether a node has given this save up."""
+    """Returns whether a node has given up this save."""
     return os.path.exists(folder / _FAILED)
 
 
 def remove_part(folder: Path, node: int) -> None:
-    """Removes what one node has written, whole or not."""
+    """Removes the files of one node, complete or not."""
     with contextlib.suppress(OSError):
         manifest_path(folder, node).unlink()
     for name in (node_folder(node), COMMON)[: 2 if node == 0 else 1]:
-        for path in (folder / name, *folder.glob(f"{name}.*")):  # orbax writes beside it first
+        for path in (folder / name, *folder.glob(f"{name}.*")):  # orbax's temporary folders too
             shutil.rmtree(path, ignore_errors=True)
             with contextlib.suppress(OSError):
                 path.unlink()
 
 
 def remove(folder: Path) -> None:
-    """Removes a checkpoint; if that is cut short, what is left is not a complete one."""
+    """Removes a checkpoint; if interrupted, the rest does not count as complete."""
     with contextlib.suppress(OSError):
         manifest_path(folder, 0).unlink()
     shutil.rmtree(folder, ignore_errors=True)
@@ -369,7 +369,7 @@ def _is_missing(path: Path) -> bool:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return True
-    except OSError:  # of a file system in trouble
+    except OSError:  # the file system has a problem
         return False
     return False
 
@@ -398,13 +398,13 @@ def _checkpointer(ocp: Any):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Returns whether orbax warns of something that was not asked of it."""
+    """Returns whether orbax warns of anything but its known, harmless messages."""
     asked = ("Skipping merge of OCDBT", "The transformations API will eventually")
     return not any(text in str(record.msg) for text in asked)
 
 
 def _part(leaf: Leaf, node: int) -> str:
-    """The folder that holds an array of this node's manifest."""
+    """Returns the folder that holds an array of this node's manifest."""
     return COMMON if leaf.common else node_folder(node)
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: whose it is, what is complete in it, and what stays."""
+"""The folder of a run's checkpoints: its lock, its complete saves, and the ones to keep."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ log = logging.getLogger("jdaso")
 
 _NAME = re.compile(r"step_(\d+)-(\d+)")
 _SEEN_SECONDS = 30.0
-"""How long a shared file system may take to show one node what another wrote."""
+"""The longest that a shared file system may take to show one node another node's file."""
 
 
 class Folder:
     """Checkpoints in a folder, ``step_STEP-NUMBER`` each, numbered by the saves of all runs.
 
     Args:
-        path: where; made by `take`.
-        keep_last: how many complete ones stay.
-        keep_best: how many of the best stay besides.
-        best: ``"max"`` or ``"min"``: which scores are good.
+        path: the folder; created by `take`.
+        keep_last: number of complete checkpoints to keep.
+        keep_best: number of best checkpoints to keep besides.
+        best: ``"max"`` or ``"min"``: whether high or low scores are better.
     """
 
     def __init__(self, path: Path, *, keep_last: int, keep_best: int, best: str):
@@ -37,18 +37,18 @@ class Folder:
         self._sign = 1 if best == "max" else -1
         self._lock: Lock | None = None
         self._device: int | None = None
-        self.last_number = 0  # of the saves that were there when it was taken
+        self.last_number = 0  # the last save in the folder when it was taken
 
     def take(self, run: str) -> Path:
-        """Makes it this run's own, until `give_back` or the end of the process.
+        """Locks the folder for this run, until `give_back` or the end of the process.
 
-        What saves that were cut short have left is removed. So no node may be writing.
+        Remains of incomplete saves are removed, so no node may be writing.
 
         Returns:
-            A file by which others see that the folder is theirs too; to be removed then.
+            A file that shows other nodes that they see the same folder; to be removed then.
 
         Raises:
-            OSError: it cannot be written to.
+            OSError: the folder cannot be written to.
             CheckpointError: another run uses it.
         """
         self.path.mkdir(parents=True, exist_ok=True)
@@ -57,17 +57,17 @@ class Folder:
             self._lock = Lock(self.path)
         self.last_number = max(map(_number, self._all()), default=0)
         self.sweep(self.last_number)
-        self._lock.sign()  # a full disk has room now
-        for old in self.path.glob("seen-*"):  # of a start that was cut short
+        self._lock.sign()  # after the sweep even a full disk has space
+        for old in self.path.glob("seen-*"):  # left by a start that was interrupted
             old.unlink(missing_ok=True)
         token = self.token(run)
         token.touch()
         return token
 
     def sweep(self, last: int) -> None:
-        """Removes what saves up to number `last` have left that were cut short.
+        """Removes the remains of incomplete saves up to number `last`.
 
-        Else they would keep the next one from finding room. None of them may still be written.
+        Otherwise the next save might find no space. No node may still be writing one of them.
         """
         for path in self._all():
             if _number(path) <= last and _files.is_cut_short(path):
@@ -75,7 +75,7 @@ class Folder:
                 _files.remove(path)
 
     def sweep_if_free(self) -> None:
-        """`sweep`, of a folder that no run uses now."""
+        """Calls `sweep` if no run uses the folder now."""
         with contextlib.suppress(OSError, CheckpointError):
             lock = Lock(self.path)
             try:
@@ -90,31 +90,33 @@ class Folder:
                 _files.remove_part(path, node)
 
     def token(self, run: str) -> Path:
-        """The file that `take` makes."""
+        """Returns the path of the file that `take` creates."""
         return self.path / f"seen-{run}"
 
     def give_back(self) -> None:
-        """Lets other runs use it."""
+        """Lets other runs use the folder."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def remember(self) -> None:
-        """Notes on which file system it is, so that it is not made again on another one."""
+        """Notes the folder's file system, so that it is not recreated on another one."""
         with contextlib.suppress(OSError):
             self._device = self.path.stat().st_dev
 
     def make_again(self) -> None:
-        """Makes the folder anew where it was deleted under the run; called before each save.
+        """Recreates the folder if it was deleted during the run; called before each save.
 
         Raises:
-            OSError: it cannot be made, or what is there now is no folder.
-            CheckpointError: another run has made it anew, and uses it.
+            OSError: the folder cannot be created, or its path is no longer a folder.
+            CheckpointError: another run has recreated it and uses it.
         """
         if not self.path.is_dir():
             above = next(path for path in self.path.parents if os.path.exists(path))
             if self._device not in (None, above.stat().st_dev):
-                raise OSError(f"its file system is not mounted any more, and {above} is of another")
+                raise OSError(
+                    f"its file system is not mounted any more, and {above} is on another one"
+                )
             self.path.mkdir(parents=True, exist_ok=True)
             log.error("%s was deleted, with all checkpoints. It is made again.", shown(self.path))
         if self._lock is not None and not self._lock.is_at(self.path):
@@ -123,17 +125,17 @@ class Folder:
             self._lock.sign()
 
     def of(self, step: int, number: int) -> Path:
-        """Where a save goes."""
+        """Returns the folder of a save."""
         return self.path / f"step_{step:08d}-{number:06d}"
 
     def complete(self) -> list[tuple[Path, Manifest]]:
-        """Complete checkpoints, oldest first."""
+        """Returns complete checkpoints, oldest first."""
         found = [(path, _files.complete(path)) for path in self._all()]
         whole = [(path, manifest) for path, manifest in found if manifest is not None]
         return sorted(whole, key=lambda x: x[1].number)
 
     def prune(self) -> None:
-        """Removes what is neither among the last nor among the best, nor being written."""
+        """Removes saves that are not among the last or the best and are not being written."""
         complete = self.complete()
         scored = [x for x in complete if x[1].score == x[1].score is not None]
         scored.sort(key=lambda x: self._sign * (x[1].score or 0.0))
@@ -157,17 +159,17 @@ class Folder:
 
 
 def appears(path: Path) -> bool:
-    """Whether a file is seen; a shared file system may take its time."""
+    """Waits until a file is visible; a shared file system may take a while. False if it is not."""
     end = time.monotonic() + _SEEN_SECONDS
-    while not os.path.exists(path):  # False too where one may not look
+    while not os.path.exists(path):  # also False without permission to look
         if time.monotonic() > end:
             return False
         with contextlib.suppress(OSError):
-            os.listdir(path.parent)  # a look at the folder makes NFS ask again
+            os.listdir(path.parent)  # listing the folder makes NFS refresh it
         time.sleep(0.05)
     return True
 
 
 def _number(path: Path) -> int:
-    """The number of a save, by its folder's name."""
+    """Returns the number of a save, from its folder's name."""
     return int(path.name.rpartition("-")[2])

@@ -1,4 +1,4 @@
-"""A lock on a folder: held by one process, given up with it, never by a forked one."""
+"""A lock on a folder: held by one process until it ends, never inherited by a forked one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ._files import CheckpointError
 log = logging.getLogger("jdaso")
 
 _held: dict[tuple[int, int], Lock] = {}
-"""Those of this process, by device and inode."""
+"""Locks of this process, by device and inode."""
 
 
 class Lock:
     """The file ``lock`` of a folder, locked until `close` or the end of the process.
 
-    The kernel's lock belongs to the open file, which forked processes share: they close theirs at
-    once, and `close` unlocks it for all that may still have it.
+    The kernel's lock belongs to the open file, which forked processes share. They close theirs at
+    once, and `close` unlocks the file for any process that may still have it open.
 
     Raises:
         OSError: the file cannot be opened.
-        CheckpointError: another run, or this process, has it.
+        CheckpointError: another run, or this process, holds the lock.
     """
 
     def __init__(self, folder: Path):
@@ -47,24 +47,26 @@ class Lock:
                 self._file.close()
                 raise CheckpointError(text) from None
             log.warning(
-                "%s has no locks (%s); see that no other run uses it.", shown(folder), error
+                "%s does not support locks (%s); make sure that no other run uses it.",
+                shown(folder),
+                error,
             )
         _held[self._key] = self
 
     def sign(self) -> None:
-        """Writes down whose it is, for the message that another run gets."""
+        """Writes the owner's name into the file, for the message that another run gets."""
         self._file.truncate(0)
         self._file.write(f"{_own_name()}\n")
         self._file.flush()
 
     def is_at(self, folder: Path) -> bool:
-        """Returns whether it is still the lock of this folder, which may be another one by now."""
+        """Returns whether this is still the lock of the folder, which may have been replaced."""
         with contextlib.suppress(OSError):
             return self._key == _key(os.stat(folder / "lock"))
         return False
 
     def close(self) -> None:
-        """Gives it up."""
+        """Releases the lock."""
         if _held.pop(self._key, None) is None:  # closed, or left to the parent process
             return
         with contextlib.suppress(OSError):
@@ -73,7 +75,7 @@ class Lock:
             self._file.close()
 
     def leave(self) -> None:
-        """In a forked process: closes the file without unlocking it."""
+        """Closes the file without unlocking it; for a forked process."""
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -82,7 +84,7 @@ class Lock:
         who = self._file.read().strip() or "a process that has not written its name yet"
         here = _openers(folder / "lock") if who.endswith(f" on host {socket.gethostname()}") else []
         if here and not any(who.startswith(f"process {pid} on ") for pid in here):
-            # It has ended, and a process has the file that was forked without Python's hooks.
+            # The owner has ended, but a process that it forked without Python's hooks has the file.
             who = f"process {here[0]}, started by {who}"
         return (
             f"Another run uses {shown(folder)} ({who}). Give each run a folder of its own, or end "
@@ -99,12 +101,12 @@ def _key(status: os.stat_result) -> tuple[int, int]:
 
 
 def _openers(path: Path) -> list[int]:
-    """Other processes of this host that have a file open, as far as this user may see them."""
+    """Returns other processes of this host that have a file open, if this user may see them."""
     found, wanted = [], os.path.realpath(path)
     for process in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
-        with contextlib.suppress(OSError):  # of another user, or ended meanwhile
+        with contextlib.suppress(OSError):  # another user's, or it has ended
             links = os.listdir(f"/proc/{process}/fd")
-            # To follow a link could touch a file system that hangs.
+            # Only the links are read: following one could touch a file system that hangs.
             if any(os.readlink(f"/proc/{process}/fd/{link}") == wanted for link in links):
                 found.append(int(process))
     return sorted(set(found) - {os.getpid()})

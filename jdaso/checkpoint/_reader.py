@@ -1,4 +1,4 @@
-"""Reads the checkpoints of a run that may go on meanwhile."""
+"""Reads the checkpoints of a run that may still be going on."""
 
 from __future__ import annotations
 
@@ -26,31 +26,30 @@ log = logging.getLogger("jdaso")
 
 _WHAT = "read checkpoints"
 _MOST_TRIES = 20
-"""Checkpoints may be removed as they are read: each try is of another one."""
+"""Checkpoints may be removed while they are read: each try reads another one."""
 
 
 class Reader:
-    """Reads checkpoints, for example to evaluate a run beside it, and never writes or locks.
+    """Reads checkpoints, for example to evaluate a running job; never writes or locks.
 
-    The run goes on saving and removing meanwhile. The folder may be one that this user can only
-    read.
+    Meanwhile the run may save and remove checkpoints. Read access to the folder is enough.
 
-    A state is what the run would be if it ended there: of parameters and all other floats the mean
-    over its nodes, formed in float64, of integers node 0's. So the numbers do not depend on how
-    many nodes read it, and all of them get the same. What was in flight is left out; to go on
-    exactly as the run would, use `Checkpoints` and as many nodes.
+    The state is what the run would give if it ended there: parameters and all other floats are the
+    mean over its nodes, formed in float64; integers are node 0's. So the numbers do not depend on
+    how many nodes read, and all of them get the same. Exchanges in flight are left out; to continue
+    exactly as the run would, use `Checkpoints` with the same number of nodes.
 
-    All nodes make it and read together.
+    All nodes create the reader and read together.
 
     Args:
-        folder: that `Checkpoints` were given; it may not be there yet.
-        session: the nodes that read: one, or any number.
+        folder: the one that `Checkpoints` was given; it may not exist yet.
+        session: the nodes that read; any number.
 
     Raises:
-        CheckpointError: the folder's name is none; see `Checkpoints`.
+        CheckpointError: the folder's name is not valid; see `Checkpoints`.
 
-    On failure: a checkpoint that is damaged, or was removed by its run as it was read, is logged
-    and another one taken.
+    On failure: a checkpoint that is damaged, or that the run removed while it was read, is logged
+    and another one is taken.
 
     Example:
         >>> import tempfile, jax.numpy as jnp, jdaso
@@ -73,7 +72,7 @@ class Reader:
 
     @property
     def folder(self) -> Path:
-        """The folder that holds them."""
+        """The folder that holds the checkpoints."""
         return self._folder.path
 
     def steps(self) -> list[int]:
@@ -81,20 +80,20 @@ class Reader:
         return sorted({manifest.step for _, manifest in self._folder.complete()})
 
     def restore(self, like: PyTree, step: int | None = None) -> tuple[PyTree, int]:
-        """The newest complete checkpoint, or that of a step.
+        """Reads the newest complete checkpoint, or that of a step.
 
         Args:
-            like: a state with the tree, dtypes, shapes and shardings that the result shall have.
-                It may lack what is not needed: ``{"params": params}`` of a state that has an
-                optimizer too. Only what it has is read.
-            step: which one; the newest where None.
+            like: a state with the tree, dtypes, shapes and shardings of the result. It may omit
+                parts that are not needed, such as ``{"params": params}`` if the saved state has an
+                optimizer too. Only the parts in `like` are read.
+            step: the step to read; the newest if None.
 
         Returns:
-            The state, and how many updates it has seen.
+            The state, and the number of updates it has seen.
 
         Raises:
-            CheckpointError: on all nodes; there is none yet, none is whole, or they are of another
-                tree, shapes or settings. Names the leaf.
+            CheckpointError: on all nodes; there is none yet, none is intact, or tree, shapes or
+                settings differ. Names the leaf.
         """
         what = "complete one yet" if step is None else f"complete one of step {step}"
         return self._choose(like, lambda manifest: step in (None, manifest.step), what)
@@ -102,21 +101,21 @@ class Reader:
     def follow(
         self, like: PyTree, *, poll_seconds: float = 10.0, limit_seconds: float = 3600.0
     ) -> Iterator[tuple[PyTree, int]]:
-        """Gives the newest checkpoint, and whenever there is a newer one that.
+        """Yields the newest checkpoint, and then each newer one as it appears.
 
-        One that is overtaken while the caller works is left out, and so is one that is damaged.
+        A checkpoint that is superseded while the caller works is skipped, and so is a damaged one.
 
         Args:
             like: see `restore`.
-            poll_seconds: between two looks at the folder.
-            limit_seconds: how long to wait for a newer one; then the loop ends.
+            poll_seconds: time between two looks at the folder.
+            limit_seconds: the longest wait for a newer checkpoint; then the loop ends.
 
         Yields:
-            The state, and how many updates it has seen.
+            The state, and the number of updates it has seen.
 
         Raises:
             CheckpointError: see `restore`.
-            ValueError: `poll_seconds` is not above 0, or `limit_seconds` below 0.
+            ValueError: `poll_seconds` is not above 0, or `limit_seconds` is below 0.
         """
         if not poll_seconds > 0 or not limit_seconds >= 0:
             raise ValueError(
@@ -128,12 +127,12 @@ class Reader:
             last = newest
             try:
                 found = self._choose(like, lambda x, newest=newest: _identity(x) == newest, "it")
-            except DamagedError:  # or removed; there is a newer one then
+            except DamagedError:  # or removed, as there is a newer one
                 continue
             yield found
 
     def _await_newer(self, last: str, poll_seconds: float, limit_seconds: float) -> str:
-        """The newest checkpoint once it is not `last`; "" after the limit. All nodes together."""
+        """Waits for a newer checkpoint than `last`; "" after the limit. All nodes call it."""
         end = time.monotonic() + limit_seconds
         while True:
             self._session.require_usable()
@@ -141,7 +140,7 @@ class Reader:
             if self._session.node == 0:
                 try:
                     newest = next((_identity(x) for _, x in self._folder.complete()[::-1]), "")
-                except CheckpointError as error:  # of a file system in trouble, which may pass
+                except CheckpointError as error:  # a file system's problem, which may pass
                     log.warning("%s", error)
             ended = newest in ("", last) and time.monotonic() >= end
             text = json.dumps([newest, ended])
@@ -156,7 +155,7 @@ class Reader:
     def _choose(
         self, like: PyTree, fits: Callable[[Manifest], bool], what: str
     ) -> tuple[PyTree, int]:
-        """The newest whole checkpoint that fits."""
+        """Reads the newest intact checkpoint that fits."""
         self._session.require_usable()
         failed: dict[str, str] = {}
         while len(failed) < _MOST_TRIES:
@@ -173,7 +172,7 @@ class Reader:
         raise kind(f"No checkpoint in {shown(self.folder)} can be read. {why}")
 
     def _names(self, fits: Callable[[Manifest], bool]) -> list[str]:
-        """Complete checkpoints, newest first, as node 0 sees them."""
+        """Returns complete checkpoints, newest first, as node 0 sees them."""
         said, found = "", ""
         if self._session.node == 0:
             try:
@@ -185,7 +184,7 @@ class Reader:
         return json.loads(self._session.control.everyone(_WHAT, found)[0])
 
     def _read(self, folder: Path, like: PyTree) -> tuple[PyTree, int]:
-        """One checkpoint, which node 0 reads for all."""
+        """Reads one checkpoint on node 0, for all nodes."""
         session = self._session
         here = values_of(like, shares=session.engine != "instant")
         session.agree(_WHAT, [(f"leaf {leaf.path}", str(leaf)) for leaf, _ in here])
@@ -213,5 +212,5 @@ class Reader:
 
 
 def _identity(manifest: Manifest) -> str:
-    """An identity that no other checkpoint has, also where the folder was made anew."""
+    """Returns an identity that is unique even if the folder was recreated."""
     return f"{manifest.run}-{manifest.number}"

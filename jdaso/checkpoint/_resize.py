@@ -1,4 +1,4 @@
-"""A checkpoint of other nodes: what becomes of the numbers of P nodes on P' of them."""
+"""Restores a checkpoint of P nodes on P' nodes."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from ._files import (
 from ._state import Value
 
 _OF_MANY = ("anchor", "snapshot", "error", "outer", "flight")
-"""Fields that are empty where there is one node only."""
+"""Fields that are empty with a single node."""
 
 BEGUN_ANEW = ("ticket", "drift", "loss")
-"""Fields of what is under way: nothing is."""
+"""Fields about exchanges in progress; a resized run starts with none."""
 
 
 def fit_leaves(
     saved: Sequence[Leaf], here: Sequence[Value], nodes: int, parted: int, *, partly: bool = False
 ) -> dict[str, Leaf]:
-    """Which saved leaf goes where, by file.
+    """Finds the saved leaf for each leaf of the state, by file name.
 
     Args:
         saved: leaves of the checkpoint.
-        here: those of the state that it is to be put into.
-        nodes: how many nodes saved it.
-        parted: how many local devices of them had replicas of their own.
-        partly: whether the state may lack what the checkpoint has.
+        here: leaves of the state to restore into.
+        nodes: number of nodes that saved the checkpoint.
+        parted: number of their local devices with replicas of their own.
+        partly: whether the state may lack leaves of the checkpoint.
 
     Raises:
-        CheckpointError: the trees differ beyond what one node lacks.
+        CheckpointError: the trees differ by more than what a single node lacks.
     """
     of_path = {leaf.path: leaf for leaf in saved}
     fitting = {}
@@ -57,24 +57,24 @@ def fit_leaves(
             continue
         if other is None and nodes == 1 and leaf.field in ("anchor", "outer"):
             raise CheckpointError(
-                f"The checkpoint is of one node, which keeps no {leaf.field}, and leaf {leaf.path} "
-                'is needed on several. Go on with merge="corrected" or "paper" and '
-                'wire="float32", or on one node.'
+                f"The checkpoint was saved by one node, which has no {leaf.field}, and leaf "
+                f'{leaf.path} is needed on several nodes. Use merge="corrected" or "paper" with '
+                'wire="float32", or a single node.'
             )
         said = "absent" if other is None else str(other)
         raise CheckpointError(f"Leaf {leaf.path} is {said} in the checkpoint and {leaf} here.")
     for leaf in of_path.values():
         if leaf.field not in _OF_MANY and not partly:
             raise CheckpointError(
-                f"The checkpoint has a leaf {leaf.path}, {leaf}, which the state here has not."
+                f"The checkpoint has a leaf {leaf.path}, {leaf}, which the state here lacks."
             )
     return fitting
 
 
 def read_resized(folder: Path, fitting: dict[str, Leaf], nodes: int) -> dict[str, np.ndarray]:
-    """One set of arrays for the parts of all nodes: floats averaged, the rest node 0's.
+    """Combines the parts of all nodes: floats are averaged, the rest is node 0's.
 
-    In float64. Random keys are stacked, one of each node.
+    Means are formed in float64. Random keys are stacked, one per node.
 
     Raises:
         CheckpointError: a part is missing or damaged.
@@ -117,7 +117,7 @@ def spread(
     read: dict[str, np.ndarray],
     session: Session,
 ) -> dict[str, np.ndarray]:
-    """Gives all nodes what node 0 has read; by file."""
+    """Sends the arrays that node 0 has read to all nodes; returns them by file name."""
     found = {}
     for leaf, value in here:
         dtype = np.dtype(plain_dtype(leaf.dtype))
@@ -129,7 +129,7 @@ def spread(
         array = session.control.broadcast(read.get(leaf.file, room))
         if key and not leaf.common:
             array = _own_keys(array, jax.random.key_impl(value), session)
-        elif array.shape != leaf.shape:  # of local devices that had parted
+        elif array.shape != leaf.shape:  # an axis of local devices that had diverged
             array = array.mean(0, dtype=np.float64) if is_float(dtype) else array[0]
         if leaf.field in BEGUN_ANEW:
             array = np.zeros_like(array)
@@ -138,9 +138,9 @@ def spread(
 
 
 def _own_keys(of_nodes: np.ndarray, impl, session: Session) -> np.ndarray:
-    """A key for this node: an old node's, and where there are more nodes than old ones a new one.
+    """Returns this node's key: an old node's, or a new one if there are more nodes than before.
 
-    Keys that were the same on all nodes stay the same.
+    Keys that were equal on all nodes stay equal.
     """
     if (of_nodes == of_nodes[0]).all():
         return of_nodes[0]

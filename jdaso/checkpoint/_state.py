@@ -1,4 +1,4 @@
-"""A training state as arrays on the host, and back: which leaves there are, and whose they are."""
+"""A training state as host arrays, and back: its leaves, and which of them all nodes share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .._session import Session
 from .._types import PyTree
 from ._files import CheckpointError, DamagedError, Leaf
 
-# Fields that are the same on all nodes at every step; node 0 writes them for all.
+# Fields that are the same on all nodes at every step; node 0 writes them for all nodes.
 _COMMON = {
     DasoState: {
         "optimizer",
@@ -38,7 +38,7 @@ _COMMON = {
 
 
 class _Field(NamedTuple):
-    """Where a leaf belongs."""
+    """The field of a jdaso state that a leaf belongs to."""
 
     name: str
     common: bool
@@ -61,12 +61,12 @@ class Kept(NamedTuple):
 
 
 def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
-    """The leaves of a state.
+    """Returns the leaves of a state.
 
     Args:
         state: any tree.
-        shares: whether nodes hold something in common.
-        parted: how many local devices have replicas that differ (`local_every`); 0 if they do not.
+        shares: whether nodes have leaves in common.
+        parted: number of local devices whose replicas differ (`local_every`); 0 if they do not.
     """
     flat = jax.tree_util.tree_flatten_with_path(state)[0]
     fields = jax.tree.leaves(
@@ -80,8 +80,8 @@ def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
         array = _data(value)
         if array.dtype.kind in "OUS":
             raise CheckpointError(
-                f"Leaf {where} is a {type(value).__name__}, and a checkpoint holds numbers. Leave "
-                "it out of the state."
+                f"Leaf {where} is a {type(value).__name__}, but a checkpoint holds only numbers. "
+                "Leave it out of the state."
             )
         shape = tuple(np.shape(array))
         if parted and _devices(value) == parted:
@@ -94,13 +94,13 @@ def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
 
 
 def parted_devices(state: PyTree, session: Session) -> int:
-    """How many local devices hold replicas of their own; 0 where they are the same."""
+    """Returns the number of local devices with replicas of their own; 0 if they are equal."""
     drifts = [int(np.max(np.asarray(x.drift))) for x in _dasos(state)]
     return len(session.devices) if len(session.devices) > 1 and any(drifts) else 0
 
 
 def to_host(value: Value, buffer: np.ndarray | None) -> np.ndarray:
-    """A copy on the host, in `buffer` if that fits."""
+    """Copies a leaf to the host, into `buffer` if it fits there."""
     array = _data(value.value)
     if value.leaf.shape != tuple(np.shape(array)):
         array = np.stack([np.asarray(shard.data) for shard in array.addressable_shards])
@@ -112,9 +112,9 @@ def to_host(value: Value, buffer: np.ndarray | None) -> np.ndarray:
 
 
 def from_host(value: Value, array: np.ndarray, mesh: jax.sharding.Mesh) -> Any:
-    """What was saved, as the leaf in whose place it goes: its type, sharding and devices.
+    """Returns a saved array as the leaf it replaces: its type, sharding and devices.
 
-    Of local devices that had parted each gets its own, on all of `mesh`.
+    If local devices had diverged, each device of `mesh` gets its own array.
     """
     like = value.value
     if not isinstance(like, jax.Array):
@@ -137,12 +137,12 @@ def from_host(value: Value, array: np.ndarray, mesh: jax.sharding.Mesh) -> Any:
 
 
 def check_leaves(saved: Sequence[Leaf], here: Sequence[Value], parted: int) -> None:
-    """Compares a checkpoint with the state that it is to be put into.
+    """Compares a checkpoint with the state to restore into.
 
-    Where `parted` devices had replicas of their own, what is saved has an axis of devices.
+    If `parted` devices had replicas of their own, saved arrays have an axis of devices.
 
     Raises:
-        CheckpointError: they are not of the same tree, shapes and dtypes; names the leaf.
+        CheckpointError: trees, shapes or dtypes differ; names the leaf.
     """
     of_path = {leaf.path: leaf for leaf in saved}
     for leaf, _ in here:
@@ -160,19 +160,19 @@ def check_leaves(saved: Sequence[Leaf], here: Sequence[Value], parted: int) -> N
     if of_path:
         path, leaf = next(iter(of_path.items()))
         raise CheckpointError(
-            f"The checkpoint has a leaf {path}, {leaf}, which the state here has not. Restore "
+            f"The checkpoint has a leaf {path}, {leaf}, which the state here lacks. Restore "
             "into a state of the program that saved it."
         )
 
 
 def keep_flights(state: PyTree, session: Session) -> list[Kept]:
-    """The exchanges that a state has in flight.
+    """Returns the exchanges that a state has in flight.
 
     Raises:
-        CheckpointError: one is not known to this session.
+        CheckpointError: this session did not start one of them.
     """
     found: list[Kept] = []
-    if session.simulated or session.num_nodes == 1:  # there the state carries it
+    if session.simulated or session.num_nodes == 1:  # there the state itself holds the exchange
         return found
     for owner, ticket in _tickets(state):
         for channel in _channels(session, owner):
@@ -183,19 +183,19 @@ def keep_flights(state: PyTree, session: Session) -> list[Kept]:
                 break
         else:
             raise CheckpointError(
-                f"The state has an exchange in flight (ticket {ticket}) that this session does "
-                "not know. Save the state that the last update returned."
+                f"The state has an exchange in flight (ticket {ticket}) that this session did "
+                "not start. Save the state that the last update returned."
             )
     return found
 
 
 def is_flight(leaf: Leaf) -> bool:
-    """Whether it is not of the state, but of an exchange in flight."""
+    """Returns whether a leaf belongs to an exchange in flight, not to the state."""
     return leaf.path.startswith("<")
 
 
 def flight_arrays(number: int, flight: Flight, *, shares: bool) -> list[tuple[Leaf, np.ndarray]]:
-    """What an exchange brought, as arrays to save; see `values_of`."""
+    """Returns the result of an exchange, as arrays to save; see `values_of`."""
     arrays = {"rows": flight.rows, "heads": flight.heads}
     arrays |= {f"residual{k}": x for k, x in enumerate(flight.residuals)}
     found = []
@@ -206,7 +206,7 @@ def flight_arrays(number: int, flight: Flight, *, shares: bool) -> list[tuple[Le
 
 
 def describe_layout(channel: Channel) -> str:
-    """What two layouts share only if one's rows can be read as the other's."""
+    """Returns a text that differs if the rows of one layout cannot be read as another's."""
     layout = channel.layout
     leaves = ", ".join(f"{leaf.path} {leaf}" for leaf in layout.leaves)
     return f"{channel.wire.name}, rows {layout.widths}, leaves {leaves}"
@@ -218,7 +218,7 @@ def adopt_flights(
     flights: Sequence[tuple[int, int, str]],
     arrays: Mapping[str, np.ndarray],
 ) -> None:
-    """Registers what saved exchanges brought, so that they are merged where they would have been.
+    """Registers the results of saved exchanges, to be merged where they would have been merged.
 
     Raises:
         CheckpointError: no optimizer here has such exchanges.
@@ -240,12 +240,12 @@ def adopt_flights(
         )
         place = channel.staging.places[0].whole
         if (flight.rows.shape, flight.rows.dtype) != (place.shape, place.dtype):
-            raise DamagedError("An exchange in flight does not have the size that its layout says.")
+            raise DamagedError("An exchange in flight does not have the size of its layout.")
         channel.adopt(ticket, owner, flight)
 
 
 def _channels(session: Session, owner: int) -> list[Channel]:
-    """Those of one optimizer's late exchanges; all nodes ask together."""
+    """Returns the channels of one optimizer's late exchanges; all nodes call this together."""
     return [x.channel() for (number, _), x in session.completions.items() if number == owner]
 
 
@@ -255,7 +255,7 @@ def _dasos(state: PyTree) -> list[DasoState]:
 
 
 def _tickets(state: PyTree) -> list[tuple[int, int]]:
-    """Optimizer and ticket of each exchange in flight."""
+    """Returns (optimizer, ticket) for each exchange in flight."""
     pairs = [
         tuple(int(np.max(np.asarray(x))) for x in (daso.optimizer, daso.ticket))
         for daso in _dasos(state)
@@ -268,7 +268,7 @@ def _is_ours(x: Any) -> bool:
 
 
 def _fields_of(x: Any) -> Any:
-    """Of each leaf of a state of ours the field that it belongs to."""
+    """Returns, for each leaf of a jdaso state, the field that it belongs to."""
     if not _is_ours(x):
         return _Field("", common=False)
     fields = (_Field(name, name in _COMMON[type(x)]) for name in x._fields)
@@ -280,14 +280,14 @@ def _is_key(value: Any) -> bool:
 
 
 def _devices(value: Any) -> int:
-    """On how many devices there is a replica."""
+    """Returns the number of devices that hold a replica."""
     if not isinstance(value, jax.Array) or _is_key(value) or not value.is_fully_replicated:
         return 0
     return len(value.sharding.device_set)
 
 
 def _data(value: Any) -> Any:
-    """A leaf as what has a NumPy dtype."""
+    """Returns a leaf as an array with a NumPy dtype."""
     if _is_key(value):
         return jax.random.key_data(value)
     return value if isinstance(value, jax.Array | np.ndarray) else np.asarray(value)
@@ -298,7 +298,7 @@ def _dtype(value: Any) -> str:
 
 
 def _file_name(path: str, taken: set[str]) -> str:
-    """A name that any file system takes, and that no other leaf has."""
+    """Returns a file name that any file system accepts and no other leaf has."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", path).strip(".") or "leaf"
     if len(name) > 120:
         name = f"{name[:100]}-{zlib.crc32(path.encode()):08x}"

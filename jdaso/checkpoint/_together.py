@@ -1,4 +1,4 @@
-"""Errors of one node that are raised on all of them."""
+"""Raises an error of one node on all nodes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .._session import Session
 from ._files import CheckpointError, DamagedError
 
 DISK_SECONDS = 3600.0
-"""The longest that one node's disk may take."""
+"""The longest time that one node's disk may take."""
 
 
 def raise_together(
     session: Session, what: str, said: str, kind: type[CheckpointError] = CheckpointError
 ) -> None:
-    """Raises on all nodes what any of them says.
+    """Raises an error on all nodes if one of them has one.
 
     Args:
-        session: whose nodes; all call it together.
-        what: what they are doing, as a verb.
-        said: what is wrong on this node, if anything is.
-        kind: of the error.
+        session: the nodes; all call this together.
+        what: the current action, as a verb.
+        said: the error on this node; empty if there is none.
+        kind: class of that error.
     """
     mine = f"{kind.__name__}|{said}" if said else ""
     for text in session.control.everyone(what, mine, limit_seconds=2 * DISK_SECONDS):
@@ -32,7 +32,7 @@ def raise_together(
 
 
 def folder_of_all(folder: str | os.PathLike[str], session: Session, what: str) -> Path:
-    """The path of a folder that the program named, or an error on all nodes if it is none."""
+    """Returns the path of a folder; raises on all nodes if its name is not valid on one."""
     said, path = "", Path()
     try:
         path = local_folder(folder)

@@ -1,8 +1,8 @@
 """Command line: ``python -m jdaso VERB [options]``.
 
-A verb is a module of this folder, named in `VERBS`, with two functions: ``add_arguments(parser)``
+A verb is a module of this folder, listed in `VERBS`, with two functions: ``add_arguments(parser)``
 and ``run(arguments) -> int``, which returns the exit status. A verb's module is imported only when
-it is the one asked for.
+it is used.
 """
 
 import argparse
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from .._version import __version__
 
 VERBS = {
-    "doctor": "find out whether jdaso works here, and what to mend",
+    "doctor": "find out whether jdaso works here, and what to fix",
     "demo": "train on Fashion-MNIST with DASO and synchronously, and compare",
     "simulate": "predict steps, advise on B, S and wire for any cluster",
     "cluster": "run a command on emulated hosts of this machine, with slow links",
-    "run": "start a job; where it fails, again from its last checkpoint",
-    "trace": "join what all nodes recorded into one file for Perfetto",
-    "report": "make one HTML page of runs that were recorded",
+    "run": "run a job; if it fails, restart it from its last checkpoint",
+    "trace": "join the traces of all nodes into one file for Perfetto",
+    "report": "make one HTML page about recorded runs",
 }
 
 STORY = """\
@@ -44,7 +44,7 @@ VERB --help tells the rest. Exit status: 0 all is well, 1 something is wrong,
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the verb that the arguments ask for and returns the exit status."""
+    """Runs the verb that the arguments name; returns the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser(
         prog="python -m jdaso",

@@ -1,4 +1,4 @@
-"""Draws the demo: live where there is a terminal, else a plain line every few seconds."""
+"""Displays the demo: live on a terminal, otherwise a plain line every few seconds."""
 
 import time
 
@@ -18,7 +18,7 @@ NAMES = {"daso": "jdaso.daso", "synchronous": "jdaso.synchronous"}
 
 
 class DemoDisplay:
-    """Shows what node 0 reports. A context manager; `show` takes one report as a dict."""
+    """Shows node 0's reports. A context manager; `show` takes one report as a dict."""
 
     def __init__(self, console: Console, seconds_between_lines: float = 5.0) -> None:
         self.console = console
@@ -46,7 +46,7 @@ class DemoDisplay:
             self._live.stop()
 
     def show(self, report: dict) -> None:
-        """Takes a progress report."""
+        """Shows a progress report."""
         method, first = report["method"], report["method"] not in self._latest
         self._latest[method] = report
         if self._live:
@@ -61,7 +61,7 @@ class DemoDisplay:
             self.console.print(progress_line(report), soft_wrap=True, highlight=False)
 
     def finish(self, report: dict) -> None:
-        """Takes the result of one method."""
+        """Shows the result of one method."""
         if self._live and report["method"] in self._tasks:
             self._progress.update(self._tasks[report["method"]], completed=report["steps"])
         elif not self._live:
@@ -78,7 +78,7 @@ class DemoDisplay:
 
 
 def progress_line(report: dict) -> str:
-    """One line for logs."""
+    """Formats a report as one line for logs."""
     return (
         f"{NAMES[report['method']]}: step {report['step']}/{report['total_steps']}, "
         f"{report['phase']}, B {report['sync_every']}, S {report['delay']}, "
@@ -88,7 +88,7 @@ def progress_line(report: dict) -> str:
 
 
 def progress_table(reports: list[dict]) -> Table:
-    """The latest report of each method, one a row."""
+    """Makes a table with the latest report of each method, one per row."""
     table = Table("method", "step", "phase", "B", "S", "loss", "images/s", "hidden")
     for report in reports:
         table.add_row(
@@ -105,7 +105,7 @@ def progress_table(reports: list[dict]) -> Table:
 
 
 def result_table(results: list[dict]) -> Table:
-    """Both methods side by side."""
+    """Makes a table of both methods side by side."""
     table = Table("", *(NAMES[result["method"]] for result in results))
     rows = {
         "test accuracy": lambda result: f"{result['test_accuracy']:.2%}",

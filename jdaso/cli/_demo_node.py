@@ -1,7 +1,7 @@
-"""One node of the demo: what each rank that ``python -m jdaso demo`` starts runs.
+"""One node of the demo: the program of each rank that ``python -m jdaso demo`` starts.
 
-Read `train` for how a Flax network is trained with jdaso. Node 0 reports on standard output, one
-JSON object a line behind `MARK`; the process that started the ranks draws it.
+See `train` for how to train a Flax network with jdaso. Node 0 reports on standard output, one JSON
+object per line after `MARK`; the process that started the ranks displays it.
 """
 
 import json
@@ -29,7 +29,7 @@ MARK = "@jdaso-demo "
 
 
 class DemoSettings(NamedTuple):
-    """What all nodes of one demo agree on."""
+    """Settings that are the same on all nodes of a demo."""
 
     data: str  # an .npz file with the fields of ImageData
     epochs: int
@@ -41,7 +41,7 @@ class DemoSettings(NamedTuple):
     sync_every: int = 4
     delay: int = 2
     seed: int = 0
-    record: str | None = None  # a folder for each method's metrics goes into it
+    record: str | None = None  # each method's metrics get a folder in it
 
 
 class Network(nn.Module):
@@ -59,7 +59,7 @@ class Network(nn.Module):
 def make_transformation(
     method: str, phases: jdaso.Phases, settings: DemoSettings, session: jdaso.Session
 ) -> optax.GradientTransformationExtraArgs:
-    """The line in which the two runs differ."""
+    """Makes the transformation, the only line in which the two runs differ."""
     rate = optax.warmup_cosine_decay_schedule(
         0.0, settings.learning_rate, max(1, phases.total_steps // 10), phases.total_steps
     )
@@ -70,7 +70,7 @@ def make_transformation(
 
 
 def train(method: str, data: ImageData, settings: DemoSettings, session: jdaso.Session) -> dict:
-    """Trains one network from start to finish and returns what came of it."""
+    """Trains one network from start to finish; returns the result."""
     started = time.perf_counter()
     node_batch = settings.batch * len(session.devices)
     share = {"node": session.node, "num_nodes": session.num_nodes, "seed": settings.seed}
@@ -177,12 +177,12 @@ def train(method: str, data: ImageData, settings: DemoSettings, session: jdaso.S
 
 
 def hidden_share(session: jdaso.Session) -> float:
-    """This node's, as `jdaso.Stats` has it; 0 where every step waits for a mean."""
+    """Returns this node's share, as in `jdaso.Stats`; 0 if every step waits for a mean."""
     return session.stats.hidden_share if session.stats.exchanges else 0.0
 
 
 def hidden_share_of_all(session: jdaso.Session) -> float:
-    """The same over the time of all nodes."""
+    """Returns the same share over the time of all nodes."""
     stats = session.stats
     about = jnp.array([stats.exchange_seconds, stats.lost_seconds])
     took, lost = np.asarray(jdaso.mean(about, session), float)
@@ -190,7 +190,7 @@ def hidden_share_of_all(session: jdaso.Session) -> float:
 
 
 def accuracy(predict, params, data: ImageData, session) -> float:
-    """Every node looks at its part of the test images; the parts are added up."""
+    """Returns the test accuracy; every node evaluates its part of the images."""
     params = jax.device_get(params)
     images = data.test_images[session.node :: session.num_nodes]
     labels = data.test_labels[session.node :: session.num_nodes]
@@ -203,13 +203,13 @@ def accuracy(predict, params, data: ImageData, session) -> float:
 
 
 def share_right(predict, params, data: ImageData, most: int = 1000) -> float:
-    """The accuracy on the first test images, for the record; this node alone looks at them."""
+    """Returns the accuracy on the first test images, for the record; only on this node."""
     found = predict(jax.device_get(params), data.test_images[:most])
     return float((np.asarray(found) == data.test_labels[:most]).mean())
 
 
 def nodes_equal(params, session) -> bool:
-    """Whether all nodes hold node 0's parameters, bit for bit."""
+    """Returns whether all nodes hold node 0's parameters, bit for bit."""
     params = jax.device_get(params)
     first = jax.device_get(jdaso.broadcast(params, session))
     equal = all(
@@ -220,7 +220,7 @@ def nodes_equal(params, session) -> bool:
 
 
 def report(event: str, **fields) -> None:
-    """Tells the process that started the ranks what happened."""
+    """Reports an event to the process that started the ranks."""
     print(MARK + json.dumps({"event": event, **fields}), flush=True)
 
 

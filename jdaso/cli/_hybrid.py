@@ -1,4 +1,4 @@
-"""The part of ``simulate`` that is about pipelines."""
+"""The part of ``simulate`` about pipelines."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipelines", "the model cut into K partitions; a step has as many samples as without"
     ).add_argument
     number("--partitions", type=int, default=1, help="K; nodes / K replicas (default 1: none)")
-    number("--replicas", type=int, help="R, to be checked against the nodes")
+    number("--replicas", type=int, help="R, checked against the number of nodes")
     number("--microbatches", type=int, help="M (default 4 K)")
     number("--schedule", default="1f1b", choices=SCHEDULES, help="(default 1f1b)")
-    number("--chunks", type=int, help="V, stages a rank (default 1; 2 if interleaved)")
+    number("--chunks", type=int, help="V, stages per rank (default 1; 2 if interleaved)")
     cut = "MB over each cut for a whole batch of a node, --batch times --devices (default 100)"
     number("--activation-mb", type=float, default=100.0, help=cut)
-    number("--balance", type=float, default=1.0, help="largest stage, of the mean (default 1)")
-    number("--partitions-per-node", type=int, default=1, help="that share a node (default 1)")
-    number("--draw", metavar="FILE", help="the pipeline's schedule; PNG or SVG")
+    number("--balance", type=float, default=1.0, help="largest stage over the mean (default 1)")
+    number("--partitions-per-node", type=int, default=1, help="partitions on one node (default 1)")
+    number("--draw", metavar="FILE", help="draw the pipeline's schedule; PNG or SVG")
 
 
 def described(
     arguments: argparse.Namespace, fabric: Fabric, training: Training, samples_a_node: int
 ) -> Hybrid:
-    """The pipelines that the options ask for, averaged by daso.
+    """Returns the pipelines that the options describe, averaged by daso.
 
     A replica takes the samples of all its nodes, and its micro-batches M parts of them, so that a
     step has as many samples as one of data parallelism.
 
     Raises:
+        ValueError: a number is out of range, or the nodes cannot be divided so.
         ValueError: a number is out of its range, or the nodes cannot be shared out so.
     """
     partitions, each = arguments.partitions, arguments.partitions_per_node
@@ -73,7 +74,7 @@ def described(
 
 
 def rows(fabric: Fabric, hybrid: Hybrid, backward: float) -> list[dict]:
-    """Both kinds of averages of pipelines, beside both of data parallelism."""
+    """Returns rows for both kinds of averages, for pipelines and for data parallelism."""
     synchronous = dataclasses.replace(hybrid, averaging="synchronous")
     found = [
         _row("hybrid, daso", predict_hybrid(fabric, hybrid, behind_backward=backward)),
@@ -114,7 +115,7 @@ def _row(name: str, found) -> dict:
 
 
 def title(hybrid: Hybrid, schedule: str) -> str:
-    """One line for the table."""
+    """Returns a line for the table."""
     if not hybrid.traffic:
         return f"{hybrid.replicas} replicas of one partition"
     return (

@@ -19,14 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     number = run.add_argument
     number("--hosts", type=int, default=2, help="how many hosts (default 2)")
-    number("--rate", default="1gbit", help="of each link, each way (default 1gbit)")
+    number("--rate", default="1gbit", help="rate of each link, each way (default 1gbit)")
     number("--ranks-per-host", type=int, default=1, help="ranks on each host (default 1)")
-    number("--no-check", action="store_true", help="take the links as they are, unmeasured")
-    number("command", nargs="+", metavar="COMMAND", help="what runs, behind --")
+    number("--no-check", action="store_true", help="do not measure the links first")
+    number("command", nargs="+", metavar="COMMAND", help="the command, after --")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command; returns its exit status, or 2 where there could be no cluster."""
+    """Runs the command; returns its exit status, or 2 if no cluster could be made."""
     hosts, ranks = arguments.hosts, arguments.ranks_per_host
     check = not arguments.no_check
     try:

@@ -1,7 +1,7 @@
 """``python -m jdaso demo``: DASO against synchronous training, on this machine, in minutes.
 
-This process finds the images, starts the ranks with ``mpiexec`` and shows what node 0 reports. What
-the ranks do is in `_demo_node`.
+This process finds the images, starts the ranks with ``mpiexec`` and shows node 0's reports. The
+program of the ranks is `_demo_node`.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the demo; 0 if both methods trained and all nodes ended equal."""
+    """Runs the demo; returns 0 if both methods trained and all nodes ended alike."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         return _fail(
@@ -80,7 +80,7 @@ def _demo(arguments: argparse.Namespace) -> int:
             source=f"{data.source}; the first {arguments.limit} of each are used",
         )
     results: list[dict] = []
-    # Images and settings go through files: what a rank found for itself could differ from the rest.
+    # Images and settings are passed in files: each rank's own search could give different ones.
     with (
         tempfile.TemporaryDirectory(prefix="jdaso-demo-") as folder,
         DemoDisplay(console) as display,
@@ -130,7 +130,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _environment(devices: int) -> dict[str, str]:
-    count = f"--xla_force_host_platform_device_count={devices}"  # the last one given holds
+    count = f"--xla_force_host_platform_device_count={devices}"  # the last one given counts
     flags = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
     return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
 

@@ -1,4 +1,4 @@
-"""``python -m jdaso doctor``: whether jdaso works here, and what to mend; also under mpiexec."""
+"""``python -m jdaso doctor``: checks that jdaso works here, and what to fix; for mpiexec too."""
 
 import argparse
 import json
@@ -13,30 +13,40 @@ from ..doctor._launcher import Launch, find_launch
 from ..doctor._parts import run_part
 
 _OTHERS_SECONDS = 3.0
-"""Where each rank speaks for itself, rank 0 alone has a status that says so, and it ends last: some
-launchers end all others with the first that fails, before they have spoken."""
+"""If each rank reports for itself, only rank 0's exit status reports failure, and rank 0 ends last:
+some launchers end all ranks when the first fails, before the others have reported."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``doctor``."""
     parser.description = (
-        "Finds out whether jdaso works here, and what to mend. Alone it looks at this machine and "
-        "what is installed; under mpiexec, on every rank, also at what lies between them. Ends "
-        "with status 1 where there is trouble."
+        "Finds out whether jdaso works here, and what to fix. Alone it looks at this machine and "
+        "what is installed; under mpiexec, on every rank, also at the network between them. Ends "
+        "with status 1 if there is trouble."
     )
     add = parser.add_argument
     add("--checkpoints", metavar="FOLDER", help="whether all ranks can write there")
     add("--need", nargs="+", default=[], metavar="EXTRA", help="extras of jdaso that are needed")
-    add("--parameters", type=float, default=25.6e6, help="advice is for (default %(default)g)")
-    add("--step-ms", type=float, default=200.0, help="of a step alone (default %(default)g)")
+    add(
+        "--parameters",
+        type=float,
+        default=25.6e6,
+        help="size of the model to advise on (default %(default)g)",
+    )
+    add(
+        "--step-ms",
+        type=float,
+        default=200.0,
+        help="time of its step without network (default %(default)g)",
+    )
     limit = "the longest that an import, MPI or a rank may take to answer (default %(default)g)"
     add("--limit-seconds", type=float, default=30.0, help=limit)
     add("--json", action="store_true", help="for scripts")
-    add("--part", nargs="+", help=argparse.SUPPRESS)  # what is tried in a process of its own
+    add("--part", nargs="+", help=argparse.SUPPRESS)  # runs one part in a process of its own
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the report; returns 0, 1 where there is trouble, or 2 for a number that is none."""
+    """Prints the report; returns 0, 1 if there is trouble, or 2 for an invalid number."""
     if arguments.part:
         name, path, *rest = arguments.part
         run_part(name, path, rest)
@@ -55,11 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
         step_ms=arguments.step_ms,
     )
     report = examine(launch, wishes)
-    if report is None:  # rank 0 speaks
+    if report is None:  # rank 0 reports
         return 0
     text = json.dumps(report.as_json()) if arguments.json else _told(report, launch)
     if text:
-        sys.stdout.write(f"{text}\n")  # at once: the output of ranks is mixed
+        sys.stdout.write(f"{text}\n")  # in one write: ranks share the output
         sys.stdout.flush()
     if report.whole:
         return 0 if report.ok else 1
@@ -70,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _told(report: Report, launch: Launch) -> str:
-    """The report; of a rank that is not the first, and speaks for itself, only its troubles."""
+    """Formats the report; ranks other than the first that report alone list only problems."""
     lines = report.lines
     if launch.rank != 0 and not report.whole:
         lines = [line for line in lines if not line.finding.ok]

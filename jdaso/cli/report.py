@@ -1,4 +1,4 @@
-"""``python -m jdaso report``: one HTML page about runs that were recorded."""
+"""``python -m jdaso report``: one HTML page about recorded runs."""
 
 import argparse
 import sys
@@ -12,11 +12,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "folder that jdaso.metrics.Recorder wrote to; several are compared"
     parser.add_argument("runs", nargs="+", metavar="RUN", help=what)
     parser.add_argument("-o", "--output", default="report.html", help="(default report.html)")
-    parser.add_argument("--title", help="of the page (default: the names of the runs)")
+    parser.add_argument("--title", help="title of the page (default: the names of the runs)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the page; returns 0, or 2 where there is nothing to report on."""
+    """Writes the page; returns 0, or 2 if there is nothing to report on."""
     try:
         runs = [read_run(folder) for folder in arguments.runs]
         title = arguments.title or f"jdaso: {', '.join(run.name for run in runs)}"

@@ -1,4 +1,4 @@
-"""``python -m jdaso run``: a job that is started again from its last checkpoint when it fails."""
+"""``python -m jdaso run``: a job that is restarted from its last checkpoint when it fails."""
 
 import argparse
 import contextlib
@@ -11,10 +11,10 @@ from .._launch.supervise import Supervisor
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``run``."""
     parser.description = (
-        "Runs a launcher's command. Where the job fails it is started again, and the program goes "
-        "on from its last checkpoint (jdaso.checkpoint). A signal to this process (SIGTERM, "
+        "Runs a launcher's command. If the job fails it is started again, and the program "
+        "continues from its last checkpoint (jdaso.checkpoint). A signal to this process (SIGTERM, "
         "SIGUSR1, SIGUSR2: what Slurm sends before preemption; Ctrl-C) makes the job save and end "
-        "with status 75; a second Ctrl-C ends it at once. What is behind -- is not touched."
+        "with status 75; a second Ctrl-C ends it at once. What follows -- is passed on unchanged."
     )
     parser.usage = "python -m jdaso run [options] -- COMMAND"
     add = parser.add_argument
@@ -28,20 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hosts",
         type=_hosts,
         default=[],
-        help="comma-separated; those that answer take the place of {hosts} in COMMAND, and their "
-        "number that of {count}, where these are an argument, or a word or value in one",
+        help="comma-separated; hosts that answer replace {hosts} in COMMAND, and their number "
+        "replaces {count}, if these are an argument, or a word or value in one",
     )
     add(
         "--probe",
         type=_probe,
         default="ssh -o BatchMode=yes -o ConnectTimeout=5 {host} true",
-        help="the command that asks whether {host} answers (default: %(default)s)",
+        help="the command that tests whether {host} answers (default: %(default)s)",
     )
     add(
         "--grace-seconds",
         type=_seconds,
         default=120.0,
-        help="how long a job that is told to stop may take to save (default %(default)g)",
+        help="the longest that a stopped job may take to save (default %(default)g)",
     )
     add(
         "command",

@@ -1,4 +1,4 @@
-"""``python -m jdaso simulate``: what a step would take on a cluster that is described."""
+"""``python -m jdaso simulate``: predicts a step on a cluster that the options describe."""
 
 import argparse
 import contextlib
@@ -11,7 +11,7 @@ from ..fabric import Fabric, Hybrid, Prediction, Training, advise, predict, pred
 from ..fabric._emulate.cluster import bits_per_second_of
 from . import _hybrid
 
-# Usual figures of their kinds, not measured. A node of JUWELS Booster has four links of 200 Gbit/s.
+# Typical values, not measured. A node of JUWELS Booster has four links of 200 Gbit/s.
 PRESETS = {
     "lab-1g": {"rate": "1gbit", "latency_us": 50.0, "devices": 1},
     "lab-10g": {"rate": "10gbit", "latency_us": 30.0, "devices": 4},
@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number = parser.add_argument
     number("--preset", choices=sorted(PRESETS), help="a known kind of cluster")
     number("--nodes", type=int, default=8, help="P (default 8)")
-    number("--devices", type=int, help="accelerators a node (default 4)")
-    number("--rate", help="of a node's link, each way (default 10gbit)")
-    number("--latency-us", type=float, help="of a message, in microseconds (default 20)")
+    number("--devices", type=int, help="accelerators per node (default 4)")
+    number("--rate", help="rate of a node's link, each way (default 10gbit)")
+    number("--latency-us", type=float, help="latency of a message, in microseconds (default 20)")
     number("--jitter-ms", type=float, default=0.0, help="standard deviation of a step (default 0)")
     host = "GB/s at which a host copies memory: steps run on its CPUs, not on accelerators"
     number("--copy-gbytes", type=float, help=host)
@@ -38,22 +38,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--sync-every", type=int, default=4, help="B (default 4)")
     number("--delay", type=int, help="S (default B)")
     number("--wire", default="bfloat16", help="float32, bfloat16 or int8")
-    number("--samples", type=int, default=1_281_167, help="of an epoch (default ImageNet's)")
-    number("--batch", type=int, default=256, help="samples a device and step (default 256)")
+    number("--samples", type=int, default=1_281_167, help="samples per epoch (default ImageNet's)")
+    number("--batch", type=int, default=256, help="samples per device and step (default 256)")
     backward = (
-        "share of the step behind which a synchronous method hides its averages; at most the "
+        "share of the step that can hide a synchronous method's averages; at most the "
         "backward pass, 0.66 (default 0)"
     )
     number("--backward", type=float, default=0.0, help=backward)
-    number("--advise", action="store_true", help="which B, S and wire hide everything")
-    number("--exchange-ms", type=float, help="what an exchange took in a run of yours, on --wire")
-    number("--plot", metavar="FILE", help=f"steps a second against nodes, to {UP_TO}; PNG or SVG")
+    number("--advise", action="store_true", help="find B, S and wire that hide all exchanges")
+    number("--exchange-ms", type=float, help="measured time of an exchange on --wire")
+    number("--plot", metavar="FILE", help=f"steps per second against nodes, to {UP_TO}; PNG or SVG")
     number("--json", action="store_true", help="for scripts")
     _hybrid.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the predictions; returns 0, or 2 for arguments that cannot be followed."""
+    """Prints the predictions; returns 0, or 2 for invalid arguments."""
     try:
         fabric, training, devices = described(arguments)
         hybrid = None
@@ -128,7 +128,7 @@ def _draw(fabric: Fabric, hybrid: Hybrid, path: str) -> None:
 
 @contextlib.contextmanager
 def _writing(option: str, path: str) -> Iterator[None]:
-    """Says what was wrong, or that there is a picture."""
+    """Reports an error, or that a picture was written."""
     try:
         yield
     except ImportError as error:
@@ -141,7 +141,7 @@ def _writing(option: str, path: str) -> Iterator[None]:
 
 
 def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
-    """The cluster, what is trained, and the devices of a node; options go before a preset."""
+    """Returns the cluster, the training, and the devices per node; options override a preset."""
     known = {
         "rate": "10gbit",
         "latency_us": 20.0,

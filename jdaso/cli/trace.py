@@ -1,4 +1,4 @@
-"""``python -m jdaso trace FOLDER``: what all nodes did, as one file for Perfetto."""
+"""``python -m jdaso trace FOLDER``: joins the traces of all nodes to one file for Perfetto."""
 
 import argparse
 import sys
@@ -10,19 +10,19 @@ from ..traces import Trace, TraceError, merge, profiles_in, read, write
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``trace``."""
     option = parser.add_argument
-    option("folder", metavar="FOLDER", help="what Session(trace=FOLDER) wrote, of all nodes")
+    option("folder", metavar="FOLDER", help="folder of Session(trace=FOLDER), of all nodes")
     option("-o", "--output", metavar="FILE", help="default FOLDER/trace.json.gz; or a .json")
     option(
         "--profiler",
         metavar="LOGDIR",
         action="append",
         default=[],
-        help="join what jax.profiler.trace(LOGDIR) recorded meanwhile; may be given again",
+        help="join the records of jax.profiler.trace(LOGDIR) of the same run; repeatable",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the file and says what is in it; 2 where there is no trace."""
+    """Writes the file and prints a summary; returns 2 if there is no trace."""
     path = Path(arguments.output or Path(arguments.folder) / "trace.json.gz")
     try:
         trace = read(arguments.folder)

@@ -1,4 +1,4 @@
-"""Data: which samples a node takes, read from sources larger than memory while devices compute."""
+"""Data: each node's share of samples, read from sources larger than memory ahead of time."""
 
 from ._arrays import Arrays, Source
 from ._deal import batches, evened

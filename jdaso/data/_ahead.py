@@ -1,4 +1,4 @@
-"""A thread that has the next batches on the devices before they are asked for."""
+"""A thread that puts the next batches on the devices ahead of time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class _Failed:
 
 
 class Readers:
-    """Threads that read, and keep nobody from ending.
+    """Threads that read, but never keep the process from ending.
 
-    Python waits at its exit for threads of a pool, as grain's. One that sits in a file system that
-    hangs would keep a process that failed from ending, and with it all nodes. There are no more
-    threads later than at first, so that a limit of memory (each has a stack) is met early or never.
+    At exit Python waits for the threads of a pool, such as grain's. A pool thread that hangs in a
+    file system would keep a failed process from ending, and with it all nodes. All threads start at
+    once, so that a limit on memory (each has a stack) is hit at the start or never.
 
     Args:
-        read: what they call, with a number.
-        count: how many they are.
+        read: called with a number, in one of the threads.
+        count: number of threads.
     """
 
     def __init__(self, read: Callable[[int], Any], count: int):
@@ -37,10 +37,10 @@ class Readers:
             threading.Thread(target=self._run, name="jdaso-read", daemon=True).start()
 
     def __call__(self, number: int) -> Any:
-        """What `read` gives, or raises.
+        """Calls `read` in a thread; returns its result or raises its error.
 
         Raises:
-            InterruptedError: they were closed meanwhile.
+            InterruptedError: the threads were closed in the meantime.
         """
         found: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._asked.put((number, found))
@@ -55,7 +55,7 @@ class Readers:
         raise InterruptedError("Nobody wants this batch any more.")
 
     def close(self) -> None:
-        """Ends them, each when what it reads has come."""
+        """Ends the threads, each after its current read."""
         self._closed.set()
         for _ in range(self._count):
             self._asked.put(None)
@@ -70,13 +70,13 @@ class Readers:
 
 
 class Ahead:
-    """Takes batches from an iterator, puts them on the devices, and keeps them.
+    """Takes batches from an iterator, puts them on the devices, and keeps them ready.
 
     Args:
-        batches: makes an iterator with ``close``, which reads by what it is given.
-        readers: that; closed with this.
-        put: a batch on the devices.
-        prefetch: how many batches are there at most, besides those taken; 2 or more.
+        batches: makes an iterator with ``close``, which reads by calling its argument.
+        readers: that argument; closed together with this.
+        put: puts a batch on the devices.
+        prefetch: the most batches kept besides those taken; at least 2.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Ahead:
         put: Callable[[Any], Any],
         prefetch: int,
     ):
-        self._ready: queue.Queue[Any] = queue.Queue(prefetch - 1)  # and one in the thread's hands
+        self._ready: queue.Queue[Any] = queue.Queue(prefetch - 1)  # the thread holds one more
         self._stop = threading.Event()
         self._readers, self._put = readers, put
         self._batches = batches(readers)
@@ -94,11 +94,11 @@ class Ahead:
         self._thread.start()
 
     def take(self, limit_seconds: float) -> Any:
-        """The next batch.
+        """Waits for the next batch.
 
         Raises:
-            TimeoutError: it did not come.
-            Exception: what reading it raised.
+            TimeoutError: the batch did not come in time.
+            Exception: reading the batch raised it.
         """
         try:
             found = self._ready.get(timeout=limit_seconds)
@@ -109,7 +109,7 @@ class Ahead:
         return found
 
     def close(self) -> None:
-        """Ends the thread; what it has is given up."""
+        """Ends the thread and drops its batches."""
         self._stop.set()
         self._readers.close()
         if self._thread is not threading.current_thread():
@@ -125,7 +125,7 @@ class Ahead:
             self._hand_over(_Failed(error))
 
     def _hand_over(self, found: Any) -> bool:
-        """Whether it was wanted."""
+        """Waits until a batch is taken; returns False if the loader was closed first."""
         while not self._stop.is_set():
             try:
                 self._ready.put(found, timeout=_LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""What a source of samples is, and those that are in memory already."""
+"""The interface of a source of samples, and sources in memory."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from .._types import PyTree
 class Source(Protocol):
     """Samples that can be read in any order, from several threads at once.
 
-    What has no ``rows`` but ``__getitem__``, as grain's sources, a PyTorch or a Hugging Face data
-    set, is a source too: its samples, trees of arrays and numbers of equal shapes, are stacked.
+    An object with ``__getitem__`` instead of ``rows``, such as a source of grain, a PyTorch or a
+    Hugging Face data set, is a source too: its samples, trees of arrays and numbers of equal
+    shapes, are stacked.
     """
 
     def __len__(self) -> int:
-        """N."""
+        """N, the number of samples."""
         ...
 
     def rows(self, indices: np.ndarray) -> PyTree:
-        """These samples, in this order.
+        """Returns the samples at `indices`, in that order.
 
         Args:
-            indices: int64, each 0..N-1; one may come twice.
+            indices: int64, each 0..N-1, possibly repeated.
 
         Returns:
-            A tree of NumPy arrays that the caller may keep and change, all with
-            ``len(indices)`` rows.
+            A tree of NumPy arrays, each with ``len(indices)`` rows, that the caller may keep and
+            change.
         """
         ...
 
 
 class Arrays:
-    """A tree of arrays in memory, all with as many rows.
+    """A tree of arrays in memory with equal numbers of rows.
 
     Args:
-        tree: NumPy arrays, or what `numpy.asarray` takes.
+        tree: NumPy arrays, or anything that `numpy.asarray` accepts.
 
     Raises:
-        ValueError: they have no rows, or not equally many.
+        ValueError: the arrays have no rows, or different numbers of them.
 
     Example:
         >>> import numpy as np
@@ -60,12 +61,12 @@ class Arrays:
         return self._length
 
     def rows(self, indices: np.ndarray) -> PyTree:
-        """These samples, in this order; a copy."""
+        """Returns a copy of the samples at `indices`, in that order."""
         return jax.tree.map(lambda x: x[indices], self.tree)
 
 
 class Items:
-    """A source of what has ``__len__`` and ``__getitem__``."""
+    """A source made from an object with ``__len__`` and ``__getitem__``."""
 
     def __init__(self, items: Any):
         self.items = items
@@ -74,15 +75,15 @@ class Items:
         return len(self.items)
 
     def rows(self, indices: np.ndarray) -> PyTree:
-        """These samples, stacked."""
+        """Returns the samples at `indices`, stacked."""
         return stacked([self.items[int(i)] for i in indices])
 
 
 def as_source(source: Any) -> Source:
-    """What `Loader` was given, as a source.
+    """Makes a source from the argument of `Loader`.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it cannot be a source.
     """
     if isinstance(source, Source):
         return source
@@ -93,28 +94,28 @@ def as_source(source: Any) -> Source:
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
         return Items(source)
     raise TypeError(
-        f"{type(source).__name__} is no source of samples. Give jdaso.data.Npy, HDF5, ImageFolder, "
-        "a tree of arrays, or what has __len__ and __getitem__."
+        f"{type(source).__name__} is not a source of samples. Give jdaso.data.Npy, HDF5, "
+        "ImageFolder, a tree of arrays, or an object with __len__ and __getitem__."
     )
 
 
 def stacked(samples: list[PyTree]) -> PyTree:
-    """Samples as one tree with a leading axis."""
+    """Stacks samples to one tree with a leading axis."""
     return jax.tree.map(lambda *of_samples: np.stack(of_samples), *samples)
 
 
 def common_length(arrays: dict[str, Any]) -> int:
-    """The number of rows that all have.
+    """Returns the number of rows that all arrays have.
 
     Raises:
-        ValueError: they have none, or not equally many.
+        ValueError: the arrays have no rows, or different numbers of them.
     """
     lengths = {name: len(x) if getattr(x, "shape", (1,)) else 0 for name, x in arrays.items()}
     found = set(lengths.values())
     if len(found) != 1 or found == {0}:
         said = ", ".join(f"{name or 'the array'}: {n}" for name, n in lengths.items())
         raise ValueError(
-            "Samples are the rows of arrays that have equally many, at least one, got "
+            "Samples are rows of arrays, which must all have equally many, at least one, got "
             f"{said or 'no array'}."
         )
     return found.pop()

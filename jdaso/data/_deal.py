@@ -1,8 +1,9 @@
-"""The rules by which examples in memory are dealt out to the nodes.
+"""Divides examples in memory among the nodes.
 
-`batches` is a pure function, so that every node computes its own share without asking, and all
-get equally many: one batch more on one node would leave it waiting for an exchange that the others
-never start. Where nodes have data of their own, and not equally much, `evened` makes up for it.
+`batches` is a pure function: every node computes its own share without communication, and all nodes
+get the same number of batches. One more batch on one node would leave it waiting for an exchange
+that the others never start. If nodes have different amounts of data of their own, `evened`
+compensates for it.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -18,17 +19,17 @@ Batch = TypeVar("Batch")
 def batches(
     num_examples: int, batch_size: int, *, node: int, num_nodes: int, epoch: int, seed: int = 0
 ) -> np.ndarray:
-    """Deals one epoch's examples out to the nodes.
+    """Returns this node's share of one epoch's examples.
 
     All nodes draw the same permutation, a function of `seed` and `epoch`. Step k takes its k-th
-    ``num_nodes * batch_size`` examples, and node p the p-th part of those. What does not fill a
-    batch on every node is left out; in the next epoch that is something else.
+    ``num_nodes * batch_size`` examples, and node p the p-th part of those. The remainder that does
+    not fill a batch on every node is left out; it differs from epoch to epoch.
 
     Args:
         num_examples: examples in the whole training set.
         batch_size: examples in one batch of one node.
-        node: ``session.node``; where nodes may die, the first of ``session.share()``.
-        num_nodes: ``session.num_nodes``; the second of it.
+        node: ``session.node``; if nodes may die, the first value of ``session.share()``.
+        num_nodes: ``session.num_nodes``, or the second value of ``session.share()``.
         epoch: counted from 0.
         seed: the same on all nodes.
 
@@ -58,24 +59,24 @@ def batches(
 def evened(
     batches: Collection[Batch], session: Session, weigh: Callable[[Batch], float] = lambda batch: 1
 ) -> Iterator[tuple[Batch, float]]:
-    """The batches of this node with their weights, as many on all nodes.
+    """Yields this node's batches with weights, the same number on all nodes.
 
     A node that has run out gets its last batch again, with weight 0, until all nodes are done:
-    ``tx.update(grads, opt_state, params, weight=weight)`` then lets it follow the others. All nodes
-    call it together; they agree on the largest number once, when the first batch is asked for.
+    ``tx.update(grads, opt_state, params, weight=weight)`` then lets it take part without effect.
+    All nodes call this together; they agree once on the largest number, before the first batch.
 
     Args:
-        batches: what has a length and can be iterated over; at least one.
+        batches: an iterable with a length, at least one.
         session: the nodes.
-        weigh: the weight of a batch, such as its number of samples.
+        weigh: returns the weight of a batch, such as its number of samples.
 
     Yields:
-        Batch and weight.
+        A batch and its weight.
 
     Raises:
-        NodeError: a node has no batch at all; on all nodes.
+        NodeError: on all nodes; a node has no batch at all.
         TypeError: `batches` has no length.
-        ValueError: `batches` has fewer than its length says.
+        ValueError: `batches` yields fewer than its length.
 
     Example:
         >>> import jdaso, jdaso.data
@@ -88,7 +89,8 @@ def evened(
     if not hasattr(batches, "__len__"):
         raise TypeError(
             f"evened needs batches with a length, got {type(batches).__name__}: the nodes agree on "
-            "the largest number before the first. Give a list, or what has __len__ and __iter__."
+            "the largest number before the first. Give a list, or an object with __len__ and "
+            "__iter__."
         )
     own = len(batches)
     of_nodes = session.control.allgather("count batches", np.array([own]))[:, 0].tolist()
@@ -104,6 +106,6 @@ def evened(
         if taken == own:
             break
     if batch is None or taken < own:
-        raise ValueError(f"Batches say that they are {own}, and there are {taken}.")
+        raise ValueError(f"The length of batches is {own}, but it yielded only {taken}.")
     for _ in range(max(of_nodes) - own):
         yield batch, 0.0

@@ -1,14 +1,14 @@
-"""Packages of the extra `data`, imported where they are first used."""
+"""Packages of the extra `data`, imported at their first use."""
 
 import importlib
 from typing import Any
 
 
 def needs(module: str, what: str) -> Any:
-    """A module of the extra.
+    """Imports a module of the extra.
 
     Raises:
-        ImportError: it is not installed; says what wants it and how to get it.
+        ImportError: it is not installed; the text names its user and how to install it.
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Fashion-MNIST: images to try things on; `ImageData.source` says where they came from."""
+"""Fashion-MNIST: images to experiment with; `ImageData.source` tells where they came from."""
 
 import contextlib
 import fcntl
@@ -34,7 +34,7 @@ class ImageData(NamedTuple):
     train_labels: np.ndarray  # int32 [n], 0 to 9
     test_images: np.ndarray
     test_labels: np.ndarray
-    source: str  # one sentence: what they are and where they came from
+    source: str  # one sentence: the images and where they came from
 
 
 def fashion_mnist(
@@ -51,15 +51,15 @@ def fashion_mnist(
     scikit-learn's digits. Several processes may call this at once: one downloads, the others wait.
 
     Args:
-        folder: four IDX files, gzipped or not. If given, nothing else is tried.
-        debian_folder: where the Debian package puts them.
-        cache_folder: where a download is kept; ``~/.cache/jdaso/fashion-mnist`` if None.
+        folder: contains four IDX files, gzipped or not. If given, nothing else is tried.
+        debian_folder: folder of the Debian package.
+        cache_folder: keeps the download; ``~/.cache/jdaso/fashion-mnist`` if None.
         url: where to download from.
         timeout_seconds: the longest that one file may take.
 
     Raises:
         FileNotFoundError: `folder` lacks a file.
-        ValueError: a file is not what its name says.
+        ValueError: a file's content does not match its name.
         ImportError: nothing was found and scikit-learn is not installed.
     """
     if folder is not None:
@@ -72,7 +72,7 @@ def fashion_mnist(
             cache_folder = Path(home) / "jdaso" / "fashion-mnist"
         _download(cache_folder, url, timeout_seconds)
         return _from_folder(cache_folder, "the original download, kept in")
-    # A URLError is an OSError; a user of no name, as containers have, no home: a RuntimeError.
+    # A URLError is an OSError; a user without a name, as in containers, has no home: RuntimeError.
     except (OSError, ValueError, EOFError, zlib.error, RuntimeError) as error:
         logging.getLogger("jdaso").warning("Fashion-MNIST could not be downloaded: %s", error)
         return _digits(reason=str(error))
@@ -140,10 +140,12 @@ def _sha256(data: bytes) -> str:
 
 
 def _download(cache_folder: Path, url: str, timeout_seconds: float) -> None:
-    """Fetches what the cache lacks or has damaged. A file appears whole or not at all."""
+    """Downloads files that the cache lacks or has damaged. Each file appears atomically."""
     cache_folder.mkdir(parents=True, exist_ok=True)
     with open(cache_folder / "lock", "w") as lock:
-        _acquire(lock, (len(CHECKSUMS) + 1) * timeout_seconds)  # the one before may take as long
+        _acquire(
+            lock, (len(CHECKSUMS) + 1) * timeout_seconds
+        )  # the process before may take as long
         for name, wanted in CHECKSUMS.items():
             target, part = cache_folder / f"{name}.gz", cache_folder / f"{name}.part"
             with contextlib.suppress(OSError, EOFError, zlib.error):
@@ -157,7 +159,7 @@ def _download(cache_folder: Path, url: str, timeout_seconds: float) -> None:
 
 
 def _acquire(lock: Any, limit_seconds: float) -> None:
-    """Locks a file; a second process waits here, and then finds what the first has fetched."""
+    """Locks a file; a second process waits here, and then finds what the first has downloaded."""
     end = time.monotonic() + limit_seconds
     while True:
         with contextlib.suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""HDF5 data sets larger than memory, read past the library, which lets in one thread at a time."""
+"""HDF5 data sets larger than memory, read without the library, which is single-threaded."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ log = logging.getLogger("jdaso")
 
 _DEFLATE, _SHUFFLE = 1, 2
 _CACHED_BLOCKS = 4
-"""Unpacked rows of chunks that are kept: neighbours are often asked for next."""
+"""Unpacked blocks to keep: their neighbours are often read next."""
 
 
 class HDF5:
-    """Data sets of an HDF5 file, of which only the rows asked for are read.
+    """Data sets of an HDF5 file; only the requested rows are read.
 
-    The HDF5 library lets in one thread at a time. So it only says where things are: contiguous data
-    sets and chunks (plain, or with the filters ``gzip`` and ``shuffle``) are read from the file
-    itself and unpacked with zlib, by any number of threads, without Python's lock; of a plain chunk
-    only the rows asked for. Data sets of other kinds are read by the library, and the log says so.
+    The HDF5 library allows one thread at a time, so it is used only to find the data. Contiguous
+    data sets and chunks (plain, or with the filters ``gzip`` and ``shuffle``) are read directly
+    from the file and unpacked with zlib, by any number of threads, without Python's lock; of a
+    plain chunk only the requested rows. The library reads data sets of other kinds, and the log
+    names them.
 
-    A chunk that is packed is read whole for one row of it; the last 4 are kept. Pass the
-    rows of a chunk as `Loader`'s ``shuffle_block``, or store chunks of few rows.
+    A packed chunk is read whole even for one row; the last 4 are kept. Pass the rows of a
+    chunk as `Loader`'s ``shuffle_block``, or store chunks of few rows.
 
     Args:
-        path: the file; it may not be written to meanwhile.
-        names: a data set; several; or a dict of them by the names that the samples shall have.
+        path: the file; it must not be written to in the meantime.
+        names: a data set; several; or a dict from the names in the samples to data sets.
 
     Raises:
         ImportError: h5py is missing.
         FileNotFoundError: the file is missing.
-        ValueError: it is no HDF5 file (a pipe neither), has no such data set, or it has no rows of
-            numbers.
+        ValueError: the file is not an HDF5 file (for instance a pipe), has no such data set, or the
+            data set has no rows of numbers.
 
     Example:
         >>> import tempfile, h5py, numpy as np
@@ -66,9 +67,7 @@ class HDF5:
         try:
             library = h5py.File(file.path, "r")
         except OSError as error:
-            raise ValueError(
-                f"{shown(file.path)} is no HDF5 file that can be read: {error}"
-            ) from error
+            raise ValueError(f"{shown(file.path)} is not a readable HDF5 file: {error}") from error
         keep = False
         self._arrays = {}
         for name, of in named.items():
@@ -83,7 +82,7 @@ class HDF5:
         return self._length
 
     def rows(self, indices: np.ndarray) -> PyTree:
-        """These samples, in this order: an array, or a dict of arrays."""
+        """Returns the samples at `indices`, in that order: an array, or a dict of arrays."""
         found = {name: array.rows(indices) for name, array in self._arrays.items()}
         return next(iter(found.values())) if self._one else found
 
@@ -91,19 +90,19 @@ class HDF5:
 class _Table(NamedTuple):
     """The chunks of a data set, sorted by their first row."""
 
-    starts: np.ndarray  # int64 [chunks, axes], of the first element
+    starts: np.ndarray  # int64 [chunks, axes], index of the first element
     offsets: np.ndarray  # int64 [chunks], in the file
     sizes: np.ndarray  # int64 [chunks], bytes
-    masks: np.ndarray  # uint32 [chunks]; bit k: filter k was left out
+    masks: np.ndarray  # uint32 [chunks]; bit k: filter k was skipped
 
 
 class _Chunked:
     """A data set in chunks.
 
     Args:
-        dataset: of h5py; not kept.
-        file: the same, to read from.
-        filters: codes, in the order in which they were applied.
+        dataset: h5py's data set; not kept.
+        file: the file, to read from.
+        filters: codes of the filters, in the order in which they were applied.
     """
 
     def __init__(self, dataset: Any, file: OpenFile, filters: Sequence[int]):
@@ -117,7 +116,7 @@ class _Chunked:
         return self.shape[0]
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
-        """A copy of these rows, in this order."""
+        """Returns a copy of the rows at `indices`, in that order."""
         found = np.empty((len(indices), *self.shape[1:]), self.dtype.newbyteorder("="))
         blocks = indices // self._chunk[0]
         for number in np.unique(blocks):
@@ -127,7 +126,7 @@ class _Chunked:
         return found
 
     def _of_block(self, number: int, inside: np.ndarray) -> np.ndarray:
-        """Rows of the chunks that begin with one row."""
+        """Reads rows of the chunks that start at one row."""
         chunks = self._chunks(number)
         if self._whole_rows and not self._filters and len(chunks) == 1:
             offset = int(self._table.offsets[chunks[0]])
@@ -140,7 +139,7 @@ class _Chunked:
         return range(begin, end)
 
     def _read_block(self, number: int) -> np.ndarray:
-        """All rows of the chunks that begin with one row."""
+        """Reads all rows of the chunks that start at one row."""
         found = np.full((self._chunk[0], *self.shape[1:]), self._fill, self.dtype)
         for chunk in self._chunks(number):
             content = self._unpack(chunk)
@@ -151,7 +150,7 @@ class _Chunked:
         return native(found)
 
     def _unpack(self, chunk: int) -> np.ndarray:
-        """The elements of one chunk."""
+        """Reads and unpacks the elements of one chunk."""
         size, offset = int(self._table.sizes[chunk]), int(self._table.offsets[chunk])
         packed: Any = self._file.read(size, offset)
         mask = int(self._table.masks[chunk])
@@ -183,13 +182,13 @@ class _Through:
         return self.shape[0]
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
-        """A copy of these rows, in this order."""
+        """Returns a copy of the rows at `indices`, in that order."""
         found = np.empty((len(indices), *self.shape[1:]), self.dtype.newbyteorder("="))
         for places in runs(indices):
             first = int(indices[places[0]])
             try:
                 found[places] = self._dataset[first : first + len(places)]
-            except Exception as error:  # of the library, which does not name the file
+            except Exception as error:  # from the library, which does not name the file
                 raise LoadingError(
                     f"Data set {self._dataset.name!r} of {shown(self._path)} cannot be read from "
                     f"row {first} on: {error}. Write the file again."
@@ -198,19 +197,19 @@ class _Through:
 
 
 def _find(library: Any, name: str, file: OpenFile) -> Any:
-    """How a data set is read."""
+    """Chooses how to read a data set."""
     import h5py  # pyright: ignore[reportMissingImports]
 
     dataset = library.get(name)
     if not isinstance(dataset, h5py.Dataset):
         raise ValueError(
-            f"{shown(file.path)} has no data set {name!r}. At its top are: "
+            f"{shown(file.path)} has no data set {name!r}. Its top level holds: "
             f"{', '.join(library) or 'none'}."
         )
     if not dataset.shape or dataset.dtype.hasobject:
         raise ValueError(
             f"Data set {name!r} of {shown(file.path)} is "
-            f"{dataset.dtype}{list(dataset.shape or ())}, and samples are rows of "
+            f"{dataset.dtype}{list(dataset.shape or ())}, but samples are rows of "
             "numbers. Store arrays of a fixed size with at least one axis."
         )
     of_file = dataset.id.get_type()
@@ -228,7 +227,7 @@ def _find(library: Any, name: str, file: OpenFile) -> Any:
         return _Chunked(dataset, file, filters)
     log.warning(
         "Data set %r of %s is read by the HDF5 library, by one thread at a time: its layout or a "
-        "filter is none that jdaso reads itself (contiguous, or chunks with gzip and shuffle).",
+        "filter is not one that jdaso reads itself (contiguous, or chunks with gzip and shuffle).",
         name,
         shown(file.path),
     )

@@ -17,23 +17,23 @@ ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
 
 class ImageFolder:
-    """Images in a folder for each class, as ImageNet's: ``path/class/image.jpeg``.
+    """Images in one folder per class, such as ImageNet's: ``path/class/image.jpeg``.
 
-    Classes are numbered in the order of their folders' names, and samples go by class, then by file
-    name. An image is scaled so that it covers the square, and its middle is taken.
+    Classes are numbered in the order of their folders' names; samples are sorted by class, then by
+    file name. An image is scaled to cover the square, and its middle is cut out.
 
     Args:
-        path: of the folder of folders; those inside of a class's are looked through too.
-        size: pixels, height and width of what comes out.
-        mode: of Pillow: ``"RGB"`` or ``"L"`` (grey).
+        path: the folder that holds the folders of classes; those are searched recursively.
+        size: height and width of the samples, in pixels.
+        mode: Pillow's: ``"RGB"`` or ``"L"`` (grey).
 
     Raises:
         ImportError: Pillow is missing.
         ValueError: no image is found.
 
     Attributes:
-        classes: their names.
-        files: of the samples.
+        classes: names of the classes.
+        files: paths of the samples.
         labels: int32 [N].
 
     Example:
@@ -79,7 +79,7 @@ class ImageFolder:
         return len(self.files)
 
     def rows(self, indices: np.ndarray) -> PyTree:
-        """These samples: ``image`` uint8 [n, size, size, 3] or [n, size, size], ``label`` int32.
+        """Returns samples: ``image`` uint8 [n, size, size, 3] or [n, size, size], ``label`` int32.
 
         Raises:
             LoadingError: an image cannot be decoded; names the file.
@@ -90,22 +90,22 @@ class ImageFolder:
     def _decode(self, file: Path) -> np.ndarray:
         size = self.size
         try:
-            if not stat.S_ISREG(os.stat(file).st_mode):  # a pipe would be waited for
-                raise ValueError("it is no regular file")
+            if not stat.S_ISREG(os.stat(file).st_mode):  # opening a pipe would block
+                raise ValueError("it is not a regular file")
             with self._pillow.open(file) as image:
-                if image.mode[:1] in "IF":  # Pillow would cut them off at 255
+                if image.mode[:1] in "IF":  # Pillow would clip values at 255
                     raise ValueError(f"its mode is {image.mode}, more than 8 bits a number")
-                image.draft(self.mode, (size, size))  # a JPEG is decoded no larger than need be
+                image.draft(self.mode, (size, size))  # decodes a JPEG no larger than needed
                 image = image.convert(self.mode)
                 scale = size / min(image.size)
                 width, height = (max(size, round(x * scale)) for x in image.size)
                 left, top = (width - size) // 2, (height - size) // 2
                 image = image.resize((width, height), self._pillow.Resampling.BILINEAR)
                 return np.asarray(image.crop((left, top, left + size, top + size)))
-        except Exception as error:  # Pillow's plugins raise what their parsers do
+        except Exception as error:  # Pillow's plugins raise any error of their parsers
             bomb = isinstance(error, self._pillow.DecompressionBombError)
             remedy = "Take it out" + ", or raise PIL.Image.MAX_IMAGE_PIXELS" * bomb
             why = f"{type(error).__name__}: {error}".rstrip(".")
             raise LoadingError(
-                f"{shown(file)} is no image that can be read: {why}. {remedy}."
+                f"{shown(file)} is not a readable image: {why}. {remedy}."
             ) from error

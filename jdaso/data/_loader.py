@@ -23,55 +23,58 @@ Transform = Callable[[PyTree, np.random.Generator], PyTree]
 
 
 class Loader:
-    """Batches of a source, on this node's devices before they are asked for.
+    """Batches of a source, put on this node's devices ahead of time.
 
     All nodes read one stream of samples (`Order`). With global batch G, P nodes and step t counted
     from 0, node p takes::
 
         sample(t G + p G / P),  ...,  sample(t G + (p + 1) G / P - 1)
 
-    and its local devices equal parts of that, one after another. So step t sees the same samples in
-    the same order whatever P, every sample comes once per epoch, and all batches have one shape. A
-    batch may span two epochs. With `epochs` E the last batch is filled up with what the stream has
-    next; `weights` tells them apart.
+    and its local devices equal parts of that, in order. So step t sees the same samples in the same
+    order for any P, every sample comes once per epoch, and all batches have one shape. A batch may
+    span two epochs. With `epochs` E the last batch is filled up with the next samples of the
+    stream; `weights` marks them.
 
-    Threads of grain read the next batches, another one puts them on the devices. In memory are at
-    most ``2 workers + prefetch + 2`` of this node's batches. All nodes make a loader together.
+    Threads of grain read the next batches, another thread puts them on the devices. At most
+    ``2 workers + prefetch + 2`` of this node's batches are in memory. All nodes create the loader
+    together.
 
     Args:
-        source: a `Source`; a tree of arrays; or what has ``__len__`` and ``__getitem__``.
-        batch_size: G, samples of a step on all nodes together: a multiple of P times the local
+        source: a `Source`; a tree of arrays; or an object with ``__len__`` and ``__getitem__``.
+        batch_size: G, samples per step on all nodes together: a multiple of P times the local
             devices.
         session: the nodes.
-        seed: of the order and of `transform`.
-        epochs: E; endless where None.
+        seed: seed of the order and of `transform`.
+        epochs: E; endless if None.
         shuffle: whether each epoch is permuted.
-        shuffle_block: of so many neighbours blocks are shuffled; see `Order`.
-        transform: ``(sample, random) -> sample``, for one sample as a tree of NumPy arrays;
-            `random` is a `numpy.random.Generator` of its place in the stream, so that what it draws
-            does not depend on P. It runs in threads: NumPy and Pillow do most of their work without
-            Python's lock, loops in Python do not. What the devices can do belongs into the step.
-        weights: whether to give ``(batch, weights)``, with float32 ``[G / P]``: 1, and 0 for
+        shuffle_block: number of neighbours that are shuffled as a block; see `Order`.
+        transform: ``(sample, random) -> sample``, for one sample as a tree of NumPy arrays.
+            `random` is a `numpy.random.Generator` for the sample's place in the stream, so that its
+            numbers do not depend on P. It runs in threads: NumPy and Pillow do most of their work
+            without Python's lock, loops in Python do not. Work that the devices can do belongs in
+            the step.
+        weights: whether to yield ``(batch, weights)``, with float32 ``[G / P]``: 1, or 0 for
             samples beyond the last epoch.
-        share: ``(p, P)`` where that is not ``session.share()``: the replica and their number, where
-            a model is cut (``(session.node // K, session.num_nodes // K)`` for K partitions).
-        workers: threads that read, a batch each.
+        share: ``(p, P)`` if it differs from ``session.share()``: the replica and the number of
+            replicas, if a model is cut (``(session.node // K, session.num_nodes // K)`` for K
+            partitions).
+        workers: threads that read, one batch each.
         prefetch: batches on the devices ahead of those taken; at least 2.
-        timeout_seconds: the longest to wait for a batch.
+        timeout_seconds: the longest wait for a batch.
 
     Attributes:
         order: the stream's `Order`.
         batch_size: G.
-        waited_seconds: what the loop has waited for batches in all.
+        waited_seconds: total time that the loop has waited for batches.
 
     Raises:
-        ValueError: on all nodes; G cannot be shared out equally, or a number is out of its range.
+        ValueError: on all nodes; G cannot be divided equally, or a number is out of range.
         NodeError: the nodes' sources or settings differ.
         ImportError: grain is missing.
-        TypeError: `source` is none.
+        TypeError: `source` cannot be a source.
 
-    On failure: a batch that cannot be read raises `LoadingError` where it is asked for, with
-    sample, step and reason; asked again, it is read again.
+    On failure: an unreadable batch raises `LoadingError` in the call that asks for it, with sample,
+    step and reason; the next call reads it again.
 
     Example:
         >>> import jdaso, numpy as np
@@ -116,7 +119,7 @@ class Loader:
         self._session, self._timeout_seconds = session, timeout_seconds
         self._workers, self._prefetch = workers, prefetch
         self._transform, self._weights = transform, weights
-        # Virtual nodes are of one process, which takes the batches of all.
+        # Virtual nodes share one process, which takes the batches of all of them.
         self._share = share or ((0, 1) if session.simulated else session.share())
         self._agree()
         self._sharding: Any = session.devices[0]
@@ -130,23 +133,25 @@ class Loader:
         session.closing.append(self._on_closing)
 
     def __len__(self) -> int:
-        """Batches from the start to the end.
+        """The number of batches from the start to the end.
 
         Raises:
-            TypeError: there is no end.
+            TypeError: the loader is endless.
         """
         if self.epochs is None:
             raise TypeError("This loader has no end, and so no length. Give it epochs=...")
         return -(-self.epochs * self.order.num_samples // self.batch_size)
 
     def __iter__(self) -> Iterator[PyTree]:
-        """Itself: goes on where it is."""
+        """Returns the loader itself, which continues at its position."""
         return self
 
     def __next__(self) -> PyTree:
-        """The next batch, on the devices."""
+        """Returns the next batch, on the devices."""
         if self._closed:
-            raise RuntimeError("This loader was closed, as its session is. Make another one.")
+            raise RuntimeError(
+                "This loader was closed, perhaps with its session. Make another one."
+            )
         if self._steps_left() < 1:
             self._stop()
             raise StopIteration
@@ -171,24 +176,26 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """In which epoch the next batch begins, counted from 0."""
+        """The epoch in which the next batch begins, counted from 0."""
         return self._position // self.order.num_samples
 
     def state(self) -> dict[str, int]:
-        """Where the loader is: a tree of integers, the same on all nodes, for a checkpoint.
+        """Returns the loader's position: a tree of integers, the same on all nodes.
 
-        It counts the samples that all nodes together were given; not what is read ahead.
+        It belongs in a checkpoint. It counts the samples that all nodes together have taken,
+        without those read ahead.
         """
         return {"position": self._position, "order": self.order.fingerprint}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Goes on where a loader was, on any number of nodes, and with any batch size.
+        """Continues where a loader was, on any number of nodes and with any batch size.
 
         Args:
-            state: what `state` gave.
+            state: returned by `state`.
 
         Raises:
-            ValueError: it is of another order (other data, seed or shuffling), or of no loader.
+            ValueError: it belongs to another order (other data, seed or shuffling), or is not from
+                a loader.
         """
         if not {"order", "position"} <= set(state):
             raise ValueError(
@@ -204,14 +211,14 @@ class Loader:
         self._position = int(state["position"])
 
     def seek(self, step: int) -> None:
-        """Goes to the batch of a step, counted from 0 at the start of the stream."""
+        """Moves to the batch of a step, counted from 0 at the start of the stream."""
         if step < 0:
             raise ValueError(f"step must be at least 0, got {step}.")
         self._stop()
         self._position = step * self.batch_size
 
     def close(self) -> None:
-        """Ends the threads; the session does so where nobody else did."""
+        """Ends the threads; the session calls this at its end if nobody else did."""
         self._closed = True
         self._stop()
         if self._on_closing in self._session.closing:
@@ -221,7 +228,7 @@ class Loader:
         self.close()
 
     def _agree(self) -> None:
-        """All nodes read one stream, and each can share out its part."""
+        """Checks that all nodes read one stream, and that each can share out its part."""
         part, parts = self._share
         devices, said = len(self._session.devices), ""
         unit = max(parts, 1) * devices
@@ -231,7 +238,7 @@ class Loader:
             below = max(self.batch_size // unit, 1) * unit
             near = f"{below}" + f" or {below + unit}" * (self.batch_size > unit)
             said = (
-                f"batch_size is of all nodes together and must be a multiple of {unit} ({parts} "
+                f"batch_size counts all nodes together and must be a multiple of {unit} ({parts} "
                 f"nodes times {devices} local devices), got {self.batch_size}. Take {near}."
             )
         for text in self._session.control.everyone("make a loader", said):
@@ -247,7 +254,7 @@ class Loader:
         return -(-(self.epochs * self.order.num_samples - self._position) // self.batch_size)
 
     def _read_ahead(self) -> Ahead:
-        """This node's batches from here on, read by grain."""
+        """Starts to read this node's batches from the position on, with grain."""
         start, steps, size = self._position, self._steps_left(), self.batch_size
 
         def batches(read: Callable[[int], PyTree]) -> Any:
@@ -261,7 +268,7 @@ class Loader:
         return Ahead(batches, readers, self._put, self._prefetch)
 
     def _read(self, position: int) -> PyTree:
-        """This node's part of the batch that begins there."""
+        """Reads this node's part of the batch that begins at `position`."""
         part, parts = self._share
         size = self.batch_size // parts
         begin = position + part * size
@@ -305,7 +312,7 @@ class Loader:
         return stacked(found)
 
     def _explained(self, position: int, indices: np.ndarray, error: Exception) -> LoadingError:
-        """Which sample it was, asked for one by one."""
+        """Returns an error that names the sample that failed, found by reading one by one."""
         which = f"{len(indices)} samples together"
         for sample in indices:
             try:

@@ -16,15 +16,15 @@ Paths = str | Path | Sequence[str | Path]
 
 
 class Npy:
-    """Arrays in ``.npy`` files, of which only the rows asked for are read.
+    """Arrays in ``.npy`` files; only the requested rows are read.
 
     Args:
-        paths: a file; several, whose rows follow one another; or a dict of such by names.
+        paths: a file; several files, whose rows are joined; or a dict of these by names.
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is no ``.npy`` of rows in C order (a pipe neither), or they do not fit
-            each other.
+        ValueError: a file is not a ``.npy`` file with rows in C order (for instance a pipe), or the
+            files do not fit each other.
 
     Example:
         >>> import tempfile, numpy as np
@@ -45,7 +45,7 @@ class Npy:
         return self._length
 
     def rows(self, indices: np.ndarray) -> PyTree:
-        """These samples, in this order: an array, or a dict of arrays."""
+        """Returns the samples at `indices`, in that order: an array, or a dict of arrays."""
         found = {name: array.rows(indices) for name, array in self._arrays.items()}
         return found[""] if self._one else found
 
@@ -63,7 +63,7 @@ def _joined(paths: Paths) -> Joined:
 
 
 def _open(path: Path) -> Rows:
-    """The array of a file, by its header."""
+    """Opens the array of a file, from its header."""
     name = shown(path)
     require_regular(path)
     with open(path, "rb") as file:
@@ -73,14 +73,14 @@ def _open(path: Path) -> Rows:
                 version, np.lib.format.read_array_header_2_0
             )
             shape, fortran, dtype = read(file)
-        except Exception as error:  # a header is read by Python's own parser
-            raise ValueError(f"{name} is no .npy file: {error}") from error
+        except Exception as error:  # Python's own parser reads the header, and may raise
+            raise ValueError(f"{name} is not a .npy file: {error}") from error
         offset, size = file.tell(), path.stat().st_size
     if not shape or dtype.hasobject or (fortran and len(shape) > 1):
         raise ValueError(
-            f"{name} holds {dtype}{list(shape)}{' in Fortran order' * fortran}, and rows can be "
-            "read of numbers in C order. Save numpy.ascontiguousarray(array) with at least one "
-            "axis."
+            f"{name} holds {dtype}{list(shape)}{' in Fortran order' * fortran}, but rows "
+            "can only be read from numbers in C order. Save numpy.ascontiguousarray(array) with at "
+            "least one axis."
         )
     if size < offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
         raise ValueError(

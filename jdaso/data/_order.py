@@ -1,4 +1,4 @@
-"""The order of samples: a function of the seed alone, whatever the number of nodes."""
+"""The order of samples: a function of the seed alone, for any number of nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._extra import needs
 
 _ROUNDS = 4
 _SMALL = 2**16
-"""The cipher permutes so many numbers at least, and is asked again until one is in range."""
+"""Below this size the cipher, which is called until its result is in range, would be slow."""
 
 _SAMPLED = 16
 
@@ -26,25 +26,25 @@ class Order:
 
         sample(n) = pi_e(i),   e = n // N,  i = n mod N,   n = 0, 1, 2, ...
 
-    Every sample comes once per epoch, and nothing is dropped: where N is no multiple of the batch,
-    a batch spans two epochs. ``pi_e`` is not stored: grain's `index_shuffle`, a block cipher, gives
-    each number of it by itself. (Up to 65536 samples it would be slow, and NumPy's `permutation` is
-    kept instead.)
+    Every sample comes once per epoch, and nothing is dropped: if N is not a multiple of the batch,
+    a batch spans two epochs. ``pi_e`` is not stored: grain's `index_shuffle`, a block cipher,
+    computes each value separately. (It would be slow for up to 65536 samples, for which NumPy's
+    `permutation` is kept instead.)
 
-    With ``block = b`` the samples are shuffled as blocks of b neighbours, as they lie in the file:
-    the blocks of an epoch, and the samples inside of each. (The last block may be shorter.) That is
-    for files that are read block by block, as HDF5's chunks. Samples of a block stay together, so
-    it wants files whose neighbours do not resemble each other.
+    With ``block = b``, the samples are shuffled in blocks of b neighbours in the file: the order of
+    the blocks, and of the samples inside each. (The last block may be shorter.) This is for files
+    that are read block by block, such as HDF5's chunks. Samples of a block stay together, so
+    neighbours in the file should not resemble each other.
 
     Args:
         num_samples: N.
-        seed: from 0; the same on all nodes.
+        seed: at least 0; the same on all nodes.
         shuffle: whether epochs are permuted; else ``pi_e(i) = i``.
         block: b.
 
     Raises:
-        ValueError: a number is out of its range.
-        ImportError: it is to be shuffled, and grain is not installed.
+        ValueError: a number is out of range.
+        ImportError: `shuffle` is set, but grain is not installed.
 
     Example:
         >>> from jdaso.data import Order
@@ -70,14 +70,14 @@ class Order:
             needs("grain", "Shuffling")
 
     def samples(self, begin: int, end: int) -> np.ndarray:
-        """The samples at positions `begin` to `end` (not included) of the stream, int64."""
+        """Returns the samples at positions `begin` to `end` (excluded) of the stream, int64."""
         if not self.shuffle:
             return np.arange(begin, end, dtype=np.int64) % self.num_samples
         return np.fromiter(map(self._sample, range(begin, end)), np.int64, end - begin)
 
     @property
     def fingerprint(self) -> int:
-        """A number that is another for another order: N, seed, or way to shuffle."""
+        """A checksum of the order: its N, seed and shuffling."""
         first = self.samples(0, min(_SAMPLED, self.num_samples))
         text = f"{dataclasses.astuple(self)} {first.tolist()}"
         return zlib.crc32(text.encode())
@@ -88,7 +88,7 @@ class Order:
             return _permuted(i, self.num_samples, self.seed, epoch)
         b, short = self.block, self.num_samples % self.block
         full = self.num_samples // b
-        # The short block, if there is one, has a place of its own among the full ones.
+        # The short block, if there is one, is placed at random among the full ones.
         begin = b * (_seed_of(self.seed, epoch, full) % (full + 1)) if short else self.num_samples
         if begin <= i < begin + short:
             block, inside, size = full, i - begin, short
@@ -99,12 +99,12 @@ class Order:
 
 
 def _permuted(i: int, size: int, *seeds: int) -> int:
-    """Where a permutation of 0..size-1 puts i."""
+    """Returns the image of i under a permutation of 0..size-1."""
     if size <= _SMALL:
         return int(_table(size, *seeds)[i])
     from grain.experimental import index_shuffle  # pyright: ignore[reportMissingImports]
 
-    # Of 2**k + 1 numbers grain 0.2.18 gives one twice and another never: there one number more is
+    # For 2**k + 1 numbers grain 0.2.18 returns one twice and another never: so one number more is
     # permuted, and left out.
     last = size - 1 if (size - 1) & (size - 2) else size
     i = index_shuffle(i, max_index=last, seed=_seed_of(*seeds), rounds=_ROUNDS)
@@ -120,5 +120,5 @@ def _table(size: int, *seeds: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _seed_of(*seeds: int) -> int:
-    """32 well mixed bits."""
+    """Returns 32 well mixed bits."""
     return int(np.random.SeedSequence(seeds).generate_state(1)[0])

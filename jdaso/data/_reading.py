@@ -1,4 +1,4 @@
-"""Rows of files by plain reads: no memory map, no lock of Python's held."""
+"""Rows of files by plain reads: no memory map, and Python's lock is not held."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ import numpy as np
 from .._launch.paths import shown
 
 _MOST_BUFFERS = 1024
-"""Of one read: IOV_MAX of Linux."""
+"""The most buffers of one read: IOV_MAX of Linux."""
 
 
 class LoadingError(RuntimeError):
-    """Data could not be read. Says which samples, of which step, and why."""
+    """Data could not be read. The text names the samples, the step and the reason."""
 
 
 def require_regular(path: Path) -> None:
-    """Raises `ValueError` for what is no regular file, nor a link to one.
+    """Raises `ValueError` unless a path is a regular file or a link to one.
 
-    To open a pipe would wait for somebody who writes into it, for ever.
+    Opening a pipe would wait forever for a process that writes into it.
     """
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         kind = next((name for is_one, name in _KINDS.items() if is_one(mode)), "a device")
         raise ValueError(
-            f"{shown(path)} is {kind}, and rows are read at any place of a file. Give a regular "
-            "file: copy what comes out of a pipe into one."
+            f"{shown(path)} is {kind}, but rows are read at any position of a file. Give a regular "
+            "file: copy the output of a pipe into one."
         )
 
 
@@ -42,8 +42,8 @@ _KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a s
 class OpenFile:
     """A regular file to read from.
 
-    Reads are ``preadv``: any number of threads at once, each without Python's lock. A memory map
-    would count as memory of the process, page by page as it is touched.
+    Reads are ``preadv``: any number of threads at once, none of which holds Python's lock. A memory
+    map would count as the process's memory, page by page as it is touched.
     """
 
     def __init__(self, path: str | Path):
@@ -62,14 +62,14 @@ class OpenFile:
         while at < len(left):
             try:
                 got = os.preadv(self._descriptor, left[at : at + _MOST_BUFFERS], offset)
-            except OSError as error:  # of a descriptor: it does not name the file
+            except OSError as error:  # from a descriptor: it does not name the file
                 raise LoadingError(
                     f"{shown(self.path)} cannot be read at byte {offset}: {error}. Look for a "
                     "disk or a file system in trouble."
                 ) from error
             if got == 0:
                 raise LoadingError(
-                    f"{shown(self.path)} ends at byte {offset}, before what its header says. It "
+                    f"{shown(self.path)} ends at byte {offset}, earlier than its header says. It "
                     "was cut short; write it again."
                 )
             offset += got
@@ -80,7 +80,7 @@ class OpenFile:
                 left[at] = left[at][got:]
 
     def read(self, size: int, offset: int) -> bytearray:
-        """So many bytes from `offset`."""
+        """Reads `size` bytes from `offset` on."""
         found = bytearray(size)
         if size:
             self.fill([found], offset)
@@ -88,9 +88,9 @@ class OpenFile:
 
 
 def runs(indices: np.ndarray) -> Iterator[np.ndarray]:
-    """Places in `indices` whose values are neighbours in the file, as they lie there.
+    """Yields groups of places in `indices` whose values are adjacent in the file, in file order.
 
-    ``indices[places]`` of each is ``first, first + 1, ...``; all together hold every place once.
+    Within a group ``indices[places]`` is ``first, first + 1, ...``; every place is in one group.
     """
     if not len(indices):
         return
@@ -101,13 +101,13 @@ def runs(indices: np.ndarray) -> Iterator[np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """An array that lies in a file in C order, read row by row.
+    """An array stored in a file in C order, read row by row.
 
     Attributes:
-        file: where.
+        file: the file.
         offset: of its first byte.
-        shape: with rows along the leading axis.
-        dtype: as it lies in the file.
+        shape: shape, with rows along the leading axis.
+        dtype: dtype in the file.
     """
 
     file: OpenFile
@@ -119,10 +119,9 @@ class Rows:
         return self.shape[0]
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
-        """A copy of these rows, in this order, in the machine's byte order.
+        """Returns a copy of the rows at `indices`, in that order, in the machine's byte order.
 
-        Neighbours are read together, in the order in which they lie in the file, each straight to
-        its place.
+        Adjacent rows are read together, in file order, each directly into its place.
         """
         found = np.empty((len(indices), *self.shape[1:]), self.dtype)
         size = found[:1].nbytes
@@ -135,13 +134,13 @@ class Rows:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """In the machine's byte order."""
+    """Returns an array in the machine's byte order."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """Arrays one after another, as one: shards."""
+    """Arrays joined along their rows: shards."""
 
     parts: tuple[Any, ...]
 
@@ -149,7 +148,7 @@ class Joined:
         return sum(map(len, self.parts))
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
-        """A copy of these rows, in this order."""
+        """Returns a copy of the rows at `indices`, in that order."""
         if len(self.parts) == 1:
             return self.parts[0].rows(indices)
         ends = np.cumsum([len(part) for part in self.parts])

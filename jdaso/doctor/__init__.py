@@ -1,5 +1,5 @@
-"""Finds out whether jdaso works on a machine or a cluster, and says what to mend.
+"""Finds out whether jdaso works on a machine or a cluster, and reports what to fix.
 
-Standard library only, so that it runs where JAX, NumPy, mpi4py or MPI do not. Whatever may fail,
-hang or crash is tried in a process of its own (`_probe`), which says step by step how far it came.
+It uses the standard library only, so that it runs without JAX, NumPy, mpi4py or MPI. Anything that
+may fail, hang or crash is tried in a process of its own (`_probe`), which records each step.
 """

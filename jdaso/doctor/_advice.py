@@ -1,4 +1,4 @@
-"""B, S, wire, engine and binding for the cluster that was found, from ``simulate --advise``."""
+"""B, S, wire, engine and binding for the measured cluster, from ``simulate --advise``."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .._launch.environment import alone
 from ._launcher import binding
 
 _HEADERS = 0.95
-"""`Fabric.efficiency`: the model takes headers off a rate, and those of a measured one are off."""
+"""`Fabric.efficiency`: the model subtracts headers, but a measured rate already excludes them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The cluster as far as advice depends on it.
+    """The properties of a cluster that advice depends on.
 
     Attributes:
         nodes: P, the ranks.
-        bytes_per_second: of the slowest link, as measured.
+        bytes_per_second: measured rate of the slowest link.
         latency_seconds: of the median pair.
         ranks_per_host: the most on one host; they share its link.
         cores_per_host: the fewest.
         devices: of each rank.
-        vendor: whose launcher it is.
+        vendor: vendor of the launcher.
     """
 
     nodes: int
@@ -41,15 +41,15 @@ class Measured:
 
 
 def advice(found: Measured, *, parameters: float, step_ms: float, limit_seconds: float) -> dict:
-    """What `simulate --advise` says of the cluster, and the launcher's options.
+    """Returns the result of `simulate --advise` for a cluster, and the launcher's options.
 
     Args:
         found: the cluster.
         parameters: numbers that are exchanged.
-        step_ms: of a step without network.
+        step_ms: time of a step without network.
         limit_seconds: the longest that the simulation may take.
 
-    *On failure* the result has the key ``error`` alone.
+    *On failure* the result has only the key ``error``.
     """
     bits = found.bytes_per_second * 8 / _HEADERS / found.ranks_per_host
     command = [sys.executable, "-m", "jdaso", "simulate", "--advise", "--json"]
@@ -91,7 +91,7 @@ def _chosen(found: Measured, rows: list[dict], parameters: float, step_ms: float
 
 
 def told(advice: Mapping[str, Any]) -> str:
-    """The advice in sentences."""
+    """Returns the advice in sentences."""
     if "error" in advice:
         return f"No advice: python -m jdaso simulate --advise failed ({advice['error']})."
     about = f"{advice['parameters'] / 1e6:g} M parameters and steps of {advice['step_ms']:g} ms"

@@ -1,7 +1,7 @@
-"""TCP connections of a process that do not come about: where a firewall or a wrong interface is.
+"""Finds TCP connections of a process that hang: signs of a firewall or a wrong interface.
 
-MPI connects ranks in MPI_Init or with the first message, and where the other side does not answer
-it waits without a word. The kernel knows for whom.
+MPI connects ranks in MPI_Init or with the first message; if the other side does not answer, it
+waits without a message. The kernel lists the addresses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME_SECONDS = 2.0
 
 
 def awaited(pid: int) -> list[str]:
-    """The addresses ``host:port`` that a process of this machine asks and that do not answer."""
+    """Returns addresses ``host:port`` that a process of this machine asks without an answer."""
     mine, found = set(), []
     with contextlib.suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -34,19 +34,19 @@ def awaited(pid: int) -> list[str]:
 
 
 def _address(family: int, text: str) -> str:
-    """The kernel writes an address as numbers of 32 bits in the machine's order."""
+    """Decodes an address, which the kernel writes as 32-bit numbers in the machine's order."""
     numbers, port = text.split(":")
     words = (bytes.fromhex(numbers[at : at + 8])[::-1] for at in range(0, len(numbers), 8))
     return f"{socket.inet_ntop(family, b''.join(words))}:{int(port, 16)}"
 
 
 def refused(words: str) -> list[str]:
-    """The addresses of which UCX says that it could not connect to them."""
+    """Returns the addresses that UCX's output names as unreachable."""
     return sorted(set(re.findall(r"(?:dest_addr=|route to )((?:\d+\.){3}\d+:\d+)", words)))
 
 
 def with_name(address: str) -> str:
-    """``host:port`` with the host's name, where that can be had soon."""
+    """Returns ``host:port`` with the host's name, if a look-up answers soon."""
     host, names = address.rpartition(":")[0], []
 
     def ask() -> None:

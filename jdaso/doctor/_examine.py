@@ -1,4 +1,4 @@
-"""The examination: each rank alone, then all together, then one report."""
+"""The examination: each rank alone, then all ranks together, then one report."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from ._software import software
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
-    """What the user asked for.
+    """The user's options.
 
     Attributes:
-        limit_seconds: the longest that an answer may take: of an import, of MPI, of a rank.
+        limit_seconds: the longest wait for an answer: of an import, of MPI, of a rank.
         checkpoints: the folder, if any.
         needed: extras.
-        parameters: of the model that advice is for.
-        step_ms: of its step.
+        parameters: size of the model to advise on.
+        step_ms: time of its step.
     """
 
     limit_seconds: float
@@ -47,14 +47,14 @@ class Wishes:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What this rank has to say.
+    """The report of this rank.
 
     Attributes:
         lines: of the report.
         hosts: the host of each rank of the launch, as far as known.
-        whole: whether it speaks for all ranks of the launch.
-        ranks: how many there are.
-        figures: of each pair of the links.
+        whole: whether the report covers all ranks of the launch.
+        ranks: number of ranks.
+        figures: measurements of each pair of ranks.
         advice: for this cluster; empty if nothing could be measured.
     """
 
@@ -67,11 +67,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no line is trouble."""
+        """True if no line reports a problem."""
         return all(line.finding.ok for line in self.lines)
 
     def as_json(self) -> dict[str, Any]:
-        """For scripts."""
+        """Returns the report for scripts."""
         return {
             "ok": self.ok,
             "whole": self.whole,
@@ -84,7 +84,7 @@ class Report:
 
 
 def examine(launch: Launch, wishes: Wishes) -> Report | None:
-    """Looks at everything; None on ranks for which rank 0 speaks."""
+    """Examines everything; returns None on ranks that rank 0 reports for."""
     with contextlib.ExitStack() as stack:
         record, own = _look(launch, wishes, stack)
         vendor = own.values.get("mpi4py", {}).get("vendor", "")
@@ -99,7 +99,7 @@ def examine(launch: Launch, wishes: Wishes) -> Report | None:
 def _look(
     launch: Launch, wishes: Wishes, stack: contextlib.ExitStack
 ) -> tuple[dict[str, Any], Outcome]:
-    """What this rank finds by itself, as the others are told of it."""
+    """Examines this rank alone; returns the record for other ranks, and the outcome."""
     gpus = _gpus.gpu_identities()
     own = try_own(wishes.limit_seconds)
     findings = [*software(own, gpus or (), wishes.needed), *machine(gpus), *left_behind()]
@@ -131,7 +131,7 @@ def _look(
 
 
 def _take_away(folders: list[Path]) -> None:
-    """Folders that were made to try; the last rank finds them empty."""
+    """Removes folders that were created for the test; the last rank finds them empty."""
     with contextlib.suppress(OSError):
         for folder in folders:
             folder.rmdir()
@@ -153,14 +153,14 @@ def _findings_of(record: Mapping[str, Any]) -> list[Finding]:
 def _alone(
     record: Mapping[str, Any], launch: Launch, wishes: Wishes, more: Sequence[Line] = ()
 ) -> Report:
-    """The report of a rank that speaks for itself only."""
+    """Makes the report of a rank that reports only about itself."""
     lines = [Line(finding) for finding in _findings_of(record)]
     lines += more or _together.cores({0: record}, launch.vendor)
     return Report(lines, [record["host"]], launch.size == 1, launch.size)
 
 
 def _not_together(outcome: Outcome, launch: Launch, vendor: str) -> list[Line]:
-    """Why the ranks of the launch are none of MPI."""
+    """Explains why the ranks of the launch are not ranks of MPI."""
     named = launch.vendor in ("MPICH", "Open MPI")
     foreign = named and (launch.vendor == "Open MPI") != (vendor == "Open MPI")
     alone = "start" in outcome.values
@@ -177,14 +177,14 @@ def _not_together(outcome: Outcome, launch: Launch, vendor: str) -> list[Line]:
 
 
 def _not_started(outcome: Outcome, launch: Launch, vendor: str) -> Finding:
-    """Why MPI_Init did not end, or ended the process."""
+    """Explains why MPI_Init did not return, or ended the process."""
     if outcome.unreached:
         to = ", ".join(map(with_name, outcome.unreached))
         found = f"MPI does not start: no connection from {socket.gethostname()} to {to}"
         return Finding("ranks", found, False, _together.ports(vendor))
     found = f"MPI did not start the {launch.size} ranks: {outcome.error('start')}"
     remedy = (
-        "It waits for all ranks to start: see what the other ranks say, and whether one has "
+        "It waits for all ranks to start: see the output of the other ranks, and whether one has "
         f"ended. Launcher and library must be of one MPI ({vendor})."
     )
     return Finding("ranks", found, False, remedy)
@@ -193,7 +193,7 @@ def _not_started(outcome: Outcome, launch: Launch, vendor: str) -> Finding:
 def _all(
     record: Mapping[str, Any], outcome: Outcome, launch: Launch, vendor: str, wishes: Wishes
 ) -> Report | None:
-    """Rank 0's report of all ranks; on others None, or their own if rank 0 does not hear them."""
+    """Makes rank 0's report of all ranks; others: None, or their own if rank 0 misses them."""
     rank, size = outcome.values["start"]["rank"], launch.size
     accounts = {int(r): a for r, a in (outcome.values.get("accounts") or {}).items()}
     records = {int(r): a for r, a in (outcome.values.get("records") or {}).items()} or {
@@ -242,7 +242,7 @@ _GONE = "Look at those that were not heard: below, and at what they say themselv
 
 
 def _died(outcome: Outcome, vendor: str) -> list[Line]:
-    """The step of the messages in which this rank's process died or failed."""
+    """Reports the step of the exchange in which this rank's process died or failed."""
     broken = {**outcome.errors, **outcome.died}
     return [
         Line(Finding("messages", f"failed at {step}: {why}", False, _together.ports(vendor)))

@@ -1,4 +1,4 @@
-"""What a check found, the same check on many ranks, and how it is written down."""
+"""Results of checks, merged over ranks and formatted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ _WIDTH = 100
 class Finding:
     """One line of the report.
 
-    Attributes:
-        what: was looked at.
-        found: what there is.
-        ok: whether jdaso can work with that.
-        remedy: what to do where it cannot.
-        alike: whether it is to be the same on all ranks.
+    what: the subject of the check.
+    found: the result.
+    ok: whether jdaso can work with it.
+    remedy: how to fix it if not.
+    alike: whether it must be the same on all ranks.
     """
 
     what: str
@@ -31,22 +30,22 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A finding and the ranks that share it; no ranks: it is about all of them together."""
+    """A finding and the ranks that share it; without ranks, it is about all of them together."""
 
     finding: Finding
     ranks: tuple[int, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """For scripts."""
+        """Returns the line for scripts."""
         about = dataclasses.asdict(self.finding)
         del about["alike"]
         return {**about, "ranks": list(self.ranks)}
 
 
 def merged(findings: Mapping[int, Sequence[Finding]]) -> list[Line]:
-    """One line for what ranks share, several where they differ.
+    """Merges equal findings of ranks to one line; different findings get several.
 
-    Findings of one name stand together. Where these are to be alike and are not, each is trouble.
+    Findings of one name are adjacent. If they must be alike but are not, each is a problem.
     """
     by_name: dict[str, dict[Finding, list[int]]] = {}
     for rank in sorted(findings):
@@ -61,7 +60,7 @@ def merged(findings: Mapping[int, Sequence[Finding]]) -> list[Line]:
 
 
 def joined(lines: Sequence[Line]) -> list[Line]:
-    """Lines with the same finding about different ranks are one."""
+    """Joins lines that have the same finding about different ranks."""
     ranks: dict[Finding, tuple[int, ...]] = {}
     for line in lines:
         ranks[line.finding] = (*ranks.get(line.finding, ()), *line.ranks)
@@ -77,7 +76,7 @@ def _apart(finding: Finding) -> Finding:
 
 
 def numbered(ranks: Sequence[int]) -> str:
-    """``0-2, 5`` for 0, 1, 2, 5."""
+    """Formats ranks: ``0-2, 5`` for 0, 1, 2, 5."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:
@@ -88,10 +87,10 @@ def numbered(ranks: Sequence[int]) -> str:
 
 
 def written(lines: Sequence[Line], hosts: Sequence[str]) -> str:
-    """The report as text: what, found, whose; and below it what to do.
+    """Formats the report as text: subject, result, ranks; and below each the remedy.
 
     Args:
-        lines: of the report.
+        lines: lines of the report.
         hosts: the host of each rank.
     """
     wide = max((len(line.finding.what) for line in lines), default=0)
@@ -107,7 +106,7 @@ def written(lines: Sequence[Line], hosts: Sequence[str]) -> str:
 
 
 def _wrapped(text: str, first: str) -> list[str]:
-    """Lines of a width that terminals have, the later ones as far right as the first."""
+    """Wraps text to the width of a terminal; later lines are indented like the first."""
     later = " " * len(first)
     return textwrap.wrap(
         text, _WIDTH, initial_indent=first, subsequent_indent=later, break_on_hyphens=False,

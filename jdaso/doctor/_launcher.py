@@ -1,4 +1,4 @@
-"""What the launcher says of this rank, without asking MPI."""
+"""The launcher's facts about this rank, found without MPI."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Launch:
 
     Attributes:
         rank: its number.
-        size: how many there are; 1 without a launcher.
-        vendor: whose launcher it is: ``MPICH``, ``Open MPI``, ``srun``; empty if not known.
+        size: number of ranks; 1 without a launcher.
+        vendor: vendor of the launcher: ``MPICH``, ``Open MPI``, ``srun``; empty if not known.
     """
 
     rank: int
@@ -28,14 +28,14 @@ class Launch:
 
     @property
     def prefix(self) -> str:
-        """How lines of this rank begin where the ranks cannot make one report."""
+        """The beginning of this rank's lines if the ranks cannot make one report."""
         return f"[rank {self.rank} of {self.size}] " if self.size > 1 else ""
 
 
 def find_launch() -> Launch:
     """Reads the variables that launchers set."""
     size = launched_ranks()
-    if size == 1 and not claimed_by():  # what was left behind names no launcher
+    if size == 1 and not claimed_by():  # leftover variables name no launcher
         return Launch(0, 1, "")
     vendor = next((by for name, by in _MARKS.items() if name in os.environ), "")
     if not vendor and "SLURM_STEP_NUM_TASKS" in os.environ:
@@ -44,7 +44,7 @@ def find_launch() -> Launch:
 
 
 def left_behind() -> Iterator[Finding]:
-    """Variables of a launcher that did not start this process as a rank; jdaso leaves them out."""
+    """Yields variables of a launcher that did not start this process; jdaso ignores them."""
     if (above := rank_above()) is not None:
         found = f"rank {above[0]} (process {above[1]}) started this process, which is no rank"
         yield Finding("launcher", found)
@@ -54,7 +54,7 @@ def left_behind() -> Iterator[Finding]:
 
 
 def binding(vendor: str, cores: int) -> str:
-    """The launcher's options that give each rank so many cores of its own."""
+    """Returns the launcher's options that give each rank `cores` cores of its own."""
     if vendor == "Open MPI":
         return f"--map-by slot:PE={cores} --bind-to core"
     if vendor == "srun":

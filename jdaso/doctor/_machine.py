@@ -1,4 +1,4 @@
-"""The machine of a rank: host, cores, memory, GPUs, and the folder of checkpoints."""
+"""Checks of a rank's machine: host, cores, memory, GPUs, and the folder of checkpoints."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _LEAST_MEMORY = 1e9
 _LEAST_DISK = 1e9
 _SHARED_MEMORY = "/dev/shm"
 _LEAST_SHARED_BYTES = 16 * 2**20
-"""For each rank of a host: Open MPI asks for so much; MPICH takes a third, and dies without it."""
+"""Per rank of a host, for Open MPI; MPICH needs a third of it, and crashes without."""
 
 
 def cores() -> list[int]:
-    """The cores that this process may run on."""
+    """Returns the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def physical(cpus: Iterable[int]) -> list[int]:
-    """The cores that these hardware threads are of, each by its first: launchers bind cores."""
+    """Maps hardware threads to cores, each named by its first thread: launchers bind cores."""
     found = set()
     for cpu in cpus:
         path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
@@ -44,7 +44,7 @@ def physical(cpus: Iterable[int]) -> list[int]:
 
 
 def machine(gpus: list[str] | None) -> Iterator[Finding]:
-    """Findings about this machine as this process sees it."""
+    """Yields findings about this machine as this process sees it."""
     yield Finding("host", socket.gethostname())
     mine, all_of_them = cores(), os.cpu_count() or 1
     yield Finding("cores", f"{len(mine)} of {all_of_them} ({numbered(mine)})")
@@ -71,7 +71,7 @@ def _memory() -> Iterator[Finding]:
     for path in _of_cgroups("memory", "memory.max", "memory.limit_in_bytes"):
         try:
             total = min(total, int(path.read_text()))
-        except (OSError, ValueError):  # there is none, or it is "max"
+        except (OSError, ValueError):  # the file is missing, or holds "max"
             continue
     found = f"{total / 1e9:.0f} GB"
     if min(free, total) >= _LEAST_MEMORY:
@@ -82,7 +82,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def shared_memory() -> Iterator[Finding]:
-    """Returns whether MPI has room for the messages between the ranks of a host."""
+    """Checks that MPI has space for the messages between the ranks of a host."""
     try:
         about = os.statvfs(_SHARED_MEMORY)
     except OSError:
@@ -103,7 +103,7 @@ def shared_memory() -> Iterator[Finding]:
 
 
 def _home() -> Finding:
-    """The home folder: Open MPI does not start without HOME; caches of JAX and others lie there."""
+    """Checks the home folder: Open MPI needs HOME to start, and JAX keeps caches there."""
     home = os.environ.get("HOME", "")
     if not home:
         found = "HOME is not set: jdaso does not need it, Open MPI's mpiexec does"
@@ -115,7 +115,7 @@ def _home() -> Finding:
 
 
 def allowed() -> list[int]:
-    """The cores of this job on this machine: a batch system gives it some of them."""
+    """Returns the cores of this job on this machine, which a batch system may limit."""
     for path in _of_cgroups("cpuset", "cpuset.cpus.effective", "cpuset.effective_cpus"):
         try:
             spans = [span.partition("-") for span in path.read_text().strip().split(",") if span]
@@ -127,7 +127,7 @@ def allowed() -> list[int]:
 
 
 def _of_cgroups(controller: str, unified: str, legacy: str) -> Iterator[Path]:
-    """A file of this process's control group and of those around it; of Linux's both versions."""
+    """Yields a file of this process's control group and those around it; both Linux versions."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -145,13 +145,13 @@ def _of_cgroups(controller: str, unified: str, legacy: str) -> Iterator[Path]:
 
 
 def missing_folders(folder: str | Path) -> list[Path]:
-    """Which of a folder and those around it are not there, the innermost first."""
+    """Returns the missing folders among `folder` and those around it, the innermost first."""
     path = Path(folder).absolute()
     return [each for each in (path, *path.parents) if not os.path.exists(each)]
 
 
 def write_in(folder: str | Path) -> tuple[Finding, str | None]:
-    """Whether a file can be written there; and its path, for the other ranks to look for."""
+    """Tests whether a file can be written; returns its path for the other ranks to look for."""
     what, path = CHECKPOINTS, None
     found = "can be made and written" if missing_folders(folder) else "can be written"
     try:

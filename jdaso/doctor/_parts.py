@@ -1,4 +1,4 @@
-"""What is tried in processes of their own: imports, devices, MPI, and messages between ranks."""
+"""Parts that are tried in processes of their own: imports, devices, MPI, messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._talk import talk
 
 
 def run_part(name: str, path: str, arguments: Sequence[str]) -> None:
-    """Takes the steps of a part, ``own`` or ``talk``, and writes each to the file `path`."""
+    """Runs a part, ``own`` or ``talk``, and writes each step to the file `path`."""
     if name == "talk":
         return talk(Steps(path), *arguments)
     done, failed = arguments
@@ -23,7 +23,7 @@ def run_part(name: str, path: str, arguments: Sequence[str]) -> None:
 
 
 def _own(steps: Steps) -> None:
-    """What one process can try by itself; the last step ends it where MPI takes no GPU's memory."""
+    """Tries what one process can alone; the last step ends it if MPI cannot take GPU memory."""
     for name, needs in (("numpy", ()), ("jax", ["numpy"]), ("optax", ["jax"]), ("jaxtyping", ())):
         steps.take(name, lambda name=name: importlib.import_module(name).__version__, needs)
     steps.take("devices", _devices, ["jax"])
@@ -36,7 +36,7 @@ def _own(steps: Steps) -> None:
 
 
 def try_own(limit_seconds: float) -> Outcome:
-    """Takes those steps; where the process dies in one, another process goes on behind it."""
+    """Runs those steps; if the process dies in one, another continues after that step."""
     values, errors, died = {}, {}, {}
     while True:
         given = [json.dumps([*values]), json.dumps([*errors, *died])]
@@ -44,7 +44,7 @@ def try_own(limit_seconds: float) -> Outcome:
         new = {step: how for step, how in outcome.died.items() if step not in died}
         values, errors = {**values, **outcome.values}, {**errors, **outcome.errors}
         died.update(new)
-        if not new or "end" in new:  # it was through, or it would die again
+        if not new or "end" in new:  # it is complete, or would die again
             return Outcome(values, errors, died)
 
 
@@ -78,9 +78,9 @@ def _mpi4py() -> dict[str, Any]:
 
 
 def built_for() -> dict[str, list[str]] | None:
-    """The MPI and CUDA libraries that mpi4jax's compiled parts ask for; None without mpi4jax.
+    """Returns the MPI and CUDA libraries that mpi4jax's compiled parts need; None without mpi4jax.
 
-    They are read from the files: where the libraries do not fit, it cannot be imported.
+    They are read from the files, since mpi4jax cannot be imported if the libraries do not fit.
     """
     spec = find_spec("mpi4jax")
     if spec is None or spec.origin is None:
@@ -106,7 +106,7 @@ def _mpi4jax() -> dict[str, Any]:
 
 
 def _cuda_aware() -> str:
-    """Sends a small array of a GPU to this process itself."""
+    """Sends a small array on a GPU to this process itself."""
     import jax
     import numpy as np
     from mpi4py import MPI

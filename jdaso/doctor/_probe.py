@@ -1,7 +1,6 @@
 """Runs one part of the examination in a process of its own, which may crash, hang or be killed.
 
-The part writes down each step when it begins it and when it has ended, so that one knows in which
-step a process died.
+The part records the beginning and the end of each step, which shows in which step a process died.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ _KILL_SECONDS = 5.0
 
 
 class Steps:
-    """The side of the process that is tried out: ``steps.take("name", function)``.
+    """The tested process's side: ``steps.take("name", function)``.
 
     Args:
         path: of the file to write to.
-        done: steps that an earlier process has taken; they are not taken again.
-        failed: steps in which it failed or died; what needs them is not taken at all.
+        done: steps that an earlier process has completed; they are not repeated.
+        failed: steps in which it failed or died; steps that need them are skipped.
     """
 
     def __init__(self, path: str, done: Sequence[str] = (), failed: Sequence[str] = ()):
         self._path, self._done, self._failed = path, set(done), set(failed)
 
     def take(self, name: str, step: Callable[[], Any], needs: Sequence[str] = ()) -> Any:
-        """Takes a step; returns its value, None where it raised or was not taken."""
+        """Runs a step; returns its value, or None if it raised or was skipped."""
         if name in self._done | self._failed:
             return None
         broken = [other for other in needs if other in self._failed]
@@ -65,12 +64,12 @@ class Steps:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How far a part came.
+    """The progress of a part.
 
     Attributes:
-        values: of the steps that ended well.
+        values: of the steps that succeeded.
         errors: of those that raised.
-        died: of the step in which the process died or was killed: how. Empty else.
+        died: the step in which the process died or was killed, and how; else empty.
         unreached: the addresses to which it could not connect then.
     """
 
@@ -80,12 +79,12 @@ class Outcome:
     unreached: Sequence[str] = ()
 
     def error(self, step: str) -> str:
-        """Why a step has no value."""
+        """Returns the reason why a step has no value."""
         return self.errors.get(step) or self.died.get(step) or "not reached"
 
 
 def _by_itself() -> dict[str, str]:
-    """The environment of a process without launcher, which leaves a GPU's memory to others."""
+    """Returns an environment without launcher, which leaves a GPU's memory to other processes."""
     return {**alone(os.environ), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
@@ -96,11 +95,11 @@ def try_out(
 
     Args:
         part: its name, in `_parts.run_part`.
-        arguments: for it.
-        limit_seconds: the longest that it may be silent.
-        as_rank: whether it is to be this rank of the launch; else it is a process without launcher.
+        arguments: for the part.
+        limit_seconds: the longest time without a new step.
+        as_rank: whether it is this rank of the launch, or a process without launcher.
 
-    *On failure* the outcome says in which step the process died, and its last words.
+    *On failure* the outcome has the step in which the process died, and its last words.
     """
     environment = with_home(os.environ) if as_rank else _by_itself()
     with tempfile.TemporaryDirectory(prefix="jdaso-doctor-") as folder:
@@ -114,7 +113,7 @@ def try_out(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                close_fds=not as_rank,  # launchers talk to their ranks through descriptors
+                close_fds=not as_rank,  # launchers use descriptors to reach their ranks
                 start_new_session=not as_rank,
             )
             end, unreached = _wait(process, notes, limit_seconds)
@@ -123,9 +122,9 @@ def try_out(
 
 
 def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> tuple[str, list[str]]:
-    """Returns how the process ended, empty if well, and for whose answer it waited.
+    """Returns how the process ended, empty if well, and the addresses it was waiting for.
 
-    One that waits in the kernel, for a file server or a driver, cannot be killed: it is left.
+    A process that waits in the kernel, for a file server or a driver, cannot be killed and is left.
     """
     seen, since, pause = -1, time.monotonic(), 0.005
     try:

@@ -1,4 +1,4 @@
-"""What is installed: versions, whether it can be imported, MPI and its thread level, mpi4jax."""
+"""Checks of installed software: versions, imports, MPI and its thread level, mpi4jax."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MPI_NAMES = {
     "libmpi_cray.so.12": "Cray MPICH",
     "libmpi.so.40": "Open MPI",
 }
-"""By whom a library of that name is: MPICH's is also Intel MPI's and MVAPICH's."""
+"""Vendors by the library's name; MPICH's name is also that of Intel MPI and MVAPICH."""
 _REBUILD = (
     "put this MPI's mpicc first on PATH, then "
     "pip install --force-reinstall --no-deps --no-cache-dir --no-binary mpi4jax mpi4jax (without "
@@ -27,7 +27,7 @@ _REBUILD = (
 
 
 def installed(name: str) -> str | None:
-    """The version of a distribution, None where there is none."""
+    """Returns the version of a distribution, or None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -35,11 +35,11 @@ def installed(name: str) -> str | None:
 
 
 def requirements(extra: str = "") -> dict[str, str]:
-    """The least version of each distribution that jdaso, or one of its extras, asks for.
+    """Returns the least version of each distribution that jdaso, or one of its extras, needs.
 
     Raises:
         ValueError: there is no such extra.
-        PackageNotFoundError: jdaso is not installed, it lies in the folder only.
+        PackageNotFoundError: jdaso is not installed; only its folder is there.
     """
     about = metadata.metadata("jdaso")
     known = sorted(about.get_all("Provides-Extra") or [])
@@ -63,7 +63,7 @@ def requirements(extra: str = "") -> dict[str, str]:
 
 
 def older(version: str, least: str) -> bool:
-    """Whether a version is below another, by their leading numbers."""
+    """Returns whether a version is below another, by their leading numbers."""
     return _numbers(version) < _numbers(least)
 
 
@@ -73,11 +73,11 @@ def _numbers(version: str) -> list[int]:
 
 
 def software(own: Outcome, gpus: Sequence[str], needed: Sequence[str]) -> Iterator[Finding]:
-    """All findings about what is installed.
+    """Yields all findings about installed software.
 
     Args:
-        own: how far `_parts.try_own` came.
-        gpus: that the driver shows.
+        own: outcome of `_parts.try_own`.
+        gpus: the GPUs that the driver shows.
         needed: extras that the user needs.
     """
     yield Finding("Python", ".".join(map(str, sys.version_info[:3])), alike=True)
@@ -126,7 +126,7 @@ _MPI_MISSING = (
 
 
 def _mpi_remedy(error: str) -> str:
-    """The remedy where MPI is not imported, which starts it too."""
+    """Returns the remedy if importing mpi4py failed, which also starts MPI."""
     short = [finding for finding in shared_memory() if not finding.ok]
     if short and ("SIGBUS" in error or "shm" in error):
         return f"Not the installation: {short[0].found}. See shared memory, below."

@@ -1,13 +1,13 @@
-"""Messages between the ranks of a launch: who is there, how fast the links are, and progress.
+"""Messages between the ranks of a launch: which ranks answer, speed of the links, and progress.
 
-Only non-blocking calls, and each is asked for an answer no longer than the limit: a rank that is
-missing, or cannot be reached, ends in a line and in no hang. The steps, on every rank:
+Only non-blocking calls are used, and each waits for an answer no longer than the limit: a rank that
+is missing or unreachable gives a line in the report, not a hang. The steps, on every rank:
 
-1. Each sends what it has found to each other, and notes whom it has heard.
-2. Each sends to each whom it has heard. Rank 0 is also sent what ranks that it may not have heard
-   have found. Only where all have heard all the ranks go on: they decide that alike.
-3. Pairs are measured, one from each host, in rounds in which no rank is in two pairs.
-4. The first pair sees whether messages move while nobody calls MPI, and with a thread that does.
+1. Each sends its findings to every other, and notes which ranks it has received from.
+2. Each sends that list to every rank in it. Rank 0 also gets the findings of ranks whose messages
+   it may have missed. The ranks continue only if each has received from all; all decide it alike.
+3. Pairs are measured, one rank from each host, in rounds in which no rank is in two pairs.
+4. The first pair checks whether messages move while nobody calls MPI, and with a thread that does.
 5. The first rank collects the figures, and lets the others go.
 """
 
@@ -31,18 +31,18 @@ _TRIPS = 40
 _FIRST_BYTES, _MOST_BYTES = 2**18, 2**24
 _LONG_ENOUGH_SECONDS = 0.05
 _LOOKS = 3
-_LOOKS_AT_PROGRESS = 6  # what else the machine does may disturb some
+_LOOKS_AT_PROGRESS = 6  # other work on the machine may disturb some
 _SPIN_SECONDS = 2e-3
 
 Pair = tuple[int, int]
 
 
 def talk(steps: Steps, record_path: str, limit: str) -> None:
-    """The part of a rank: everything above.
+    """Runs a rank's part: all steps above.
 
     Args:
-        steps: where the rank's parent reads.
-        record_path: file with what this rank has found, JSON.
+        steps: records the steps for the rank's parent process.
+        record_path: JSON file with this rank's findings.
         limit: seconds that the ranks wait for each other.
     """
     start = steps.take("start", _start)
@@ -53,7 +53,7 @@ def talk(steps: Steps, record_path: str, limit: str) -> None:
     records = steps.take("records", lambda: ranks.exchange(RECORD, told))
     accounts = steps.take("accounts", lambda: ranks.exchange(HEARD, _account(ranks, records)))
     if not _everyone(ranks, accounts):
-        os._exit(0)  # MPI_Finalize would wait for those that cannot be reached
+        os._exit(0)  # MPI_Finalize would wait for unreachable ranks
     measuring = leaders({int(rank): found["machine"] for rank, found in records.items()})
     figures = steps.take("links", lambda: ranks.measure(measuring))
     steps.take("figures", lambda: ranks.collect(measuring, figures))
@@ -67,7 +67,7 @@ def _start() -> dict[str, Any]:
 
 
 def _account(ranks: Ranks, records: Mapping[int, Any]) -> Callable[[int], Any]:
-    """Whom this rank has heard, and which of the others' files of the checkpoint folder it sees."""
+    """Returns the ranks received from, and those whose files in the checkpoint folder are seen."""
     seen = {
         rank: os.path.exists(found["file"]) for rank, found in records.items() if found.get("file")
     }
@@ -82,7 +82,7 @@ def _everyone(ranks: Ranks, accounts: Mapping[int, Any]) -> bool:
 
 
 def leaders(machines: Mapping[int, str]) -> list[int]:
-    """The first rank of each machine; all ranks where there is one machine."""
+    """Returns the first rank of each machine; all ranks if there is only one machine."""
     first: dict[str, int] = {}
     for rank in sorted(machines):
         first.setdefault(machines[rank], rank)
@@ -90,7 +90,7 @@ def leaders(machines: Mapping[int, str]) -> list[int]:
 
 
 def rounds(members: Sequence[int]) -> list[list[Pair]]:
-    """All pairs, in rounds in which no member is in two (the circle method)."""
+    """Returns all pairs, in rounds in which no member is in two (the circle method)."""
     ring: list[int | None] = [*members, *([None] * (len(members) % 2))]
     found = []
     for _ in range(len(ring) - 1):
@@ -102,11 +102,11 @@ def rounds(members: Sequence[int]) -> list[list[Pair]]:
 
 
 class Ranks:
-    """The ranks of the launch, as one of them sees them.
+    """The ranks of the launch, as seen by one of them.
 
     Args:
-        limit_seconds: how long an answer may take.
-        begin: told what is done now.
+        limit_seconds: the longest wait for an answer.
+        begin: called with a description of each step as it starts.
     """
 
     def __init__(self, limit_seconds: float, begin: Callable[[str], None]):
@@ -117,11 +117,11 @@ class Ranks:
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
 
     def exchange(self, tag: int, message: Any) -> dict[int, Any]:
-        """Sends something to all others; returns what came from whom within the limit.
+        """Sends a message to all others; returns what arrived within the limit, by its sender.
 
         Args:
             tag: of these messages.
-            message: what is sent; a function of the receiver, or the same for all.
+            message: the message; either a function of the receiver, or the same for all.
         """
         of = message if callable(message) else lambda _: message
         others = [rank for rank in range(self.size) if rank != self.rank]
@@ -145,7 +145,7 @@ class Ranks:
         return dict(sorted(came.items()))
 
     def wait(self, *requests: Any, limit_seconds: float | None = None) -> None:
-        """Asks until all are done: at first without a pause, then ever less often.
+        """Tests requests until all are done: at first without a pause, then less and less often.
 
         Raises:
             TimeoutError: the limit has passed.
@@ -166,13 +166,13 @@ class Ranks:
         self.wait(self._world.Isend([numbers, self._mpi.BYTE], to, tag))
 
     def receive(self, source: int, tag: int, count: int) -> bytearray:
-        """Waits for so many bytes."""
+        """Waits for `count` bytes."""
         room = bytearray(count)
         self.wait(self._world.Irecv([room, self._mpi.BYTE], source, tag))
         return room
 
     def measure(self, members: Sequence[int]) -> list[dict[str, Any]]:
-        """What was measured with each partner that has a higher number."""
+        """Measures the links to all partners; returns the figures of those with a higher number."""
         figures = []
         if self.rank not in members:
             return figures
@@ -186,7 +186,7 @@ class Ranks:
         return figures
 
     def _measure_pair(self, pair: Pair, *, progress: bool) -> dict[str, Any]:
-        """The figures of a pair, or why there are none."""
+        """Returns the figures of a pair, or the reason why there are none."""
         other = pair[1] if self.rank == pair[0] else pair[0]
         try:
             latency = self._latency(other)
@@ -199,7 +199,7 @@ class Ranks:
         return found
 
     def _latency(self, other: int) -> float:
-        """Half of the median of round trips of a few bytes."""
+        """Returns half of the median round trip of a few bytes, in seconds."""
         took = []
         for _ in range(_TRIPS):
             begin = time.perf_counter()
@@ -213,9 +213,10 @@ class Ranks:
         return statistics.median(took[_TRIPS // 4 :]) / 2
 
     def _rate(self, other: int) -> float:
-        """Bytes per second of one message at a time, of the slower direction; to both of the pair.
+        """Returns bytes per second of single messages in the slower direction, on both ranks.
 
-        The size grows until a message takes long enough. The first of the pair has the clock.
+        The size grows until a message takes long enough. The first rank of the pair measures the
+        time.
         """
         size, best, looks, first = _FIRST_BYTES, 0.0, 0, self.rank < other
         data, room = memoryview(bytearray(b"\1") * _MOST_BYTES), bytearray(b"\1") * _MOST_BYTES
@@ -232,14 +233,14 @@ class Ranks:
         return best
 
     def _follow(self, other: int, first: bool, told: tuple) -> tuple:
-        """The second of a pair goes on as the first says."""
+        """Sends the values of a pair's first rank to the second; returns them on both."""
         if first:
             self.send(other, LINK, f"{json.dumps(told):<80}".encode())
             return told
         return tuple(json.loads(self.receive(other, LINK, 80)))
 
     def _one_way(self, other: int, sends: bool, data: memoryview, room: memoryview) -> float:
-        """Seconds of one message with its acknowledgement, as this rank sees them."""
+        """Returns seconds of one message with its acknowledgement, as this rank sees them."""
         arriving = None
         if not sends:
             arriving = self._world.Irecv([room, self._mpi.BYTE], other, BULK)
@@ -255,7 +256,7 @@ class Ranks:
         return time.perf_counter() - begin
 
     def _meet(self, other: int) -> None:
-        """Both of a pair are here."""
+        """Waits until both ranks of a pair are here."""
         room = bytearray(1)
         self.wait(
             self._world.Irecv([room, self._mpi.BYTE], other, LINK),
@@ -263,9 +264,9 @@ class Ranks:
         )
 
     def _hidden(self, other: int, rate: float) -> dict[str, float]:
-        """Which share of a message each way is done after a time without calls of MPI.
+        """Returns the share of a message, each way, that is done after a time without calls of MPI.
 
-        The first of the pair says how long one takes and how many bytes it has.
+        The first rank of the pair decides the message's size and how long it takes.
         """
         size = int(min(max(rate * _LONG_ENOUGH_SECONDS, 2**20), _MOST_BYTES))
         size = int(self._follow(other, self.rank < other, (size,))[0])
@@ -279,7 +280,7 @@ class Ranks:
         return shares
 
     def _away(self, other: int, size: int, pause: float, thread: Any) -> float:
-        """Seconds that are left to wait after a pause, during which a thread waits or nobody."""
+        """Returns seconds left to wait after a pause in which a thread, or nobody, waited."""
         data, room = bytearray(size), bytearray(size)
         self._meet(other)
         requests = [
@@ -297,7 +298,7 @@ class Ranks:
         return time.perf_counter() - begin
 
     def collect(self, members: Sequence[int], figures: list[dict[str, Any]]) -> list[Any]:
-        """All figures, on the first rank; the others leave when it has them."""
+        """Collects all figures on the first rank; the others leave when it has them."""
         most = self._limit * (len(members) + 1)
         if self.rank == 0:
             found = list(figures)
@@ -321,7 +322,7 @@ class Ranks:
         return json.loads(self.receive(member, FIGURES, int.from_bytes(size, "big")))
 
     def _patiently(self, request: Any, most: float) -> None:
-        """Waits longer than the limit, and says that it does."""
+        """Waits longer than the limit, but notes each time that it is still waiting."""
         end = time.monotonic() + most
         while time.monotonic() < end:
             self._begin("waiting for the others' links")

@@ -1,4 +1,4 @@
-"""What only all ranks together show: shared GPUs and cores, who hears whom, links, progress."""
+"""Checks of all ranks together: shared GPUs and cores, lost messages, links, progress."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ._findings import Finding, Line, numbered
 from ._launcher import binding
 
 Records = Mapping[int, Mapping[str, Any]]
-"""What each rank said of itself: rank, host, machine, cores, all_cores, gpus, file, findings."""
+"""The record of each rank: rank, host, machine, cores, all_cores, gpus, file, findings."""
 
 _SLOW = 0.5
 _PROGRESS = 0.5
 
 
 def by_machine(records: Records) -> list[list[int]]:
-    """The ranks of each machine."""
+    """Returns the ranks of each machine."""
     found: dict[str, list[int]] = {}
     for rank in sorted(records):
         found.setdefault(records[rank]["machine"], []).append(rank)
@@ -25,7 +25,7 @@ def by_machine(records: Records) -> list[list[int]]:
 
 
 def gpus(records: Records) -> Iterator[Line]:
-    """Ranks that would compute on one GPU."""
+    """Finds ranks that would compute on the same GPU."""
     for ranks in by_machine(records):
         seen = [records[rank]["gpus"] for rank in ranks]
         if len(ranks) == 1 or not all(seen):
@@ -48,7 +48,7 @@ def gpus(records: Records) -> Iterator[Line]:
 
 
 def cores(records: Records, vendor: str) -> Iterator[Line]:
-    """Whether each rank has at least a core, and none is bound to one where there are more."""
+    """Checks that each rank has at least one core, and is not bound to one if there are more."""
     what = "cores of the host"
     for ranks in by_machine(records):
         masks = [set(records[rank]["cores"]) for rank in ranks]
@@ -79,7 +79,7 @@ def _cores(count: int) -> str:
 
 
 def checkpoints(records: Records, accounts: Mapping[int, Mapping[str, Any]]) -> Iterator[Line]:
-    """Whether all ranks that could write see what the others have written."""
+    """Checks that all ranks that could write see each other's files."""
     writers = [rank for rank, about in records.items() if about["file"]]
     if len(records) < 2 or not writers:
         return
@@ -95,7 +95,7 @@ def checkpoints(records: Records, accounts: Mapping[int, Mapping[str, Any]]) -> 
 def unheard(
     size: int, records: Records, accounts: Mapping[int, Mapping[str, Any]], limit: float, mpi: str
 ) -> Iterator[Line]:
-    """Pairs of ranks between which no message came through."""
+    """Finds pairs of ranks between which no message arrived."""
     missing = [rank for rank in range(size) if rank not in accounts]
     pairs = sorted(
         {
@@ -116,7 +116,7 @@ def unheard(
 
 
 def ports(mpi: str) -> str:
-    """What to do where hosts cannot reach each other; by the MPI in use."""
+    """Returns the remedy if hosts cannot reach each other, for the MPI in use."""
     setting = {
         "MPICH": "UCX_TCP_PORT_RANGE=40000-41000 (FI_TCP_PORT_LOW_RANGE and _HIGH_ with libfabric)"
         " for the ranks, MPIEXEC_PORT_RANGE=40000:41000 for the launcher",
@@ -131,10 +131,10 @@ def ports(mpi: str) -> str:
 
 
 def links(figures: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Iterator[Line]:
-    """The spread of all pairs, and each pair that is much slower than the others.
+    """Reports the spread of all pairs, and each pair that is much slower than the others.
 
-    A pair is slow where it has less than half the rate that a quarter of the pairs reach: the
-    median would not do, since one slow host of three makes two of three pairs slow.
+    A pair is slow if it has less than half the rate that a quarter of the pairs reach. The median
+    would not do as a measure, since one slow host of three makes two of three pairs slow.
     """
     good = [f for f in figures if "error" not in f]
     for f in figures:
@@ -181,7 +181,7 @@ def _three(value: float) -> str:
 
 
 def progress(figures: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
-    """Whether messages move while the program does something else."""
+    """Checks whether messages move while the program does something else."""
     shares = next((f["hidden"] for f in figures if "hidden" in f), None)
     if shares is None:
         return

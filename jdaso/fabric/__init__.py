@@ -1,4 +1,4 @@
-"""Fabrics: clusters emulated on one machine, and a model of those that are not there."""
+"""Fabrics: clusters emulated on one machine, and a model of clusters you do not have."""
 
 from ._emulate.cluster import Cluster as Cluster
 from ._emulate.cluster import ClusterError as ClusterError

@@ -1,3 +1,3 @@
-"""What a run did, written while it runs: JSON lines and TensorBoard, read by `jdaso.report`."""
+"""Records of a run, written while it runs: JSON lines and TensorBoard, read by `jdaso.report`."""
 
 from ._recorder import Recorder as Recorder

@@ -32,30 +32,31 @@ RESERVED = ("kind", "step", "seconds", "phase", "sync_every", "delay", *Stats._f
 
 
 class Recorder:
-    """Writes what this node does to ``folder/node-00003.jsonl``, one JSON object a line.
+    """Records this node's run in ``folder/node-00003.jsonl``, one JSON object per line.
 
     A row of kind ``"run"`` comes first; then ``"settings"``, ``"step"``, ``"checkpoint"`` and
-    ``"fault"``; where the cycling phase ends, and at the end, ``"events"``, the latest of the
-    session's timeline; and ``"end"``. A run that is started again appends; ``python -m jdaso
-    report`` joins the parts.
+    ``"fault"``; at the end of the cycling phase, and at the end of the run, ``"events"``, the
+    latest of the session's timeline; finally ``"end"``. A restarted run appends to the file;
+    ``python -m jdaso report`` joins the parts.
 
-    Numbers on a device are kept there until they are ready and written by a thread, so that a step
-    does not wait for them. What jdaso's checkpoints and `jdaso.faults` do is recorded by itself.
+    Numbers on a device stay there until they are ready, and a thread writes them, so that a step
+    does not wait for them. Events of jdaso's checkpoints and of `jdaso.faults` are recorded
+    automatically.
 
     Args:
-        folder: of the run, and of no other; all nodes may share it. It is made.
+        folder: folder for this run only; all nodes may share it. Created if missing.
         session: the nodes. Closing it closes the recorder.
-        phases: what names the phase of a step; those of the session's `daso` where None.
+        phases: gives the phase of a step; those of the session's `daso` if None.
         tensorboard: whether to write the numbers for TensorBoard too, to
             ``folder/tensorboard/node-00003``. Needs ``pip install "jdaso[metrics]"``.
-        settings: what else is to be known of the run: a learning rate, say. JSON values.
+        settings: further facts about the run, such as a learning rate. JSON values.
 
     Raises:
-        ImportError: `tensorboard`, and tensorboardX is missing.
+        ImportError: `tensorboard` is set, but tensorboardX is missing.
 
-    On failure: a folder that cannot be written, or a full disk, is one warning in the log, and
-    training goes on. A process that is killed leaves a file that reads up to its last whole
-    line, of half a second before. An exception that leaves the ``with`` block is a row of kind
+    On failure: if the folder cannot be written or the disk is full, the log has one warning, and
+    training continues. The file of a killed process is readable up to its last whole line, from
+    at most half a second before. An exception that leaves the ``with`` block becomes a row of kind
     ``"fault"``.
 
     Example:
@@ -83,7 +84,7 @@ class Recorder:
         self._session, self._phases, self._settings = session, phases, dict(settings or {})
         folder, name = local_folder(folder), f"node-{session.node:05}"
         self._board = open_tensorboard(Path(folder, "tensorboard", name)) if tensorboard else None
-        self._began, self._time = time.perf_counter(), time.time()  # one moment on both clocks
+        self._began, self._time = time.perf_counter(), time.time()  # the same moment on both clocks
         self._before = session.stats
         self._told_settings = self._closed = False
         self._last_phase, self._last_event = "", self._began
@@ -93,16 +94,16 @@ class Recorder:
         session.closing.append(lambda after_error: self._close(1.0 if after_error else None))
 
     def step(self, step: SupportsIndex, opt_state: PyTree = None, **scalars: Any) -> None:
-        """Call it after each update. It does not wait for the device.
+        """Records an update without waiting for the device; call it after each update.
 
         Args:
-            step: completed updates, this one included.
+            step: completed updates, including this one.
             opt_state: the new optimizer state; B and S are read from the `DasoState` in it.
             scalars: numbers, or arrays of one element, on a device or not: ``loss=``,
-                ``accuracy=`` and what else there is. They must not be donated to a later step.
+                ``accuracy=`` and others. They must not be donated to a later step.
 
         Raises:
-            ValueError: something is not one number, or has a name that rows use themselves.
+            ValueError: a value is not one number, or its name is reserved for rows.
             RuntimeError: the recorder, or its session, was closed.
         """
         self._require_open()
@@ -114,26 +115,26 @@ class Recorder:
         row = {"kind": "step", "step": int(step), "seconds": self._seconds()}
         row |= self._phase(int(step) - 1, opt_state)
         if self._last_phase == "cycling" != row.get("phase"):
-            self._put_events()  # before those of a long cool-down take their place
+            self._put_events()  # before those of a long cool-down replace them
         self._last_phase = row.get("phase", "")
         self._writer.put(row | self._totals() | scalars)
 
     def checkpoint(self, step: int) -> None:
-        """Notes a checkpoint of your own; those of `jdaso.checkpoint` are noted by themselves."""
+        """Records a checkpoint of your own; `jdaso.checkpoint` records its own."""
         self._require_open()
         self._note("checkpoint", step, "")
 
     def fault(self, text: str, step: int | None = None) -> None:
-        """Notes that something broke; what `jdaso.faults` breaks is noted by itself."""
+        """Records a failure of your own; `jdaso.faults` records its own."""
         self._require_open()
         self._note("fault", step, text)
 
     def flush(self) -> None:
-        """Writes all rows. Waits for their numbers, at most a minute."""
+        """Writes all rows; waits for their numbers for at most a minute."""
         self._writer.flush(_LIMIT_SECONDS)
 
     def close(self) -> None:
-        """Writes what is left, the latest events and the totals. May be called twice."""
+        """Writes the remaining rows, the latest events and the totals. May be called twice."""
         self._close(None)
 
     def __enter__(self) -> Recorder:
@@ -147,7 +148,7 @@ class Recorder:
         self._close(1.0 if failed else None)
 
     def _close(self, limit_seconds: float | None) -> None:
-        """See `close`; with a limit the run has failed, and no end is written."""
+        """Closes the recorder; a limit means that the run failed, and no end is written."""
         if self._closed:
             return
         self._closed = True
@@ -190,13 +191,13 @@ class Recorder:
         return round(time.perf_counter() - self._began, 6)
 
     def _totals(self) -> dict[str, Any]:
-        """Running totals since the recorder was made."""
+        """Returns running totals since the recorder was created."""
         now, before = self._session.stats, self._before
         amounts = {name: getattr(now, name) - getattr(before, name) for name in Stats._fields}
         return {k: round(v, 6) if isinstance(v, float) else v for k, v in amounts.items()}
 
     def _phase(self, update: int, opt_state: PyTree) -> dict[str, Any]:
-        """Phase, B and S of an update counted from 0; B = 1 and S = 0 where the step waits."""
+        """Returns phase, B and S of an update counted from 0; B = 1 and S = 0 if the step waits."""
         state = find_daso(opt_state)
         if opt_state is not None and state is None:
             return {"phase": "blocking", "sync_every": 1, "delay": 0}
@@ -215,7 +216,7 @@ class Recorder:
         self._writer.put_now(row | ({"text": text} if text else {}))
 
     def _put_events(self) -> None:
-        """The latest events of the session's timeline that were not written yet."""
+        """Writes the latest events of the session's timeline that are not written yet."""
         latest = list(self._session.timeline.events)[-_EVENTS:]
         fresh = [event for event in latest if event.end_seconds > self._last_event]
         events = []
@@ -228,7 +229,7 @@ class Recorder:
         self._writer.put({"kind": "events", "events": events})
 
     def _show(self, row: Row) -> None:
-        """The row in TensorBoard."""
+        """Writes a row for TensorBoard."""
         if self._board is None or row["kind"] != "step":
             return
         numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k != "step"}
@@ -242,12 +243,12 @@ class Recorder:
 
 @jax.jit
 def _kept(sync_every: jax.Array, delay: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Copies, which stay when the next step takes over the state. Virtual nodes agree."""
+    """Returns copies, which survive donation to the next step. Virtual nodes hold equal values."""
     return jnp.max(sync_every), jnp.max(delay)
 
 
 def find_daso(opt_state: PyTree) -> DasoState | None:
-    """The first state of `daso` in an optimizer state."""
+    """Returns the first state of `daso` in an optimizer state."""
     is_daso = lambda x: isinstance(x, DasoState)  # noqa: E731
     return next(filter(is_daso, jax.tree.leaves(opt_state, is_leaf=is_daso)), None)
 
@@ -275,7 +276,7 @@ def check_scalar(name: str, value: Any) -> None:
 
 
 def plain_facts(facts: Mapping[int, Any]) -> dict[str, dict[str, str]]:
-    """Settings of the session's optimizers, by their number."""
+    """Returns the settings of the session's optimizers, by their number."""
     return {
         str(number): {name.removeprefix("the setting "): value for name, value in about}
         for number, about in facts.items()
@@ -283,7 +284,7 @@ def plain_facts(facts: Mapping[int, Any]) -> dict[str, dict[str, str]]:
 
 
 def open_tensorboard(folder: Path) -> Any:
-    """A writer of TensorBoard's files."""
+    """Opens a writer of TensorBoard's files."""
     try:
         from tensorboardX import SummaryWriter
     except ImportError as error:

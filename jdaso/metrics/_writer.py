@@ -23,20 +23,21 @@ _PAUSE_SECONDS = 0.5
 
 
 class Writer:
-    """Appends JSON lines to a file. No call of it waits for a device or a disk, but `flush`.
+    """Appends JSON lines to a file. Only `flush` waits for a device or a disk.
 
-    A row waits until its numbers are there, and the rows behind it with it. Each write is of whole
-    lines. What cannot be written is dropped: the first time with a warning, and training goes on.
+    A row waits until its numbers are ready, and the rows after it wait too. Each write consists of
+    whole lines. Rows that cannot be written are dropped: the first with a warning, and training
+    continues.
 
     Args:
-        path: the file; its folder is made.
+        path: the file; its folder is created.
         on_row: called in the thread with each row that was written.
     """
 
     def __init__(self, path: Path, on_row: Callable[[Row], None] = lambda row: None):
         self._path, self._on_row = path, on_row
         self._rows: deque[Row] = deque()
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.Lock()  # guards the attributes below
         self._file: int | None = None
         self._torn = self._warned = False
         try:
@@ -50,16 +51,16 @@ class Writer:
         self._thread.start()
 
     def put(self, row: Row) -> None:
-        """Has a row written when its numbers are there."""
+        """Queues a row, to be written when its numbers are ready."""
         self._rows.append(row)
 
     def put_now(self, row: Row) -> None:
-        """Writes a row of plain values before it returns: the process may be about to end."""
+        """Writes a row of plain values before returning: the process may be about to end."""
         with self._lock:
             self._write([*self._take_ready(), row])
 
     def flush(self, limit_seconds: float) -> None:
-        """Writes all rows; numbers that are not there within the limit become null."""
+        """Writes all rows; numbers that are not ready within the limit become null."""
         until = time.monotonic() + limit_seconds
         while self._rows and time.monotonic() < until:
             with self._lock:
@@ -70,7 +71,7 @@ class Writer:
             self._write([self._rows.popleft() for _ in range(len(self._rows))])
 
     def close(self, limit_seconds: float) -> None:
-        """Writes what is left and closes the file."""
+        """Writes the remaining rows and closes the file."""
         self._closing.set()
         self._thread.join(limit_seconds)
         self.flush(limit_seconds)
@@ -109,13 +110,13 @@ class Writer:
             self._on_row(row)
 
     def _plain(self, value: Any) -> Any:
-        """What JSON can hold. A number that was lost with its step is null."""
+        """Returns a value that JSON can hold. A number lost with its step becomes null."""
         if isinstance(value, jax.Array):
             if not is_ready(value):
                 return None
             try:
                 value = np.asarray(value)
-            except Exception as error:  # of the step that was to compute it, or it was donated
+            except Exception as error:  # its step failed, or it was donated
                 self._warn(error)
                 return None
         return plain(value)
@@ -131,12 +132,12 @@ class Writer:
 
 
 def is_ready(value: Any) -> bool:
-    """Whether a value can be had without waiting; one that was deleted will not get any better."""
+    """Returns whether a value needs no waiting; waiting for a deleted one would not help."""
     return not isinstance(value, jax.Array) or value.is_deleted() or value.is_ready()  # pyright: ignore
 
 
 def plain(value: Any) -> Any:
-    """A NumPy scalar as Python's; numbers that JSON lacks by name: "NaN", "Infinity"."""
+    """Returns a NumPy scalar as Python's; numbers that JSON lacks by name: "NaN", "Infinity"."""
     if isinstance(value, np.ndarray | np.generic):
         value = np.asarray(value).reshape(())
         if value.dtype.kind not in "biu" and value.dtype.itemsize <= 4:
@@ -151,7 +152,7 @@ def plain(value: Any) -> Any:
 
 
 def _other(value: Any) -> Any:
-    """What rows hold in lists: numbers of NumPy and JAX; text of the rest."""
+    """Converts values inside lists: numbers of NumPy and JAX; anything else becomes text."""
     try:
         return value.item()
     except Exception:
@@ -159,7 +160,7 @@ def _other(value: Any) -> Any:
 
 
 def ends_within_a_line(path: Path) -> bool:
-    """Whether the process that wrote a file was ended in the middle of a row."""
+    """Returns whether the process that wrote a file ended in the middle of a row."""
     if not path.exists() or path.stat().st_size == 0:
         return False
     with path.open("rb") as file:

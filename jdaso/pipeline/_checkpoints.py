@@ -28,24 +28,25 @@ class PipelineCheckpoints:
         partitions-4/holding.json    which rows of which parameters each partition holds
         partitions-4/0/  ...         checkpoints of each partition, by its replicas
 
-    Each partition is saved by its own replicas as `jdaso.checkpoint.Checkpoints` does it: in the
-    background, whole or not at all, with what is in flight between replicas. A step counts as saved
-    when all partitions have saved it. With as many partitions that hold the same, each restores its
-    own, bit for bit. Else each node reads the rows that it needs, one old partition after another:
-    floats become the mean of the old replicas, and what was in flight is dropped.
+    Each partition is saved by its own replicas, as `jdaso.checkpoint.Checkpoints` does it: in the
+    background, completely or not at all, including exchanges in flight between replicas. A step
+    counts as saved once all partitions have saved it. If the number of partitions and their
+    parameters are unchanged, each partition restores its own part, bit for bit. Otherwise each node
+    reads the rows that it needs, one old partition after another: floats become the mean over the
+    old replicas, and exchanges in flight are dropped.
 
     Args:
-        folder: made where it is missing; on a file system that all nodes share.
-        pipeline: whose states they are.
-        every_steps: how often `after` saves.
-        keep_last: how many complete checkpoints stay.
+        folder: created if missing; on a file system that all nodes share.
+        pipeline: the one whose states are saved.
+        every_steps: steps between the saves that `after` makes.
+        keep_last: number of complete checkpoints to keep.
         stop_signals: signals that ask the run to save and end; see `Checkpoints`.
 
     Raises:
         CheckpointError: as `Checkpoints`.
 
-    On failure: a save that fails is logged at once; what is complete stays, and the next `save`, or
-    `wait`, raises on all nodes.
+    On failure: a failed save is logged at once and complete checkpoints stay; the next `save` or
+    `wait` raises on all nodes.
     """
 
     def __init__(
@@ -84,20 +85,20 @@ class PipelineCheckpoints:
             self._own / str(pipeline.grid.partition),
             pipeline.replicas,
             every_steps=every_steps,
-            keep_last=keep_last + 1,  # one may be there that other partitions still write
+            keep_last=keep_last + 1,  # other partitions may still be writing the newest step
             stop_signals=(),
         )
         self._session.control.detector.stopping.on_signals(signals)
 
     def after(self, step: int, state: PipelineState) -> None:
-        """Call it after each step: saves where it is time to, or where the run is told to stop.
+        """Saves if a save is due or the run must stop; call this after each step.
 
         Args:
             step: completed updates, the same on all nodes.
-            state: what the next step needs.
+            state: the state that the next step needs.
 
         Raises:
-            Stopped: the run was told to stop, and is saved.
+            Stopped: the run was asked to stop; its state is saved.
         """
         stops = self._session.control.detector.stops_at(step)
         if stops or step % self.every_steps == 0:
@@ -107,22 +108,23 @@ class PipelineCheckpoints:
             raise_stopped(self._session, step)
 
     def save(self, step: int, state: PipelineState) -> None:
-        """Copies a state to the host and begins to write it; all nodes call it together.
+        """Copies a state to the host and starts to write it; all nodes call this together.
 
-        First the save before it must be whole on all partitions: else one that writes faster could
-        give up an old step before another has the next one, and no step would be common to all.
+        The previous save must first be complete on all partitions: otherwise a partition that
+        writes faster could delete an old step before another has written the next, and the
+        partitions would have no step in common.
 
         Raises:
-            CheckpointError: the save before it failed on a node.
+            CheckpointError: the previous save failed on a node.
         """
         self.wait()
         self._checkpoints.save(step, state)
 
     def wait(self) -> None:
-        """Waits until all nodes have written what they were saving.
+        """Waits until all nodes have finished their current save.
 
         Raises:
-            CheckpointError: the last save of a node failed.
+            CheckpointError: the last save failed on a node.
         """
         said = ""
         try:
@@ -132,16 +134,17 @@ class PipelineCheckpoints:
         self._raise_together(said)
 
     def restore(self, like: PipelineState) -> tuple[PipelineState, int]:
-        """The newest step that all partitions have saved.
+        """Restores the newest step that all partitions have saved.
 
         Args:
             like: from `Pipeline.init`.
 
         Returns:
-            The state, and how many updates it has seen; `like` and 0 if there is none.
+            The state, and the number of updates it has seen; `like` and 0 if nothing was saved.
 
         Raises:
-            CheckpointError: on all nodes; it is damaged, or of another model or optimizer.
+            CheckpointError: on all nodes; the checkpoint is damaged or belongs to another model or
+                optimizer.
         """
         self._session.require_usable()
         self.wait()
@@ -172,8 +175,8 @@ class PipelineCheckpoints:
         self._raise_together(said)
         if self._session.node == 0:
             log.warning(
-                "%s The checkpoint of step %d is of %d partitions, and here are %d: floats become "
-                "the mean of its replicas, and what was in flight is dropped.",
+                "%s The checkpoint of step %d has %d partitions, this run has %d: floats become "
+                "the mean over its replicas, and exchanges in flight are dropped.",
                 self._session.topology.prefix(),
                 step,
                 partitions,
@@ -182,7 +185,7 @@ class PipelineCheckpoints:
         return restored, step
 
     def _check_holding(self, holding: Holding) -> None:
-        """Writes down who holds what; refuses a folder of others with as many partitions."""
+        """Writes `holding.json`; refuses a folder whose partitions hold other parameters."""
         path = self._own / "holding.json"
         text = json.dumps([[unit.leaf, unit.begin, unit.end, unit.users] for unit in holding.units])
         if path.exists() and path.read_text() != text:

@@ -30,20 +30,20 @@ STRATEGIES = ("data", "model", "hybrid")
 
 @runtime_checkable
 class Seekable(Protocol):
-    """Data that can go to the batch of a step without reading those before it."""
+    """Data that can move to the batch of a step without reading the earlier ones."""
 
     def seek(self, step: int) -> None:
-        """Goes there; steps are counted from 0."""
+        """Moves to the batch of `step`; steps are counted from 0."""
         ...
 
 
 class FitResult(NamedTuple):
-    """What `fit` gives, on every node."""
+    """The result of `fit`, on every node."""
 
     params: PyTree  # the whole tree, the same on all nodes, as NumPy arrays
-    opt_state: optax.OptState  # of the parameters that this node holds
-    state: PyTree  # the model's, whole, the mean over replicas; None where there is none
-    history: np.ndarray  # float32 [steps made]: each step's loss, the mean over replicas
+    opt_state: optax.OptState  # for the parameters that this node holds
+    state: PyTree  # the model's whole state, averaged over replicas; None if the model has none
+    history: np.ndarray  # float32 [steps made]: the loss of each step, averaged over replicas
 
 
 def fit(
@@ -69,10 +69,10 @@ def fit(
     every_steps: int = 1000,
     on_step: Callable[[int, StepResult, Pipeline, PipelineState], None] | None = None,
 ) -> FitResult:
-    """Trains any JAX model over all nodes: copies of it, parts of it, or copies of its parts.
+    """Trains any JAX model over all nodes: replicas, partitions, or replicas of partitions.
 
     =============  ===============================  ==========================================
-    ``strategy``   a node holds                     between nodes travel
+    ``strategy``   a node holds                     sent between nodes
     =============  ===============================  ==========================================
     ``"data"``     the whole model                  gradients, or parameters (`phases`)
     ``"model"``    one of P partitions              activations and their gradients
@@ -80,48 +80,49 @@ def fit(
                    nodes each
     =============  ===============================  ==========================================
 
-    With P = K R nodes, node n is partition ``n % K`` of replica ``n // K``. The update is the one
-    of a single process with the replicas' batches joined; with `phases` that of `jdaso.daso`.
+    With P = K R nodes, node n is partition ``n % K`` of replica ``n // K``. Without `phases` the
+    update equals that of one process that is given all replicas' batches joined; with `phases` it
+    is that of `jdaso.daso`.
 
     Args:
-        loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``, as `jax.value_and_grad` takes it,
-            traced and never changed; the loss is a mean over the samples of the batch. With a
-            `state`: ``(params, state, batch) -> (loss, (state, aux))``.
+        loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``, as for `jax.value_and_grad`; it is
+            traced, never changed. The loss is a mean over the samples of the batch. With a `state`:
+            ``(params, state, batch) -> (loss, (state, aux))``.
         params: tree of floating-point arrays, the same on all nodes (`jdaso.broadcast`).
         optimizer: any optax transformation.
-        data: batches of equal shapes, one a step, the share of this node's replica: the same on all
-            nodes of a pipeline, and as many on all nodes.
-        session: the nodes.
+        data: batches of equal shapes, one per step, the share of this node's replica: the same on
+            all nodes of a pipeline, and equally many on all nodes.
+        session: the nodes to train on.
         strategy: see above.
-        num_partitions: K; for ``"model"`` all nodes where it is 1; for ``"hybrid"`` also
-            ``"auto"``, the fewest that divide the number of nodes and fit into their memory.
-        num_replicas: R; to be checked against the nodes that there are, where given.
-        num_microbatches: M, into which a batch is cut; where None 1 for ``"data"``, else 4 K.
-        phases: of `jdaso.daso` between replicas; `jdaso.synchronous` where None.
+        num_partitions: K; for ``"model"``, 1 means all nodes; ``"hybrid"`` also accepts ``"auto"``,
+            the fewest that divide the number of nodes and fit into their memory.
+        num_replicas: R; if given, it is checked against the number of nodes.
+        num_microbatches: M, the micro-batches per batch; if None, 1 for ``"data"``, else 4 K.
+        phases: those of `jdaso.daso` between replicas; if None, `jdaso.synchronous` is used.
         schedule: ``"gpipe"``, ``"1f1b"`` or ``"interleaved"``.
-        chunks: V, stages of each node, 2 or more for ``"interleaved"``.
-        state: of the model, as the running means of batch normalization.
+        chunks: V, stages per node; at least 2 for ``"interleaved"``.
+        state: the model's, such as the running means of batch normalization.
         boundaries: where to cut; see `jdaso.pipeline.partition`.
-        wire: of activations: ``"float32"`` or ``"bfloat16"``.
-        remat: whether to compute activations again in the backward pass.
-        settings: further ones of `jdaso.daso` or `jdaso.synchronous`.
-        folder: of checkpoints (`PipelineCheckpoints`), one for each `fit` of a session: a run
-            that is started again goes on from the last one, and passes over the batches that it has
-            seen; `jdaso.data.Loader` does not read them. None saves nothing.
-        every_steps: how often to save.
+        wire: format of activations between stages: ``"float32"`` or ``"bfloat16"``.
+        remat: whether to recompute activations in the backward pass.
+        settings: further arguments of `jdaso.daso` or `jdaso.synchronous`.
+        folder: for checkpoints (`PipelineCheckpoints`), one for each `fit` of a session. A run that
+            is started again continues from the newest one and skips the batches that it has seen;
+            `jdaso.data.Loader` skips them without reading. None saves nothing.
+        every_steps: steps between saves.
         on_step: called after each step with its number, its loss and auxiliary output, the pipeline
-            and its state, as ``pipeline.evaluate(state, batch)`` takes it.
+            and its state, for calls like ``pipeline.evaluate(state, batch)``.
 
     Returns:
         See `FitResult`.
 
     Raises:
-        ValueError: the strategy does not fit the nodes; a setting is out of its range; the batch or
+        ValueError: the strategy does not fit the nodes; a setting is out of range; the batch or
             the loss cannot be cut.
-        TypeError: the loss is no floating-point scalar, or a parameter not of such numbers.
-        NodeError: something is wrong with, or between, the nodes, as unequal numbers of batches.
+        TypeError: the loss is not a floating-point scalar, or a parameter is not floating-point.
+        NodeError: a node failed, or the nodes differ, for instance in their number of batches.
         CheckpointError: the folder cannot be used.
-        Stopped: the run was told to stop, and is saved.
+        Stopped: the run was asked to stop; its state is saved.
 
     On failure: all nodes raise; see `Pipeline`.
 
@@ -217,7 +218,7 @@ def fit(
 def _partitions(
     session: Session, strategy: str, num_partitions: int | str, num_replicas: int | None
 ) -> int | str:
-    """K, if the strategy fits the nodes; or "auto"."""
+    """Returns K, or ``"auto"``; raises if the strategy does not fit the nodes."""
     nodes = session.num_nodes
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}.")

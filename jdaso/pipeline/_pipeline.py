@@ -1,4 +1,4 @@
-"""A plan at work: micro-batches flow through the stages, and replicas are averaged."""
+"""Runs a plan: micro-batches flow through the stages, and replicas are averaged."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from ._schedule import Action, make_schedule
 
 
 class PipelineState(NamedTuple):
-    """What a rank of a pipeline carries from step to step."""
+    """The state of one rank of a pipeline between two steps."""
 
-    params: PyTree  # those that this rank holds; see `Holding`
-    opt_state: optax.OptState  # of these
-    state: PyTree  # of the model: what this rank holds of it, else empty arrays
+    params: PyTree  # the rows that this rank holds; see `Holding`
+    opt_state: optax.OptState  # for `params`
+    state: PyTree  # the model's state; leaves that other ranks hold are empty arrays
 
 
 class Pipeline:
@@ -42,29 +42,30 @@ class Pipeline:
 
     Node ``n`` is partition ``n % K`` of replica ``n // K``. One step takes the micro-batches
     through the stages in the order of a `Schedule`, sums their gradients, and updates each rank's
-    own parameters. Those are averaged with the same partition's of the other replicas by
-    `jdaso.synchronous` or, with `phases`, by `jdaso.daso`; each partition begins as soon as its own
-    last backward pass is done.
+    own parameters. These are averaged with the same partition of the other replicas by
+    `jdaso.synchronous` or, with `phases`, by `jdaso.daso`; each partition starts its exchange as
+    soon as its own last backward pass is done.
 
     Args:
         plan: from `partition`; the same on all nodes.
-        optimizer: any optax transformation, which does what it would do with all parameters
-            (`Whole` says how, and what it cannot do).
+        optimizer: any optax transformation; its updates equal those of one process that holds all
+            parameters (`Whole` explains how, and what it refuses).
         session: ``plan.num_partitions`` times R nodes.
         schedule: ``"gpipe"``, ``"1f1b"`` or ``"interleaved"``; see `make_schedule`.
-        phases: of `jdaso.daso` between replicas; None for `jdaso.synchronous`.
-        wire: in what activations and their gradients travel: ``"float32"``, as they are, or
-            ``"bfloat16"`` where they are float32.
-        remat: whether a stage keeps of a micro-batch only what it was given, and computes the rest
-            again for the backward pass.
-        settings: further ones of `jdaso.daso` or `jdaso.synchronous`, as ``{"wire": "bfloat16"}``.
+        phases: those of `jdaso.daso` between replicas; None for `jdaso.synchronous`.
+        wire: format of activations and their gradients on the network: ``"float32"`` sends them as
+            they are, ``"bfloat16"`` narrows those that are float32.
+        remat: whether a stage keeps only its inputs for a micro-batch and recomputes the rest in
+            the backward pass.
+        settings: further arguments of `jdaso.daso` or `jdaso.synchronous`, such as
+            ``{"wire": "bfloat16"}``.
 
     Raises:
         ValueError: the nodes are not K times R; a setting is unknown.
         NodeError: the nodes hold different plans.
 
-    On failure: what another node does wrong, and a node that dies or is stuck, raises `NodeError`
-    on all nodes; none waits longer than the session's limit.
+    On failure: an error on another node, or a node that died or is stuck, raises `NodeError` on all
+    nodes; none waits longer than the session's limit.
     """
 
     def __init__(
@@ -107,11 +108,11 @@ class Pipeline:
         self._update = NonEmpty(self._update_params)
 
     def init(self, params: PyTree, state: PyTree = None) -> PipelineState:
-        """The state of the first step.
+        """Returns the state for the first step.
 
         Args:
             params: the whole tree, the same on all nodes (`jdaso.broadcast`).
-            state: the model's, whole, the same on all nodes; where the plan has one.
+            state: the model's whole state, the same on all nodes; if the plan has one.
         """
         own = self.plan.holding.own(jax.tree.leaves(params), self._place.rank)
         own = jax.tree.map(self._put, own)
@@ -122,16 +123,16 @@ class Pipeline:
         return PipelineState(own, self._tx.init(own), jax.tree.unflatten(tree, kept))
 
     def step(self, state: PipelineState, batch: PyTree) -> tuple[PipelineState, StepResult]:
-        """One update; all nodes call it together.
+        """Computes one update; all nodes call this together.
 
         Args:
-            state: of the step before; given up.
+            state: returned by the previous step; its buffers are donated.
             batch: this replica's samples, the same on all ranks of a pipeline.
 
         Raises:
-            ValueError: the batch is not like the plan's.
-            NodeError: something is wrong with, or between, the nodes; where replicas are averaged,
-                its text comes in a `jax.errors.JaxRuntimeError` or a ValueError, as everywhere.
+            ValueError: the batch differs from the plan's in structure, shape or dtype.
+            NodeError: a node failed, or the nodes differ. While replicas are averaged the text
+                comes, as everywhere, in a `jax.errors.JaxRuntimeError` or a ValueError.
         """
         self.session.require_usable()
         self._mail.begin_step(self._steps)
@@ -147,14 +148,14 @@ class Pipeline:
     def evaluate(
         self, state: PipelineState, batch: PyTree, loss_fn: Callable[..., Any] | None = None
     ) -> StepResult:
-        """The loss of a batch through the pipeline, forward only; all nodes call it together.
+        """Computes the loss of a batch, forward only; all nodes call this together.
 
         Args:
             state: of the last step.
-            batch: of any number of samples, as many on all nodes; the same on all ranks of a
+            batch: any number of samples, equally many on all nodes; the same on all ranks of a
                 pipeline.
-            loss_fn: another function of the same parameters (and state), as a model has where it
-                is not trained; the plan's own where None.
+            loss_fn: another function of the same parameters (and state), such as the model without
+                dropout; if None, the plan's own.
 
         Raises:
             NodeError: the nodes gave batches of different shapes.
@@ -175,7 +176,7 @@ class Pipeline:
         return run.result()
 
     def gather(self, params: PyTree) -> PyTree:
-        """The whole tree on every rank, from `PipelineState.params` or one like it, as NumPy."""
+        """Returns the whole tree, as NumPy, from `PipelineState.params` or a tree like it."""
         holding, mail, tags = self.plan.holding, self._mail, self._work.tags
         rank, ranks = self._place.rank, range(self.plan.num_partitions)
         units = {k: np.asarray(x) for k, x in holding.split(params, rank).items()}
@@ -192,7 +193,7 @@ class Pipeline:
         return holding.whole(units)
 
     def gather_state(self, state: PyTree) -> PyTree:
-        """The model's whole state on every rank, from `PipelineState.state`, as NumPy arrays."""
+        """Returns the model's whole state, as NumPy, from `PipelineState.state`."""
         leaves, tree = jax.tree.flatten(state)
         mail, rank, tags = self._mail, self._place.rank, self._work.tags
         structs = jax.tree.leaves(self.plan.state)
@@ -218,7 +219,7 @@ class Pipeline:
         return optax.apply_updates(params, updates), opt_state
 
     def _compile(self) -> None:
-        """Compiles all passes, on all nodes at once, where each would wait for the one before."""
+        """Compiles all passes on all nodes at once; otherwise each would wait for the last."""
         for size, stages in self._work.by_size.items():
             for compiled in stages.values():
 
@@ -235,13 +236,13 @@ class Pipeline:
                     jax.block_until_ready(compiled.backward(residuals, cotangents, weight, sums))
 
     def _put(self, tree: Any) -> Any:
-        """On this node's devices, the same on each."""
+        """Puts arrays on this node's devices, the same on each."""
         if len(self.session.devices) == 1:
             return jax.device_put(tree, self.session.devices[0])
         return jax.device_put(tree, self._sharding(jax.sharding.PartitionSpec()))
 
     def _put_samples(self, array: Any, size: int) -> jax.Array:
-        """On this node's devices, samples shared out where they can be."""
+        """Puts an array on this node's devices, its samples shared out if they can be."""
         devices, shape = len(self.session.devices), np.shape(array)
         if devices == 1 or not shape or shape[0] != size or size % devices:
             return self._put(array)

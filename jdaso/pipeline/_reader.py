@@ -19,21 +19,21 @@ log = logging.getLogger("jdaso")
 
 _WHAT = "read a pipeline's checkpoints"
 _MOST_TRIES = 20
-"""Checkpoints may be removed as they are read: each try is of another step."""
+"""Checkpoints may be removed while they are read: each try reads another step."""
 
 
 class PipelineReader:
     """Reads a pipeline's checkpoints, and never writes or locks; see `jdaso.checkpoint.Reader`.
 
-    The pipeline that reads may have any number of partitions: one, on the one node that evaluates.
-    Floats are the mean over the run's replicas, and what was in flight is left out.
+    The pipeline that reads may have any number of partitions, such as one, on the single node that
+    evaluates. Floats are averaged over the run's replicas; exchanges in flight are left out.
 
     Args:
-        folder: that `PipelineCheckpoints` were given; all nodes see it.
-        pipeline: with the model and the optimizer of the run.
+        folder: the one that `PipelineCheckpoints` was given; all nodes see it.
+        pipeline: has the model and the optimizer of the run.
 
     Raises:
-        CheckpointError: the folder's name is none.
+        CheckpointError: `folder` is not a valid name.
     """
 
     def __init__(self, folder: str | os.PathLike[str], pipeline: Pipeline):
@@ -42,7 +42,7 @@ class PipelineReader:
 
     @property
     def folder(self) -> Path:
-        """The folder that holds them."""
+        """The folder that holds the checkpoints."""
         return self._root
 
     def steps(self) -> list[int]:
@@ -50,18 +50,18 @@ class PipelineReader:
         return sorted({step for step, _ in saved_steps(self._root)})
 
     def restore(self, like: PipelineState, step: int | None = None) -> tuple[PipelineState, int]:
-        """The newest step that all partitions have saved, or the one asked for.
+        """Reads the newest step that all partitions have saved, or the given `step`.
 
         Args:
             like: from `Pipeline.init`.
-            step: which one; the newest where None.
+            step: the step to read; the newest if None.
 
         Returns:
-            The state, and how many updates it has seen.
+            The state, and the number of updates it has seen.
 
         Raises:
-            CheckpointError: on all nodes; there is none, or it is damaged, or of another model or
-                optimizer.
+            CheckpointError: on all nodes; there is no such checkpoint, it is damaged, or it belongs
+                to another model or optimizer.
         """
         self._session.require_usable()
         why = "There is no complete one" + ("." if step is None else f" of step {step}.")
@@ -79,7 +79,7 @@ class PipelineReader:
             try:
                 raise_together(self._session, _WHAT, said, kind)
                 return state, latest[0]
-            except DamagedError as error:  # or removed, and there is a newer one
+            except DamagedError as error:  # or removed, as a newer one exists
                 failed.append(latest)
                 why = str(error)
                 log.warning("A checkpoint is left out: %s", error)
@@ -88,7 +88,7 @@ class PipelineReader:
     def _latest(
         self, step: int | None, failed: Sequence[tuple[int, int]]
     ) -> tuple[int, int] | None:
-        """A step and a number of partitions, as node 0 sees them."""
+        """Returns a step and a number of partitions, as node 0 sees them; None if none is left."""
         said, found = "", "null"
         if self._session.node == 0:
             try:

@@ -28,19 +28,19 @@ from ._pipeline import Pipeline, PipelineState
 from ._plan.holding import Holding, Unit
 
 _EMPTY_OF_ONE = ("snapshot", "error", "flight")
-"""Fields that a replica without others does not have."""
+"""Fields that do not exist in a run with a single replica."""
 
 
 def newest(
     root: Path, own: int, step: int | None = None, failed: Sequence[tuple[int, int]] = ()
 ) -> tuple[int, int] | None:
-    """The newest step that all partitions of some number have saved, and that number.
+    """Returns the newest step that all partitions of some layout have saved, and their number.
 
     Args:
         root: the folder.
-        own: the number that is taken where several have the step.
-        step: the only one looked for, where given.
-        failed: what could not be read.
+        own: this run's number of partitions, preferred if several layouts have the step.
+        step: the only step to look for, if given.
+        failed: (step, partitions) pairs that could not be read.
     """
     found = [
         (saved, number == own, number)
@@ -51,7 +51,7 @@ def newest(
 
 
 def saved_steps(root: Path) -> Iterator[tuple[int, int]]:
-    """Steps that all partitions of some number have saved, and that number."""
+    """Yields steps that all partitions of a layout have saved, with the number of partitions."""
     for folder in sorted(root.glob("partitions-*")):
         number = int(folder.name.split("-")[1])
         steps = [_steps(folder / str(p)) for p in range(number)]
@@ -61,10 +61,10 @@ def saved_steps(root: Path) -> Iterator[tuple[int, int]]:
 def read_state(
     root: Path, step: int, partitions: int, like: PipelineState, pipeline: Pipeline
 ) -> PipelineState:
-    """This rank's state, from the parts of any number of partitions.
+    """Reads this rank's state from the parts of any number of partitions.
 
     Raises:
-        CheckpointError: a part is missing or damaged, or of another model or optimizer.
+        CheckpointError: a part is missing, damaged, or belongs to another model or optimizer.
     """
     folder = root / f"partitions-{partitions}"
     units = [
@@ -86,7 +86,7 @@ def read_state(
     about += [None] * len(jax.tree.leaves(like.state))
     leaf_of = {value.leaf.path: leaf for value, leaf in zip(here, about, strict=True)}
     rows: dict[str, dict[int, np.ndarray]] = {value.leaf.path: {} for value in here}
-    # The model's: what another rank holds is empty here.
+    # Leaves of the model's state: they are empty on ranks that do not hold them.
     states = {v.leaf.path: v.leaf.shape for v in here if v.leaf.path.startswith(".state")}
     anew = {value.leaf.path for value in here if value.leaf.field in BEGUN_ANEW}
     for partition in range(partitions):
@@ -102,18 +102,18 @@ def read_state(
                 )
             rows[path][partition] = arrays[path]
         del arrays
-        for path, of in rows.items():  # what is not needed here is given up at once
+        for path, of in rows.items():  # frees at once what this rank does not need
             leaf = leaf_of[path]
-            if leaf is None and path in states:  # one partition holds it, others nothing
+            if leaf is None and path in states:  # one partition holds the leaf, the others nothing
                 if of[partition].shape == states[path] or partition == 0:
                     rows[path] = {0: of[partition]}
             elif leaf is None:
                 alike = path in anew or np.array_equal(of[0], of[partition], equal_nan=True)
                 if of[0].ndim and not alike:
                     raise CheckpointError(
-                        f"Leaf {path} of step {step} is not the same on all partitions, and it "
-                        "is not said whose it is. Restore it with as many partitions as it "
-                        "was saved with."
+                        f"Leaf {path} of step {step} is not the same on all partitions, so "
+                        "its value here is unknown. Restore it with as many partitions as it was "
+                        "saved with."
                     )
                 rows[path] = {0: of[0]}
             elif partition in of and not _needs(old, partition, holding, rank, leaf):
@@ -146,7 +146,7 @@ def _steps(folder: Path) -> list[int]:
 
 
 def _read_partition(folder: Path, step: int) -> dict[str, np.ndarray]:
-    """The arrays of a partition by their paths: of floats the mean of its replicas."""
+    """Returns the arrays of a partition by path; floats are averaged over its replicas."""
     complete = folder_of(folder).complete()
     of_step = [(path, manifest) for path, manifest in complete if manifest.step == step]
     if not of_step:
@@ -172,7 +172,7 @@ def _read_partition(folder: Path, step: int) -> dict[str, np.ndarray]:
 
 
 def _is_of(leaf: Any, param: Any) -> bool:
-    """Returns whether a leaf may be of a parameter that this rank holds in part, or not at all."""
+    """Returns whether a leaf may belong to a parameter of which this rank holds some or no rows."""
     shape = tuple(leaf.shape)
     rows = len(shape) == len(param.shape) and shape[1:] == param.shape[1:]
     return shape == (0,) or rows
@@ -191,7 +191,7 @@ def _needs(old: Holding, partition: int, new: Holding, rank: int, leaf: int) -> 
 def _assemble(
     parts: dict[int, np.ndarray], old: Holding, new: Holding, rank: int, leaf: int, like: Any
 ) -> np.ndarray:
-    """A rank's rows of an array that is about a parameter."""
+    """Returns a rank's rows of an array that belongs to a parameter."""
     if not new.rows_held(leaf, rank):
         return np.zeros(like.shape, plain_dtype(like.dtype))
     owners = old.owners(leaf)
@@ -201,8 +201,8 @@ def _assemble(
     for partition, array in parts.items():
         if array.ndim == 0 or array.shape[0] != old.rows_held(leaf, partition):
             raise CheckpointError(
-                f"Leaf {like.path} has no row for each row of its parameter, whose rows several "
-                "partitions share. Restore it with as many partitions as it was saved with."
+                f"Leaf {like.path} does not have one row for each row of its parameter, whose rows "
+                "several partitions share. Restore it with as many partitions as it was saved with."
             )
         if whole is None:
             whole = np.zeros((new.shapes[leaf][0], *array.shape[1:]), array.dtype)

@@ -1,4 +1,4 @@
-"""In which order a rank computes the forward and backward passes of micro-batches."""
+"""The order in which a rank computes the forward and backward passes of micro-batches."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ class Action(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """What each rank of a pipeline does in a step, in which order.
+    """The passes that each rank of a pipeline computes in a step, in order.
 
-    Stage s is rank ``s % ranks``'s. A rank computes its actions one by one. Before a forward pass
-    it waits for what other stages' forward passes of the same micro-batch made, before a backward
-    pass for the gradients that the later stages' backward passes bring; it waits for nothing else.
+    Stage s belongs to rank ``s % ranks``. A rank computes its actions one by one. Before a forward
+    pass it waits for the results of other stages' forward passes of the same micro-batch; before a
+    backward pass, for the gradients from later stages' backward passes. It waits for nothing else.
 
-    That no order of these schedules can deadlock, with skip connections of any kind:
+    No order of these schedules can deadlock, whatever skip connections the model has:
 
-    1. Sends are posted and not waited for, and a receive is matched by its tag, so a rank waits
-       only for an action of another rank, and that rank for nothing on behalf of this one.
-    2. Stage s of micro-batch m needs forward(r, m) of stages r < s only, and backward(r, m) of
-       stages r > s and its own forward(s, m). Whatever skips there are, that is part of
-       "all earlier stages" and "all later stages", which the chain of neighbors implies.
-    3. So it is enough that the orders of all ranks and the chain together have no cycle; `check`
-       plays that through. For 1F1B it is seen as follows. Before backward(m) rank k has computed
-       forwards up to a number m + a(k), where a(k) is how far ahead it is: rank k is at least one
-       further ahead than rank k + 1. Rank k, about to do backward(m), waits for rank k + 1's
-       backward(m), before which rank k + 1 needs forwards up to m + a(k + 1) of rank k, and that
-       has made m + a(k) of them or more. And rank k, about to do forward(n), waits for rank k - 1's
-       forward(n), before which rank k - 1 needs backward(n - a(k - 1) - 1) of rank k, which comes
-       before rank k's backward(n - a(k) - 1), and so before this forward(n).
+    1. Sends are posted and not waited for, and a receive is matched by its tag. So a rank waits
+       only for an action of another rank, and never for a rank to take a message.
+    2. Stage s of micro-batch m needs only forward(r, m) of stages r < s; backward(s, m) needs
+       only backward(r, m) of stages r > s and its own forward(s, m). Whatever the skips, these
+       are among "all earlier stages" and "all later stages", which the chain of neighbors implies.
+    3. So it is enough that the orders of all ranks together with the chain have no cycle; `check`
+       simulates that. For 1F1B the argument is: before backward(m) rank k has computed forwards
+       up to number m + a(k), where a(k) is how far ahead it is, and rank k is at least one further
+       ahead than rank k + 1. Rank k, about to do backward(m), waits for rank k + 1's backward(m).
+       For that rank k + 1 needs rank k's forwards up to m + a(k + 1); rank k has computed
+       m + a(k) of them or more. Rank k, about to do forward(n), waits for rank k - 1's
+       forward(n). For that rank k - 1 needs rank k's backward(n - a(k - 1) - 1), which precedes
+       rank k's backward(n - a(k) - 1), and so this forward(n).
 
     Attributes:
         name: one of ``SCHEDULES``.
-        ranks: how many the pipeline has.
-        chunks: stages of each rank.
-        microbatches: of a step.
+        ranks: number of ranks in the pipeline.
+        chunks: stages per rank.
+        microbatches: micro-batches per step.
         order: the actions of each rank.
     """
 
@@ -60,20 +60,20 @@ class Schedule:
 
     @property
     def stages(self) -> int:
-        """How many there are."""
+        """The number of stages."""
         return self.ranks * self.chunks
 
     def bound(self) -> float:
-        """The share of a step in which a rank computes, where all passes take equally long.
+        """Returns the share of a step in which a rank computes if all passes take equally long.
 
-        ``M / (M + (K - 1) / V)`` with M micro-batches, K ranks, V chunks a rank; a step takes
-        ``(M + (K - 1) / V) (f + b)``, f and b the times of a rank's passes of a micro-batch.
+        ``M / (M + (K - 1) / V)`` with M micro-batches, K ranks, V chunks per rank; a step takes
+        ``(M + (K - 1) / V) (f + b)``, with f and b the times of a rank's passes of a micro-batch.
         Sources: GPipe (1811.06965, section 3.2), Megatron-LM (2104.04473, section 2.2).
         """
         return self.microbatches / (self.microbatches + (self.ranks - 1) / self.chunks)
 
     def in_flight(self, rank: int) -> list[int]:
-        """How many micro-batches each of its stages holds at once at most, between the passes."""
+        """Returns the most micro-batches that each stage of a rank holds between passes."""
         held, most = [0] * self.chunks, [0] * self.chunks
         for action in self.order[rank]:
             chunk = action.stage // self.ranks
@@ -83,19 +83,20 @@ class Schedule:
 
 
 def make_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
-    """The schedule of a pipeline.
+    """Makes the schedule of a pipeline.
 
     Args:
-        name: ``"gpipe"``: all forward passes, then all backward ones. ``"1f1b"``: as few forward
-            passes ahead as keep all ranks busy, then one backward after each forward: as fast, and
-            at most ``ranks - rank + 1`` micro-batches are held, not all. ``"interleaved"``: so with
-            several stages a rank, so that the pipeline fills ``chunks`` times as fast.
+        name: ``"gpipe"``: all forward passes, then all backward ones. ``"1f1b"``: just enough
+            forward passes ahead to keep all ranks busy, then one backward after each forward. It is
+            as fast, but holds at most ``ranks - rank + 1`` micro-batches instead of all.
+            ``"interleaved"``: the same with several stages per rank, so that the pipeline fills
+            ``chunks`` times as fast.
         ranks: K.
         microbatches: M.
-        chunks: V, stages a rank; 1 but for ``"interleaved"``.
+        chunks: V, stages per rank; 1 except for ``"interleaved"``.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
     if name not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {name!r}.")
@@ -121,12 +122,12 @@ def _gpipe(rank: int, ranks: int, microbatches: int, chunks: int) -> list[Action
 def _one_forward_one_backward(
     rank: int, ranks: int, microbatches: int, chunks: int
 ) -> list[Action]:
-    """Ahead of the alternation rank k makes K - k forward passes; the last rank none.
+    """Rank k makes K - k forward passes before it starts to alternate; the last rank none.
 
-    One less would do if messages took no time. But then rank k's next forward pass, for which rank
-    k + 1 waits, comes after a backward pass for which it waits itself: in each turn two messages
-    take their time while both ranks stand. What one more has ready makes up for it, until the
-    messages of a step on one link have taken as long as a pass.
+    One less would do if messages took no time. But then rank k's next forward pass, which rank
+    k + 1 waits for, comes after a backward pass that rank k itself waits for: in each turn both
+    ranks idle during two messages. One more pass in stock hides that, until the messages of a step
+    on one link take as long as a pass.
     """
     forward = [Action(False, rank, m) for m in range(microbatches)]
     backward = [Action(True, rank, m) for m in range(microbatches)]
@@ -134,11 +135,11 @@ def _one_forward_one_backward(
 
 
 def _interleaved(rank: int, ranks: int, microbatches: int, chunks: int) -> list[Action]:
-    """Of each group of micro-batches all pass through the first chunk, then the second, ...
+    """Each group of micro-batches passes through the first chunk, then the second, ...
 
-    Ahead of the alternation rank k makes ``2 (K - k - 1) + (V - 1) G`` forward passes: until the
-    first micro-batch has come back to it. G is a group's size, K as in Megatron-LM where that
-    divides M. Else groups are larger, by as little as will do, the first ones by one more.
+    Before it alternates, rank k makes ``2 (K - k - 1) + (V - 1) G`` forward passes: until the
+    first micro-batch has come back to it. G is the size of a group: K, as in Megatron-LM, if K
+    divides M. Otherwise groups are larger by as little as possible, the first ones by one more.
     """
     forward, backward = [], []
     groups = max(1, microbatches // ranks)
@@ -163,7 +164,7 @@ def _alternate(forward: list[Action], backward: list[Action], ahead: int) -> lis
 
 
 class Deadlock(RuntimeError):
-    """Ranks wait for each other for ever."""
+    """Ranks wait for each other forever."""
 
 
 def check(
@@ -171,16 +172,16 @@ def check(
     needs: Callable[[int], Sequence[int]] | None = None,
     seconds: Callable[[Action], float] = lambda action: 1.0,
 ) -> float:
-    """Plays a schedule through; how long a step takes if messages take no time.
+    """Simulates a schedule; returns how long a step takes if messages take no time.
 
     Args:
-        schedule: what each rank does.
-        needs: of a stage, the earlier stages whose results it uses; by default all of them.
-        seconds: of an action.
+        schedule: the order of passes on each rank.
+        needs: maps a stage to the earlier stages whose results it uses; by default all of them.
+        seconds: maps an action to its duration.
 
     Raises:
-        Deadlock: it does not end; says which rank waits for what.
-        ValueError: an action is missing, or there twice.
+        Deadlock: the step does not end; the message lists which rank waits for what.
+        ValueError: an action is missing or listed twice.
     """
     stages, ranks = schedule.stages, schedule.ranks
     expected = {

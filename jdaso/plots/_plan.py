@@ -1,4 +1,4 @@
-"""Pipelines: what each stage of a plan holds and sends, and which rank does what when."""
+"""Plots of pipelines: the stages of a plan, and the schedule of its ranks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..fabric import Fabric, play
 
 
 class StageBar(NamedTuple):
-    """One stage of a picture of a plan."""
+    """One stage in a picture of a plan."""
 
-    name: str  # under its bar
+    name: str  # shown under its bar
     share: float  # of the cost of all stages
-    parameters: int  # that it is the first to use
+    parameters: int  # the parameters that it is the first to use
 
 
 def draw_plan(
@@ -22,22 +22,22 @@ def draw_plan(
     traffic: Sequence[tuple[int, int, float]],
     path: str | Path,
 ) -> None:
-    """Draws how a model is cut: what each stage computes and holds, and what flows past others.
+    """Draws the stages of a model: their work, their parameters, and the traffic between them.
 
-    Two bars for each stage, its share of the cost and of the parameters, with a line at the even
-    share. Between neighbors stand the bytes that flow for a micro-batch; what skips stages is
-    an arrow above the bars.
+    Two bars for each stage show its share of the cost and of the parameters, with a line at the
+    even share. The bytes per micro-batch stand between neighbors; traffic that skips stages is an
+    arrow above the bars.
 
     Args:
         stages: ``(name, share of the cost, parameters)`` of each, as `StageBar`.
         traffic: ``(from stage, to stage, bytes)`` of the forward pass of a micro-batch, as
             ``jdaso.pipeline.Plan.traffic``.
-        path: where the picture goes; its ending says which format (.png, .svg, .pdf).
+        path: the file to write; its ending gives the format (.png, .svg, .pdf).
 
     Raises:
         ImportError: matplotlib is missing.
-        ValueError: there are no stages, a row of `traffic` names one that is not there, or
-            matplotlib does not know the ending.
+        ValueError: there are no stages, a row of `traffic` names a missing stage, or matplotlib
+            does not know the ending.
     """
     import matplotlib
 
@@ -101,17 +101,17 @@ def draw_schedule(
     fabric: Fabric | None = None,
     partitions_per_node: int = 1,
 ) -> None:
-    """Draws a pipeline's step: ranks as rows, time to the right, numbers for micro-batches.
+    """Draws a pipeline's step: one row per rank, time to the right, numbers for micro-batches.
 
-    Forward passes are pale, backward passes dark; a micro-batch has one color. With several stages
-    a rank, later ones have a thicker edge. White is the bubble.
+    Forward passes are pale, backward passes dark; each micro-batch has one color. With several
+    stages per rank, later ones have a thicker edge. White is the bubble.
 
     Args:
         order: of each rank, as ``jdaso.pipeline.make_schedule(...).order``.
         seconds: of the forward passes of each stage, and of the backward passes.
-        path: where the picture goes; its ending says which format (.png, .svg, .pdf).
-        traffic: see `jdaso.fabric.play`, as the next two.
-        fabric: whose links carry messages; where None they take no time.
+        path: the file to write; its ending gives the format (.png, .svg, .pdf).
+        traffic: see `jdaso.fabric.play`.
+        fabric: its links carry messages; if None, messages take no time.
         partitions_per_node: ranks that share a node.
 
     Raises:
@@ -132,7 +132,7 @@ def draw_schedule(
     ranks = len(played)
     end = max(action.end_seconds for actions in played for action in actions)
     colors = pyplot.get_cmap("tab20")  # pairs of a dark and a pale color
-    least = 0.008 * end  # narrower ones have no room for a number
+    least = 0.008 * end  # narrower bars have no space for a number
     figure, axes = pyplot.subplots(figsize=(10, 0.9 + 0.45 * ranks), layout="constrained")
     for rank, actions in enumerate(played):
         own = sorted({action.stage for action in actions})

@@ -1,4 +1,4 @@
-"""What a number of nodes makes of a step, as the model of `jdaso.fabric` sees it."""
+"""Plots of the speed on more and more nodes, by the model of `jdaso.fabric`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def plot_scaling(
     """Draws speed relative to no network against nodes, for `daso` and synchronous training.
 
     Args:
-        fabric: the cluster; its number of nodes is what is varied.
-        training: what is trained.
-        path: where the picture goes; its ending says which format (.png, .svg, .pdf).
+        fabric: the cluster; its number of nodes is varied.
+        training: the training.
+        path: the file to write; its ending gives the format (.png, .svg, .pdf).
         most_nodes: the largest number of nodes.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a node did when: steps, exchanges, and the time in which a step stood still."""
+"""A plot of a node's events: steps, exchanges, and the time in which a step was blocked."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ..traces._timeline import Event
 
 _ROWS = {"mean": "exchange", "copy": "held up", "wait": "held up"}
 _LEFT_OUT = ("chunk", "compute", "pack", "merge")
-"""Parts of what is drawn, of which many would cross in a row; `jdaso.traces` shows them."""
+"""Parts of drawn events, many of which would overlap in a row; `jdaso.traces` shows them."""
 
 
 def plot_timeline(events: Iterable[Event], path: str | Path) -> None:
-    """Draws events as bars: one row for steps, one for exchanges, one for what held steps up.
+    """Draws events as bars: one row for steps, one for exchanges, one for delays of steps.
 
     Args:
         events: of one node, such as some of ``session.timeline.events``. Those named "step" are
             the caller's own (``session.timeline.record("step", n, begin_seconds)``).
-        path: where the picture goes; its ending says which format (.png, .svg, .pdf).
+        path: the file to write; its ending gives the format (.png, .svg, .pdf).
 
     Raises:
         ImportError: matplotlib is missing.

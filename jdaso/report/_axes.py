@@ -1,4 +1,4 @@
-"""Lines, the axes that hold them, and round numbers for these."""
+"""Lines, the axes that hold them, and round numbers for the axes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Line(NamedTuple):
 
     Attributes:
         label: for the legend.
-        style: its number: colour and dash follow from it.
-        points: what is drawn; between least and largest a pale band.
+        style: a number that gives its colour and dash.
+        points: its points; a pale band lies between the least and the largest.
     """
 
     label: str
@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """The ranges of a chart, and what its axes are called; upwards it may be logarithmic."""
+    """The ranges and names of a chart's axes; the upward axis may be logarithmic."""
 
     x_label: str
     y_label: str
@@ -38,23 +38,23 @@ class Axes(NamedTuple):
     log: bool = False
 
     def at_x(self, value: float) -> float:
-        """Where a value is drawn."""
+        """Returns the horizontal place of a value."""
         return LEFT + (value - self.x[0]) / (self.x[1] - self.x[0]) * (RIGHT - LEFT)
 
     def at_y(self, value: float) -> float:
-        """The same, upwards."""
+        """Returns the vertical place of a value."""
         low, high = self.y
         if self.log:
             value, low, high = math.log10(value), math.log10(low), math.log10(high)
         return BOTTOM - (value - low) / (high - low) * (BOTTOM - TOP)
 
     def y_ticks(self) -> list[float]:
-        """Where the grid is."""
+        """Returns the places of the grid."""
         return log_ticks(*self.y) if self.log else ticks(*self.y)
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers within low..high: 1, 2 or 5 times a power of ten apart, at most so many.
+    """Returns at most `most` round numbers in low..high, 1, 2 or 5 times a power of ten apart.
 
     >>> ticks(0.0, 97.0)
     [0.0, 20.0, 40.0, 60.0, 80.0]
@@ -69,7 +69,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """1, 2 and 5 times the powers of ten within low..high; where these are too many, fewer.
+    """Returns 1, 2 and 5 times the powers of ten within low..high; fewer if these are too many.
 
     >>> log_ticks(0.15, 3.0)
     [0.2, 0.5, 1.0, 2.0]
@@ -82,7 +82,7 @@ def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
 
 
 def short(value: float) -> str:
-    """A number for an axis or a table: 0.25, 1200, 3.4 M.
+    """Formats a number for an axis or a table: 0.25, 1200, 3.4 M.
 
     >>> short(0.25), short(1200.0), short(3_400_000.0), short(float("nan"))
     ('0.25', '1200', '3.4 M', '–')
@@ -97,7 +97,7 @@ def short(value: float) -> str:
 
 
 def padded(values: Sequence[float], *, from_zero: bool = False) -> tuple[float, float]:
-    """A range that holds all numbers, with room above and below."""
+    """Returns a range that holds all numbers, with space above and below."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return 0.0, 1.0
@@ -109,7 +109,7 @@ def padded(values: Sequence[float], *, from_zero: bool = False) -> tuple[float, 
 
 
 def scalar_axes(lines: Sequence[Line], x_label: str, y_label: str) -> Axes:
-    """Axes that hold all lines; logarithmic where their numbers are positive and far apart."""
+    """Returns axes that hold all lines; logarithmic if numbers are positive and far apart."""
     low = min(float(line.points.low.min()) for line in lines)
     high = max(float(line.points.high.max()) for line in lines)
     axes = axes_of(lines, x_label, y_label)
@@ -120,7 +120,7 @@ def scalar_axes(lines: Sequence[Line], x_label: str, y_label: str) -> Axes:
 
 
 def axes_of(lines: Sequence[Line], x_label: str, y_label: str, *, from_zero: bool = False) -> Axes:
-    """Axes that hold all lines."""
+    """Returns axes that hold all lines."""
     x = [value for line in lines for value in (line.points.x.min(), line.points.x.max())]
     y = [v for line in lines for v in (line.points.low.min(), line.points.high.max())]
     low, high = min(x), max(x)
@@ -129,6 +129,6 @@ def axes_of(lines: Sequence[Line], x_label: str, y_label: str, *, from_zero: boo
 
 
 def lines_of(data: Sequence[tuple[str, int, np.ndarray, np.ndarray]]) -> list[Line]:
-    """Lines by label, style, x and y; without those that have no number."""
+    """Makes lines from (label, style, x, y), without those that have no number."""
     made = [Line(label, style, thin(x, y)) for label, style, x, y in data]
     return [line for line in made if line.points.x.size]

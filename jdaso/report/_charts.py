@@ -1,4 +1,4 @@
-"""Charts as SVG, complete without a script: axes, lines told apart by colour and dash, bands."""
+"""Charts as SVG, without scripts: axes, lines distinguished by colour and dash, bands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._series import Thinned
 
 DASHES = ("none", "7 3", "2 2", "9 3 2 3", "4 2 1 2 1 2", "1 3")
 COLOURS = 6
-_MARKS = 80  # drawn of each run and kind
+_MARKS = 80  # the most drawn for each run and kind
 
 
 class Sign(NamedTuple):
@@ -28,7 +28,7 @@ class Sign(NamedTuple):
 def line_chart(
     title: str, axes: Axes, lines: Sequence[Line], signs: Sequence[Sign] = ()
 ) -> Element:
-    """A figure: title, lines, legend, and the numbers behind a summary."""
+    """Makes a figure: title, lines, legend, and the numbers, folded."""
     drawn = [part for line in lines for part in _line(axes, line)]
     said = "; ".join(f"{line.label}: {_said(line.points)}" for line in lines)
     return figure(
@@ -40,18 +40,18 @@ def line_chart(
 
 
 def figure(title: str, *children: Element | None) -> Element:
-    """A chart with its title."""
+    """Makes a chart with its title."""
     caption = element("figcaption", title)
     return element("figure", caption, *children, class_="card", aria_label=title)
 
 
 def svg(label: str, children: Sequence[Element]) -> Element:
-    """The drawing itself, with what it says in words."""
+    """Makes the drawing itself, with a description in words."""
     return element("svg", children, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
 
 
 def frame(axes: Axes) -> list[Element]:
-    """Grid, ticks and names of the axes."""
+    """Makes the grid, ticks and names of the axes."""
     made = []
     for value in axes.y_ticks():
         y = round(axes.at_y(value), 1)
@@ -78,20 +78,20 @@ def frame(axes: Axes) -> list[Element]:
 
 
 def legend(entries: Sequence[tuple[str, Element]]) -> Element:
-    """What the colours and dashes mean."""
+    """Explains the colours and dashes."""
     return element(
         "ul", [element("li", sample, " ", label) for label, sample in entries], class_="legend"
     )
 
 
 def swatch(style: int) -> Element:
-    """A short piece of a line, for the legend."""
+    """Makes a short piece of a line, for the legend."""
     stroke = element("line", x1=0, x2=28, y1=5, y2=5, **look(style))
     return element("svg", stroke, viewBox="0 0 28 10", class_="swatch", aria_hidden="true")
 
 
 def patch(name: str) -> Element:
-    """A filled piece, for the legend."""
+    """Makes a filled piece, for the legend."""
     return element(
         "svg",
         element("rect", width=28, height=10, class_=name),
@@ -102,13 +102,13 @@ def patch(name: str) -> Element:
 
 
 def look(style: int) -> dict[str, str]:
-    """Colour and dash of a line by its number."""
+    """Returns the colour and dash of a line from its number."""
     dash = DASHES[(style + style // COLOURS) % len(DASHES)]
     return {"class_": f"line s{style % COLOURS}", "stroke_dasharray": dash}
 
 
 def numbers(title: str, axes: Axes, lines: Sequence[Line], rows: int = 9) -> Element:
-    """The chart as tables, for who cannot see it."""
+    """Makes the chart's tables, for readers who cannot see it."""
     return element(
         "details",
         element("summary", "Numbers"),
@@ -127,13 +127,13 @@ def numbers(title: str, axes: Axes, lines: Sequence[Line], rows: int = 9) -> Ele
 
 
 def thin_rows(points: Thinned, rows: int) -> Thinned:
-    """Some of the points, evenly, the first and the last with them."""
+    """Returns at most `rows` of the points, evenly spaced, including the first and the last."""
     chosen = np.unique(np.linspace(0, points.x.size - 1, rows).astype(int))
     return Thinned(*(column[chosen] for column in points))
 
 
 def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Element]]) -> Element:
-    """A table whose first column names its rows; where it is too wide it scrolls, by keys too."""
+    """Makes a table whose first column names its rows; a wide one scrolls, also by keys."""
     made = element(
         "table",
         element("caption", caption),
@@ -154,7 +154,7 @@ def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Eleme
 
 
 def path(axes: Axes, x: np.ndarray, y: np.ndarray) -> str:
-    """The way through points."""
+    """Returns an SVG path through points."""
     return "M" + "L".join(
         f"{axes.at_x(a):.1f} {axes.at_y(b):.1f}" for a, b in zip(x, y, strict=True)
     )
@@ -175,7 +175,7 @@ def _line(axes: Axes, line: Line) -> list[Element]:
 
 
 def _signs(axes: Axes, signs: Sequence[Sign]) -> list[Element]:
-    """A triangle for a checkpoint, a cross for a fault."""
+    """Draws a triangle for a checkpoint, a cross for a fault."""
     made, groups = [], {}
     for sign in signs:
         if axes.x[0] <= sign.x <= axes.x[1]:

@@ -24,14 +24,14 @@ ROWS = {
     "merge": ("pack, merge", 4),
     "checkpoint": ("checkpoint", 5),
 }
-"""In which row an event is drawn, and its colour; others are not drawn."""
+"""The row and colour of each event; other events are not drawn."""
 
 _MOST_NODES = 8
 _MOST_BYTES = 64 * 2**20
 
 
 class Bar(NamedTuple):
-    """One event of one node; seconds since any moment that all nodes share."""
+    """One event of one node; in seconds since a moment that is the same for all nodes."""
 
     node: int
     name: str
@@ -41,7 +41,7 @@ class Bar(NamedTuple):
 
 
 def cycle_chart(run: Run) -> Element | None:
-    """Rows of bars for each node; None where nothing of an exchange was recorded."""
+    """Makes rows of bars for each node; None if no exchange was recorded."""
     bars = [bar for bar in bars_of(run) if bar.name in ROWS]
     window = cycle_of(bars)
     if window is None:
@@ -69,7 +69,7 @@ def cycle_chart(run: Run) -> Element | None:
 
 
 def lane(bars: Sequence[Bar], node: int, row: str, begin: float, end: float) -> Element:
-    """One row; its bars stretch with the page."""
+    """Makes one row; its bars stretch with the page."""
     made = []
     for bar in bars:
         left, right = max(bar.begin, begin), min(bar.end, end)
@@ -93,10 +93,10 @@ def lane(bars: Sequence[Bar], node: int, row: str, begin: float, end: float) -> 
 
 
 def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
-    """Begin and end: an exchange's start and the next one's, with a little before and after.
+    """Returns the begin and end of one cycle: two starts of exchanges, with a margin.
 
-    The one of median length of those that the first node recorded; of blocking means where there
-    are no exchanges.
+    Of the cycles that the first node recorded this is the one of median length; without exchanges,
+    blocking means are used.
     """
     for name in ("exchange", "mean"):
         some = [bar for bar in bars if bar.name == name]
@@ -115,7 +115,7 @@ def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
 
 
 def bars_of(run: Run) -> list[Bar]:
-    """Events of all nodes: of traces where the run has some, else of the rows."""
+    """Returns the events of all nodes: from traces if the run has some, else from the rows."""
     if bars := _traced(run.folder):
         return bars
     for node in run.nodes:
@@ -128,7 +128,7 @@ def bars_of(run: Run) -> list[Bar]:
 
 
 def _traced(folder: Path) -> list[Bar]:
-    """Events of the traces in a folder; none where there are none, or more than a page can show."""
+    """Reads events from traces in a folder; none if there are none, or too many for a page."""
     sizes = [path.stat().st_size for path in folder.glob("trace-*.json")]
     if not sizes or max(sizes) > _MOST_BYTES:
         return []
@@ -144,7 +144,7 @@ def _traced(folder: Path) -> list[Bar]:
 
 
 def _steps(node: int, columns: dict[str, Any]) -> list[Bar]:
-    """Steps as the loop saw them: from one row to the next."""
+    """Returns steps as the loop saw them: from one row to the next."""
     steps, seconds = columns["step"].tolist(), columns["seconds"].tolist()
     return [
         Bar(node, "step", int(step) - 1, begin, end)

@@ -1,4 +1,4 @@
-"""HTML by the standard library's element tree, which escapes whatever is put into it."""
+"""HTML by the standard library's element tree, which escapes all text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Child = Element | str | None
 
 
 def element(tag: str, *children: Child | Iterable[Child], **attributes: Any) -> Element:
-    """An element; ``class_`` is ``class``, other underscores are hyphens; None is left out."""
+    """Makes an element; ``class_`` is ``class``, other underscores are hyphens; None is omitted."""
     made = Element(tag)
     for name, value in attributes.items():
         if value is not None:
@@ -35,5 +35,5 @@ def _append(parent: Element, child: Child) -> None:
 
 
 def text_of(root: Element) -> str:
-    """The text of a page."""
+    """Returns the text of a page."""
     return "<!DOCTYPE html>\n" + ElementTree.tostring(root, encoding="unicode", method="html")

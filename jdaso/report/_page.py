@@ -1,4 +1,4 @@
-"""The page: sections in the order in which a reader asks."""
+"""The page: its sections, in the order of a reader's questions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ POLICY = (
 
 
 def make_page(runs: Sequence[Run], title: str = "jdaso report") -> str:
-    """One HTML page about one or several runs, side by side.
+    """Makes one HTML page about one or several runs, side by side.
 
-    Everything is in it: it loads nothing, runs no script, and a policy in it forbids both.
+    The page is self-contained: it loads nothing and runs no script, and its policy forbids both.
 
     Args:
-        runs: as `read_run` gives them.
+        runs: from `read_run`.
         title: of the page.
 
     Raises:
@@ -68,7 +68,7 @@ def make_page(runs: Sequence[Run], title: str = "jdaso report") -> str:
 
 
 def with_names(runs: Sequence[Run]) -> list[Run]:
-    """Runs of the same name get their number with it."""
+    """Adds a number to the names of runs that share a name."""
     names = [run.name for run in runs]
     for k, run in enumerate(runs):
         if names.count(names[k]) > 1:
@@ -77,7 +77,7 @@ def with_names(runs: Sequence[Run]) -> list[Run]:
 
 
 def scalar_charts(runs: Sequence[Run]) -> list[tuple[str, list[Element]]]:
-    """For each number that the programs gave: against steps, and against seconds."""
+    """Makes charts of each number that the programs gave: against steps, and against seconds."""
     names = dict.fromkeys(name for run in runs for node in run.nodes for name in node.scalars)
     first = [name for name in ("loss", "accuracy") if name in names]
     found = []
@@ -96,7 +96,7 @@ def scalar_charts(runs: Sequence[Run]) -> list[tuple[str, list[Element]]]:
 
 
 def bytes_chart(runs: Sequence[Run]) -> list[Element]:
-    """What a node handed to the network, in all, the nodes' mean."""
+    """Charts the total bytes that a node sent, averaged over nodes."""
     data = [(run.name, k, *of_run(run, "bytes_sent", "step")) for k, run in enumerate(runs)]
     lines = lines_of(data)
     if not lines:
@@ -106,7 +106,7 @@ def bytes_chart(runs: Sequence[Run]) -> list[Element]:
 
 
 def _signs(run: Run, style: int, against: str) -> list[Sign]:
-    """Checkpoints of the first node, which all nodes make together; faults of all."""
+    """Returns checkpoints of the first node, as all nodes make them together; faults of all."""
     found = []
     for node in run.nodes:
         for mark in node.marks:

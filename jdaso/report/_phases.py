@@ -1,4 +1,4 @@
-"""Charts of one run: its phases with B and S, and where the time of its exchanges went."""
+"""Charts of one run: its phases with B and S, and the time of its exchanges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BANDS = {"warm-up": "warmup", "cycling": "cycling", "cool-down": "cooldown", "bl
 
 
 def phase_chart(run: Run) -> Element | None:
-    """Phase, B and S over time, of the run's first node that knows them; the same on all."""
+    """Charts phase, B and S over time, from the first node that recorded them; all are equal."""
     node = next((node for node in run.nodes if any(node.phases)), None)
     if node is None:
         return None
@@ -59,7 +59,7 @@ def phase_chart(run: Run) -> Element | None:
 
 
 def stairs(x: np.ndarray, y: np.ndarray) -> Thinned:
-    """A number that stays until it changes; where it changes too often, as any series."""
+    """Returns steps of a number that stays until it changes; thinned if it changes too often."""
     if not x.size:
         return Thinned(x, y, y, y)
     changes = np.flatnonzero(np.diff(y)) + 1
@@ -72,7 +72,7 @@ def stairs(x: np.ndarray, y: np.ndarray) -> Thinned:
 
 
 def phase_spans(node: Node) -> list[tuple[str, float, float]]:
-    """Name, begin and end in seconds of each stretch of a phase."""
+    """Returns name, begin and end in seconds of each stretch of a phase."""
     spans: list[tuple[str, float, float]] = []
     begin = 0.0
     for name, seconds in zip(node.phases, node.columns["seconds"].tolist(), strict=True):
@@ -85,7 +85,7 @@ def phase_spans(node: Node) -> list[tuple[str, float, float]]:
 
 
 def time_charts(runs: Sequence[Run]) -> list[Element]:
-    """Hidden and exposed seconds of communication, running totals; one scale for all runs."""
+    """Charts running totals of hidden and exposed communication; one scale for all runs."""
     made = []
     for run in runs:
         names = ("seconds", "exchange_seconds", "lost_seconds", "blocking_seconds")

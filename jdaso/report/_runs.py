@@ -1,4 +1,4 @@
-"""Reading what a run recorded: parts of a restarted run joined, damaged rows left out."""
+"""Reads the records of a run: joins parts of a restarted run, leaves out damaged rows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..traces._timeline import Stats
 
 TOTALS = Stats._fields
 _LARGEST = 2**53
-_CLOCKS_APART_SECONDS = 60.0  # how far hosts' clocks, and starts of nodes, may be apart
+_CLOCKS_APART_SECONDS = 60.0  # the most between clocks, or starts, of nodes
 
 
 class ReportError(Exception):
-    """What was given cannot be reported on."""
+    """The given folders cannot be reported on."""
 
 
 class Mark(NamedTuple):
@@ -30,10 +30,10 @@ class Mark(NamedTuple):
 
     Attributes:
         kind: "checkpoint" or "fault".
-        node: where.
-        step: completed updates, None where nobody knew.
+        node: the node it happened on.
+        step: completed updates; None if not known.
         seconds: since the run began.
-        text: what happened.
+        text: description of the event.
     """
 
     kind: str
@@ -45,20 +45,20 @@ class Mark(NamedTuple):
 
 @dataclasses.dataclass
 class Node:
-    """What one node recorded.
+    """The records of one node.
 
     Attributes:
         node: its number.
         header: the row of kind "run" of the last start, with the settings that came after it.
-        starts: how often the run was started.
-        columns: by the names of the rows of kind "step", a float64 for each step, NaN where a row
-            has no such number. Steps rise. Totals and seconds go on where a run was started again.
-        phases: the phase of each step, "" where it is not known.
+        starts: number of times that the run was started.
+        columns: by the names of the rows of kind "step", a float64 for each step, NaN if a row
+            has no such number. Steps rise. Totals and seconds continue across restarts.
+        phases: the phase of each step, "" if not known.
         marks: checkpoints and faults.
-        events: the latest of the session's timeline, seconds since the run began.
-        totals: of the session's `Stats` and "seconds", at the end; of the last row where the node
-            did not come to it.
-        ended: whether the last start came to its end.
+        events: the latest of the session's timeline, in seconds since the run began.
+        totals: the session's `Stats` and "seconds" at the end; from the last row if the node did
+            not reach the end.
+        ended: whether the last start reached its end.
     """
 
     node: int
@@ -83,11 +83,11 @@ class Node:
         return int(self.columns["step"].max(initial=0))
 
     def column(self, name: str) -> Float64[np.ndarray, " steps"]:
-        """A column; one that no row has is all NaN."""
+        """Returns a column; all NaN if no row has it."""
         return self.columns.get(name, np.full(len(self.phases), np.nan))
 
     def last(self, name: str) -> float:
-        """The last number of a column; NaN where there is none."""
+        """Returns the last number of a column; NaN if there is none."""
         column = self.column(name)
         column = column[~np.isnan(column)]
         return float(column[-1]) if column.size else float("nan")
@@ -95,15 +95,15 @@ class Node:
 
 @dataclasses.dataclass
 class Run:
-    """What all nodes of a run recorded.
+    """The records of all nodes of a run.
 
     Attributes:
-        name: the folder's.
-        folder: where it is.
+        name: name of the folder.
+        folder: path of the folder.
         nodes: by their number.
         damaged: rows that could not be read, as "node-00003.jsonl, line 17: why".
-        older: whether the folder holds an older run too, which is left out: one that had come to
-            its end before this began with its first step.
+        older: whether the folder also holds an older run, which is left out: one that had ended
+            before this run began with its first step.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Completed updates of the node that came farthest."""
+        """Completed updates of the node that got furthest."""
         return max(node.steps for node in self.nodes)
 
 
@@ -122,18 +122,18 @@ def read_run(folder: str | Path) -> Run:
     """Reads the rows that `jdaso.metrics.Recorder` wrote.
 
     Args:
-        folder: that the recorder was given.
+        folder: the recorder's folder.
 
     Returns:
-        The run; rows that cannot be read are left out and named in `Run.damaged`.
+        The run; unreadable rows are left out and listed in `Run.damaged`.
 
     Raises:
-        ReportError: there is no such folder, or no row in it.
+        ReportError: the folder does not exist or holds no row.
     """
     folder = local_folder(folder)
     if not folder.is_dir():
         raise ReportError(
-            f"{folder} is no folder. Give the folder that jdaso.metrics.Recorder wrote to."
+            f"{folder} is not a folder. Give the folder that jdaso.metrics.Recorder wrote to."
         )
     files = [path for path in folder.iterdir() if re.fullmatch(r"node-\d+\.jsonl", path.name)]
     files.sort(key=lambda path: (len(path.name), path.name))
@@ -159,7 +159,7 @@ def read_run(folder: str | Path) -> Run:
 
 
 def _read_parts(path: Path, damaged: list[str]) -> list[_Part]:
-    """What each start wrote into a file; adds what could not be read to `damaged`."""
+    """Reads the rows of each start in a file; adds unreadable ones to `damaged`."""
     parts: list[_Part] = []
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -175,7 +175,7 @@ def _read_parts(path: Path, damaged: list[str]) -> list[_Part]:
 
 
 class _Part:
-    """What one start of a run wrote."""
+    """The rows of one start of a run."""
 
     def __init__(self, header: dict[str, Any]):
         self.header = {**header, "settings": dict(header.get("settings") or {})}
@@ -186,7 +186,7 @@ class _Part:
         self.marks: list[Mark] = []
         self.events: list[dict[str, Any]] = []
         self.ended = False
-        self.totals: dict[str, float] = {}  # as the row of its end has them
+        self.totals: dict[str, float] = {}  # from the row of its end
 
     def add_step(self, row: dict[str, Any]) -> None:
         count_of(row["step"])
@@ -196,7 +196,7 @@ class _Part:
             if name not in ("kind", "phase")
         }
         if not np.isfinite(numbers["seconds"]):
-            raise ValueError("its seconds are no number")
+            raise ValueError("its seconds are not a number")
         size = len(self.phases)
         for name in numbers.keys() - self.columns.keys():
             self.columns[name] = array("d", [float("nan")]) * size
@@ -214,9 +214,9 @@ class _Part:
 
 
 def _take(row: Any, parts: list[_Part]) -> None:
-    """Puts a row where it belongs."""
+    """Adds a row to the part it belongs to."""
     if not isinstance(row, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     kind = row.get("kind")
     if kind == "run":
         parts.append(_Part(row))
@@ -242,33 +242,33 @@ def _take(row: Any, parts: list[_Part]) -> None:
 
 
 def counted(number: int, what: str) -> str:
-    """1 node, 2 nodes."""
+    """Formats a count: 1 node, 2 nodes."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def number_of(value: Any) -> float:
-    """A number as rows hold it."""
+    """Returns a number from a row."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)
 
 
 def count_of(value: Any) -> int:
-    """A number of steps, or of a node."""
+    """Returns a number of steps, or of a node."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
 def is_event(event: Any) -> bool:
-    """Whether an event has what is drawn of it."""
+    """Returns whether an event has the fields that are drawn."""
     return isinstance(event, dict) and all(
         isinstance(event.get(name), int | float) for name in ("begin", "end")
     )
 
 
 def _of_latest_run(parts: list[_Part]) -> list[_Part]:
-    """The starts since the last that began with step 1 behind one that had come to its end."""
+    """Returns the starts of the latest run: from the last one at step 1 after an ended run."""
     new = [
         k for k, part in enumerate(parts) if k and parts[k - 1].ended and part.first_step in (0, 1)
     ]
@@ -276,7 +276,7 @@ def _of_latest_run(parts: list[_Part]) -> list[_Part]:
 
 
 def _join(parts: list[_Part], zero: float) -> Node:
-    """One run of several starts: what was done again counts as it was the last time."""
+    """Joins several starts to one run; repeated steps count as in their last repetition."""
     kept: list[dict[str, np.ndarray]] = []
     phases: list[str] = []
     marks: list[Mark] = []
@@ -326,7 +326,7 @@ def _join(parts: list[_Part], zero: float) -> Node:
 
 
 def _forget(parts: list[_Part], starts: list[_Part]) -> None:
-    """A node that a later start did without: what was done again without it counts no more."""
+    """Drops steps of a node that a later start repeated without it."""
     last = parts[-1]
     later = [
         start

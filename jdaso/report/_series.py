@@ -1,4 +1,4 @@
-"""Numbers as they are drawn: the nodes' mean, and long series made short."""
+"""Series to be drawn: averaged over the nodes, and thinned if long."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Series = Float64[np.ndarray, " points"]
 
 
 class Thinned(NamedTuple):
-    """A series in at most so many bins; of each bin what is in it.
+    """A series in a limited number of bins.
 
     Attributes:
-        x: the mean of its places, rising.
-        low: its least number.
-        mean: its mean.
-        high: its largest.
+        x: the mean place in each bin, rising.
+        low: the least number in each bin.
+        mean: the mean of each bin.
+        high: the largest number in each bin.
     """
 
     x: Series
@@ -31,16 +31,15 @@ class Thinned(NamedTuple):
 
 
 def thin(x: Series, y: Series, bins: int = BINS) -> Thinned:
-    """Makes a series short without losing a peak: least, mean and largest number of each bin.
+    """Shortens a series without losing a peak: least, mean and largest number of each bin.
 
-    Bins are equally wide in `x`. The least and the largest number of the whole series are kept;
-    a series with no more points than bins is kept as it is. Numbers that are not finite are left
-    out.
+    Bins are equally wide in `x`. The least and the largest number of the whole series are kept; a
+    series with no more points than bins is unchanged. Numbers that are not finite are left out.
 
     Args:
-        x: where they are, not falling.
+        x: the places, not falling.
         y: the numbers.
-        bins: how many are left at most.
+        bins: the most bins in the result.
     """
     finite = np.isfinite(x) & np.isfinite(y)
     x, y = x[finite], y[finite]
@@ -59,7 +58,7 @@ def thin(x: Series, y: Series, bins: int = BINS) -> Thinned:
 
 
 def over_nodes(run: Run, names: tuple[str, ...]) -> dict[str, Series]:
-    """Columns as means over the nodes that have a row of a step, by step; NaN where none has."""
+    """Returns columns averaged over the nodes with a row of a step; NaN if no node has one."""
     steps = np.concatenate([node.columns["step"] for node in run.nodes])
     unique, place = np.unique(steps, return_inverse=True)
     found = {"step": unique}
@@ -73,7 +72,7 @@ def over_nodes(run: Run, names: tuple[str, ...]) -> dict[str, Series]:
 
 
 def of_run(run: Run, name: str, against: str) -> tuple[Series, Series]:
-    """A column against "step" or "seconds", where it has numbers, in their order."""
+    """Returns a column against "step" or "seconds", in order, without missing numbers."""
     columns = over_nodes(run, (name, "seconds"))
     x, y = columns[against], columns[name]
     known = np.isfinite(x) & np.isfinite(y)

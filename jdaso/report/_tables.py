@@ -1,4 +1,4 @@
-"""The tables of the page, and the figures in them."""
+"""The tables of the page, and their figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_ROWS = 200
 
 
 def summary_table(runs: Sequence[Run]) -> Element:
-    """What came of each run; a column for each."""
+    """Makes a table of the runs' results, with a column for each run."""
     rows: list[tuple[str, Callable[[Run], str]]] = [
         ("nodes", lambda run: f"{_count(run)}, engine {_header(run).get('engine', '?')}"),
         ("steps", lambda run: str(run.steps)),
@@ -43,7 +43,7 @@ def summary_table(runs: Sequence[Run]) -> Element:
 
 
 def nodes_table(run: Run) -> Element:
-    """A row for each node."""
+    """Makes a table with a row for each node."""
     head = ["node", "host", "devices", "starts", "steps", "seconds", "exchanges", "means"]
     head += ["hidden s", "exposed s", "bytes sent", "checkpoints", "faults", "state"]
     rows = []
@@ -71,7 +71,7 @@ def nodes_table(run: Run) -> Element:
 
 
 def marks_tables(runs: Sequence[Run]) -> list[Element]:
-    """All checkpoints and faults in the order of time."""
+    """Makes tables of all checkpoints and faults, in order of time."""
     found = []
     for run in runs:
         rows = sorted((mark for node in run.nodes for mark in node.marks), key=lambda m: m.seconds)
@@ -94,7 +94,7 @@ def marks_tables(runs: Sequence[Run]) -> list[Element]:
 
 
 def about(run: Run) -> Element:
-    """Settings, versions and damaged rows, folded."""
+    """Makes a folded list of settings, versions and damaged rows."""
     header = _header(run)
     rows = [["folder", str(run.folder)]]
     rows += [[str(name), str(value)] for name, value in (header.get("versions") or {}).items()]
@@ -115,12 +115,12 @@ def about(run: Run) -> Element:
 
 
 def seconds_of(run: Run) -> float:
-    """From the first start to the last row."""
+    """Returns seconds from the first start to the last row."""
     return max(node.totals["seconds"] for node in run.nodes)
 
 
 def rate_of(run: Run) -> float:
-    """Steps a second, from the first row to the last of the first node."""
+    """Returns steps per second, from the first row to the last of the first node."""
     node = run.nodes[0]
     steps, seconds = node.columns["step"], node.columns["seconds"]
     if steps.size < 2 or seconds[-1] <= seconds[0]:
@@ -129,40 +129,40 @@ def rate_of(run: Run) -> float:
 
 
 def at_end(run: Run, name: str) -> str:
-    """The last number; where there are many, the mean of the last twentieth."""
+    """Returns the last number; if there are many, the mean of the last twentieth."""
     _, values = of_run(run, name, "step")
     return short(float(np.mean(values[-max(values.size // 20, 1) :]))) if values.size else "–"
 
 
 def hidden_seconds(node: Node) -> float:
-    """Exchange time in which the node computed."""
+    """Returns the exchange time during which the node computed."""
     return max(node.totals["exchange_seconds"] - node.totals["lost_seconds"], 0.0)
 
 
 def exposed_seconds(node: Node) -> float:
-    """Time in which the node stood still for others: lost to exchanges, and in blocking means."""
+    """Returns the time that the node was blocked: lost to exchanges, and in blocking means."""
     return node.totals["lost_seconds"] + node.totals["blocking_seconds"]
 
 
 def bytes_sent(node: Node) -> float:
-    """What the node handed to the network."""
+    """Returns the bytes that the node sent."""
     return node.totals["bytes_sent"]
 
 
 def hidden_of(run: Run) -> str:
-    """``1 - lost / exchange``, as `jdaso.Stats.hidden_share`."""
+    """Returns ``1 - lost / exchange``, as `jdaso.Stats.hidden_share`."""
     exchange = sum(node.totals["exchange_seconds"] for node in run.nodes)
     lost = sum(node.totals["lost_seconds"] for node in run.nodes)
     return f"{100 * min(max(1 - lost / exchange, 0), 1):.1f} %" if exchange > 0 else "–"
 
 
 def mean_of(run: Run, value: Callable[[Node], float]) -> float:
-    """The mean over the nodes."""
+    """Returns the mean over the nodes."""
     return float(np.mean([value(node) for node in run.nodes]))
 
 
 def state_of(run: Run) -> str:
-    """Whether all nodes came to their end."""
+    """Tells whether all nodes reached their end."""
     missing = [node.node for node in run.nodes if not node.ended]
     if not missing:
         return "ended"

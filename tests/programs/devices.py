@@ -53,7 +53,7 @@ def over_devices(session, step):
 
 
 def owner(places, nodes):
-    """Who adds up which element: within each chunk one row of a block a node."""
+    """Returns the node that sums each element: within each chunk one row of a block per node."""
     row = CHUNK_BYTES // 4 // nodes
     return places // row % nodes
 

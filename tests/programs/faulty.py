@@ -31,7 +31,7 @@ CLOCK = {"begin": time.monotonic()}
 
 
 def act(session, step):
-    """What node 1 does before this step."""
+    """Makes node 1's fault before this step."""
     if step == (1 if CASE.endswith("_warmup") else FAULT_STEP):
         what = CASE.removesuffix("_warmup")
         if what in ("raise", "uncaught"):

@@ -141,7 +141,7 @@ def keys(session):
 
 
 def debts(session):
-    """How far the common path leaves its exact one in a step, by whose row the numbers are in."""
+    """Returns how far a step leaves the common path off its exact one, by the owner of the row."""
     steps, size = 240, 3000
     wire, kind = MORE
     grads = np.random.default_rng(1).normal(size=(3, size)).astype(np.float32)

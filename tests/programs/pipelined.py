@@ -30,7 +30,7 @@ DASO = jdaso.Phases(8, warmup_steps=1, cooldown_steps=2, sync_every=2, delay=1)
 
 
 class Case(NamedTuple):
-    """What to train how.
+    """A training run: model, cut, and the run it is compared with.
 
     Attributes:
         model: its name in `SMALL`.
@@ -38,7 +38,7 @@ class Case(NamedTuple):
         replicas: R.
         schedule: see `jdaso.fit`; "interleaved" with two stages a node.
         microbatches: M of a replica's share of `SAMPLES`.
-        about: what is compared: "joined" batches; "accumulated" gradients of the same
+        about: the comparison: "joined" batches; "accumulated" gradients of the same
             micro-batches; "daso", with replicas that are not cut; "bfloat16", roughly.
         settings: further ones of `jdaso.fit`.
     """
@@ -236,7 +236,7 @@ def through_pipelines(case, session, steps=STEPS, **settings):
 
 
 def check(case, session, expected, comm):
-    """What of the bounds is used: of the losses' and of the parameters'."""
+    """Returns the shares of the bounds that are used: by the losses and by the parameters."""
     steps = DASO.total_steps if case.about == "daso" else STEPS
     before = session.stats.exchanges
     result, auxes = through_pipelines(case, session, steps)

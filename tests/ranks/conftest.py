@@ -72,7 +72,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def agree(what, mine):
-    """Returns what every rank says, by rank; ends the job if one says nothing."""
+    """Returns the values of all ranks, by rank; ends the job if a rank sends nothing."""
     sent = [WORLD.isend(mine, rank) for rank in PEERS]
     everyone = {RANK: mine}
     end = time.monotonic() + DEADLINE_SECONDS

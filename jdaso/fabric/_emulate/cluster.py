@@ -1,13 +1,14 @@
 """Several hosts on one Linux machine: network namespaces around a switch, with shaped links.
 
-Each host and the switch (a bridge) are namespaces of their own, so that nothing outside of them is
-touched, not even the machine's routes. A link is a pair of virtual ends, and each end lets out so
-many bits a second (a token bucket): up and down are shaped, as on a real port. A process on a host
-has the host's network, its name, and a file of hosts in which that name has the host's address.
+Each host and the switch (a bridge) are network namespaces of their own, so nothing outside of them
+is touched, not even the machine's routes. A link is a pair of virtual ends, each limited to a
+number of bits per second by a token bucket: so both directions are shaped, as on a real port. A
+process on a host sees the host's network, its name, and a hosts file that maps the name to the
+host's address.
 
-Clusters are numbered. Each holds the lock of its number, which the kernel drops when the process
-ends, however it ends, and writes down each name before it makes it: what a killed one left is known
-by that, and the next call removes it.
+Clusters are numbered. Each holds the lock of its number, which the kernel releases however the
+process ends, and records each name before creating it. So the remains of a killed process are
+known, and the next call removes them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from ..._launch.mpiexec import find_mpiexec
 log = logging.getLogger("jdaso")
 
 _STATE = Path("/run/jdaso")
-_SETTINGS = Path("/etc/netns")  # `ip netns exec` lays what is there over /etc
-_NUMBERS = 32  # clusters at a time
+_SETTINGS = Path("/etc/netns")  # `ip netns exec` overlays these files on /etc
+_NUMBERS = 32  # the most clusters at a time
 _MOST_HOSTS = 64
 _TOLERANCE = 0.10
 _LOOKS = 3
@@ -45,19 +46,18 @@ _COMMAND_SECONDS = 30.0
 
 
 class ClusterError(RuntimeError):
-    """The cluster could not be made, or its links are not what was asked for."""
+    """The cluster could not be created, or its links do not have the requested rate."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """An emulated cluster, as `emulated_cluster` gives it.
+    """An emulated cluster, made by `emulated_cluster`.
 
     Attributes:
         hosts: the names of the hosts.
         addresses: their IP addresses.
-        bits_per_second: what each link carries, in each direction.
-        measured: what the check found, for each host's link, in bits per second; empty if it was
-            not asked for.
+        bits_per_second: rate of each link, in each direction.
+        measured: measured rate of each host's link, in bits per second; empty without `check`.
     """
 
     hosts: tuple[str, ...]
@@ -68,17 +68,17 @@ class Cluster:
     measured: tuple[float, ...] = ()
 
     def on_host(self, host: int, command: Sequence[str]) -> list[str]:
-        """The command line that runs a command on a host."""
+        """Returns the command line that runs a command on a host."""
         return [str(self.folder / "launcher"), self.hosts[host], f"exec {shlex.join(command)}"]
 
     def mpiexec(self, command: Sequence[str], *, ranks_per_host: int = 1) -> list[str]:
-        """The command line that starts ranks on all hosts, with MPICH; needs `environment`.
+        """Returns the command line that starts MPICH ranks on all hosts; needs `environment`.
 
         Raises:
-            ValueError: the command holds a lone ``:``, which mpiexec takes for a second program,
-                or there are no ranks.
+            ValueError: the command contains a lone ``:``, which mpiexec takes for the start of a
+                second program, or there are no ranks.
             ClusterError: the mpiexec of this environment is not MPICH's.
-            LaunchError: there is none.
+            LaunchError: there is no mpiexec.
         """
         if ranks_per_host < 1:
             raise ValueError(f"ranks_per_host must be 1 or more, got {ranks_per_host}.")
@@ -100,7 +100,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """This process's environment variables, and those that keep MPI and gloo on the links."""
+        """This process's environment variables, plus those that keep MPI and gloo on the links."""
         return {
             **os.environ,
             "UCX_TLS": "tcp,self",  # nothing goes through shared memory
@@ -109,7 +109,7 @@ class Cluster:
         }
 
     def bytes_sent(self) -> tuple[int, ...]:
-        """What each host's interface has sent so far, headers included."""
+        """Returns the bytes that each host's interface has sent so far, headers included."""
         sent = []
         for host in self.hosts:
             said = json.loads(_ip("-n", host, "-s", "-j", "link", "show", "dev", "eth0"))
@@ -121,19 +121,20 @@ class Cluster:
 def emulated_cluster(
     hosts: int = 2, rate: str | float = "1gbit", *, check: bool = True
 ) -> Iterator[Cluster]:
-    """Makes a cluster, and takes it down with everything that runs in it.
+    """Creates a cluster; removes it at the end, with all processes that run in it.
 
     Args:
-        hosts: how many, 2 to 64.
-        rate: of each link, each way: bits per second, or a text such as ``"100mbit"``.
-        check: measure each link before, by TCP; at most 10 % off is taken.
+        hosts: number of hosts, 2 to 64.
+        rate: of each link and direction: bits per second, or a text such as ``"100mbit"``.
+        check: whether to measure each link first, by TCP; it may be off by at most 10 %.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
         ClusterError: this is not Linux, not root, or iproute2 is missing; the kernel refused; a
-            link is more than 10 % off.
+            link is off by more than 10 %.
 
-    On failure, by Ctrl-C, and where the body raises, all is taken down. What a killed process has
+    On failure, after Ctrl-C, and if the body raises, everything is removed. The remains of a killed
+    process are removed by the next call.
     left is taken down by the next call.
 
     Example::
@@ -159,7 +160,7 @@ def emulated_cluster(
 
 
 def remove_leftovers() -> int:
-    """Removes clusters whose process has ended without doing so; returns how many."""
+    """Removes clusters whose process ended without doing so; returns their number."""
     removed = 0
     for number in range(_NUMBERS):
         if not (_STATE / f"cluster-{number}").exists():
@@ -168,10 +169,10 @@ def remove_leftovers() -> int:
             with _lock(number):
                 _remove(number)
                 removed += 1
-        except BlockingIOError:  # it runs
+        except BlockingIOError:  # its process still runs
             continue
         except (ClusterError, OSError, subprocess.SubprocessError) as error:
-            log.warning("What an emulated cluster has left could not be removed: %s", error)
+            log.warning("The remains of an emulated cluster could not be removed: %s", error)
     return removed
 
 
@@ -206,7 +207,7 @@ def _require_tools() -> None:
 
 @contextlib.contextmanager
 def _lock(number: int) -> Iterator[None]:
-    """Holds a number; raises BlockingIOError where another process does."""
+    """Holds a number; raises BlockingIOError if another process does."""
     _STATE.mkdir(exist_ok=True)
     file = os.open(_STATE / f"cluster-{number}.lock", os.O_CREAT | os.O_RDWR, 0o600)
     _held.add(file)
@@ -239,7 +240,7 @@ def _own_number() -> Iterator[int]:
                 stack.enter_context(_lock(number))
             except BlockingIOError:
                 continue
-            if (_STATE / f"cluster-{number}").exists():  # a leftover that stays
+            if (_STATE / f"cluster-{number}").exists():  # remains that cannot be removed
                 continue
             yield number
             return
@@ -254,7 +255,7 @@ def _make(number: int, count: int, bits: float) -> Cluster:
     taken = sorted({switch, *hosts} & set(_namespaces()))
     if taken:
         raise ClusterError(
-            f"There are network namespaces of others with the names {', '.join(taken)}. Remove "
+            f"Network namespaces named {', '.join(taken)} already exist. Remove "
             f"them (ip netns delete {taken[0]}) if nobody needs them."
         )
     folder.mkdir()
@@ -279,7 +280,7 @@ def _make(number: int, count: int, bits: float) -> Cluster:
             _shape(namespace, device, bits)
         _keep_speed(host)
     launcher = folder / "launcher"
-    # In the form of ssh: options, host, command.
+    # Takes arguments like ssh: options, host, command.
     launcher.write_text(
         '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1; shift\n'
         'exec ip netns exec "$host" unshare --uts sh -c '
@@ -290,13 +291,13 @@ def _make(number: int, count: int, bits: float) -> Cluster:
 
 
 def _shape(namespace: str, device: str, bits: float) -> None:
-    """A token bucket that holds what 2 ms let out, and at least two of the kernel's packets."""
+    """Adds a token bucket that holds 2 ms of traffic, but at least two of the kernel's packets."""
     rate = ["rate", f"{bits:.0f}bit", "burst", str(_burst(bits)), "latency", "100ms"]
     _command("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *rate)
 
 
 def _keep_speed(host: str) -> None:
-    """After a pause TCP goes on at its speed, as a cluster's own transports do; where it may."""
+    """Lets TCP keep its speed after a pause, as a cluster's transports do; if permitted."""
     setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
     _command("ip", "netns", "exec", host, "sh", "-c", f"[ ! -w {setting} ] || echo 0 > {setting}")
 
@@ -330,9 +331,9 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as li
 
 
 def _measure(cluster: Cluster) -> tuple[float, ...]:
-    """Bits per second from each host to the next, one after the other.
+    """Measures bits per second from each host to the next, one link at a time.
 
-    A link that seems slow is measured again: what else the machine does may have disturbed it.
+    A link that seems slow is measured again, as other work on the machine may have disturbed it.
     """
     found = []
     for k, host in enumerate(cluster.hosts):
@@ -354,7 +355,7 @@ def _measure(cluster: Cluster) -> tuple[float, ...]:
 
 
 def _measure_link(cluster: Cluster, k: int, to: int) -> float:
-    """Bits per second of one TCP stream from host k to another, behind the first burst."""
+    """Returns bits per second of one TCP stream from host k to another, after the first burst."""
     python, rate = [sys.executable, "-I", "-S", "-c"], cluster.bits_per_second / 8
     skip = int(0.1 * rate) + 2 * _burst(cluster.bits_per_second)
     total = skip + int(max(0.3 * rate, 1 << 19))
@@ -362,7 +363,7 @@ def _measure_link(cluster: Cluster, k: int, to: int) -> float:
     with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout is not None
         limit = 20 + 3 * total / rate
-        late = threading.Timer(2 * limit, receiver.kill)  # what is read of it ends then
+        late = threading.Timer(2 * limit, receiver.kill)  # ends the read below
         late.start()
         try:
             port = receiver.stdout.readline().strip()
@@ -380,7 +381,7 @@ def _measure_link(cluster: Cluster, k: int, to: int) -> float:
 
 
 def _remove(number: int) -> None:
-    """Ends what runs in the namespaces of a number, and removes them, whatever signals come."""
+    """Ends the processes in a number's namespaces and removes these, deferring signals."""
     folder, failed = _STATE / f"cluster-{number}", []
     with _signals_later():
         listed = folder / "namespaces"
@@ -411,7 +412,7 @@ def _end_processes(namespace: str) -> None:
 
 @contextlib.contextmanager
 def _signals_later() -> Iterator[None]:
-    """Those that would end this process wait until the body is done."""
+    """Defers signals that would end this process until the body is done."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -441,7 +442,7 @@ def _command(*words: str) -> str:
         capture_output=True,
         text=True,
         timeout=_COMMAND_SECONDS,
-        start_new_session=True,  # Ctrl-C is for us
+        start_new_session=True,  # only this process handles Ctrl-C
     )
     if done.returncode != 0:
         raise ClusterError(

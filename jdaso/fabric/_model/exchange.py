@@ -1,9 +1,9 @@
-"""What a step costs on a cluster that is not there: times of exchanges from alpha and beta.
+"""The cost of a step on a cluster you do not have: times of exchanges from alpha and beta.
 
-The network is described by two numbers, as usual: a message of m bytes takes ``alpha + m / beta``.
-What crosses it is what jdaso's engines really send: for each chunk an all-to-all and an all-gather,
-each of which moves (P - 1) / P of the chunk through every node's link. The host's part is
-described by the rate at which it copies memory, and the bytes that each stage reads and writes.
+Two numbers describe the network, as usual: a message of m bytes takes ``alpha + m / beta``. The
+messages are those that jdaso's engines send: for each chunk an all-to-all and an all-gather, each
+of which moves (P - 1) / P of the chunk through every node's link. The host is described by the rate
+at which it copies memory, and by the bytes that each stage reads and writes.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from ..._payload.layout import BLOCK, chunk_bytes_of
 from ..._payload.wire import WIRES
 
 WIRE_BYTES = {name: w.encoded_width(BLOCK) * w.dtype.itemsize / BLOCK for name, w in WIRES.items()}
-"""Bytes a number takes on a wire; int8 carries a float32 scale for each block."""
+"""Bytes per number on a wire; int8 includes a float32 scale for each block."""
 
 _PASSES = {"float32": (6, 7), "narrow": (11, 12)}
-"""About how often a start and a merge read or write the size of the parameters, on a CPU: counted
-in the step that XLA compiles for merge "paper", and one more each for the snapshot of "corrected".
-A copy is two passes.
+"""Approximate passes of a start and a merge over the parameters on a CPU, each a read or a write
+of all of them: counted in XLA's compiled step for merge "paper", plus one each for the snapshot of
+"corrected". A copy is two passes.
 """
 _PASSES_BLOCKING = 12
-"""The same of a mean that a step waits for: packed, copied out, summed, copied back, unpacked."""
+"""Passes of a mean that a step waits for: packed, copied out, summed, copied back, unpacked."""
 _PASSES_A_STEP = 2
-"""Of every step: updates leave a condition through memory, and are read again."""
+"""Passes of every step: updates leave a condition through memory, and are read again."""
 _COPY_SHARE = 0.65
-"""Speed of these passes, of a plain copy's. Fitted by hand to one run (benchmarks/NOTES.md)."""
+"""Speed of these passes relative to a plain copy. Fitted to one run (benchmarks/NOTES.md)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fabric:
-    """A cluster, as far as the time of a step depends on it.
+    """A cluster: the properties that determine the time of a step.
 
     Attributes:
         nodes: P.
         bits_per_second: of one node's link, each way.
-        latency_seconds: alpha: what a message takes besides its bytes.
-        efficiency: the share of the link's bits that are numbers; the rest are headers.
-        copy_bytes_per_second: at which a node's host copies memory (bytes copied, so read and
-            written once); shared by the nodes of one machine.
-        staging_bytes_per_second: between a node's accelerators and its host's memory.
-        accelerators: whether the steps run on them; else packing and merging cost the host's
-            memory, and so do the optimizer's own passes.
-        jitter_seconds: standard deviation of a node's step time. Whoever waits for all nodes at
-            each step waits for the slowest.
+        latency_seconds: alpha: the time of a message besides its bytes.
+        efficiency: the share of the link's bits that carry numbers; the rest are headers.
+        copy_bytes_per_second: rate at which a node's host copies memory (bytes copied, so each
+            read and written once); shared by the nodes of one machine.
+        staging_bytes_per_second: rate between a node's accelerators and its host's memory.
+        accelerators: whether the steps run on accelerators; if not, packing and merging use the
+            host's memory, and so do the optimizer's own passes.
+        jitter_seconds: standard deviation of a node's step time. A node that waits for all others
+            at each step waits for the slowest.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     nodes: int
@@ -76,31 +76,31 @@ class Fabric:
 
     @property
     def bytes_per_second(self) -> float:
-        """Of numbers, through one node's link, each way."""
+        """Rate of numbers, without headers, through one node's link, each way."""
         return self.bits_per_second / 8 * self.efficiency
 
     @property
     def wait_for_slowest(self) -> float:
-        """Expected seconds by which the slowest of P nodes is behind their mean, after one step."""
+        """Expected seconds by which the slowest of P nodes is behind their mean after one step."""
         share = (self.nodes - 0.375) / (self.nodes + 0.25)  # Blom's estimate of the largest
         return self.jitter_seconds * max(statistics.NormalDist().inv_cdf(share), 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What is trained, and how often its nodes talk.
+    """The training: its size, its step time, and the settings of its exchanges.
 
     Attributes:
         parameters: numbers that are exchanged.
-        step_seconds: of one node's step with nothing between nodes: gradients, local averages and
-            the optimizer.
+        step_seconds: time of one node's step without exchanges between nodes: gradients, local
+            averages and the optimizer.
         sync_every: B.
         delay: S.
         wire: format of exchanges.
-        chunk_bytes: most float32 bytes that travel at once.
+        chunk_bytes: the most float32 bytes sent at once.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     parameters: int
@@ -126,15 +126,15 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What a step takes, in the mean over a cycle; seconds.
+    """The predicted time of a step, in seconds, averaged over a cycle.
 
     Attributes:
-        step_seconds: of a step, all in all.
-        bare_seconds: of the same step with nothing exchanged.
+        step_seconds: total time of a step.
+        bare_seconds: time of the same step without exchanges.
         exchange_seconds: from an exchange's start to its result.
-        handling_seconds: packing, copying and merging, a step.
-        exposed_seconds: for which a step waits for the network (or for a slower node).
-        bytes_per_step: that a node sends.
+        handling_seconds: packing, copying and merging, per step.
+        exposed_seconds: time that a step waits for the network (or for a slower node).
+        bytes_per_step: bytes that a node sends.
         sync_every: steps from one exchange to the next.
     """
 
@@ -148,7 +148,7 @@ class Prediction:
 
     @property
     def hidden_share(self) -> float:
-        """Of the exchange's time, the share during which the node computed."""
+        """The share of the exchange's time during which the node computed."""
         if self.exchange_seconds == 0:
             return 1.0
         return max(0.0, 1 - self.sync_every * self.exposed_seconds / self.exchange_seconds)
@@ -157,7 +157,7 @@ class Prediction:
 def exchange_seconds(fabric: Fabric, parameters: int, wire: str, chunk_bytes: int) -> float:
     """``2 (P - 1) alpha`` for each chunk, ``2 (P - 1) / P bytes / beta``, and the last chunk's sum.
 
-    The sums of all other chunks are hidden behind the chunks that follow.
+    The sums of all other chunks are hidden behind the chunks that follow them.
     """
     nodes = fabric.nodes
     if nodes == 1:
@@ -170,8 +170,8 @@ def exchange_seconds(fabric: Fabric, parameters: int, wire: str, chunk_bytes: in
 
 
 def handling_seconds(fabric: Fabric, training: Training) -> tuple[float, float]:
-    """What a cycle's start and merge cost (packing, copying, the merge rule), and every step."""
-    if fabric.accelerators:  # their own memory is so fast that only the way to the host counts
+    """Returns the cost of a cycle's start and merge (packing, copying, the rule), and per step."""
+    if fabric.accelerators:  # their memory is fast: only the copies to the host count
         moved = training.parameters * WIRE_BYTES[training.wire]
         return 2 * moved / fabric.staging_bytes_per_second, 0.0
     passes = sum(_PASSES["float32" if training.wire == "float32" else "narrow"])
@@ -180,22 +180,22 @@ def handling_seconds(fabric: Fabric, training: Training) -> tuple[float, float]:
 
 
 def _pass_seconds(fabric: Fabric, training: Training) -> float:
-    """Reading or writing all parameters once in a host's memory; a copy is two of these."""
+    """Returns the time to read or write all parameters once in a host's memory."""
     return 4 * training.parameters / 2 / (_COPY_SHARE * fabric.copy_bytes_per_second)
 
 
 def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) -> Prediction:
-    """A step of `jdaso.daso` while it cycles.
+    """Predicts a step of `jdaso.daso` while it cycles.
 
-    An exchange may take S steps. What it takes longer, the step that merges it waits for::
+    An exchange may take S steps. The step that merges it waits for any time beyond that::
 
         exposed = max(0, exchange + (slowest node's lag after B steps) - S * step)
         cycle   = B * step + start + merge + exposed
 
     Args:
         fabric: the cluster.
-        training: what is trained.
-        exchange_scale: how many times as long as modelled an exchange takes.
+        training: the training.
+        exchange_scale: factor on the modelled time of an exchange.
     """
     bare = training.step_seconds
     if fabric.nodes == 1:
@@ -215,13 +215,13 @@ def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) 
 def predict_synchronous(
     fabric: Fabric, training: Training, *, behind_backward: float = 0.0
 ) -> Prediction:
-    """A step that averages float32 gradients over all nodes by a ring, and waits.
+    """Predicts a step that averages float32 gradients over all nodes by a ring, and waits.
 
     Args:
         fabric: the cluster.
-        training: what is trained; `wire`, `sync_every` and `delay` are not used.
-        behind_backward: share of the step behind which the averages of its first gradients may
-            hide, as Horovod and DistributedDataParallel do it; 0 for one average after the step.
+        training: the training; `wire`, `sync_every` and `delay` are not used.
+        behind_backward: share of the step that can hide the averages of its first gradients, as
+            in Horovod and DistributedDataParallel; 0 for one average after the step.
 
     Raises:
         ValueError: the share is not within 0 to 1.
@@ -256,18 +256,18 @@ def advise(
     most_steps: int = 64,
     exchange_seconds_measured: float | None = None,
 ) -> list[Advice]:
-    """Which B, S and wire hide everything: one for each wire that can, the fastest step first.
+    """Finds B, S and wire that hide all exchanges: one for each wire that can, fastest step first.
 
-    For each wire S is the smallest with ``exchange + lag <= S * step``, and B the larger of S and
+    For each wire, S is the smallest with ``exchange + lag <= S * step``, and B the larger of S and
     `training.sync_every`. Steps within 1 % of each other count as equal; then the smaller B comes
     first (nodes drift less), then the wider wire.
 
     Args:
         fabric: the cluster.
-        training: its `sync_every` is the smallest B that is wanted.
+        training: its `sync_every` is the smallest B to consider.
         most_steps: wires that would need a larger B are left out.
-        exchange_seconds_measured: what an exchange on ``training.wire`` took in a run
-            (``Stats.exchange_seconds / Stats.exchanges``), in place of the model's; the other
+        exchange_seconds_measured: the time of an exchange on ``training.wire`` in a run
+            (``Stats.exchange_seconds / Stats.exchanges``), used instead of the model's; the other
             wires scale from it by their bytes.
 
     Raises:
@@ -277,8 +277,8 @@ def advise(
         raise ValueError(f"most_steps must be at least 1, got {most_steps}.")
     if exchange_seconds_measured is not None and not 0 < exchange_seconds_measured < math.inf:
         raise ValueError(
-            "What an exchange took must be above 0: Stats.exchange_seconds / Stats.exchanges of a "
-            f"run in which some ended; got {exchange_seconds_measured} s."
+            "The time of an exchange must be above 0: Stats.exchange_seconds / Stats.exchanges of "
+            f"a run in which some ended; got {exchange_seconds_measured} s."
         )
     found, scale = [], 1.0
     if exchange_seconds_measured is not None and fabric.nodes > 1:

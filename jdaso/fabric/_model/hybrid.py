@@ -1,4 +1,4 @@
-"""What `predict_hybrid` is told of pipelines and of their replicas."""
+"""The description of pipelines and their replicas that `predict_hybrid` takes."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ AVERAGING = ("daso", "synchronous")
 
 @dataclasses.dataclass(frozen=True)
 class Hybrid:
-    """A model cut into K partitions, and R copies of that pipeline; what `predict_hybrid` takes.
+    """A model cut into K partitions, and R replicas of that pipeline, for `predict_hybrid`.
 
     Attributes:
-        order: what each of the K ranks does in a step: ``(backward, stage, microbatch)`` one after
-            another, as ``jdaso.pipeline.make_schedule(...).order``.
+        order: actions of each of the K ranks in a step: ``(backward, stage, microbatch)`` in
+            order, as in ``jdaso.pipeline.make_schedule(...).order``.
         forward_seconds: of each stage, for a micro-batch, on its rank.
-        backward_seconds: the same.
+        backward_seconds: the same for the backward pass.
         traffic: ``(from stage, to stage, bytes)`` for a micro-batch; as much flows back. Skip
-            connections have rows of their own. As ``jdaso.pipeline.Plan.traffic``.
+            connections have rows of their own. Same as ``jdaso.pipeline.Plan.traffic``.
         parameters: numbers that each rank holds.
-        samples: of a step, of one replica.
+        samples: samples per step of one replica.
         replicas: R.
-        averaging: of the replicas of each partition: ``"daso"`` or ``"synchronous"``.
+        averaging: of each partition's replicas: ``"daso"`` or ``"synchronous"``.
         sync_every: B.
         delay: S.
-        wire: format of exchanges; of `"daso"` only, as B and S.
-        chunk_bytes: most float32 bytes that travel at once.
+        wire: format of exchanges; like B and S only used by ``"daso"``.
+        chunk_bytes: the most float32 bytes sent at once.
         partitions_per_node: ranks of a pipeline that share a node, its link and its memory;
             divides K.
 
     Raises:
-        ValueError: a number is out of its range, or the order does not hold each action once.
+        ValueError: a number is out of range, or the order does not hold each action once.
     """
 
     order: Order
@@ -95,7 +95,7 @@ class Hybrid:
         if idle or len(listed) != len(times) or set(listed) != times or len(homes) != stages:
             raise ValueError(
                 "order must hold a forward and a backward pass of each micro-batch through each of "
-                f"{stages} stages once, a stage's on one rank, and something for each rank."
+                f"{stages} stages once, each stage on one rank, and something for each rank."
             )
         for source, target, size in self.traffic:
             if not (0 <= source < target < stages and 0 <= size < math.inf):
@@ -116,20 +116,22 @@ class Hybrid:
         backward_over_forward: float = 2.0,
         **settings,
     ) -> Hybrid:
-        """A model cut into stages of equal cost and equal numbers of parameters.
+        """Makes a model cut into stages of equal cost and equal numbers of parameters.
 
         Args:
             order: see `Hybrid`.
-            step_seconds: that one node needs, by itself, for the samples of one replica's step.
+            step_seconds: time that one node alone needs for the samples of one replica's step.
             activation_bytes: from each stage to the next, for a micro-batch.
             parameters: of the whole model.
-            balance: cost of the largest stage, the middle one, of the mean; the others share what
-                is left. At least 1, less than the number of stages (1 where there is one).
-            backward_over_forward: cost of a backward pass, of the forward one's; 3 with `remat`.
+            balance: cost of the largest stage, the middle one, relative to the mean; the others
+                share the rest equally. At least 1, and less than the number of stages (1 if there
+                is one).
+            backward_over_forward: cost of a backward pass relative to the forward one; 3 with
+                `remat`.
             **settings: further attributes.
 
         Raises:
-            ValueError: a number is out of its range.
+            ValueError: a number is out of range.
         """
         ranks = len(order)
         stages = 1 + max((s for actions in order for _, s, _ in actions), default=-1)
@@ -172,16 +174,16 @@ class Hybrid:
 
     @property
     def nodes(self) -> int:
-        """K R over the partitions that share a node."""
+        """The number of nodes: K R, divided by the partitions that share a node."""
         return self.partitions * self.replicas // self.partitions_per_node
 
     @property
     def work_seconds(self) -> float:
-        """That all ranks of one pipeline compute in a step, together."""
+        """The time that all ranks of one pipeline compute in a step, together."""
         return self.microbatches * (sum(self.forward_seconds) + sum(self.backward_seconds))
 
     def training(self, parameters: int, step_seconds: float) -> Training:
-        """A node's part of it, as the model of exchanges sees it."""
+        """Returns a node's part of the training, for the model of exchanges."""
         return Training(
             max(1, parameters),
             step_seconds,
@@ -192,7 +194,7 @@ class Hybrid:
         )
 
     def play(self, fabric: Fabric | None = None) -> list[list[Played]]:
-        """When each action of a step begins and ends, without the averages."""
+        """Returns the begin and end of each action of a step, without the averages."""
         return play(
             self.order,
             self.forward_seconds,

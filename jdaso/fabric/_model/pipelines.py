@@ -1,4 +1,4 @@
-"""What a step of hybrid parallelism costs: a pipeline's bubble, its messages, and the averages."""
+"""The cost of a step of hybrid parallelism: a pipeline's bubble, its messages, the averages."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .play import Played, Traffic
 
 @dataclasses.dataclass(frozen=True)
 class HybridPrediction:
-    """What a step of hybrid parallelism takes, in the mean over a cycle; seconds.
+    """The predicted time of a step of hybrid parallelism, in seconds, averaged over a cycle.
 
     ``step = compute + bubble + exposed activations + exposed averages``
 
     Attributes:
-        compute_seconds: of a rank, in the mean over ranks.
-        bubble_seconds: for which a rank has nothing to do: the pipeline fills and empties, and
-            stages are not of equal cost.
-        activations_seconds: which messages between stages add to that.
-        averaging_seconds: which the averages of replicas add to that, packing and merging included.
-        bytes_per_step: that the node which sends most sends over its link.
+        compute_seconds: of a rank, averaged over ranks.
+        bubble_seconds: time that a rank idles: the pipeline fills and empties, and stages are not
+            of equal cost.
+        activations_seconds: time that messages between stages add to that.
+        averaging_seconds: time that the averages of replicas add to that, with packing and merging.
+        bytes_per_step: bytes over its link of the node that sends most.
         samples_per_second: of all replicas.
-        one_node: speed, that of one node which computes alone being 1.
-        data_parallel: speed, that of synchronous data parallelism on as many nodes, with as many
-            samples a step, being 1.
+        one_node: speed relative to one node that computes alone.
+        data_parallel: speed relative to synchronous data parallelism on as many nodes with as many
+            samples per step.
     """
 
     compute_seconds: float
@@ -39,41 +39,41 @@ class HybridPrediction:
 
     @property
     def step_seconds(self) -> float:
-        """All in all."""
+        """Total time of a step."""
         return self.compute_seconds + self.bubble_seconds + self.exposed_seconds
 
     @property
     def exposed_seconds(self) -> float:
-        """For which a step waits for the network."""
+        """Time that a step waits for the network."""
         return self.activations_seconds + self.averaging_seconds
 
     @property
     def bubble_share(self) -> float:
-        """Of a step without a network: ``1 - M / (M + (K - 1) / V)`` where stages are equal."""
+        """Of a step without a network: ``1 - M / (M + (K - 1) / V)`` if stages are equal."""
         return self.bubble_seconds / (self.compute_seconds + self.bubble_seconds)
 
 
 def predict_hybrid(
     fabric: Fabric, hybrid: Hybrid, *, behind_backward: float = 0.0
 ) -> HybridPrediction:
-    """A step of pipelines whose replicas are averaged.
+    """Predicts a step of pipelines whose replicas are averaged.
 
-    The pipeline is played through (`play`). Rank k is at work from its first action to its last,
-    ``span_k`` long, and begins the next step where it was in this one; so a step takes
+    The pipeline is simulated (`play`). Rank k works from its first action to its last,
+    ``span_k`` long, and begins the next step at the same phase; so a step takes
     ``max_k (span_k + average_k)``. Only the ranks that begin first and end last wait for the whole
-    of an average; the others' lies in their bubble. Of `jdaso.daso` it is what S steps of the
-    pipeline do not hide, with packing and merging. The partitions of one node are averaged one
-    after another over its link.
+    of an average; for the others it lies in their bubble. For `jdaso.daso` the average is the part
+    that S steps of the pipeline do not hide, plus packing and merging. The partitions of one node
+    are averaged one after another over its link.
 
-    Left out: memory, cores that run slower on smaller batches or where several ranks share a node,
-    shared bottlenecks behind the nodes' links, jitter within a pipeline, packing of activations on
-    CPUs, parameters that stages share, the optimizer, and a batch's way to the first and last
-    stage.
+    Not modelled: memory, cores that run slower on smaller batches or when several ranks share a
+    node, shared bottlenecks behind the nodes' links, jitter within a pipeline, packing of
+    activations on CPUs, parameters that stages share, the optimizer, and the transfer of a batch to
+    the first and last stage.
 
     Args:
         fabric: the cluster; its nodes must be `hybrid.nodes`.
-        hybrid: what is trained.
-        behind_backward: for the data parallelism that it is compared with, see
+        hybrid: the training.
+        behind_backward: for the data parallelism that the result is compared with; see
             `predict_synchronous`.
 
     Raises:
@@ -101,7 +101,7 @@ def predict_hybrid(
     compute = hybrid.work_seconds / hybrid.partitions
     free = max(_spans(hybrid, hybrid.play()))
     spans = _spans(hybrid, hybrid.play(fabric))
-    pipeline = max(max(spans), free)  # a late message can hurry nobody; rounding can
+    pipeline = max(max(spans), free)  # a message cannot speed up a rank, but rounding can
     averaged = _averages(fabric, hybrid, spans, pipeline)
     after = [found.handling_seconds + found.exposed_seconds for found in averaged]
     step = max(pipeline, *(span + more for span, more in zip(spans, after, strict=True)))
@@ -121,13 +121,13 @@ def predict_hybrid(
 
 
 def _nodes_of_a_pipeline(hybrid: Hybrid) -> list[range]:
-    """The ranks of each."""
+    """Returns the ranks of each node of a pipeline."""
     each = hybrid.partitions_per_node
     return [range(first, first + each) for first in range(0, hybrid.partitions, each)]
 
 
 def _spans(hybrid: Hybrid, played: list[list[Played]]) -> list[float]:
-    """Seconds from the first action to the last one's end, of each node of a pipeline."""
+    """Returns seconds from the first action to the last one's end, for each node of a pipeline."""
     return [
         max(played[rank][-1].end_seconds for rank in ranks)
         - min(played[rank][0].begin_seconds for rank in ranks)
@@ -138,7 +138,7 @@ def _spans(hybrid: Hybrid, played: list[list[Played]]) -> list[float]:
 def _averages(
     fabric: Fabric, hybrid: Hybrid, spans: list[float], pipeline: float
 ) -> list[Prediction]:
-    """The step of each node of a pipeline, its averages over R replicas included."""
+    """Returns the predicted step of each node of a pipeline, with averages over R replicas."""
     group = dataclasses.replace(fabric, nodes=hybrid.replicas)
     found = []
     for ranks, span in zip(_nodes_of_a_pipeline(hybrid), spans, strict=True):
@@ -151,7 +151,7 @@ def _averages(
 
 
 def _sent(hybrid: Hybrid) -> list[float]:
-    """Bytes of activations and their gradients that each node sends to others in a step."""
+    """Returns bytes of activations and gradients that each node sends to others in a step."""
     each, microbatches = hybrid.partitions_per_node, hybrid.microbatches
     home = {s: rank // each for rank, actions in enumerate(hybrid.order) for _, s, _ in actions}
     sent = [0.0] * (hybrid.partitions // each)

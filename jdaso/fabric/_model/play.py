@@ -1,4 +1,4 @@
-"""A pipeline's step played through, action by action, over links that are not there."""
+"""A simulation of a pipeline's step, action by action, over modelled links."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import NamedTuple
 from .exchange import Fabric
 
 LOCAL_LATENCY_SECONDS = 1e-6
-"""What a message between two partitions of one node takes besides its bytes; a usual figure."""
+"""The time of a message between two partitions of one node besides its bytes; a usual value."""
 
 Order = Sequence[Sequence[tuple[bool, int, int]]]
-"""What each rank does one after another: (backward, stage, micro-batch)."""
+"""The actions of each rank in order: (backward, stage, micro-batch)."""
 
 
 class Traffic(NamedTuple):
-    """What a stage's forward pass of a micro-batch sends on; as much flows back."""
+    """The message from a stage's forward pass of a micro-batch; as many bytes flow back."""
 
     from_stage: int
     to_stage: int
@@ -25,7 +25,7 @@ class Traffic(NamedTuple):
 
 
 class Played(NamedTuple):
-    """One action of a step that was played through."""
+    """One action of a simulated step."""
 
     backward: bool
     stage: int
@@ -35,12 +35,12 @@ class Played(NamedTuple):
 
 
 class Links:
-    """The ways between ranks: what is sent first goes first.
+    """The links between ranks; messages leave in the order in which they were sent.
 
-    A message leaves when its node's link is free, occupies it for ``bytes / beta`` and arrives
-    alpha later. Between two ranks of one node the host's copying takes the link's place. On
-    accelerators it goes to the host's memory first and from there at its end, at the rate of
-    staging. What comes in is not limited: in a pipeline it is as much as what goes out.
+    A message leaves when its node's link is free, occupies the link for ``bytes / beta`` and
+    arrives alpha later. Between two ranks of one node the host's copy replaces the link. With
+    accelerators a message is first staged into the host's memory, and out of it at its destination.
+    Incoming traffic is not limited: in a pipeline it is as much as outgoing traffic.
     """
 
     def __init__(self, fabric: Fabric | None, partitions_per_node: int) -> None:
@@ -48,7 +48,7 @@ class Links:
         self._free: dict[tuple[int, bool], float] = defaultdict(float)
 
     def arrival(self, now: float, sender: int, receiver: int, size: float) -> float:
-        """When a message that is ready now is there."""
+        """Returns the arrival time of a message that is ready at `now`."""
         fabric = self._fabric
         if fabric is None or sender == receiver:
             return now
@@ -63,7 +63,7 @@ class Links:
 
 
 def chain(stages: int, size: float = 0.0) -> tuple[Traffic, ...]:
-    """The same bytes from each stage to the next."""
+    """Returns traffic with the same bytes from each stage to the next."""
     return tuple(Traffic(s, s + 1, size) for s in range(stages - 1))
 
 
@@ -76,25 +76,24 @@ def play(
     fabric: Fabric | None = None,
     partitions_per_node: int = 1,
 ) -> list[list[Played]]:
-    """When each action of a step begins and ends; a list for each rank.
+    """Returns the begin and end of each action of a step; a list for each rank.
 
-    An action begins when its rank has done the one before it and its inputs have arrived: before
-    forward(s, m) what the forward passes of m through earlier stages send to s; before
-    backward(s, m) what comes back from the stages that s had sent to. The latter also waits for
-    forward(s, m).
+    An action begins when its rank has finished the previous one and its inputs have arrived: for
+    forward(s, m), the messages to s from earlier stages' forward passes of m; for backward(s, m),
+    those from the stages that s had sent to, and forward(s, m) itself.
 
     Args:
-        order: of each rank, ``(backward, stage, microbatch)``, as the `order` of what
-            `jdaso.pipeline.make_schedule` returns.
+        order: of each rank, ``(backward, stage, microbatch)``, as the `order` from
+            `jdaso.pipeline.make_schedule`.
         forward_seconds: of each stage, for a micro-batch.
-        backward_seconds: the same.
-        traffic: ``(from stage, to stage, bytes)`` of a micro-batch; where None each stage needs
-            the one before it.
-        fabric: whose links carry the messages; where None they take no time.
+        backward_seconds: the same for the backward pass.
+        traffic: ``(from stage, to stage, bytes)`` for a micro-batch; if None, each stage needs the
+            one before it.
+        fabric: its links carry the messages; if None, messages take no time.
         partitions_per_node: ranks that share a node.
 
     Raises:
-        ValueError: the order does not end; says which rank waits for which action.
+        ValueError: the order does not end; the text lists which rank waits for which action.
     """
     traffic = chain(len(forward_seconds)) if traffic is None else traffic
     home = {stage: rank for rank, actions in enumerate(order) for _, stage, _ in actions}
@@ -107,13 +106,14 @@ def play(
         inputs[True, source] += 1
     links = Links(fabric, partitions_per_node)
     missing = {
-        (back, stage, microbatch): inputs[back, stage] + back  # and its own forward pass
+        (back, stage, microbatch): inputs[back, stage]
+        + back  # a backward pass also needs its own forward pass
         for actions in order
         for back, stage, microbatch in actions
     }
     done: list[list[Played]] = [[] for _ in order]
     busy = [False] * len(order)
-    events: list[tuple[float, int, bool, tuple[bool, int, int]]] = []  # the number keeps order
+    events: list[tuple[float, int, bool, tuple[bool, int, int]]] = []  # the number breaks ties
     number = 0
 
     def begin(rank: int, now: float) -> None:

@@ -1,1 +1,1 @@
-"""Optax over partitions: one optimizer of the whole model, of which each rank holds a part."""
+"""Optax over partitions: one optimizer for the whole model, of which each rank holds a part."""

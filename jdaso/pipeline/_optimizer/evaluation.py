@@ -15,7 +15,7 @@ from ..._compat import host_call
 from .._plan.equations import function_of, struct_of
 
 Gather = Callable[[np.ndarray], np.ndarray]
-"""The numbers of all ranks of a pipeline, ``[ranks, n]``, from this one's."""
+"""Maps this rank's numbers, ``[n]``, to those of all ranks of a pipeline, ``[ranks, n]``."""
 
 _REDUCTIONS: dict[str, Callable[..., Any]] = {
     "reduce_sum": np.sum,
@@ -26,7 +26,7 @@ _REDUCTIONS: dict[str, Callable[..., Any]] = {
     "reduce_or": np.logical_or.reduce,
     "dot_general": np.sum,
 }
-"""Reductions, and how those of the rows that several ranks hold become one."""
+"""Reductions, and how the partial results of ranks that hold different rows are combined."""
 
 _CALLS = {
     "jit": "jaxpr",
@@ -39,15 +39,15 @@ _CALLS = {
 }
 
 Holders = frozenset[int]
-"""The ranks whose parameters a number depends on; none where all ranks hold the same."""
+"""The ranks whose parameters a number depends on; empty if all ranks hold the same number."""
 
 ALL: Holders = frozenset()
 
 
 class _Wanted(NamedTuple):
-    """A number that is to be sent to all ranks."""
+    """A number to be sent to all ranks."""
 
-    out: Any  # the variable that it becomes
+    out: Any  # the variable that the result is bound to
     here: Any
     holders: Holders
     how: Callable[..., Any]
@@ -55,12 +55,12 @@ class _Wanted(NamedTuple):
 
 @dataclasses.dataclass
 class Evaluation:
-    """Evaluates a jaxpr on all ranks of a pipeline, each with what it holds.
+    """Evaluates a jaxpr on all ranks of a pipeline, each with the arguments that it holds.
 
-    Messages have no tags, so all ranks must send them in one order. The compiler may change that of
-    calls that do not depend on each other, and ranks with different rows have different programs:
-    one would send the norm of a first array while another sends that of a second. So each call
-    takes the `turn` that the one before it gives.
+    Messages have no tags, so all ranks must send them in the same order. But the compiler may
+    reorder calls that do not depend on each other, and ranks with different rows have different
+    programs: one rank would send the norm of a first array while another sends that of a second. So
+    each call takes the `turn` that the previous call returned.
     """
 
     rank: int
@@ -70,10 +70,10 @@ class Evaluation:
     def run(
         self, closed: ClosedJaxpr, args: Sequence[Any], holders: Sequence[Holders]
     ) -> list[tuple[Any, Holders]]:
-        """Results of a jaxpr, and who knows each.
+        """Returns the results of a jaxpr, each with the ranks that hold it.
 
-        Equations are taken in their order, but for those that need numbers from other ranks: they
-        are put off until nothing else is left, so that as many numbers as can be travel together.
+        Equations are evaluated in order, except those that need numbers from other ranks: they are
+        put off until nothing else is left, so that as many numbers as possible travel together.
         """
         env: dict[Var, tuple[Any, Holders]] = dict(
             zip(closed.jaxpr.invars, zip(args, holders, strict=True), strict=True)
@@ -124,9 +124,9 @@ class Evaluation:
             return self._branch(eqn, values, holders)
         if who and name in ("cond", "while", "scan") and _reduces_inside(eqn):
             raise NotImplementedError(
-                f"The optimizer makes one number of an array of parameters inside of a {name}, "
-                "which cannot be done over the partitions of a pipeline. Use an optimizer that "
-                "does not, or num_partitions=1."
+                f"The optimizer reduces an array of parameters to one number inside a {name}, "
+                "which is not possible across the partitions of a pipeline. Use another "
+                "optimizer, or num_partitions=1."
             )
         if who and self.rank not in who:
             outs = [unknown(struct_of(v)) for v in eqn.outvars]
@@ -141,7 +141,7 @@ class Evaluation:
     def _branch(
         self, eqn: JaxprEqn, values: Sequence[Any], holders: Sequence[Holders]
     ) -> list[tuple[Any, Holders]]:
-        """All ranks take the same branch, so it may send numbers too."""
+        """Evaluates a `cond`: all ranks take the same branch, so it may send numbers too."""
         who = [ALL] * len(eqn.outvars)
 
         def branch_of(closed: ClosedJaxpr) -> Callable[..., Any]:
@@ -161,11 +161,11 @@ class Evaluation:
         return list(zip(outs, who, strict=True))
 
     def shared(self, numbers: Sequence[tuple[Any, Holders]]) -> list[Any]:
-        """Numbers that only their holders know, as all ranks know them then."""
+        """Sends numbers that only their holders have to all ranks, and returns them."""
         return self._share([_Wanted(None, jnp.asarray(x), who, _first) for x, who in numbers])
 
     def _share(self, wanted: Sequence[_Wanted]) -> list[Any]:
-        """Numbers of all ranks, the same bits on each."""
+        """Returns the wanted numbers, the same bits on every rank."""
         if not wanted:
             return []
         dtypes = [np.dtype(want.here.dtype) for want in wanted]
@@ -194,7 +194,7 @@ _AXES = ("axis", "axes", "dimension", "dimensions", "jaxpr", "cond_jaxpr")
 
 
 def _check_rows_apart(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> None:
-    """Refuses to mix rows that several ranks hold: those along the first axes of such arrays."""
+    """Refuses to mix rows that several ranks hold, along the first axes of such arrays."""
     shared = [k for k, (x, who) in enumerate(ins) if len(who) > 1 and jnp.shape(x)]
     if not shared or eqn.primitive.name in (*_CALLS, "cond") or _reduces(eqn):
         return
@@ -213,21 +213,21 @@ def _check_rows_apart(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> None
     elif name == "broadcast_in_dim":
         apart = about["broadcast_dimensions"][:1] == (0,) and shapes[0][0] == shape[0]
     elif name in ("reshape", "squeeze", "expand_dims"):
-        apart = shapes[0][:1] == shape[:1] or len(shapes[0]) == 1  # end to end they are rows still
+        apart = shapes[0][:1] == shape[:1] or len(shapes[0]) == 1  # flattened, rows stay contiguous
     else:
         moves = name.startswith(("scatter", "dynamic_update_slice"))
         same = all(s == shape for s in shapes)
         apart = same and not moves and not any(key in about for key in _AXES)
     if not apart:
         raise NotImplementedError(
-            f"The optimizer mixes rows of an array of parameters ({name} of shape {shape}), and "
-            "partitions share out its rows (layers that are stacked). Use an optimizer that does "
-            "not, other boundaries, or num_partitions=1."
+            f"The optimizer mixes rows of an array of parameters ({name} of shape {shape}), but "
+            "partitions divide its rows (stacked layers). Use another optimizer, "
+            "other boundaries, or num_partitions=1."
         )
 
 
 def unknown(struct: Any) -> np.ndarray:
-    """Stands for an array that only other ranks know: a zero, whatever its shape."""
+    """Stands for an array that only other ranks hold: a zero, whatever its shape."""
     return np.broadcast_to(np.zeros((), struct.dtype), struct.shape)
 
 
@@ -237,7 +237,7 @@ def _first(column: np.ndarray, axis: int) -> Any:
 
 
 def _missing(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> list[tuple[Any, Any, Holders]]:
-    """Numbers that all ranks must know before an equation, which others' parameters made."""
+    """Returns numbers made of other ranks' parameters that all ranks need before an equation."""
     name = eqn.primitive.name
     if name in _CALLS:
         return []
@@ -257,7 +257,7 @@ def _missing(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> list[tuple[An
 
 
 def _reduces(eqn: JaxprEqn) -> bool:
-    """Whether an equation makes one number of an array."""
+    """Returns whether an equation reduces an array to one number."""
     if eqn.primitive.name not in _REDUCTIONS:
         return False
     return not struct_of(eqn.outvars[0]).shape and any(struct_of(v).shape for v in eqn.invars)

@@ -1,4 +1,4 @@
-"""An optimizer that is given one rank's parameters, and does what it would do with all of them."""
+"""Gives an optimizer one rank's parameters; its updates are as if it were given all of them."""
 
 from __future__ import annotations
 
@@ -19,30 +19,32 @@ from .evaluation import ALL, Evaluation, Gather, bodies_of, unknown
 
 
 class Whole:
-    """Makes an optimizer of one rank's parameters one of all partitions' parameters.
+    """Makes an optimizer of one rank's parameters act like one of all partitions' parameters.
 
-    `optimizer` sees the whole tree, with zeros for what other ranks hold; what it makes of those is
-    computed nowhere (the compiler drops it) and stored nowhere. Where it makes one number of an
-    array, as in a global norm, a trust ratio or "are all finite", only the rank that holds the
-    array knows it: its update is traced, and such numbers are sent to all. Those that do not depend
-    on each other travel in one message; an optimizer without any sends nothing.
+    `optimizer` sees the whole tree, with zeros for the parameters that other ranks hold. Results of
+    those are neither computed (the compiler drops them) nor stored. If `optimizer` reduces an array
+    to one number, as for a global norm, a trust ratio or "are all finite", only the rank that holds
+    the array can compute it: so the update is traced, and such numbers are sent to all ranks.
+    Those that do not depend on each other travel in one message; an optimizer without any sends
+    nothing.
 
-    Of an array whose rows are shared out (stacked layers that a cut goes through) the optimizer
-    sees the rows that this rank holds, and sums, maxima and the like are completed. What depends on
-    its number of rows, as a mean does, or mixes them otherwise, is refused.
+    If the rows of an array are shared out (stacked layers that a cut goes through), the optimizer
+    sees the rows that this rank holds, and sums, maxima and the like are completed across ranks. An
+    operation that depends on the number of rows, such as a mean, or mixes rows in another way is
+    refused.
 
     Attributes:
-        transformation: what to use in place of `optimizer`; its trees are this rank's (`Holding`).
+        transformation: used in place of `optimizer`; its trees are this rank's (`Holding`).
 
     Args:
         optimizer: any optax transformation.
-        holding: who holds what.
-        rank: of the pipeline.
-        gather: brings the ranks' numbers together.
+        holding: which rank holds which rows.
+        rank: this rank's number in the pipeline.
+        gather: gathers numbers from all ranks of the pipeline.
 
     Raises:
-        NotImplementedError: `optimizer` joins arrays of several ranks, or compares them in a loop,
-            or does with rows that are shared out what it would not do with all; in `update`.
+        NotImplementedError: in `update`: `optimizer` joins arrays of several ranks, compares them
+            in a loop, or would treat shared-out rows differently from the whole array.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Whole:
         self.transformation = optax.GradientTransformationExtraArgs(self._init, self._update)  # pyright: ignore
 
     def _check_rows(self, plain: Callable[..., Any], closed: ClosedJaxpr, *args: Any) -> None:
-        """Refuses what depends on how many rows of an array there are."""
+        """Refuses an update that depends on the number of rows of an array."""
         if all(len(holders) < 2 for holders in self._holders):
             return
         tree = self._holding.whole_structs()
@@ -74,12 +76,12 @@ class Whole:
         if list(_facts(closed.jaxpr)) != list(_facts(whole.jaxpr)):
             raise NotImplementedError(
                 "The optimizer does something that depends on how many rows an array of parameters "
-                "has, as a mean over it, and partitions share out the rows of one (layers that are "
-                "stacked). Use one that does not, other boundaries, or num_partitions=1."
+                "has, such as a mean over it, but partitions divide the rows of one (stacked "
+                "layers). Use another optimizer, other boundaries, or num_partitions=1."
             )
 
     def _follow_arrays(self, closed: ClosedJaxpr, args: list[Any], holders: list[Any]) -> None:
-        """Finds who knows the arrays that a state keeps in a tree unlike the parameters'."""
+        """Finds the holders of arrays that a state keeps in a tree unlike the parameters'."""
         first = len(self._holders)
         arrays = [k for k, leaf in enumerate(self.leaf_of_state) if leaf is None]
         arrays = [k for k in arrays if self._states[k].shape]
@@ -100,7 +102,7 @@ class Whole:
                     changed = True
 
     def _known_to_all(self, evaluation: Evaluation, outs: list[tuple[Any, Any]]) -> list[Any]:
-        """Results, with the numbers of the state that each rank keeps the same on all ranks."""
+        """Sends scalars of the state that every rank keeps to all ranks; returns all results."""
         first = len(outs) - len(self.leaf_of_state)
         kept = {
             first + k: outs[first + k]
@@ -113,7 +115,7 @@ class Whole:
         return found
 
     def _shape(self, leaf: int) -> tuple[int, ...]:
-        """What the optimizer sees of a leaf."""
+        """Returns the shape in which the optimizer sees a leaf."""
         if leaf in self._holding.scalars:
             return ()
         shape = self._holding.shapes[leaf]
@@ -124,7 +126,7 @@ class Whole:
         return leaf is None or self._rank in self._holders[leaf]
 
     def _view(self, tree: PyTree) -> PyTree:
-        """The whole tree, from this rank's."""
+        """Returns the whole tree, with zeros for what other ranks hold."""
         leaves = jax.tree.leaves(tree)
         seen = [
             leaf.reshape(s.shape) if self._here(k) else unknown(s)
@@ -133,13 +135,13 @@ class Whole:
         return jax.tree.unflatten(self._holding.tree, seen)
 
     def _own(self, tree: PyTree, like: PyTree) -> PyTree:
-        """This rank's tree, from the whole one."""
+        """Returns this rank's tree, from the whole one."""
         leaves = zip(jax.tree.leaves(tree), jax.tree.leaves(like), strict=True)
         own = [x.reshape(y.shape) if y.size else np.zeros(y.shape, x.dtype) for x, y in leaves]
         return jax.tree.unflatten(self._holding.tree, own)
 
     def _keep(self, states: Sequence[Any]) -> Any:
-        """The states to store: of what other ranks hold, an empty array."""
+        """Returns the states to store; those of arrays that other ranks hold become empty."""
         kept = [
             x if self._here(leaf) else np.zeros((0,), x.dtype)
             for x, leaf in zip(states, self.leaf_of_state, strict=True)
@@ -186,9 +188,9 @@ class Whole:
 
 
 def _after(turn: Any, result: PyTree) -> PyTree:
-    """`result`, which needs `turn`: a rank sends messages though it may not use what they bring.
+    """Makes `result` depend on `turn`, so that a rank sends messages whose replies it ignores.
 
-    One array is tied to it, not all: a barrier over n arrays costs the compiler n * n.
+    Only one array is tied to `turn`: a barrier over n arrays costs the compiler n * n.
     """
     if not isinstance(turn, jax.Array):  # no message
         return result
@@ -202,7 +204,7 @@ _BY_POSITION = ("iota", "random_bits", "threefry2x32", "rng_bit_generator")
 
 
 def _facts(jaxpr: Any) -> Iterator[Any]:
-    """What a jaxpr does, but for the shapes of arrays; of those that are made here, these too."""
+    """Yields what a jaxpr computes without the shapes of arrays, except arrays it makes itself."""
     made_here: set[Any] = set()
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
@@ -224,18 +226,19 @@ def _alike(leaf: Any, param: Any) -> bool:
 def leaves_about(
     states: PyTree, params: PyTree, alike: Callable[[Any, Any], bool] = _alike
 ) -> list[int | None]:
-    """Of each leaf of an optimizer's state, the parameter that it is about; None: of none.
+    """Returns, for each leaf of an optimizer's state, the parameter it belongs to, or None.
 
-    A state that holds something for each parameter holds a tree like theirs, or a part of it with
-    the same shapes where some are masked, so the path of its leaf ends in the path of the
-    parameter, and nothing beside it is named otherwise: hyperparameters b1, b2 and eps are none of
-    a model's biases. (Where parameters are one array without a path, what has axes is about it.)
+    A state with a value per parameter holds a tree like the parameters' (or, if some are masked, a
+    part of it with the same shapes). So the path of its leaf ends in the path of the parameter, and
+    its siblings have no other names: hyperparameters b1, b2 and eps do not pass for the biases of a
+    model. (If the parameters are a single array without a path, every leaf with axes belongs to
+    it.)
     """
     paths = {tuple(path): k for k, (path, _) in enumerate(jax.tree.leaves_with_path(params))}
     leaves = [(tuple(path), leaf) for path, leaf in jax.tree.leaves_with_path(states)]
     if () in paths:
         return [0 if leaf.shape else None for _, leaf in leaves]
-    below: dict[Any, set[Any]] = defaultdict(set)  # of each beginning of a path, the ends
+    below: dict[Any, set[Any]] = defaultdict(set)  # maps each prefix of a path to its suffixes
     for path, _ in leaves:
         for n in range(len(path)):
             below[path[:n]].add(path[n:])

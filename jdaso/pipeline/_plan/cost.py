@@ -1,4 +1,4 @@
-"""What each equation of a program costs, as the compiler counts it."""
+"""The cost of each equation of a program, as the compiler counts it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .program import Program
 from .signature import Signatures
 
 FLOPS_PER_BYTE = 4.0
-"""How many operations take the time of moving one byte, where the two are to be added.
+"""The operations that take as long as moving one byte, used to add the two up.
 
-The compiler counts each equation's bytes as if none were fused with the next, which on most
-machines (10 to 300 FLOPs a byte) is several times what is moved.
+The compiler counts each equation's bytes as if it were not fused with the next, which on most
+machines (10 to 300 FLOPs per byte) is several times what is really moved.
 """
 
 
@@ -32,12 +32,12 @@ class Cost(NamedTuple):
 
     @property
     def forward(self) -> float:
-        """In units of FLOPs: those, and the bytes at `FLOPS_PER_BYTE`."""
+        """In FLOPs: the operations, plus the bytes at `FLOPS_PER_BYTE`."""
         return self.flops + FLOPS_PER_BYTE * self.bytes
 
     @property
     def backward(self) -> float:
-        """The same of the backward pass."""
+        """The same for the backward pass."""
         return self.backward_flops + FLOPS_PER_BYTE * self.backward_bytes
 
     @property
@@ -47,26 +47,26 @@ class Cost(NamedTuple):
 
 
 def sum_costs(costs: Sequence[Cost]) -> Cost:
-    """The work of several."""
+    """Returns the sum of several costs."""
     return Cost(*np.sum(np.array([*costs, Cost()]), axis=0).tolist())
 
 
 class Costs:
-    """Costs of equations, each kind of them asked once."""
+    """Costs of equations; the compiler is asked once for each kind of equation."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Cost] = {}
         self._signatures = Signatures(derivatives=False)
 
     def of(self, eqn: JaxprEqn) -> Cost:
-        """The cost of one equation."""
+        """Returns the cost of one equation."""
         key = self._key(eqn)
         if key not in self._known:
             self._known[key] = self._ask(eqn)
         return self._known[key]
 
     def _ask(self, eqn: JaxprEqn) -> Cost:
-        """Of a scan the compiler counts one iteration, wherever it stands: its body is asked."""
+        """Asks the compiler, which counts only one iteration of a scan: so asks for its body."""
         about = eqn.params
         if eqn.primitive.name not in ("scan", *REMAT):
             return _cost(eqn)
@@ -78,7 +78,7 @@ class Costs:
         return once._replace(backward_flops=again[0], backward_bytes=again[1])
 
     def of_program(self, program: Program) -> list[Cost]:
-        """The cost of each of its equations."""
+        """Returns the cost of each equation of a program."""
         return [self.of(eqn) for eqn in program.eqns]
 
     def _key(self, eqn: JaxprEqn) -> Any:

@@ -1,4 +1,4 @@
-"""Where to cut a line of costs: stages of balanced cost, with the least traffic between them."""
+"""Cuts a line of costs into stages of balanced cost, with the least traffic between them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import NamedTuple
 import numpy as np
 
 _WIDEST = 1500
-"""So many places are considered for one cut; of more, those with the least traffic."""
+"""The most places considered for one cut; if there are more, those with the least traffic."""
 
 
 class Value(NamedTuple):
-    """Something that is made at one place of the line and used at later ones."""
+    """A value that is made at one place of the line and used at later ones."""
 
     made: int
     used: tuple[int, ...]  # in rising order
-    bytes: float  # that each further stage which uses it receives
+    bytes: float  # received by each later stage that uses the value
 
 
 class CutError(ValueError):
-    """A program cannot be cut into so many stages."""
+    """A program cannot be cut into the requested number of stages."""
 
 
 def best_cuts(
@@ -33,36 +33,36 @@ def best_cuts(
     balance: float,
     forced: Sequence[int] = (),
 ) -> list[int]:
-    """Places between which stages lie: ``stages - 1`` of them, in rising order.
+    """Returns the ``stages - 1`` places between stages, in rising order.
 
-    The largest stage costs at most ``max(balance * mean, the least possible)``. Of all cuts that
-    keep to that, these have the least traffic: the sum over stages of the bytes that enter them.
-    A value that several later stages use goes to each of them. That sum has one term a stage,
-    which depends on its two ends only, so that a table over (stages so far, place) finds the least
-    one exactly (dynamic programming). Of equal ones the one whose largest stage is smaller wins.
+    The largest stage costs at most ``max(balance * mean, the least possible)``. Among all cuts
+    within that limit these have the least traffic: the sum over stages of the bytes that enter
+    them. A value that several later stages use goes to each of them. The sum has one term per
+    stage, which depends only on the stage's two ends, so a table over (stages so far, place) finds
+    the least sum exactly (dynamic programming). Ties go to the cuts whose largest stage is smaller.
 
     Args:
-        costs: of each place of the line, at least 0.
-        values: what goes from place to place.
-        stages: how many.
-        allowed: places p at which a cut may be, between p - 1 and p; in rising order.
+        costs: cost of each place of the line, at least 0.
+        values: values that flow from place to place.
+        stages: number of stages.
+        allowed: places p where a cut may be, between p - 1 and p; in rising order.
         balance: at least 1.
-        forced: those of them at which one must be.
+        forced: the places among `allowed` where a cut must be.
 
     Raises:
-        CutError: there are not that many places to cut at.
+        CutError: there are not enough places to cut at.
     """
     ends = [0, *(p for p in allowed if 0 < p < len(costs)), len(costs)]
     if len(ends) - 1 < stages:
         raise CutError(f"It has {len(ends) - 2} places at which it can be cut.")
     if len(forced) > stages - 1:
-        raise CutError(f"{len(forced)} cuts are asked for, and there are to be {stages} stages.")
+        raise CutError(f"{len(forced)} cuts are requested, too many for {stages} stages.")
     total = np.concatenate([[0.0], np.cumsum(np.asarray(costs, np.float64))])
     mean = total[-1] / stages
     limit = max(balance * mean, _least_maximum(total, ends, stages, forced)) * (1 + 1e-9)
     traffic = _Traffic(values, len(costs))
     sure = _longest_first(total, ends, stages, forced, limit)
-    # After k stages, by place: (bytes, largest stage, the place before).
+    # After k stages that end at a place: (bytes, largest stage, the previous cut).
     table: list[dict[int, tuple[float, float, int]]] = [{0: (0.0, 0.0, 0)}]
     for k in range(1, stages + 1):
         here = _within_reach(total, ends, k, stages, limit, traffic, sure[k - 1])
@@ -87,14 +87,14 @@ def best_cuts(
 
 
 def bytes_entering(values: Sequence[Value], cuts: Sequence[int], length: int) -> list[float]:
-    """What each stage receives."""
+    """Returns the bytes that each stage receives."""
     traffic, edges = _Traffic(values, length), [0, *cuts, length]
     pairs = zip(edges, edges[1:], strict=False)
     return [float(traffic.entering(begin, np.array([end]))[0]) for begin, end in pairs]
 
 
 class _Traffic:
-    """The bytes that enter a stage, of all stages that begin at one place."""
+    """The bytes that enter a stage, for all stages that begin at one place."""
 
     def __init__(self, values: Sequence[Value], length: int):
         self._values, self._begins = values, [[] for _ in range(length + 1)]
@@ -109,11 +109,11 @@ class _Traffic:
         self._crossing = np.cumsum(self._crossing)
 
     def crossing(self, places: np.ndarray) -> np.ndarray:
-        """Bytes of what is made before each place and used after it."""
+        """Returns the bytes of values made before each place and used after it."""
         return self._crossing[places]
 
     def entering(self, begin: int, ends: np.ndarray) -> np.ndarray:
-        """Of stages [begin, end), for each of `ends`."""
+        """Returns the bytes that enter each stage [begin, end), for all `ends`."""
         first, size = [], []
         for value in self._live_at(begin):
             first.append(value.used[int(np.searchsorted(value.used, begin))])
@@ -135,7 +135,7 @@ class _Traffic:
 def _least_maximum(
     total: np.ndarray, ends: Sequence[int], stages: int, forced: Sequence[int]
 ) -> float:
-    """The least cost that the largest of so many stages can have."""
+    """Returns the least cost that the largest of `stages` stages can have."""
 
     def fits(limit: float) -> bool:
         return _longest_first(total, ends, stages, forced, limit)[-1] == ends[-1]
@@ -152,7 +152,7 @@ def _least_maximum(
 def _longest_first(
     total: np.ndarray, ends: Sequence[int], stages: int, forced: Sequence[int], limit: float
 ) -> list[int]:
-    """Where stages of at most that cost end: each as long as it can be, if later ones are left."""
+    """Returns the ends of stages, each as long as `limit` and the number of later ones allow."""
     places, found, at = np.asarray(ends), [], 0
     stops = [int(np.searchsorted(places, f)) for f in forced]
     for k in range(1, stages + 1):
@@ -171,9 +171,9 @@ def _within_reach(
     traffic: _Traffic,
     sure: int,
 ) -> np.ndarray:
-    """Places where the k-th stage can end: k stages reach them, and the others reach the end.
+    """Returns places where the k-th stage can end: k stages reach them, the rest reach the end.
 
-    `sure` is one of them, so that there is a way to the end whatever else is left out.
+    `sure` is one of them: it keeps a way to the end open whatever else is left out.
     """
     places = np.asarray(ends)
     if k == stages:

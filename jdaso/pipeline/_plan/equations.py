@@ -13,29 +13,29 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun
 from ..._compat import new_var
 
 REMAT = ("remat2", "checkpoint", "remat")
-"""Calls whose results are computed again for the backward pass."""
+"""Calls whose results are recomputed in the backward pass."""
 
 Atom = Any
 """A `Var` or a `Literal`."""
 
 
 def struct_of(atom: Atom) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of an atom's array."""
+    """Returns the shape and dtype of an atom's array."""
     return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
 
 
 def is_inexact(atom: Atom) -> bool:
-    """Whether an atom's array holds real or complex floating-point numbers."""
+    """Returns whether an atom's array holds real or complex floating-point numbers."""
     return jnp.issubdtype(atom.aval.dtype, jnp.inexact)
 
 
 def new_like(atom: Atom, rows: int) -> Var:
-    """A variable for an array like an atom's, of so many rows."""
+    """Makes a variable for an array like an atom's, but with `rows` rows."""
     return new_var(atom.aval.update(shape=(rows, *atom.aval.shape[1:])))
 
 
 def jaxpr_of(eqns: Sequence[JaxprEqn], ins: Sequence[Var], outs: Sequence[Atom]) -> Jaxpr:
-    """Equations as a jaxpr of their own."""
+    """Makes a jaxpr of equations."""
     info = jax.make_jaxpr(lambda: None)().jaxpr.debug_info
     info = info._replace(arg_names=("",) * len(ins), result_paths=("",) * len(outs))
     return Jaxpr((), list(ins), list(outs), list(eqns), debug_info=info)
@@ -44,17 +44,18 @@ def jaxpr_of(eqns: Sequence[JaxprEqn], ins: Sequence[Var], outs: Sequence[Atom])
 def function_of(
     eqns: Sequence[JaxprEqn], ins: Sequence[Var], outs: Sequence[Atom]
 ) -> Callable[..., list[jax.Array]]:
-    """Equations as a function of `ins` that gives `outs`."""
+    """Makes equations a function that maps `ins` to `outs`."""
     return jaxpr_as_fun(ClosedJaxpr(jaxpr_of(eqns, ins, outs), ()))
 
 
 def derivative_of(eqn: JaxprEqn) -> tuple[Callable[..., Any], list[Any], list[Any]]:
-    """The backward pass of an equation.
+    """Makes the backward pass of an equation.
 
     Returns:
-        A function of its variables' arrays, in the order in which it first uses them, and of the
-        cotangents of its floating-point results, that gives those of its floating-point arguments;
-        the shapes and dtypes of the one and of the other.
+        A function; the shapes and dtypes of its two arguments. The first argument is the arrays of
+        the equation's variables, in the order of their first use; the second is the cotangents of
+        its floating-point results. The function returns the cotangents of its floating-point
+        arguments.
     """
     ins = list(dict.fromkeys(atom for atom in eqn.invars if isinstance(atom, Var)))
     floats = [k for k, var in enumerate(ins) if is_inexact(var)]
@@ -74,12 +75,12 @@ def derivative_of(eqn: JaxprEqn) -> tuple[Callable[..., Any], list[Any], list[An
 
 
 def bytes_of(array: Any) -> int:
-    """What an array takes, or the array of a variable."""
+    """Returns the bytes of an array, or of a variable's array."""
     struct = struct_of(array) if isinstance(array, Var) else array
     size = 8 if is_key(struct) else np.dtype(struct.dtype).itemsize
     return int(np.prod(struct.shape, dtype=np.int64)) * size
 
 
 def is_key(array: Any) -> bool:
-    """Whether an array holds keys of `jax.random.key`."""
+    """Returns whether an array holds keys of `jax.random.key`."""
     return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)

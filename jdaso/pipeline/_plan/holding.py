@@ -1,4 +1,4 @@
-"""Which parts of the parameters each rank of a pipeline holds."""
+"""The parts of the parameters that each rank of a pipeline holds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .stage import Stage
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """Rows of a leaf that the same stages use: the smallest thing that is held.
+    """Rows of a leaf that the same stages use: the smallest part that a rank holds.
 
     Attributes:
-        leaf: which one.
+        leaf: the number of the leaf.
         begin: its first row.
         end: the row after its last.
-        users: the stages that use it, in rising order; the first one's rank holds it, the others
-            are sent it at every step.
+        users: the stages that use the unit, in rising order. The first one's rank holds it and
+            sends it to the others at every step.
     """
 
     leaf: int
@@ -36,18 +36,18 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Holding:
-    """Who holds what.
+    """The units of all parameters, and the ranks that hold them.
 
-    A rank's own tree of parameters is like the whole one, but of each leaf it has only the rows
-    that it holds. Leaves without axes have one of length 1 there.
+    A rank's own tree of parameters has the structure of the whole one, but each leaf has only the
+    rows that the rank holds. Scalar leaves become arrays of length 1 there.
 
     Attributes:
-        tree: of the parameters.
-        scalars: leaves without axes.
-        shapes: of the whole leaves.
-        dtypes: of the leaves.
-        units: all of them, by leaf and row.
-        ranks: how many; stage s is rank ``s % ranks``'s.
+        tree: structure of the parameters.
+        scalars: numbers of the leaves without axes.
+        shapes: shapes of the whole leaves.
+        dtypes: dtypes of the leaves.
+        units: all units, by leaf and row.
+        ranks: number of ranks; stage s belongs to rank ``s % ranks``.
     """
 
     tree: Any
@@ -59,7 +59,7 @@ class Holding:
 
     @classmethod
     def of(cls, params: PyTree, stages: Sequence[Stage], ranks: int) -> Holding:
-        """Finds the units that stages use; what none uses is the first one's."""
+        """Finds the units that stages use; rows that no stage uses belong to the first stage."""
         leaves, tree = jax.tree.flatten(params)
         users: dict[int, dict[tuple[int, int], set[int]]] = defaultdict(lambda: defaultdict(set))
         for stage in stages:
@@ -78,7 +78,7 @@ class Holding:
                     unit = dataclasses.replace(unit, begin=found.pop().begin)
                 found.append(unit)
             everyone = {s for of in users[leaf].values() for s in of}
-            units += found or [Unit(leaf, 0, 0, tuple(sorted(everyone)) or (0,))]  # it has no rows
+            units += found or [Unit(leaf, 0, 0, tuple(sorted(everyone)) or (0,))]  # no rows
         scalars = tuple(k for k, leaf in enumerate(leaves) if not leaf.shape)
         shapes = tuple(tuple(leaf.shape) or (1,) for leaf in leaves)
         dtypes = tuple(np.dtype(leaf.dtype) for leaf in leaves)
@@ -86,7 +86,7 @@ class Holding:
 
     @cached_property
     def _of_leaf(self) -> list[list[int]]:
-        """Numbers of the units of each leaf, in the order of their rows."""
+        """The numbers of each leaf's units, in the order of their rows."""
         found: list[list[int]] = [[] for _ in self.shapes]
         for k, unit in enumerate(self.units):
             found[unit.leaf].append(k)
@@ -94,7 +94,7 @@ class Holding:
 
     @cached_property
     def _of_rank(self) -> list[tuple[list[int], list[int]]]:
-        """Numbers of the units that each rank holds, and of those that it uses or holds."""
+        """For each rank, the numbers of the units it holds, and of those it holds or uses."""
         found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(self.ranks)]
         for k, unit in enumerate(self.units):
             found[self.owner(unit)][0].append(k)
@@ -103,18 +103,19 @@ class Holding:
         return found
 
     def owner(self, unit: Unit) -> int:
-        """The rank that holds a unit."""
+        """Returns the rank that holds a unit."""
         return unit.users[0] % self.ranks
 
     def spans(self, piece: Rows, available: Collection[int]) -> list[tuple[int, slice, slice]]:
-        """Of which units a piece is made, in the order of its rows.
+        """Returns the units that a piece consists of, in the order of its rows.
 
         Args:
-            piece: of a leaf.
-            available: numbers of the units to look among.
+            piece: rows of a leaf.
+            available: numbers of the units to choose from.
 
         Returns:
-            Of each unit its number, its rows that are the piece's, and which of the piece's.
+            For each unit its number, the unit's rows that the piece has, and the piece's rows
+            that the unit has.
         """
         found = []
         for k in self._of_leaf[piece.leaf]:
@@ -127,7 +128,7 @@ class Holding:
         return found
 
     def whole(self, units: Mapping[int, Any]) -> PyTree:
-        """The whole tree from all units, as NumPy arrays."""
+        """Joins all units to the whole tree, as NumPy arrays."""
         leaves = []
         for leaf in range(len(self.shapes)):
             mine = [units[k] for k in self._of_leaf[leaf]]
@@ -136,12 +137,12 @@ class Holding:
         return jax.tree.unflatten(self.tree, leaves)
 
     def stage_of_row(self, leaf: int, row: int) -> int:
-        """The first stage that uses a row of a leaf."""
+        """Returns the first stage that uses a row of a leaf."""
         units = (self.units[k] for k in self._of_leaf[leaf])
         return next((u.users[0] for u in units if u.begin <= row < u.end), 0)
 
     def lent_to(self, stages: Sequence[Stage]) -> Holding:
-        """The same units, held by the same ranks, for other stages to use."""
+        """Returns the same units, held by the same ranks, but used by other stages."""
         units = []
         for unit in self.units:
             users = {
@@ -157,41 +158,41 @@ class Holding:
         return dataclasses.replace(self, units=tuple(units))
 
     def owners(self, leaf: int) -> list[int]:
-        """The ranks that hold rows of a leaf."""
+        """Returns the ranks that hold rows of a leaf."""
         return sorted({self.owner(self.units[k]) for k in self._of_leaf[leaf]})
 
     def rows_held(self, leaf: int, rank: int) -> int:
-        """How many rows of a leaf a rank holds."""
+        """Returns the number of rows of a leaf that a rank holds."""
         units = (self.units[k] for k in self._of_leaf[leaf])
         return sum(unit.end - unit.begin for unit in units if self.owner(unit) == rank)
 
     def borrowers(self, unit: Unit) -> list[int]:
-        """Other ranks that use it."""
+        """Returns the ranks that use a unit but do not hold it."""
         return sorted({stage % self.ranks for stage in unit.users} - {self.owner(unit)})
 
     def used_by(self, rank: int) -> list[int]:
-        """Numbers of the units that a rank's stages use, or that it holds."""
+        """Returns the numbers of the units that a rank's stages use, or that the rank holds."""
         return self._of_rank[rank][1]
 
     def owned_by(self, rank: int) -> list[int]:
-        """Numbers of the units that a rank holds."""
+        """Returns the numbers of the units that a rank holds."""
         return self._of_rank[rank][0]
 
     def unit_shape(self, unit: Unit) -> tuple[int, ...]:
-        """The shape of its array."""
+        """Returns the shape of a unit's array."""
         return (unit.end - unit.begin, *self.shapes[unit.leaf][1:])
 
     def take(self, leaves: Sequence[Any], unit: Unit) -> Any:
-        """A unit's rows of the whole leaves."""
+        """Cuts a unit's rows out of the whole leaves."""
         return leaves[unit.leaf].reshape(self.shapes[unit.leaf])[unit.begin : unit.end]
 
     def own(self, leaves: Sequence[Any], rank: int) -> PyTree:
-        """A rank's own tree, from the whole leaves."""
+        """Makes a rank's own tree from the whole leaves."""
         units = {k: self.take(leaves, self.units[k]) for k in self.owned_by(rank)}
         return self.join(units, rank, np)
 
     def whole_structs(self) -> PyTree:
-        """Shapes and dtypes of the whole tree."""
+        """Returns the shapes and dtypes of the whole tree."""
         leaves = [
             jax.ShapeDtypeStruct(() if k in self.scalars else shape, dtype)
             for k, (shape, dtype) in enumerate(zip(self.shapes, self.dtypes, strict=True))
@@ -199,7 +200,7 @@ class Holding:
         return jax.tree.unflatten(self.tree, leaves)
 
     def join(self, units: Mapping[int, Any], rank: int, xp: Any) -> PyTree:
-        """A rank's own tree, from the units that it holds; `xp` is NumPy or jax.numpy."""
+        """Makes a rank's own tree from the units it holds; `xp` is NumPy or jax.numpy."""
         out = []
         for leaf, shape in enumerate(self.shapes):
             mine = [k for k in self._of_leaf[leaf] if self.owner(self.units[k]) == rank]
@@ -212,7 +213,7 @@ class Holding:
         return jax.tree.unflatten(self.tree, out)
 
     def split(self, tree: PyTree, rank: int) -> dict[int, Any]:
-        """The units that a rank holds, from its own tree."""
+        """Cuts a rank's own tree into the units it holds."""
         leaves, units, at = jax.tree.leaves(tree), {}, defaultdict(int)
         for k in self.owned_by(rank):
             unit = self.units[k]

@@ -1,4 +1,4 @@
-"""A program as a line of places to cut between, and what goes from place to place."""
+"""A program as a line of places to cut between, and the values that flow between places."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from .program import Program, Rows, is_mark
 _PARAMS, _BATCH, _BOTH = 1, 2, 4
 
 _HEAVY_SHARE = 0.01
-"""Of all work: an equation of more is computed once, and its result sent to whoever needs it."""
+"""A share of all work. A costlier equation is computed once and its result sent to its users."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """The equations that stages divide among themselves, in order, and all else about them.
+    """The equations that stages divide among themselves, in order, and the traffic between them.
 
     Equations of parameters alone (a cast, a scaled weight), of the batch alone (masks, dropout
-    keys) or of neither stand nowhere: each stage that needs one computes it, for parameters and
-    batches are at hand there, and sending would cost more. Unless it is heavy: then it is like any
-    other.
+    keys) or of neither have no place: each stage that needs one computes it, as it has the
+    parameters and the batch at hand, and sending would cost more. A heavy equation is an exception:
+    it has a place like any other.
 
     Attributes:
-        program: what it was made from.
-        places: indices of the equations that have a place, in their order.
-        costs: of each place, with what is computed on its behalf first of all.
-        values: what goes from place to place: results, and parameters that several places use.
-        uses: of each piece of a parameter, the places that use it, in rising order.
+        program: the program that the line was made from.
+        places: indices of the equations that have a place, in order.
+        costs: cost of each place, including equations without a place that it is first to need.
+        values: values that flow from place to place: results, and parameters that several places
+            use.
+        uses: maps each piece of a parameter to the places that use it, in rising order.
         marks: places after an explicit `boundary`.
-        spans: of each leaf of the state the first place that uses or makes it, and the place after
-            the last: no cut may be between. Both 0 where no place does.
-        backward: variables that depend on parameters, so that gradients flow back through them.
+        spans: for each leaf of the state, the first place that uses or makes it and the place after
+            the last; no cut may lie between. Both are 0 if no place uses it.
+        backward: variables that depend on parameters, so gradients flow back through them.
         heavy: indices of the equations that have a place because they are heavy.
     """
 
@@ -54,11 +55,11 @@ class Line:
 
     @functools.cached_property
     def inside_spans(self) -> frozenset[int]:
-        """Places at which no cut may be, for a leaf of the state would be parted."""
+        """Places where no cut may be, since it would divide the uses of a leaf of the state."""
         return frozenset(place for begin, end in self.spans for place in range(begin + 1, end))
 
     def label(self, place: int) -> str:
-        """What stands at a place, by the names that the model gives its parts."""
+        """Returns the name of a place, from the names that the model gives its parts."""
         eqn = self.program.eqns[self.places[place]]
         stack = str(eqn.source_info.name_stack)
         return f"{stack}/{eqn.primitive.name}" if stack else eqn.primitive.name
@@ -71,10 +72,10 @@ def line_of(
 
     Args:
         program: the loss of a micro-batch.
-        costs: of its equations.
-        num_microbatches: of a step; a parameter travels once for all of them.
-        like: the line of larger micro-batches, to have the same places: what is heavy there is
-            heavy here.
+        costs: costs of its equations.
+        num_microbatches: micro-batches per step; a parameter travels once for all of them.
+        like: the line of larger micro-batches, whose places are kept: what is heavy there is heavy
+            here.
     """
     least = _HEAVY_SHARE * sum(cost.total for cost in costs)
     heavy = frozenset(at for at, cost in enumerate(costs) if cost.total > least)
@@ -137,22 +138,22 @@ def line_of(
 
 
 def pieces_of(program: Program) -> dict[Var, Rows]:
-    """Which piece of which parameter a variable stands for."""
+    """Maps the variables that stand for parameters, or rows of them, to those rows."""
     return {var: Rows(leaf) for leaf, var in enumerate(program.params)} | program.rows
 
 
 def _spans(program: Program, places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """From where to where each leaf of the state is in use."""
+    """Yields the span of places in which each leaf of the state is in use."""
     used: dict[Var, list[int]] = defaultdict(list)
     for place, at in enumerate(places):
         eqn = program.eqns[at]
         for var in {v for v in (*eqn.invars, *eqn.outvars) if isinstance(v, Var)}:
             used[var].append(place)
-    groups = {var: [k] for k, var in enumerate(program.state)}  # by leaves: whom one stage holds
+    groups = {var: [k] for k, var in enumerate(program.state)}  # leaves that share a stage
     for k, var in enumerate(program.state):
         new = program.outs[1 + k]
         if isinstance(new, Var) and new in groups and groups[new] is not groups[var]:
-            groups[var] += groups[new]  # handed on from one leaf to the other
+            groups[var] += groups[new]  # one leaf's new value is another leaf's old one
             groups |= {program.state[j]: groups[var] for j in groups[new]}
     for var in program.state:
         found: list[int] = []
@@ -163,7 +164,7 @@ def _spans(program: Program, places: Sequence[int]) -> Iterator[tuple[int, int]]
 
 
 def _dependence(program: Program, heavy: Collection[int]) -> dict[Var, int]:
-    """What each variable depends on; `_BOTH` where its equation has a place on the line."""
+    """Returns what each variable depends on; `_BOTH` if its equation has a place on the line."""
     depends: dict[Var, int] = dict.fromkeys((*program.params, *program.rows), _PARAMS)
     depends |= dict.fromkeys(program.state, _BOTH)
     depends |= dict.fromkeys(program.batch, _BATCH) | dict.fromkeys(program.consts, 0)

@@ -18,20 +18,20 @@ from .line import Line
 from .stage import stages_of
 
 _SEGMENTS = 8
-"""Of each stage: so many parts are timed by themselves."""
+"""Parts per stage that are timed separately."""
 
 _PASSES = 3
 
 
 def measured_costs(line: Line, costs: Sequence[Cost], stages: int) -> list[Cost]:
-    """Costs such that those of a part of the program add up to the seconds it takes here.
+    """Returns costs that add up, over a part of the program, to the seconds it takes here.
 
-    The line is cut into parts, several for each stage that there is to be, and a forward and a
-    backward pass of each is timed (the least of a few). Within a part the compiler's count says
-    how its time is shared out.
+    The line is cut into parts, several per planned stage, and a forward and a backward pass of each
+    is timed (the least of a few). Within a part the time is divided in proportion to the compiler's
+    counts.
 
     Returns:
-        Costs of all places, as nanoseconds in `Cost.flops` and `Cost.backward_flops`.
+        Costs of all places, in nanoseconds, in `Cost.flops` and `Cost.backward_flops`.
     """
     length = len(line.places)
     allowed = [place for place in range(1, length) if place not in line.inside_spans]
@@ -58,7 +58,7 @@ def measured_costs(line: Line, costs: Sequence[Cost], stages: int) -> list[Cost]
 
 
 def _seconds(compiled: CompiledStage) -> tuple[float, float]:
-    """The least time of a forward and of a backward pass."""
+    """Returns the least time of a forward and of a backward pass."""
     args = compiled.arguments(example)
     forward = backward = np.inf
     for _ in range(_PASSES + 1):
@@ -77,7 +77,7 @@ def _seconds(compiled: CompiledStage) -> tuple[float, float]:
 
 
 def example(struct: jax.ShapeDtypeStruct) -> Any:
-    """Some array of a shape and dtype, to compile and to time with."""
+    """Makes an array of a shape and dtype, to compile and to time with."""
     if is_key(struct):
         return jnp.broadcast_to(jax.random.key(0), struct.shape)
     return jnp.ones(struct.shape, struct.dtype)

@@ -1,4 +1,4 @@
-"""What a rank of a pipeline needs of memory, estimated before anything is compiled."""
+"""The memory that a rank of a pipeline needs, estimated before anything is compiled."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from .holding import Holding
 from .stages import Stages
 
 _STATES = 2.0
-"""Of the parameters' bytes: what an optimizer keeps, where it is not known (Adam's moments)."""
+"""Bytes of optimizer state per byte of parameters, if no optimizer is given (Adam's moments)."""
 
 
 class Memory(NamedTuple):
     """Bytes of one rank, on all its devices together."""
 
-    parameters: int  # those it holds, and those of other ranks that it uses
-    gradients: int  # their sums
-    optimizer: int  # its states, and what an update makes before it gives up the old ones
-    activations: int  # that micro-batches under way keep for their backward passes
-    working: int  # of one pass while it is computed; a rough estimate
+    parameters: int  # held by the rank, or held by others and used by it
+    gradients: int  # sums of gradients
+    optimizer: int  # its state, and what an update allocates before it frees the old one
+    activations: int  # kept by micro-batches in flight for their backward passes
+    working: int  # for one pass while it is computed; a rough estimate
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all fields."""
         return sum(self)
 
 
@@ -42,11 +42,11 @@ def memory_of(
     *,
     remat: bool,
 ) -> tuple[Memory, ...]:
-    """Estimates what each rank needs.
+    """Estimates the memory that each rank needs.
 
-    Activations are what the derivative of each stage keeps, counted for as many micro-batches as
-    the schedule has under way. What the compiler needs besides while it computes is not known: the
-    largest operands and results of one equation are taken, four times.
+    Activations are what the derivative of each stage keeps, times the micro-batches that the
+    schedule has in flight. The compiler's working memory is unknown: the estimate is four times the
+    operands and results of the largest equation.
     """
     states = _states(optimizer, plan.holding)
     return tuple(
@@ -70,7 +70,7 @@ def _rank_memory(work: Work, schedule: Schedule, rank: int, states: float) -> Me
 
 
 def available_bytes(devices: Sequence[Any]) -> int:
-    """What the devices can hold, all together, as far as is known: of CPUs the process's limit."""
+    """Returns the memory of all devices together, if known; for CPUs the process's limit."""
     stats = [device.memory_stats() or {} for device in devices]
     if all("bytes_limit" in each for each in stats):
         return sum(int(each["bytes_limit"]) for each in stats)
@@ -84,7 +84,7 @@ def _unit_bytes(holding: Holding, number: int) -> int:
 
 
 def _states(optimizer: optax.GradientTransformation | None, holding: Holding) -> float:
-    """Bytes of an optimizer's state, of its parameters' bytes."""
+    """Returns bytes of an optimizer's state per byte of parameters."""
     if optimizer is None:
         return _STATES
     params = holding.whole_structs()

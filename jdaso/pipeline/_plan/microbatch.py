@@ -1,4 +1,4 @@
-"""How a batch is cut into micro-batches."""
+"""Cuts a batch into micro-batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _as_array(leaf: Any) -> Any:
 
 
 def _dtype(leaf: Any) -> Any:
-    """As which JAX takes an array: without x64, float64 as float32."""
+    """Returns the dtype in which JAX takes an array: without x64, float32 for float64."""
     return leaf.dtype if is_key(leaf) else jax.dtypes.canonicalize_dtype(leaf.dtype)
 
 
@@ -29,13 +29,13 @@ def _kind(leaf: Any) -> str:
 class Microbatches:
     """The parts of a batch.
 
-    Leaves are cut along their leading axis. A leaf without axes is the same for all parts; a single
-    key of `jax.random.key` is folded with the part's number, so that parts draw different numbers.
+    Leaves are cut along their leading axis. A leaf without axes is the same in all parts; a single
+    key of `jax.random.key` is folded with the part's number, so parts draw different numbers.
 
     Attributes:
-        tree: of the batch.
+        tree: structure of the batch.
         leaves: shapes and dtypes of its leaves.
-        sizes: samples in each part; they differ by one at most.
+        sizes: samples in each part; they differ by at most one.
     """
 
     tree: Any
@@ -44,10 +44,10 @@ class Microbatches:
 
     @classmethod
     def of(cls, batch: PyTree, number: int) -> Microbatches:
-        """How to cut a batch into so many.
+        """Plans the cut of a batch into `number` parts.
 
         Raises:
-            ValueError: it cannot be cut.
+            ValueError: the batch cannot be cut so.
         """
         leaves, tree = jax.tree.flatten(batch)
         leaves = [_as_array(leaf) for leaf in leaves]
@@ -61,30 +61,30 @@ class Microbatches:
             )
             raise ValueError(
                 "A batch is cut along the leading axis of its arrays, which must be equally long "
-                f"in all of them, got {said or 'no arrays'}. What is the same for all samples must "
-                "be a scalar; random keys are to be made by jax.random.key, one for the batch or "
+                f"in all of them, got {said or 'no arrays'}. Values shared by all samples must "
+                "be scalars; random keys must be made by jax.random.key, one for the batch or "
                 "one for each sample."
             )
         (samples,) = sizes
         if not 1 <= number <= samples:
             raise ValueError(
                 f"A batch of {samples} samples cannot be cut into num_microbatches={number} parts. "
-                "Give it as many samples as micro-batches or more."
+                "Give at least one sample for each micro-batch."
             )
         size, larger = divmod(samples, number)
         return cls(tree, structs, tuple(size + (k < larger) for k in range(number)))
 
     @property
     def samples(self) -> int:
-        """In the whole batch."""
+        """The number of samples in the whole batch."""
         return sum(self.sizes)
 
     def weights(self) -> list[np.float32]:
-        """The share of each part in the batch's loss."""
+        """Returns the share of each part in the batch's loss."""
         return [np.float32(size / self.samples) for size in self.sizes]
 
     def struct(self, size: int) -> PyTree:
-        """Shapes and dtypes of a part with so many samples."""
+        """Returns the shapes and dtypes of a part with `size` samples."""
         leaves = [
             jax.ShapeDtypeStruct((size, *leaf.shape[1:]) if leaf.shape else (), leaf.dtype)
             for leaf in self.leaves
@@ -92,10 +92,10 @@ class Microbatches:
         return jax.tree.unflatten(self.tree, leaves)
 
     def check(self, batch: PyTree) -> list[Any]:
-        """The leaves of a batch, if it is like the one this was made from.
+        """Returns the leaves of a batch, if they match the one this was made from.
 
         Raises:
-            ValueError: it is not.
+            ValueError: they do not match.
         """
         leaves, tree = jax.tree.flatten(batch)
         leaves = [_as_array(leaf) for leaf in leaves]
@@ -105,12 +105,12 @@ class Microbatches:
             raise ValueError(
                 f"The plan was made for batches {self.tree} of {', '.join(expected)}, got {tree} "
                 f"of {', '.join(given)}. Drop the last, shorter batch of an epoch, or make a "
-                "pipeline of its own for it."
+                "separate pipeline for it."
             )
         return leaves
 
     def part(self, leaf: Any, number: int) -> Any:
-        """One part of a leaf."""
+        """Returns one part of a leaf."""
         if not leaf.shape:
             return jax.random.fold_in(leaf, number) if is_key(leaf) else leaf
         begin = sum(self.sizes[:number])

@@ -30,7 +30,7 @@ from .trace import trace
 _IMBALANCE = 1.1
 
 _MOST_PARTITIONS = 64
-"""How many ``num_partitions="auto"`` tries, where there is no session to tell."""
+"""The most partitions that ``num_partitions="auto"`` tries if no session is given."""
 
 
 def partition(
@@ -53,44 +53,44 @@ def partition(
 ) -> Plan:
     """Cuts a loss into stages that can run on different nodes.
 
-    The loss is traced, not changed. Its equations, in the order in which the program makes them,
-    are cut into ``num_partitions * chunks`` runs. Of all cuts whose largest run costs at most
-    `imbalance` times the mean (or as little as can be), those are taken over which the fewest bytes
-    flow. What a stage makes goes straight to each stage that uses it.
+    The loss is traced, not changed. Its equations, in program order, are cut into
+    ``num_partitions * chunks`` runs. Among all cuts whose largest run costs at most `imbalance`
+    times the mean (or the least possible), those with the fewest bytes across them are taken. The
+    results of a stage go straight to each stage that uses them.
 
     Args:
-        loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``, as `jax.value_and_grad` takes it;
-            with a `state` ``(params, state, batch) -> (loss, (state, aux))``. The loss is a mean
-            over the samples of the batch.
+        loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``, as for `jax.value_and_grad`; with a
+            `state`, ``(params, state, batch) -> (loss, (state, aux))``. The loss is a mean over the
+            samples of the batch.
         params: tree of floating-point arrays, or of their shapes and dtypes.
         batch: a batch of one step, or its shapes and dtypes. Its arrays are cut along their leading
             axes into micro-batches.
         num_partitions: K, the ranks of a pipeline; or ``"auto"``, the fewest with which each rank's
             share fits into memory.
-        num_microbatches: M; ``4 * num_partitions`` where None, at most as many as there are
-            samples.
-        chunks: V, stages a rank, for the schedule ``"interleaved"``.
-        state: what the model carries from micro-batch to micro-batch without gradients, as the
-            running means of batch normalization: tree of arrays, or of their shapes and dtypes.
-        boundaries: where to cut: places as in `Plan.boundaries`, or (the beginning of) names as in
-            `Plan.label`, before the first of which to cut; chosen where None.
-        imbalance: see above; at least 1.
-        balance: what the costs are: ``"counted"`` operations and bytes, as the compiler counts
-            them, or seconds ``"measured"`` on this machine; with several nodes give the `session`.
-        session: the nodes: all take the boundaries that node 0 found, and ``"auto"`` tries what
-            divides their number.
-        memory_bytes: of a rank, for ``"auto"``; what the devices have where None.
-        optimizer: to estimate memory with; one with two states a parameter where None.
-        schedule: the same; ``"1f1b"`` where None, ``"interleaved"`` with chunks.
-        remat: the same.
+        num_microbatches: M; if None, ``4 * num_partitions``, but at most the number of samples.
+        chunks: V, stages per rank, for the schedule ``"interleaved"``.
+        state: values that the model carries from micro-batch to micro-batch without gradients, such
+            as the running means of batch normalization: tree of arrays, or of their shapes and
+            dtypes.
+        boundaries: places to cut at: numbers as in `Plan.boundaries`, or names (or the beginning of
+            names) as in `Plan.label`, to cut before the first such place. None chooses them.
+        imbalance: the limit described above; at least 1.
+        balance: ``"counted"`` balances operations and bytes as the compiler counts them;
+            ``"measured"`` balances seconds on this machine; with several nodes give the `session`.
+        session: the nodes: all of them take the boundaries that node 0 found, and ``"auto"`` tries
+            divisors of their number.
+        memory_bytes: memory of a rank, for ``"auto"``; if None, that of its devices.
+        optimizer: used to estimate memory; if None, two states per parameter are assumed.
+        schedule: used to estimate memory; if None, ``"1f1b"``, or ``"interleaved"`` with chunks.
+        remat: used to estimate memory.
 
     Returns:
         The plan.
 
     Raises:
-        ValueError: a number is out of its range; the batch cannot be cut into so many; the loss
-            has side effects; there are not as many places to cut as stages need.
-        TypeError: the loss is not a floating-point scalar, or a parameter not of such numbers.
+        ValueError: a number is out of range; the batch cannot be cut into so many micro-batches;
+            the loss has side effects, or too few places to cut at.
+        TypeError: the loss is not a floating-point scalar, or a parameter is not floating-point.
 
     Reference:
         HyPar-Flow (arXiv 1911.05146), sections 4 and 5: partitions, replicas, one call for all.
@@ -214,8 +214,8 @@ def _check_params(params: PyTree) -> None:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise TypeError(
                 f"Parameters must be floating-point arrays, got {leaf.dtype} at "
-                f"{jax.tree_util.keystr(path)}. Put what is not trained into the batch, or close "
-                "over it."
+                f"{jax.tree_util.keystr(path)}. Put untrained arrays into the batch, or close over "
+                "them."
             )
 
 
@@ -228,9 +228,10 @@ def _trace(
     stages: int,
     entered: Sequence[bool] | None,
 ) -> tuple[Program, Any, Sequence[bool]]:
-    """Traces; takes rematerialised calls apart that are too large a part of a stage.
+    """Traces the loss; takes apart rematerialised calls that are too large a part of a stage.
 
-    `entered` says of each such call whether it was for larger micro-batches, which it follows.
+    `entered` holds, for each such call, whether it was taken apart for larger micro-batches: the
+    choice for smaller ones is the same.
     """
     limit, chosen = 0.0, []
 
@@ -254,7 +255,7 @@ def _trace(
 
 
 def _measure(line: Line, stages: int, session: Session | None) -> Line:
-    """The line with measured costs, those of node 0."""
+    """Returns the line with measured costs, those of node 0 on all nodes."""
     if session is None or session.node == 0:
         line = dataclasses.replace(line, costs=tuple(measured_costs(line, line.costs, stages)))
     if session is not None:

@@ -1,4 +1,4 @@
-"""A plan: a model cut into stages, with reports of its memory and its waits."""
+"""A plan: a model cut into stages, with reports on its memory and idle time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Plan(Stages):
 
     Attributes:
         num_partitions: K, ranks of a pipeline.
-        chunks: V, stages of each rank.
-        microbatches: how a batch is cut.
-        boundaries: places between equations at which stages part, to be edited by hand and given
+        chunks: V, stages per rank.
+        microbatches: the cut of a batch.
+        boundaries: places between equations where stages meet; they may be edited by hand and given
             to `partition` again.
-        parts: by the size of a micro-batch, what each stage does.
-        holding: which parameters each rank holds.
-        aux: the tree of the loss's auxiliary output; None where there is none.
-        state: of the model, as shapes and dtypes; None where there is none.
+        parts: maps the size of a micro-batch to the computation of each stage.
+        holding: the parameters that each rank holds.
+        aux: structure of the loss's auxiliary output; None if it has none.
+        state: the model's state, as shapes and dtypes; None if it has none.
     """
 
     def memory(
@@ -34,19 +34,20 @@ class Plan(Stages):
         *,
         remat: bool = False,
     ) -> tuple[Memory, ...]:
-        """An estimate of what each rank needs of memory, before anything is compiled.
+        """Estimates the memory that each rank needs, before anything is compiled.
 
         Args:
-            schedule: ``"1f1b"`` where None, ``"interleaved"`` with chunks.
-            optimizer: one with two states a parameter where None.
-            remat: as `Pipeline` takes it.
+            schedule: if None, ``"1f1b"``, or ``"interleaved"`` with chunks.
+            optimizer: if None, one with two states per parameter is assumed.
+            remat: as for `Pipeline`.
         """
         return memory_of(self, self.schedule(schedule), optimizer, remat=remat)
 
     def table(self) -> str:
-        """One row a stage: what it holds, computes, receives and sends, for a micro-batch.
+        """Returns a table with one row per stage: its parameters, work and traffic per micro-batch.
 
-        Its memory is its rank's (`memory`). The last line says how much of a step ranks wait.
+        Its memory is that of its rank (`memory`). The last line gives the share of a step that
+        ranks wait.
         """
         names = "stage rank places begins_with parameters share MB_in MB_out GFLOP rank's_GB"
         rows = [tuple(name.replace("_", " ") for name in names.split())]
@@ -88,10 +89,10 @@ class Plan(Stages):
         )
 
     def draw(self, path: str | Path) -> None:
-        """Draws what each stage computes, holds and sends; see `jdaso.plots.draw_plan`.
+        """Draws the work, parameters and traffic of each stage; see `jdaso.plots.draw_plan`.
 
         Args:
-            path: where the picture goes; its ending says which format (.png, .svg, .pdf).
+            path: the file to write; its ending gives the format (.png, .svg, .pdf).
 
         Raises:
             ImportError: matplotlib is missing.

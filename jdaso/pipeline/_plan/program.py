@@ -1,4 +1,4 @@
-"""What a loss is once it is traced: one flat list of equations."""
+"""A traced loss: one flat list of equations."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _MARK = "jdaso.pipeline.boundary"
 
 
 def boundary(tree: PyTree) -> PyTree:
-    """Marks a place in a model where it may be cut: between what was made before and after it.
+    """Marks a place where a model may be cut: between the arrays made before and after it.
 
-    ``boundary(x) = x``; the last array of the tree to be made ends a stage. With as many marks as
-    cuts these are the cuts; with more, the best of them; with fewer, all of them and others.
-    Outside of a pipeline it does nothing.
+    ``boundary(x) = x``; a stage ends with the last array of the tree to be made. With as many marks
+    as cuts, the cuts are the marks; with more marks, the best of them; with fewer, all of them and
+    further places. Outside a pipeline it does nothing.
 
     Args:
-        tree: arrays that the rest of the model goes on with.
+        tree: arrays that the rest of the model continues with.
 
     Returns:
-        The same.
+        The tree, unchanged.
 
     Example:
         >>> import jax.numpy as jnp
@@ -37,13 +37,13 @@ def boundary(tree: PyTree) -> PyTree:
 
 
 def is_mark(eqn: JaxprEqn) -> bool:
-    """Whether an equation comes from `boundary`."""
+    """Returns whether an equation comes from `boundary`."""
     return eqn.primitive.name == "name" and eqn.params["name"] == _MARK
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows [begin, end) of the leading axis of a parameter's leaf; all of it where end is None."""
+    """Rows [begin, end) of the leading axis of a parameter's leaf; all rows if `end` is None."""
 
     leaf: int
     begin: int = 0
@@ -55,15 +55,15 @@ class Program:
     """The loss of one micro-batch: equations in an order in which they can be computed.
 
     Attributes:
-        eqns: the equations that its results need; calls are entered, and scans over layers are
-            taken apart into their iterations.
-        params: the variables of the parameters' leaves.
-        state: those of the model's state.
-        batch: those of the batch's leaves.
-        rows: variables that stand for rows of a parameter that nothing uses whole.
+        eqns: the equations that the results need; calls are replaced by their equations, and scans
+            over layers by their iterations.
+        params: variables of the parameters' leaves.
+        state: variables of the model's state.
+        batch: variables of the batch's leaves.
+        rows: variables that stand for rows of a parameter that no equation uses whole.
         consts: arrays that the loss closes over.
-        outs: what it gives: the loss, the new state, then the leaves of its auxiliary output.
-        scans: of an equation that is one iteration of a scan: which scan, and which iteration.
+        outs: its results: the loss, the new state, then the leaves of its auxiliary output.
+        scans: maps an equation that is one iteration of a scan to (scan, iteration).
     """
 
     eqns: tuple[JaxprEqn, ...]

@@ -1,4 +1,4 @@
-"""Tells whether equations compute the same, under other names."""
+"""Detects equations that compute the same under other names."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype)
 class Signatures:
     """Texts that are equal only for equations that compute the same.
 
-    (Those that are told apart may be the same yet.) Names of variables do not matter. An array that
-    is held somewhere inside counts by its bits, a function by its identity.
+    (Different texts do not prove that the equations differ.) Names of variables do not matter. An
+    array held inside an equation counts by its bits, a function by its identity.
 
     Args:
-        derivatives: whether they must also have the same derivatives: a function may have one of
-            its own, which is hidden wherever it is called, in a loop, a branch or a checkpoint.
+        derivatives: whether equal texts must also mean equal derivatives: a function may have a
+            custom derivative, which is hidden wherever it is called, in a loop, a branch or a
+            checkpoint.
     """
 
     def __init__(self, *, derivatives: bool = True):
         self._derivatives = derivatives
-        self._known: dict[Any, tuple[Any, str]] = {}  # with the objects, so that ids stay theirs
+        self._known: dict[Any, tuple[Any, str]] = {}  # keeps the objects, and so their ids
         self._forward = Signatures(derivatives=False) if derivatives else self
 
     def of(self, eqns: Sequence[JaxprEqn], ins: Sequence[Var], outs: Sequence[Atom]) -> str:
-        """The text of equations that make `outs` of `ins`."""
+        """Returns the text of equations that compute `outs` from `ins`."""
         names: dict[Var, str] = {}
 
         def name(atom: Atom) -> str:
@@ -48,7 +49,7 @@ class Signatures:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def about(self, eqn: JaxprEqn) -> str:
-        """The text of an equation's parameters."""
+        """Returns the text of an equation's parameters."""
         if not eqn.primitive.name.startswith("custom_"):
             return self._text(eqn.params)
         plain = {k: v for k, v in eqn.params.items() if _is_plain(v)}
@@ -59,7 +60,7 @@ class Signatures:
         return f"{about} {self._derivative(eqn, rules)}"
 
     def _derivative(self, eqn: JaxprEqn, rules: Sequence[Any]) -> str:
-        """What follows from an equation's own derivative."""
+        """Returns the text of an equation's own derivative."""
         avals = tuple(str(atom.aval) for atom in (*eqn.invars, *eqn.outvars))
         key = "derivative", avals, tuple(id(rule) for rule in rules)
         if key not in self._known:
@@ -67,7 +68,7 @@ class Signatures:
             try:
                 closed = jax.make_jaxpr(function)(args, cotangents)
                 self._known[key] = rules, self._forward._text(closed)
-            except Exception:  # whatever a user's rule raises; it may never be asked for
+            except Exception:  # a user's rule may raise anything, and may never be needed
                 self._known[key] = rules, str(key)
         return self._known[key][1]
 
@@ -98,7 +99,7 @@ class Signatures:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value's text says all of it; of a rule, which is a function, it does not."""
+    """Returns whether a value's text describes it completely; that of a function does not."""
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
     return isinstance(value, (*_PLAIN, Jaxpr, ClosedJaxpr))

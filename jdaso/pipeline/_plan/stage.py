@@ -1,4 +1,4 @@
-"""What one stage holds, receives, computes and sends."""
+"""The parameters, inputs, equations and outputs of one stage."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from .trace import Flat
 class Stage:
     """One of the parts into which a program is cut.
 
-    Attributes:
-        number: 0 is the first.
-        eqns: its equations, in their order.
-        begin: its first place on the line.
-        end: the place after its last.
-        pieces: variables of parameters that it uses, and the piece that each stands for.
-        batch: which leaves of the batch it uses.
-        state: which leaves of the state it uses or makes.
-        receives: results of other stages that it uses, by the stage that makes them.
-        sends: its results that others use, by the stage that uses them.
-        gives: which of the program's results it makes.
+    number: 0 is the first.
+    eqns: its equations, in order.
+    begin: its first place on the line.
+    end: the place after its last.
+    pieces: maps variables of parameters that it uses to the rows they stand for.
+    batch: leaves of the batch that it uses.
+    state: leaves of the state that it uses or makes.
+    receives: results of other stages that it uses, by the stage that makes them.
+    sends: its results that others use, by the stage that uses them.
+    gives: the results of the program that it makes.
     """
 
     number: int
@@ -47,15 +46,15 @@ class Stage:
 
     @property
     def all_sent(self) -> list[Var]:
-        """Its results that others use, each once."""
+        """Results of this stage that others use, each once."""
         return list(dict.fromkeys(var for made in self.sends.values() for var in made))
 
 
 def stages_of(line: Line, cuts: Sequence[int]) -> tuple[Stage, ...]:
-    """The stages between cuts."""
+    """Makes the stages between cuts."""
     program, edges = line.program, [0, *cuts, len(line.places)]
     made_by = {var: at for at, eqn in enumerate(program.eqns) for var in eqn.outvars}
-    order = {var: k for k, var in enumerate(made_by)}  # the same on all nodes, unlike a set's
+    order = {var: k for k, var in enumerate(made_by)}  # the same on all nodes, unlike in a set
     stage_of: dict[int, int] = {}
     for number, (begin, end) in enumerate(zip(edges, edges[1:], strict=False)):
         stage_of |= dict.fromkeys(line.places[begin:end], number)
@@ -83,7 +82,7 @@ def stages_of(line: Line, cuts: Sequence[int]) -> tuple[Stage, ...]:
                 continue
             needs.add(var)
             at = made_by.get(var)
-            if at is not None and at not in stage_of:  # it has no place: computed here
+            if at is not None and at not in stage_of:  # an equation without a place: computed here
                 own.add(at)
                 todo += [v for v in program.eqns[at].invars if isinstance(v, Var)]
         inputs: dict[int, list[Var]] = defaultdict(list)
@@ -113,7 +112,7 @@ def _stage_at(place: int, edges: Sequence[int]) -> int:
 def _merge_scans(
     program: Program, eqns: Sequence[JaxprEqn], pieces: dict[Var, Rows]
 ) -> tuple[tuple[JaxprEqn, ...], dict[Var, Rows]]:
-    """Iterations of a scan that a stage does one after another, as one scan again.
+    """Merges consecutive iterations of a scan in one stage to one scan again.
 
     Returns the equations, and the pieces of parameters that they use.
     """
@@ -144,13 +143,13 @@ def _follows(before: tuple[int, int], after: tuple[int, int]) -> bool:
 
 
 def _append_merged(flat: Flat, run: Sequence[JaxprEqn], held: dict[Var, Rows]) -> None:
-    """One scan of the iterations of `run`; its operands are joined, its results cut."""
+    """Appends one scan for the iterations of `run`; joins its operands and cuts its results."""
     about = run[0].params
     carries, fixed = about["num_carry"], about["num_consts"] + about["num_carry"]
     xs = []
     for rows in zip(*(eqn.invars[fixed:] for eqn in run), strict=True):
         known = [held[row] for row in rows if row in held]
-        if len(known) == len(rows):  # of a parameter: they lie side by side
+        if len(known) == len(rows):  # adjacent rows of a parameter
             xs.append(new_like(rows[0], len(rows)))
             held[xs[-1]] = Rows(known[0].leaf, known[0].begin, known[-1].end)
         else:

@@ -1,4 +1,4 @@
-"""A model cut into stages, as data: what each rank holds, computes, receives and sends."""
+"""A model cut into stages, as data: the parameters, work and traffic of each rank."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Part:
 
 
 def alike(part: Part, line: Line, states: int) -> bool:
-    """Whether micro-batches of another size are computed as these are, but for their size.
+    """Returns whether micro-batches of two sizes are computed alike, apart from their size.
 
     Args:
-        part: of one size.
-        line: of the other.
-        states: leaves of the model's state.
+        part: the plan for one size.
+        line: the line for the other.
+        states: number of leaves of the model's state.
     """
     names = [[x.label(place) for place in range(len(x.places))] for x in (part.line, line)]
     aux = [[v.aval.shape for v in x.program.outs[1 + states :]] for x in (part.line, line)]
@@ -46,14 +46,14 @@ class Stages:
 
     Attributes:
         num_partitions: K, ranks of a pipeline.
-        chunks: V, stages of each rank.
-        microbatches: how a batch is cut.
-        boundaries: places between equations at which stages part, to be edited by hand and given
+        chunks: V, stages per rank.
+        microbatches: the cut of a batch.
+        boundaries: places between equations where stages meet; they may be edited by hand and given
             to `partition` again.
-        parts: by the size of a micro-batch, what each stage does.
-        holding: which parameters each rank holds.
-        aux: the tree of the loss's auxiliary output; None where there is none.
-        state: of the model, as shapes and dtypes; None where there is none.
+        parts: maps the size of a micro-batch to the computation of each stage.
+        holding: the parameters that each rank holds.
+        aux: structure of the loss's auxiliary output; None if it has none.
+        state: the model's state, as shapes and dtypes; None if it has none.
     """
 
     loss_fn: Callable[..., Any]
@@ -87,25 +87,25 @@ class Stages:
 
     @property
     def costs(self) -> list[Cost]:
-        """What each stage computes for one micro-batch."""
+        """The cost of each stage for one micro-batch."""
         costs = self._largest.line.costs
         return [sum_costs(costs[stage.begin : stage.end]) for stage in self.stages]
 
     @property
     def imbalance(self) -> float:
-        """Cost of the largest stage, of the mean."""
+        """The cost of the largest stage, divided by the mean."""
         totals = [cost.total for cost in self.costs]
         return max(totals) / (sum(totals) / len(totals)) if sum(totals) else 1.0
 
     @property
     def bytes_in(self) -> list[float]:
-        """What enters each stage for a micro-batch, and flows back from it."""
+        """The bytes that enter each stage for a micro-batch, plus the gradients that flow back."""
         line = self._largest.line
         return bytes_entering(line.values, self.boundaries, len(line.places))
 
     @property
     def bytes_out(self) -> list[float]:
-        """What leaves each stage for a micro-batch, and comes back to it."""
+        """The bytes that leave each stage for a micro-batch, plus the gradients that come back."""
         backward, out = self._largest.line.backward, []
         for stage in self.stages:
             sent = [var for made in stage.sends.values() for var in made]
@@ -114,9 +114,9 @@ class Stages:
 
     @property
     def traffic(self) -> list[tuple[int, int, float]]:
-        """``(from stage, to stage, bytes)`` of the forward pass of a micro-batch, skips included.
+        """``(from stage, to stage, bytes)`` for the forward pass of a micro-batch, with skips.
 
-        As `jdaso.fabric.Hybrid` takes it.
+        In the form that `jdaso.fabric.Hybrid` takes.
         """
         return [
             (maker, stage.number, float(sum(bytes_of(var) for var in variables)))
@@ -126,7 +126,7 @@ class Stages:
 
     @property
     def parameters(self) -> list[int]:
-        """Numbers that each stage is the first to use, and so holds."""
+        """The parameters that each stage is the first to use, and so holds; a count of numbers."""
         count = [0] * self.num_stages
         for unit in self.holding.units:
             shape = self.holding.unit_shape(unit)
@@ -137,12 +137,12 @@ class Stages:
         return count
 
     def schedule(self, name: str | None = None) -> Schedule:
-        """The schedule of that name for this plan; the usual one where None."""
+        """Makes the schedule of that name for this plan; the usual one if None."""
         name = name or ("1f1b" if self.chunks == 1 else "interleaved")
         return make_schedule(name, self.num_partitions, self.num_microbatches, self.chunks)
 
     def bubble(self, schedule: str | None = None) -> float:
-        """The share of a step in which a rank waits, by the stages' costs; messages not counted."""
+        """Returns the share of a step that a rank waits, by the stages' costs without messages."""
         costs = self.costs
         play = self.schedule(schedule)
         busy = sum(cost.total for cost in costs) * self.num_microbatches
@@ -154,7 +154,7 @@ class Stages:
         return 1 - busy / (self.num_partitions * seconds) if seconds else 0.0
 
     def digest(self) -> str:
-        """Says in a few letters whether two plans are the same."""
+        """Returns a short hash that is equal for equal plans."""
         said = [self.boundaries, self.num_partitions, self.chunks, self.microbatches.sizes]
         for part in self.parts.values():
             made = [var for eqn in part.program.eqns for var in eqn.outvars]
@@ -167,7 +167,7 @@ class Stages:
         return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
     def label(self, place: int) -> str:
-        """What stands at a place of the line, by the names that the model gives its parts."""
+        """Returns the name of a place of the line, by the names that the model gives its parts."""
         return self._largest.line.label(place)
 
 

@@ -1,4 +1,4 @@
-"""Traces a loss, and takes it apart into one flat list of equations."""
+"""Traces a loss and flattens it into one list of equations."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .equations import REMAT, Atom, jaxpr_of, new_like, struct_of
 from .program import Program, Rows
 
 _ENTERED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
-"""Calls that mean no more than their equations, and where these are."""
+"""Calls that are nothing but their equations, and the parameter that holds these."""
 
 _REMAT_PARTS = 64
-"""Into how many a rematerialised call is taken apart at most."""
+"""The most parts into which a rematerialised call is taken apart."""
 
 
 class Flat:
-    """Collects the equations of a jaxpr, less its calls.
+    """Collects the equations of a jaxpr without its calls.
 
-    Calls of functions are entered. Scans whose operands are parameters, as those over the layers
-    of a model, are taken apart into their iterations; rematerialised calls into parts, where
-    `enter` says so. Functions with derivatives of their own, loops, branches and other scans stay
+    Calls of functions are replaced by their equations. Scans over parameters, such as those over
+    the layers of a model, are taken apart into iterations, and rematerialised calls into parts if
+    `enter` returns True. Functions with custom derivatives, loops, branches and other scans stay
     whole.
     """
 
@@ -38,7 +38,7 @@ class Flat:
         self.scans: dict[int, tuple[int, int]] = {}
         self._params = {var: leaf for leaf, var in enumerate(params)}
         self._made_by: dict[Var, JaxprEqn] = {}
-        self._weights: set[Var] = set(params)  # what depends on parameters alone
+        self._weights: set[Var] = set(params)  # variables that depend on parameters alone
         self._known: dict[int, Var] = {}
         self._rows: dict[Rows, Var] = {}
         self._slices: dict[tuple[Var, int], Var] = {}
@@ -46,14 +46,14 @@ class Flat:
         self._scans = 0
 
     def const(self, value: Any) -> Var:
-        """The variable of an array that the loss closes over."""
+        """Returns the variable of an array that the loss closes over."""
         if id(value) not in self._known:
             var = new_var(jax.typeof(value))
             self._known[id(value)], self.consts[var] = var, value
         return self._known[id(value)]
 
     def add(self, closed: ClosedJaxpr, args: Sequence[Atom]) -> list[Atom]:
-        """Adds a jaxpr's equations; returns what its results are called here."""
+        """Adds a jaxpr's equations; returns the variables of its results in this list."""
         env: dict[Var, Atom] = dict(zip(closed.jaxpr.invars, args, strict=True))
         env |= zip(closed.jaxpr.constvars, map(self.const, closed.consts), strict=True)
 
@@ -85,7 +85,7 @@ class Flat:
         return outs
 
     def _is_over_layers(self, eqn: JaxprEqn, ins: Sequence[Atom]) -> bool:
-        """Whether each iteration of a scan has parameters of its own."""
+        """Returns whether each iteration of a scan has parameters of its own."""
         about = eqn.params
         xs = ins[about["num_consts"] + about["num_carry"] :]
         weights = any(
@@ -94,16 +94,16 @@ class Flat:
         return weights and not about["reverse"] and about["length"] > 1
 
     def apply(self, function: Callable[..., Any], *ins: Atom) -> list[Atom]:
-        """Adds the equations of a function of arrays."""
+        """Adds the equations of a function of arrays; returns its results."""
         return self.add(jax.make_jaxpr(function)(*map(struct_of, ins)), ins)
 
     def apply_as(self, out: Var, function: Callable[..., Any], *ins: Atom) -> None:
-        """Adds the equations of a function that gives the variable `out`."""
+        """Adds the equations of a function whose result is the variable `out`."""
         self.apply(function, *ins)
         self.eqns[-1] = self.eqns[-1].replace(outvars=[out])
 
     def slices(self, rows: dict[Var, Rows], params: Sequence[Var]) -> list[JaxprEqn]:
-        """Equations that cut rows out of parameters which something also uses whole."""
+        """Returns equations that cut rows out of parameters that are also used whole."""
         flat = Flat((), self._enter)
         for var, piece in rows.items():
             flat.apply_as(
@@ -112,10 +112,10 @@ class Flat:
         return flat.eqns
 
     def _row(self, atom: Atom, at: int) -> Atom:
-        """Row `at` of an array, ``[1, ...]``.
+        """Returns row `at` of an array, ``[1, ...]``.
 
-        Of a parameter it is a variable of its own, so that only the stage that uses the row needs
-        to hold it; a conversion of the whole becomes one of the row.
+        A row of a parameter is a variable of its own, so that only the stage that uses the row must
+        hold it; a conversion of the whole array becomes one of the row.
         """
         if atom in self._params:
             key = Rows(self._params[atom], at, at + 1)
@@ -136,7 +136,7 @@ class Flat:
         return self._slices[atom, at]
 
     def _add_scan(self, eqn: JaxprEqn, ins: Sequence[Atom]) -> list[Atom]:
-        """Each iteration as a scan of one, so that stages can part between them."""
+        """Adds each iteration as a scan of length 1, so that stages can meet between them."""
         about = eqn.params
         consts, carry, length = about["num_consts"], about["num_carry"], about["length"]
         fixed, state, xs = ins[:consts], list(ins[consts : consts + carry]), ins[consts + carry :]
@@ -157,7 +157,7 @@ class Flat:
         return [*state, *joined]
 
     def _add_remat(self, eqn: JaxprEqn, ins: Sequence[Atom]) -> list[Atom]:
-        """Parts of a rematerialised call, each rematerialised by itself."""
+        """Adds the parts of a rematerialised call, each rematerialised by itself."""
         inner = Flat((), self._enter)
         args = [new_var(var.aval) for var in eqn.params["jaxpr"].invars]
         outs = inner.add(ClosedJaxpr(eqn.params["jaxpr"], ()), args)
@@ -192,18 +192,18 @@ def trace(
     batch: PyTree,
     enter: Callable[[JaxprEqn], bool] = lambda eqn: False,
 ) -> tuple[Program, Any]:
-    """Traces a loss of a micro-batch.
+    """Traces the loss of a micro-batch.
 
     Args:
         loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``; with a state
             ``(params, state, batch) -> (loss, (state, aux))``.
         params: tree of arrays, or of their shapes and dtypes.
-        state: the same; None where there is none.
+        state: the same; None if the model has none.
         batch: the same.
-        enter: whether to take a rematerialised call apart; none where left out.
+        enter: returns whether to take a rematerialised call apart; by default none is.
 
     Returns:
-        The program, and the tree of its auxiliary output (None where there is none).
+        The program, and the structure of its auxiliary output (None if it has none).
 
     Raises:
         TypeError: the loss is not a scalar of a floating-point dtype.
@@ -219,16 +219,16 @@ def trace(
         given = jax.tree.map(lambda x: x.shape, loss)
         raise TypeError(
             f"loss_fn must return a scalar, or (scalar, aux), got arrays of shape {given}. "
-            "Take the mean over the batch inside of loss_fn."
+            "Take the mean over the batch inside loss_fn."
         )
     if not jnp.issubdtype(loss.dtype, jnp.floating):
         raise TypeError(f"The loss must be a floating-point number, got {loss.dtype}.")
     if closed.effects:
         names = ", ".join(sorted({str(effect) for effect in closed.effects}))
         raise ValueError(
-            f"loss_fn has side effects ({names}), and a pipeline computes its parts more than once "
-            "and on several nodes. Take callbacks and prints out of it; return as aux what you "
-            "want to see."
+            f"loss_fn has side effects ({names}), but a pipeline computes its parts more than "
+            "once and on several nodes. Remove callbacks and prints from it; return what you want "
+            "to see as aux."
         )
     count, states = len(jax.tree.leaves(params)), len(jax.tree.leaves(state))
     invars = closed.jaxpr.invars
@@ -258,7 +258,7 @@ def trace(
 
 
 def _check_state(state: PyTree, given: Any) -> Any:
-    """The auxiliary output beside the new state."""
+    """Checks the new state; returns the auxiliary output beside it."""
     if not (isinstance(given, tuple) and len(given) == 2):
         raise TypeError(
             "With a state loss_fn must return (loss, (state, aux)); aux may be None. Got "

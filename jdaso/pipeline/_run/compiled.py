@@ -28,7 +28,7 @@ class Edge:
     Attributes:
         var: the variable.
         backward: whether a gradient comes back for it.
-        dtype: in which it travels.
+        dtype: the dtype in which it is sent.
     """
 
     var: Var
@@ -37,18 +37,18 @@ class Edge:
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype of what travels."""
+        """Shape and dtype of the array that is sent."""
         shape = jax.eval_shape(self.pack, struct_of(self.var)).shape
         return jax.ShapeDtypeStruct(shape, self.dtype)
 
     def pack(self, x: Any) -> Any:
-        """What travels: random keys as the numbers that they are."""
+        """Returns the array to send; random keys are sent as their numbers."""
         if self._is_key:
             return jax.random.key_data(x)
         return x if x.dtype == self.dtype else x.astype(self.dtype)
 
     def unpack(self, x: Any) -> Any:
-        """What has travelled, as it was."""
+        """Undoes `pack`: returns an array of the variable's own dtype."""
         struct = struct_of(self.var)
         if not self._is_key:
             return x if x.dtype == struct.dtype else x.astype(struct.dtype)
@@ -62,7 +62,7 @@ class Edge:
 
 
 def edge_of(var: Var, line: Line, wire: str) -> Edge:
-    """How a variable travels: float32 in the wire's format, all else as it is."""
+    """Returns how a variable is sent: float32 in the wire's format, all else unchanged."""
     if is_key(struct_of(var)):
         return Edge(var, False, jnp.dtype(jnp.uint32))
     dtype = jnp.dtype(struct_of(var).dtype)
@@ -71,11 +71,11 @@ def edge_of(var: Var, line: Line, wire: str) -> Edge:
 
 
 class Compiler:
-    """Makes passes; those that are alike once.
+    """Makes passes; passes that compute the same are compiled once.
 
     Args:
         remat: see `Passes`.
-        train: the same.
+        train: see `Passes`.
     """
 
     def __init__(self, *, remat: bool = False, train: bool = True):
@@ -84,7 +84,7 @@ class Compiler:
         self._signatures = Signatures(derivatives=train)
 
     def passes(self, line: Line, part: Stage) -> Passes:
-        """The passes of a stage, or of a part of one."""
+        """Returns the passes of a stage, or of a part of a stage."""
         program = line.program
         pieces, ins = list(part.pieces), [var for made in part.receives.values() for var in made]
         rest = [
@@ -113,11 +113,11 @@ class Compiler:
 
 
 class _Segment(NamedTuple):
-    """A part of a stage that is compiled by itself."""
+    """A part of a stage that is compiled separately."""
 
     part: Stage
     passes: Passes
-    pieces: list[int]  # which of the stage's
+    pieces: list[int]  # indices into the stage's pieces
     ins: list[Var]
     outs: list[Var]
 
@@ -126,11 +126,11 @@ class CompiledStage:
     """Forward and backward passes of one stage for micro-batches of one size.
 
     Args:
-        line: of the whole program.
-        stage: the part of it.
-        parts: the same in parts, to be compiled each by itself.
+        line: the line of the whole program.
+        stage: the stage.
+        parts: the same stage in parts, each compiled separately.
         compiler: makes the programs.
-        wire: in what results travel between stages.
+        wire: format in which results are sent between stages.
     """
 
     def __init__(
@@ -169,22 +169,22 @@ class CompiledStage:
 
     @property
     def residual_bytes(self) -> int:
-        """What the forward pass keeps of a micro-batch for the backward pass."""
+        """Bytes that the forward pass keeps of a micro-batch for the backward pass."""
         return sum(segment.passes.residual_bytes for segment in self._segments)
 
     @property
     def received_bytes(self) -> int:
-        """What comes from other stages, for one micro-batch."""
+        """Bytes that come from other stages for one micro-batch."""
         return sum(bytes_of(edge.struct) for edge in self._received)
 
     def arguments(self, make: Callable[[jax.ShapeDtypeStruct], Any]) -> list[Any]:
-        """Arguments of `forward`, made of their shapes and dtypes."""
+        """Returns arguments for `forward`, each made from its shape and dtype."""
         received = [make(edge.struct) for edge in self._received]
         given = [[make(struct) for struct in kind] for kind in self._given_structs.values()]
         return [[make(struct) for struct in self.piece_structs], received, *given]
 
     def cotangents(self, make: Callable[[jax.ShapeDtypeStruct], Any]) -> dict[int, list[Any]]:
-        """Cotangents for `backward`, made in the same way."""
+        """Returns cotangents for `backward`, made in the same way."""
         return {
             user: [make(edge.struct) for edge in edges if edge.backward]
             for user, edges in self.sent_to.items()
@@ -197,16 +197,17 @@ class CompiledStage:
         state: Sequence[Any],
         batch: Sequence[Any],
     ) -> tuple[dict[int, list[jax.Array]], dict[int, jax.Array], list[Any]]:
-        """One micro-batch forward.
+        """Computes the forward pass of one micro-batch.
 
         Args:
             pieces: parameters, in the order of ``stage.pieces``.
-            received: from other stages, in the order of ``stage.receives``.
+            received: results of other stages, in the order of ``stage.receives``.
             state: in the order of ``stage.state``.
             batch: in the order of ``stage.batch``.
 
         Returns:
-            What goes to each stage; which of the program's results it made; the residuals.
+            The arrays for each stage; the program's results made here, by their numbers;
+            residuals.
         """
         env = {edge.var: edge.unpack(x) for edge, x in zip(self._received, received, strict=True)}
         states = dict(zip(self.stage.state, state, strict=True))
@@ -236,16 +237,17 @@ class CompiledStage:
         weight: Any,
         sums: Sequence[Any],
     ) -> tuple[list[jax.Array], dict[int, list[jax.Array]]]:
-        """One micro-batch backward.
+        """Computes the backward pass of one micro-batch.
 
         Args:
-            residuals: of its forward pass; given up.
-            cotangents: from each stage that it sent to, of what gradients come back for.
+            residuals: from its forward pass; the list is emptied.
+            cotangents: from each stage that it sent to, for the results that gradients come back
+                for.
             weight: this micro-batch's share of the loss.
-            sums: of gradients so far, one for each piece; given up.
+            sums: gradients so far, one for each piece; their buffers are donated.
 
         Returns:
-            The sums with this micro-batch's gradients, and what flows back to each stage.
+            The sums including this micro-batch's gradients, and the cotangents for each stage.
         """
         flowing: dict[Var, list[Any]] = defaultdict(list)
         for user, arrays in cotangents.items():

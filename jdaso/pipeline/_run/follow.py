@@ -1,4 +1,4 @@
-"""Lays another function over the stages of a plan, to evaluate a model where it lies."""
+"""Cuts another function along a plan's stages, to evaluate a model where its parameters are."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .._plan.trace import trace
 
 
 def follow(plan: Stages, loss_fn: Callable[..., Any], params: PyTree, batch: PyTree) -> Stages:
-    """A plan for another function of the same parameters, to evaluate a model.
+    """Plans another function of the same parameters, to evaluate a model.
 
-    Each stage does what its parameters are needed for, so that these stay where they are; those
-    that are needed elsewhere too are sent once for a batch.
+    Each stage does the work that needs its parameters, so that these stay where they are;
+    parameters that other stages need too are sent once per batch.
 
     Args:
-        plan: of the training.
-        loss_fn: as `partition` takes it.
-        params: as `partition` takes them.
-        batch: as `partition` takes it, of any size.
+        plan: the training plan.
+        loss_fn: as for `partition`.
+        params: as for `partition`.
+        batch: as for `partition`, of any size.
 
     Raises:
-        ValueError: as `partition`; or two stages' states are used in one place.
+        ValueError: as for `partition`; or the states of two stages are used in one place.
     """
     samples = Microbatches.of(batch, 1).samples
     most = min(plan.num_microbatches, samples)
     found = _follow(plan, loss_fn, params, Microbatches.of(batch, most))
-    if found is None:  # micro-batches of two sizes are computed in two ways
+    if found is None:  # the two sizes of micro-batches are computed differently
         equal = max(n for n in range(1, most + 1) if samples % n == 0)
         found = _follow(plan, loss_fn, params, Microbatches.of(batch, equal))
     assert found is not None
@@ -46,7 +46,7 @@ def follow(plan: Stages, loss_fn: Callable[..., Any], params: PyTree, batch: PyT
 def _follow(
     plan: Stages, loss_fn: Callable[..., Any], params: PyTree, microbatches: Microbatches
 ) -> Stages | None:
-    """The same for these micro-batches; None if sizes of them differ in more than their size."""
+    """Does the same for given micro-batches; None if two sizes are not computed alike."""
     owner = plan.holding.stage_of_row
     parts, aux, cuts = {}, None, None
     for size in sorted(set(microbatches.sizes), reverse=True):
@@ -75,7 +75,7 @@ def _follow(
 
 
 def _follow_state(plan: Stages, line: Line, stage_of: list[int]) -> list[int]:
-    """Cuts, of the stage that each place's parameters ask for, such that states are at hand."""
+    """Returns cuts that keep states local, near `stage_of`: the stages of places' parameters."""
     held = {k: stage.number for stage in plan.stages for k in stage.state}
     spans = [(held[k], *span) for k, span in enumerate(line.spans) if span[1]]
     for stage, begin, end in spans:

@@ -1,4 +1,4 @@
-"""Which node is which partition of which replica."""
+"""The arrangement of nodes in replicas and partitions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..._session import Session
 class Grid:
     """Nodes in rows of K: node n is partition ``n % K`` of replica ``n // K``.
 
-    So the ranks of one pipeline, which talk most, are next to each other: launchers fill hosts in
-    the order of ranks.
+    So the ranks of one pipeline, which exchange most, are adjacent: launchers fill hosts in the
+    order of ranks.
     """
 
     session: Session
@@ -28,10 +28,10 @@ class Grid:
 
     @classmethod
     def of(cls, session: Session, partitions: int) -> Grid:
-        """The grid of a session's nodes.
+        """Makes the grid of a session's nodes.
 
         Raises:
-            ValueError: the nodes do not fill it.
+            ValueError: the nodes do not fill the grid.
         """
         if session.simulated:
             raise ValueError(
@@ -39,39 +39,39 @@ class Grid:
             )
         if session.control.survives and partitions > 1:
             raise ValueError(
-                f'on_death="shrink" goes on without a node, and with {partitions} partitions none '
-                'can be spared. Use Session(on_death="end"), or strategy="data".'
+                f'on_death="shrink" continues without a node, but with {partitions} partitions '
+                'none can be spared. Use Session(on_death="end"), or strategy="data".'
             )
         if session.num_nodes % partitions:
             raise ValueError(
-                f"{session.num_nodes} nodes cannot be pipelines of num_partitions={partitions} "
-                f"each. Start a multiple of {partitions} (mpiexec -n {partitions})."
+                f"{session.num_nodes} nodes cannot form pipelines of num_partitions="
+                f"{partitions}. Start a multiple of {partitions} (mpiexec -n {partitions})."
             )
         return cls(session, partitions)
 
     @property
     def partition(self) -> int:
-        """This node's."""
+        """This node's partition."""
         return self.session.node % self.partitions
 
     @property
     def replica(self) -> int:
-        """This node's."""
+        """This node's replica."""
         return self.session.node // self.partitions
 
     @property
     def num_replicas(self) -> int:
-        """R."""
+        """R, the number of replicas."""
         return self.session.num_nodes // self.partitions
 
     def address(self, partition: int, tag: int) -> Address:
-        """A message from or to another rank of this node's pipeline."""
+        """Returns the address of a message from or to another rank of this node's pipeline."""
         return Address(self.replica * self.partitions + partition, tag)
 
     def gatherer(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Brings together what the ranks of this node's pipeline hold, ``[partitions, ...]``.
+        """Returns a function that gathers an array from each rank: ``[partitions, ...]``.
 
-        It may be called from any thread, on all of them in the same order.
+        It may be called from any thread, but all ranks must call it in the same order.
         """
         session = self.session
         if self.partitions == 1:
@@ -104,7 +104,7 @@ class Grid:
         return gather
 
     def replicas(self) -> Session:
-        """A session of the nodes that hold this partition; it is closed with the grid's."""
+        """Returns a session of the nodes that hold this partition; it closes with the grid's."""
         session = self.session
         if self.partitions == 1:
             return session
@@ -117,7 +117,7 @@ class Grid:
             timeout_seconds=session.timeout_seconds,
             share_gpus=True,
         )
-        # Of all nodes, and of the program whatever session it is in.
+        # Waits and the ends of data concern all nodes and the whole process, not one session.
         inner.control.known.share(session.control.known)
         inner.timeline.copy_to(session.timeline.sink)  # its exchanges are in the same trace
         session.of_replicas[self.partitions] = inner

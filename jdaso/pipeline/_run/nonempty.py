@@ -1,4 +1,4 @@
-"""A compiled function of trees of which a rank holds few arrays; the rest are empty."""
+"""A compiled function of trees that are mostly empty arrays, as a rank holds few of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..._types import PyTree
 
 
 class NonEmpty:
-    """``jax.jit(function, donate_argnums=0)``, whose program knows of no empty array.
+    """``jax.jit(function, donate_argnums=0)``, with empty arrays kept out of the program.
 
     Compiling takes time and memory that grow with the square of the number of arguments and
-    results, those without an element included: 3600 updates by SGD with momentum take 10 s and
-    1.1 GB, with 7200 empty arrays beside them 89 s and 5.3 GB (jaxlib 0.10.2, CPU).
+    results, including empty ones: 3600 updates by SGD with momentum take 10 s and 1.1 GB, but
+    89 s and 5.3 GB with 7200 empty arrays beside them (jaxlib 0.10.2, CPU).
 
     Args:
-        function: ``function(given_up, kept)``, of trees and to one that have the same structure and
+        function: ``function(given_up, kept)``; maps two trees to one, with the same structures and
             shapes each time.
     """
 
@@ -29,7 +29,7 @@ class NonEmpty:
         self._compiled = jax.jit(self._run, donate_argnums=0)
 
     def __call__(self, given_up: PyTree, kept: PyTree) -> PyTree:
-        """What the function makes; the buffers of `given_up` are reused."""
+        """Calls the function; the buffers of `given_up` are reused."""
         flat = [jax.tree.flatten(tree) for tree in (given_up, kept)]
         self._given = [(tree, [None if np.size(x) else x for x in leaves]) for leaves, tree in flat]
         made = self._compiled(*([x for x in leaves if np.size(x)] for leaves, _ in flat))
@@ -38,7 +38,7 @@ class NonEmpty:
         return _filled(self._tree, self._empty, made)
 
     def _run(self, *held: list[Any]) -> list[Any]:
-        """What is compiled; notes where its results belong."""
+        """Compiled: runs the function without empty arrays and notes where its results belong."""
         given = [_filled(*known, some) for known, some in zip(self._given, held, strict=True)]
         leaves, self._tree = jax.tree.flatten(self._function(*given))
         self._structs = [None if np.size(x) else jax.typeof(x) for x in leaves]
@@ -47,6 +47,6 @@ class NonEmpty:
 
 
 def _filled(tree: Any, empty: list[Any], held: list[Any]) -> PyTree:
-    """A tree of empty arrays and, in the places of None, those that are held."""
+    """Makes a tree of `empty`, with the arrays of `held` in place of each None."""
     arrays = iter(held)
     return jax.tree.unflatten(tree, [next(arrays) if x is None else x for x in empty])

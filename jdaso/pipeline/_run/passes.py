@@ -1,4 +1,4 @@
-"""The compiled forward and backward pass of some equations."""
+"""The compiled forward and backward pass of equations."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from .._plan.equations import Atom, bytes_of, function_of, is_inexact, struct_of
 
 
 class Passes:
-    """Forward and backward pass of equations, for arrays of the shapes that these have.
+    """Forward and backward pass of equations, for arrays of the equations' shapes.
 
-    Residuals that the forward pass was given (parameters, what other equations made, the batch)
-    are no results of it: they are kept as they are, so parameters only once for all micro-batches.
+    Residuals that are arguments of the forward pass (parameters, results of other equations, the
+    batch) are not returned by the forward pass but kept as they are, so parameters are kept only
+    once for all micro-batches.
 
     Attributes:
-        back_in: which of `ins` gradients flow back to.
-        back_out: which of `outs` gradients come back for.
+        back_in: indices of the `ins` that gradients flow back to.
+        back_out: indices of the `outs` that gradients come back for.
         has_backward: whether there is a backward pass.
-        residual_bytes: what it needs that the forward pass makes.
+        residual_bytes: bytes of residuals that the forward pass makes.
 
     Args:
         eqns: the equations.
         pieces: parameters that they use.
-        ins: what other equations made, that they use.
+        ins: results of other equations that they use.
         rest: all else that they use: states, batch, constants.
-        outs: what other equations use of theirs.
-        given: results for the outside: the loss, states, auxiliary output.
+        outs: their results that other equations use.
+        given: results for the caller: the loss, states, auxiliary output.
         backward: variables that depend on parameters.
-        loss: which of `given` is the loss; None where none is.
-        remat: whether the backward pass computes the forward pass again.
-        train: whether there is to be a backward pass.
+        loss: index of the loss in `given`; None if it is not there.
+        remat: whether the backward pass recomputes the forward pass.
+        train: whether there will be a backward pass.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Passes:
         leaves, tree = jax.tree.flatten(pull)
         at = {id(var): k for k, var in enumerate(closed.jaxpr.invars)}
         results = closed.jaxpr.outvars
-        # Of each residual: which of the arguments it is, or -1 where the forward pass makes it.
+        # For each residual, the index of the argument it is, or -1 if the forward pass makes it.
         self._origin = [at.get(id(var), -1) for var in results[len(made) :]]
         origins = list(zip(results[len(made) :], leaves, self._origin, strict=True))
         self.residual_bytes = sum(bytes_of(leaf) for _, leaf, k in origins if k < 0)
@@ -110,7 +111,7 @@ class Passes:
         self._compiled_backward = jax.jit(backward, donate_argnums=3)
 
     def forward(self, *args: Any) -> tuple[list[jax.Array], list[jax.Array], list[Any]]:
-        """What others use, what is given, and the residuals."""
+        """Returns the results for other equations, those for the caller, and the residuals."""
         made = self._compiled_forward(*args)
         outs, results = self._counts[2], len(self.out_structs)
         new = iter(made[results:])
@@ -120,12 +121,12 @@ class Passes:
     def backward(
         self, residuals: Sequence[Any], cotangents: Any, weight: Any, sums: Any
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        """Sums of gradients with these added, and what flows back.
+        """Adds these gradients to the sums; returns the sums and the cotangents of `back_in`.
 
         Args:
-            residuals: of the forward pass.
-            cotangents: of each of `back_out`, those of all its users.
+            residuals: from the forward pass.
+            cotangents: for each of `back_out`, the cotangents from all its users.
             weight: this micro-batch's share of the loss.
-            sums: so far, one for each piece; given up.
+            sums: gradients so far, one for each piece; their buffers are donated.
         """
         return self._compiled_backward(list(residuals), cotangents, weight, list(sums))

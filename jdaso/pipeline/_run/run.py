@@ -18,24 +18,24 @@ from .compiled import CompiledStage, Edge
 from .work import Work
 
 _WINDOW = 4
-"""Of so many actions ahead a rank begins to receive what they need."""
+"""A rank starts to receive the inputs of an action this many actions ahead."""
 
 
 class StepResult(NamedTuple):
-    """What a step tells, on every rank of a pipeline."""
+    """The result of a step, on every rank of a pipeline."""
 
     loss: np.ndarray  # the mean over this pipeline's batch, before the update
     aux: PyTree  # floats: the mean over micro-batches, weighted by samples; integers: the sum
 
 
 class Place(NamedTuple):
-    """Where a rank is, and where its arrays go.
+    """The place of a rank in its pipeline, and of its arrays on devices.
 
     Attributes:
         rank: of the pipeline.
-        address: of a message from or to another rank, by its tag.
-        put: a tree of arrays on this node's devices, the same on each.
-        put_samples: the same, samples shared out among them; with their number.
+        address: maps (rank, tag) to the address of a message from or to that rank.
+        put: puts a tree of arrays on this node's devices, the same on each.
+        put_samples: the same, but shares out the samples, whose number is the second argument.
     """
 
     rank: int
@@ -46,38 +46,38 @@ class Place(NamedTuple):
 
 @runtime_checkable
 class Post(Protocol):
-    """How arrays come and go: `Mail`."""
+    """Sends and receives arrays; see `Mail`."""
 
     def send(self, address: Address, array: Any) -> None:
         """Sends an array."""
         ...
 
     def expect(self, address: Address, shape: Sequence[int], dtype: Any) -> None:
-        """Begins to receive one."""
+        """Starts to receive an array."""
         ...
 
     def expects(self, address: Address) -> bool:
-        """Whether one is being received from there."""
+        """Returns whether an array is being received from `address`."""
         ...
 
     def take(self, address: Address, what: str) -> np.ndarray:
-        """One that was expected."""
+        """Waits for an expected array and returns it."""
         ...
 
     def drain(self) -> None:
-        """Waits until all has left."""
+        """Waits until all arrays have been sent."""
         ...
 
 
 class Run:
-    """One pass of a batch: `follow` a schedule, then ask for what came of it.
+    """Runs one batch: `follow` a schedule, then ask for `gradients`, `result` and `state`.
 
     Args:
-        work: what this rank computes.
-        mail: how it gets and sends arrays.
-        place: where it is.
+        work: the stages of this rank.
+        mail: sends and receives arrays.
+        place: the place of this rank.
         params: this rank's own tree.
-        state: the model's, of which this rank uses what it holds.
+        state: the model's; this rank uses the leaves it holds.
         batch: the whole batch.
     """
 
@@ -92,7 +92,7 @@ class Run:
         self._states, self._state_tree = jax.tree.flatten(state)
         self._residuals: dict[tuple[int, int], Any] = {}
         self._given: dict[int, list[Any]] = defaultdict(list)
-        # What stages of this rank hand to each other: by direction, stages and micro-batch.
+        # Arrays passed between stages of this rank; key: (backward, from, to, micro-batch).
         self._handed: dict[tuple[bool, int, int, int], list[Any]] = {}
         self._bound: dict[int, list[Any]] = {}
         self._sums: dict[int, list[Any]] = {}
@@ -108,7 +108,7 @@ class Run:
             mail.expect(at, holding.unit_shape(unit), holding.dtypes[unit.leaf])
 
     def follow(self, order: Sequence[Action]) -> None:
-        """Computes actions in their order."""
+        """Computes actions in order."""
         for at, action in enumerate(order):
             self._expect(order[at : at + _WINDOW])
             got = self._receive(action)
@@ -118,11 +118,11 @@ class Run:
                 self._do_forward(action, got)
 
     def state(self) -> PyTree:
-        """The model's, after the last micro-batch; of what this rank holds."""
+        """Returns the model's state after the last micro-batch, for leaves that this rank holds."""
         return jax.tree.unflatten(self._state_tree, self._states)
 
     def gradients(self) -> dict[int, jax.Array]:
-        """Sums over micro-batches, of the units that this rank holds."""
+        """Returns sums over micro-batches for the units that this rank holds."""
         holding, grads = self._plan.holding, {}
         for stage, sums in sorted(self._sums.items()):
             pieces = self._work.stages[stage].stage.pieces.values()
@@ -135,7 +135,7 @@ class Run:
                         rows = zeros.at[inside].set(rows)
                     grads[k] = grads[k] + rows if k in grads else rows
         for k in holding.used_by(self._rank):
-            if k not in grads:  # nothing uses it
+            if k not in grads:  # no stage uses it
                 unit = holding.units[k]
                 zeros = np.zeros(holding.unit_shape(unit), holding.dtypes[unit.leaf])
                 grads[k] = self._place.put(zeros)
@@ -154,7 +154,7 @@ class Run:
         return grads
 
     def result(self) -> StepResult:
-        """The loss and the auxiliary output, on every rank; all has been sent then."""
+        """Returns the loss and the auxiliary output on every rank, once all messages are sent."""
         values, states = {}, len(self._states)
         part = self._plan.parts[max(self._plan.parts)]
         others = [rank for rank in range(self._ranks) if rank != self._rank]
@@ -184,20 +184,20 @@ class Run:
         return self._work.by_size[self._sizes[action.microbatch]][action.stage]
 
     def _inputs(self, action: Action) -> dict[int, list[Edge]]:
-        """What an action needs of which stage."""
+        """Returns the inputs of an action, by the stage that they come from."""
         compiled = self._compiled(action)
         if not action.backward:
             return compiled.received_from
         return {user: [e for e in edges if e.backward] for user, edges in compiled.sent_to.items()}
 
     def _address(self, action: Action, other: int, k: int) -> Address:
-        """Of the k-th thing that goes between an action's stage and another rank's."""
+        """Returns the address of the k-th array between an action's stage and another rank's."""
         first, last = sorted((other, action.stage))
         key = ("edge", action.backward, first, last, k, action.microbatch)
         return self._at(other % self._ranks, key)
 
     def _expect(self, actions: Sequence[Action]) -> None:
-        """Begins to receive what these will need."""
+        """Starts to receive the inputs of actions."""
         for action in actions:
             for stage, edges in self._inputs(action).items():
                 for k, edge in enumerate(edges):
@@ -207,7 +207,7 @@ class Run:
                             self._mail.expect(at, edge.struct.shape, edge.dtype)
 
     def _receive(self, action: Action) -> dict[int, list[Any]]:
-        """What an action needs, by the stage that made it; waits for it."""
+        """Waits for the inputs of an action; returns them by the stage that made them."""
         back, own, m = action
         got: dict[int, list[Any]] = {}
         for stage, edges in self._inputs(action).items():
@@ -222,7 +222,7 @@ class Run:
         return got
 
     def _send(self, action: Action, stage: int, arrays: list[Any]) -> None:
-        """Hands results of an action to another stage."""
+        """Sends results of an action to another stage, which may be on this rank."""
         back, own, m = action
         if stage % self._ranks == self._rank:
             self._handed[back, own, stage, m] = arrays
@@ -263,7 +263,7 @@ class Run:
             self._send(action, maker, arrays)
 
     def _pieces(self, stage: int) -> list[Any]:
-        """The parameters of a stage; those of other ranks are waited for at their first use."""
+        """Returns the parameters of a stage; waits for those of other ranks at their first use."""
         if stage not in self._bound:
             holding, rows = self._plan.holding, []
             for k in self._borrowed:
@@ -286,7 +286,7 @@ class Run:
 
 
 def _mean(values: list[Any], sizes: tuple[int, ...]) -> np.ndarray:
-    """Of micro-batches: of floats the mean, weighted by samples; of integers the sum."""
+    """Combines micro-batches: the mean of floats, weighted by samples; the sum of integers."""
     arrays = [np.asarray(value) for value in values]
     dtype = arrays[0].dtype
     if dtype == np.bool_:

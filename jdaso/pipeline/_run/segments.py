@@ -1,9 +1,8 @@
-"""Long stages are compiled in parts, and parts that are alike only once.
+"""Compiles long stages in parts, and parts that compute the same only once.
 
-A compiler takes as long for the hundredth block of a deep network as for the first. Where a stage
-has very many equations it is cut once more, at its narrowest places; what follows from one block to
-the next is the same arrays in the same shapes, so that hundreds of blocks are a handful of
-programs.
+A compiler takes as long for the hundredth block of a deep network as for the first. So a stage
+with very many equations is cut once more, at its narrowest places. What flows from block to block
+there are arrays of the same shapes, so hundreds of blocks need only a handful of programs.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from __future__ import annotations
 from .._plan.line import Line
 
 _LONG = 800
-"""Stages of more equations are cut."""
+"""Stages with more equations are cut."""
 
 _LEAST = 40
-"""Equations of a part, but for those between two wide places."""
+"""The fewest equations of a part, unless it lies between two wide places."""
 
 
 def segment_cuts(line: Line, begin: int, end: int) -> list[int]:
-    """Places at which to cut the stage [begin, end) for the compiler; none in a short one.
+    """Returns places at which to cut the stage [begin, end) for the compiler; none if it is short.
 
-    Where as few results as anywhere in the stage go from before to after.
+    A cut is where the fewest results of all places in the stage cross it.
     """
     program = line.program
     if end - begin <= _LONG or program.scans:
@@ -37,7 +36,7 @@ def segment_cuts(line: Line, begin: int, end: int) -> list[int]:
 
 
 def _crossing(line: Line) -> list[int]:
-    """How many results go over each place."""
+    """Returns the number of results that cross each place."""
     change = [0] * (len(line.places) + 2)
     for value in line.values:
         change[value.made + 1] += 1

@@ -1,4 +1,4 @@
-"""What one rank computes of a plan: its stages, compiled, and the tags of its messages."""
+"""The stages of one rank, compiled, and the tags of its messages."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Work:
     """The stages of one rank.
 
     Attributes:
-        plan: of all stages.
-        by_size: by the size of a micro-batch, its stages by their numbers.
+        plan: the plan of all stages.
+        by_size: maps the size of a micro-batch to this rank's stages by number.
         tags: a number for each message of a step; all nodes count them in the same order.
 
     Args:
         plan: see above.
         rank: of the pipeline.
-        wire: of activations; see `Pipeline`.
+        wire: format of activations; see `Pipeline`.
         remat: see `Passes`.
-        train: the same.
+        train: see `Passes`.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class Work:
 
     @property
     def stages(self) -> dict[int, CompiledStage]:
-        """Those for micro-batches of the larger size."""
+        """This rank's stages, for micro-batches of the larger size."""
         return self.by_size[max(self.by_size)]
 
     @property
     def states_held(self) -> set[int]:
-        """Which leaves of the model's state this rank holds."""
+        """The leaves of the model's state that this rank holds."""
         return {k for compiled in self.stages.values() for k in compiled.stage.state}
 
     def _compile(self, size: int) -> dict[int, CompiledStage]:

@@ -286,7 +286,7 @@ def test_arguments_out_of_range_are_named(arguments):
 
 
 def quick_benchmark(folder, name, *flags, table=None):
-    """What it wrote, by method."""
+    """Runs a benchmark; returns its rows by method."""
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}.py", "--quick", *flags],
         env={**os.environ, "JDASO_BENCHMARK_OUT": str(folder), "OMP_NUM_THREADS": "1"},

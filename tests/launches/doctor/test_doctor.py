@@ -149,7 +149,7 @@ def on_hosts(cluster, *options):
 
 @needs_hosts
 def test_a_blocked_port():
-    """What each host sends to the other is lost, as behind a firewall that drops it."""
+    """Traffic between the hosts is lost, as behind a firewall that drops it."""
     with emulated_cluster(2, check=False) as cluster:
         for host, other in ((0, 1), (1, 0)):
             lost = ["lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent"]
@@ -164,7 +164,7 @@ def test_a_blocked_port():
 
 
 def slow_down(cluster, pair, rate):
-    """What one host of the pair sends to the other has a lower rate; nothing else has."""
+    """Lowers the rate of the traffic between the hosts of a pair, and of nothing else."""
     for host, other in (pair, pair[::-1]):
         shape = [
             "qdisc replace dev eth0 root handle 1: htb default 1",

@@ -1,4 +1,4 @@
-"""What one node does wrong is a clear error on every node, in time, and nobody hangs."""
+"""One node's mistake is a clear error on every node, in time, and nobody hangs."""
 
 import re
 from itertools import product
@@ -48,7 +48,7 @@ AGREED = {
 
 
 ANYWHERE = AGREED | {"raise": "boom", "bits_traced": "Nodes differ at the first update"}
-"""What is said of it on each node, however many there are."""
+"""The error text on each node, for any number of nodes."""
 
 
 BY_MPI4PY = ("shape", "phases_zero", "phases_long", "params_none", "axis", "nan", "bits_traced")
@@ -185,7 +185,7 @@ def test_a_session_belongs_to_one_thread():
     told = errors(launch("thread"))
     assert all(seconds < LIMIT_SECONDS for seconds, _ in told.values())
     assert "A session belongs to the thread that made it" in told[1][1]
-    assert "node 1" in told[0][1], "the other node hears of it"
+    assert "node 1" in told[0][1], "the other node gets the error too"
 
 
 def test_last_words_outlive_a_launcher_without_a_core():

@@ -28,7 +28,7 @@ def ends(text):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """What nodes end with that nothing happens to, by their number."""
+    """Final states of undisturbed runs, by the number of nodes."""
     known = {}
 
     def ask(nodes):

@@ -29,7 +29,7 @@ def run(nodes, case, kills, *more, **settings):
 
 
 def survivors(nodes, case, kills, *more):
-    """What all who were not killed found; the job ends well."""
+    """Returns the results of all nodes that were not killed; the job ends well."""
     ends, done = run(nodes, case, kills, *more)
     dead = {int(kill[0]) for kill in kills.split(",") if kill}
     assert sorted(ends) == sorted(set(range(nodes)) - dead), done.stdout
@@ -79,7 +79,7 @@ def test_narrow_wires(wire):
     "kills", rows(["1@flight", "0@flight", "1@flight,2@flight", "0@9,3@9"], ["0@flight"])
 )
 def test_an_exchange_in_flight_is_not_lost(kills):
-    """Whether it still holds what the dead node sent or not: all others agree."""
+    """With or without the dead node's contribution: all others agree."""
     ends, output = survivors(4, "numbers", kills, "corrected")
     grown = [np.array(end["held"]) for end in ends.values()]
     step = 9 if "@9" in kills else 5

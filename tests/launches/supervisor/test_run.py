@@ -338,7 +338,7 @@ def test_a_second_ctrl_c_waits_for_nothing(run, tmp_path):
 
 
 def test_a_supervisor_that_was_stopped_takes_what_came_meanwhile(run, tmp_path):
-    """A death (the rank says who it is while nobody listens), and a signal."""
+    """A death (the rank reports itself while nobody listens), and a signal."""
     dies = (
         f"{WITHOUT_JAX}print('up', flush=True); sys.stdin.readline(); _deaths.say_rank(0, 'here')"
     )

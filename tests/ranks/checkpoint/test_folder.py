@@ -1,4 +1,4 @@
-"""What all ranks make of a folder: failed saves of one, a reader, names that are none."""
+"""All ranks agree on a folder: failed saves of one, a reader, invalid names."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What a session sets for the process."""
+"""A session's settings for the process."""
 
 import os
 import resource

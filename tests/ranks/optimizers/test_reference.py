@@ -69,7 +69,7 @@ def expected(problem, optimizer, merge, **settings):
 
 
 def same_on_all_nodes(tree):
-    """Whether every node holds the same bits."""
+    """Returns whether every node holds the same bits."""
     mine = b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(tree))
     return len(set(COMM.allgather(mine))) == 1
 

@@ -116,7 +116,7 @@ def test_a_manifest_that_was_changed_is_refused(checkpoints, old, new):
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))
-    with pytest.raises(files.DamagedError, match="its checksum is another"):
+    with pytest.raises(files.DamagedError, match="its checksum differs"):
         files.Manifest.read(path.parent, 0)
     assert checkpoints.steps() == []
 
@@ -203,7 +203,7 @@ def test_a_save_that_fails_is_said_and_the_one_before_it_stays(checkpoints, capl
         ({"x": jnp.zeros(4)}, r"Leaf \['x'\] is float32\[3\] in the checkpoint and float32\[4\]"),
         ({"x": jnp.zeros(3, jnp.bfloat16)}, r"Leaf \['x'\] is float32\[3\].* and bfloat16\[3\]"),
         ({"y": jnp.zeros(3)}, r"has no leaf \['y'\]"),
-        ({}, r"has a leaf \['x'\], float32\[3\], which the state here has not"),
+        ({}, r"has a leaf \['x'\], float32\[3\], which the state here lacks"),
     ],
 )
 def test_another_tree_is_refused(checkpoints, like, said):
@@ -294,7 +294,7 @@ def test_settings_out_of_range_are_refused(session, tmp_path, settings):
 
 
 def test_a_run_that_went_back_goes_on_from_there(session, tmp_path):
-    """What is newest is what was saved last, whatever its step."""
+    """The newest checkpoint is the one saved last, whatever its step."""
     checkpoints = Checkpoints(tmp_path, session, keep_last=3)
     for step in (2, 8, 10):
         checkpoints.save(step, {"x": jnp.full(2, step)})

@@ -1,4 +1,4 @@
-"""What a loader gives: the stream of its order, shared out, whatever stops and goes on."""
+"""A loader's batches: the stream of its order, shared out, across stops and restarts."""
 
 import itertools
 import os
@@ -266,7 +266,7 @@ def test_what_has_only_items_is_a_source(session):
     items = [{"x": np.full(3, k), "y": k} for k in range(5)]
     batch = next(Loader(items, 5, session, shuffle=False))
     assert batch["x"].shape == (5, 3) and batch["y"].tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(TypeError, match="int is no source of samples"):
+    with pytest.raises(TypeError, match="int is not a source of samples"):
         Loader(3, 5, session)
 
 

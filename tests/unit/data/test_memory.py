@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 MEGABYTES = 48
-"""What may be allocated; the file has four times as many."""
+"""The most that may be allocated; the file is four times as large."""
 
 CODE = """
 import json, resource, sys

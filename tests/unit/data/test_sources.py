@@ -98,8 +98,8 @@ def test_reads_that_stop_midway_go_on(tmp_path, monkeypatch):
     [
         (lambda p: np.save(p, np.asfortranarray(content())), "Fortran order"),
         (lambda p: np.save(p, np.int32(5)), "at least one"),
-        (lambda p: np.save(p, np.array([{}]), allow_pickle=True), "rows can be"),
-        (lambda p: p.write_bytes(b"x" * 200), "is no .npy file"),
+        (lambda p: np.save(p, np.array([{}]), allow_pickle=True), "rows can only be"),
+        (lambda p: p.write_bytes(b"x" * 200), "is not a .npy file"),
         (lambda p: (np.save(p, content()), p.write_bytes(p.read_bytes()[:-1])), "is cut short"),
         (lambda p: np.save(p, content()[:0]), "at least one, got"),
     ],
@@ -180,7 +180,7 @@ def test_hdf5_with_a_userblock(tmp_path):
 
 
 def test_hdf5_chunks_are_read_past_the_library(tmp_path, monkeypatch):
-    """Which lets in one thread at a time; the file is closed for it."""
+    """The library allows one thread at a time; here h5py.File is unavailable."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("x", data=content(), **LAYOUTS["gzip and shuffle"])
     source = HDF5(tmp_path / "x.h5", "x")
@@ -191,7 +191,7 @@ def test_hdf5_chunks_are_read_past_the_library(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda file: file.create_group("x"), "has no data set 'x'. At its top are: x"),
+        (lambda file: file.create_group("x"), "has no data set 'x'. Its top level holds: x"),
         (lambda file: file.create_dataset("x", data=5), "at least one axis"),
         (lambda file: file.create_dataset("x", (3,), h5py.string_dtype()), "rows of numbers"),
         (lambda file: file.create_dataset("x", (0, 4), "f4"), "at least one, got x: 0"),
@@ -206,7 +206,7 @@ def test_hdf5_that_will_not_do(tmp_path, make, said):
 
 def test_what_is_no_hdf5(tmp_path):
     (tmp_path / "x.h5").write_bytes(b"x" * 100)
-    with pytest.raises(ValueError, match="is no HDF5 file"):
+    with pytest.raises(ValueError, match="is not a readable HDF5 file"):
         HDF5(tmp_path / "x.h5", "x")
     with pytest.raises(FileNotFoundError):
         HDF5(tmp_path / "y.h5", "x")
@@ -272,7 +272,7 @@ def test_image_folder(tmp_path):
     np.testing.assert_allclose(found["image"][0], np.full((32, 32, 3), [100, 100, 7]), atol=3)
     assert ImageFolder(tmp_path, 8, mode="L").rows(np.array([0]))["image"].shape == (1, 8, 8)
     (tmp_path / "bee" / "1.png").write_bytes(b"x")
-    with pytest.raises(LoadingError, match=r"bee/1.png is no image"):
+    with pytest.raises(LoadingError, match=r"bee/1.png is not a readable image"):
         source.rows(np.arange(6))
 
 
@@ -335,10 +335,10 @@ def unreadable_images(tmp_path):
     Image.new("L", (60, 60)).save(tmp_path / "a" / "huge.png")
     os.mkfifo(tmp_path / "a" / "pipe.png")
     return {
-        latin: r"caf\\xe9.png is no image .* UnidentifiedImageError",
-        "two\nlines.png": r"two\\nlines.png is no image",
-        "huge.png": r"huge.png is no image .* DecompressionBombError.*MAX_IMAGE_PIXELS",
-        "pipe.png": r"pipe.png is no image .* no regular file",
+        latin: r"caf\\xe9.png is not a readable image.* UnidentifiedImageError",
+        "two\nlines.png": r"two\\nlines.png is not a readable image",
+        "huge.png": r"huge.png is not a readable image.* DecompressionBombError.*MAX_IMAGE_PIXELS",
+        "pipe.png": r"pipe.png is not a readable image.* not a regular file",
     }
 
 

@@ -74,7 +74,7 @@ def test_a_start_after_an_exchange_that_failed_unseen_says_why(channel, link):
 
 
 def test_the_first_chunk_of_a_large_leaf_travels_while_the_rest_is_copied(channel, link):
-    """What is copied waits here until the link was used."""
+    """Here the copy waits until the link has been used."""
     used = threading.Event()
     reduce, write = type(link).__call__, channel.staging.write_segment
 

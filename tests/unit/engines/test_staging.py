@@ -1,4 +1,4 @@
-"""What is written to the rows that are sent is what is read from the rows that come back."""
+"""Values written to the rows that are sent are those read from the rows that come back."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ sizes = st.lists(st.one_of(st.integers(0, 900), st.integers(2000, 9000)), max_si
 
 
 def parts_of(wire: Wire, leaf: np.ndarray) -> list[np.ndarray]:
-    """What `Wire.encode_leaf` gives, without compiling for each size."""
+    """Does the same as `Wire.encode_leaf`, without compiling for each size."""
     if wire.name != "int8":
         return [wire.encode(leaf)]
     row = wire.encode(np.pad(leaf, (0, -leaf.size % BLOCK)).reshape(1, -1))[0]

@@ -17,7 +17,7 @@ SHAPE = jax.ShapeDtypeStruct((), jnp.int32)
 
 @pytest.fixture
 def calls():
-    """What `record` was called with."""
+    """The arguments of all calls of `record`."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""What the inner optimizer is given, and which it must not be or be given with several nodes."""
+"""Arguments of the inner optimizer, and optimizers and arguments refused on several nodes."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What `benchmarks/gpu.py` makes of its parts: goals, wrong results, and processes that die."""
+"""The record of `benchmarks/gpu.py`: goals, wrong results, and processes that die."""
 
 import importlib
 import sys

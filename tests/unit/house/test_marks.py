@@ -1,4 +1,4 @@
-"""What `make bench` says of its own figures."""
+"""The verdicts of `make bench` on its own figures."""
 
 import runpy
 

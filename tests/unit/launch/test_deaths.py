@@ -1,4 +1,4 @@
-"""Who the supervisor says it was, by what ranks and the launcher tell it."""
+"""The supervisor finds the rank that failed first, from the ranks' and the launcher's messages."""
 
 import os
 import signal
@@ -98,7 +98,7 @@ def job(tmp_path):
 
 
 def launcher_says(deaths, rank):
-    """What Hydra prints of a process that died."""
+    """Passes on the line that Hydra prints about a process that died."""
     return deaths.look()(f"=   PID {rank.pid} RUNNING AT here\n".encode())
 
 

@@ -1,4 +1,4 @@
-"""What is told of nodes that have died: headers, heartbeats, who sums their rows."""
+"""Nodes that have died: their headers, their heartbeats, and the sums of their rows."""
 
 import jax.numpy as jnp
 import numpy as np

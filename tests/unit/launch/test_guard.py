@@ -1,4 +1,4 @@
-"""Which processes are ended with a job, and that no others are."""
+"""A job's own processes are ended with it, and no others."""
 
 import signal
 

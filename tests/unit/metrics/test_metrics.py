@@ -1,4 +1,4 @@
-"""What a recorder writes while a run goes on, and what it does where it cannot."""
+"""A recorder's rows while a run goes on, and its behaviour if it cannot write."""
 
 import errno
 import json

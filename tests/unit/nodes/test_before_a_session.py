@@ -1,4 +1,4 @@
-"""What becomes of ranks that fail, end or finalize MPI before their session."""
+"""Ranks that fail, end or finalize MPI before their session."""
 
 import os
 import signal

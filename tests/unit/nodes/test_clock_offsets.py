@@ -1,4 +1,4 @@
-"""How far nodes' clocks are apart, measured over a network that is uneven, slow, or stuck."""
+"""Offsets between nodes' clocks, measured over a network that is uneven, slow, or stuck."""
 
 import pytest
 from network import World
@@ -8,7 +8,7 @@ from jdaso.traces._clock_offset import _ROUNDS, measure
 
 
 def offsets(world, ahead, limit_seconds=10.0, wait=0.0):
-    """What each node measures; its own clock is so many seconds ahead."""
+    """Returns each node's measurement; `ahead` holds the seconds that its own clock is ahead."""
     world.clock.offsets.update(ahead)
 
     def program(node):

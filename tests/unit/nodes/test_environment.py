@@ -1,4 +1,4 @@
-"""Which process is a rank, by what its environment holds and by who else is that rank."""
+"""A process is a rank or not, by its environment and by other processes with that rank."""
 
 import os
 import socket

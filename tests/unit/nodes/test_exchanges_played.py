@@ -83,9 +83,9 @@ def test_one_that_never_starts_its_exchange_is_named(rate):
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("least_pause", [0.01, 0.02])
 def test_one_that_dies_in_an_exchange_is_silent_for_all_or_none(call, side, least_pause):
-    """What left before its death comes: an exchange may end, and then the next one does not.
+    """Messages sent before a death still arrive: an exchange may end, and then the next does not.
 
-    With the longer pause the dead one has said before that it has started the next one.
+    With the longer pause the dead node's heartbeat has already announced the next exchange.
     """
     world = World(3, least_pause=least_pause)
     world.kill(1, comm=SCATTER if call == "Ialltoall" else GATHER, nth=2, **{side: call})

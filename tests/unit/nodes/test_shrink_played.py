@@ -12,7 +12,7 @@ from jdaso._payload.words import GONE, STATUS, WEIGHT
 
 
 def talk(node):
-    """What hosts do together; what this one found."""
+    """Makes the hosts' calls; returns the results on this node."""
     node.come()
     node.control.survive()
     found = []
@@ -38,7 +38,7 @@ def train(node, wire="float32"):
 
 @functools.cache
 def calls_of(program, nodes, node):
-    """How many calls of MPI a node makes, from where a death is survived on."""
+    """Returns the calls of MPI that a node makes from the point where a death is survived."""
     world = World(nodes, ulfm=True)
     play(world, program)
     mine = [call for rank, call, _ in world.calls if rank == node]
@@ -47,7 +47,7 @@ def calls_of(program, nodes, node):
 
 
 def survive(world, program, dead):
-    """What those who live found: all the same, without an error and in time."""
+    """Returns the survivors' result: all have the same, without an error and in time."""
     outcomes = play(world, program, limit_seconds=4 * LIMIT_SECONDS)
     for outcome in outcomes:
         assert outcome.fate == "died" or outcome.error is None, outcomes
@@ -169,7 +169,7 @@ def test_narrow_wires_agree_bit_for_bit():
 
 
 def test_an_error_on_one_that_lives_still_ends_all():
-    """What ends the run is no death: nobody goes on without a node that only failed."""
+    """An error that ends the run is not a death: the others do not go on without that node."""
     world = World(3, ulfm=True)
     world.kill(1, before="Isend", comm="world.1.0", nth=12)
 

@@ -1,4 +1,4 @@
-"""Who is waited for, when it is said, and when a wait ends."""
+"""Waits: the nodes waited for, the warnings about them, and the end of a wait."""
 
 import logging
 import math
@@ -83,7 +83,7 @@ def test_what_is_noted_only_grows():
 
 
 def known_by_three(timeout_seconds=None):
-    """What node 0 knows; of node 1 something is heard all the time."""
+    """Makes the knowledge of node 0; node 1 sends heartbeats all the time."""
     known = Detector(Topology(0, 3, "a", hosts=("a", "b", "c")), timeout_seconds).known
     known.heartbeats._heard[1] = math.inf
     return known
@@ -95,7 +95,7 @@ def wait_on(known, **settings):
 
 
 def pass_time(clock, wait, seconds):
-    """What ends the wait within so many seconds, looked at every tenth."""
+    """Returns the reason that ends the wait within `seconds`, checked every tenth; else None."""
     for _ in range(round(10 * seconds)):
         clock.now += 0.1
         wait._known.heartbeats.beat()

@@ -1,4 +1,4 @@
-"""Whether a silent node's process runs: what its witness says, and what follows for a wait."""
+"""A silent node's process runs or not: its witness's answer, and its effect on a wait."""
 
 import contextlib
 import os
@@ -53,7 +53,7 @@ print("status", ranks[0].wait(), flush=True)
 
 @pytest.fixture
 def rank(monkeypatch):
-    """A process with a witness, and the witnesses as another node knows them."""
+    """A process with a witness, and the witnesses as seen by another node."""
     monkeypatch.setattr(_witness, "_ASK_SECONDS", 0.01)
     processes = []
 
@@ -181,7 +181,7 @@ def test_a_rank_that_waits_in_mpi_init_for_one_that_has_ended_is_ended(launcher,
 
 
 def test_ranks_of_several_hosts_that_have_ended_are_counted(monkeypatch):
-    """Which they are is not known: those of other hosts are not seen."""
+    """Their numbers are unknown, since ranks of other hosts are not visible."""
     for name, value in {"MPI_LOCALNRANKS": "3", "PMI_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
     assert _witness_process.ended_ranks(os.getpid()) == ""  # no launcher that is known
@@ -199,7 +199,7 @@ def test_a_rank_that_waits_in_mpi_init_says_so_before_it_is_given_up(rank):
 
 
 class Known(Witnesses):
-    """What is known of node 2, as the test has it."""
+    """The witness's state of node 2, set by the test."""
 
     state = "?"
 

@@ -157,10 +157,10 @@ def test_phases_of_every_length(phases, merge):
     ],
 )
 def test_finalize_wherever_the_run_stops(merge, wire, stops):
-    """What is in flight is merged at its true age, then the exact mean; every node the same bits.
+    """An exchange in flight is merged at its true age, then the exact mean; all nodes are equal.
 
-    Starts in updates 1 and 5, merges in 4: after 2, 3, 4 and 6 updates something is in flight, of
-    age 0, 1, 2 and 0.
+    Exchanges start in updates 1 and 5; one is merged in update 4. So after 2, 3, 4 and 6 updates an
+    exchange is in flight, of age 0, 1, 2 and 0.
     """
     lengths = dict(total=100, warmup=1, cooldown=0, sync_every=4, delay=3)
     phases = jdaso.Phases(100, 1, 0, 4, 3)

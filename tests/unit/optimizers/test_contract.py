@@ -42,7 +42,7 @@ class Nodes:
         return jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * self.size), tree)
 
     def first(self, tree):
-        """What the first node has."""
+        """Returns the first node's values."""
         return tree if self.axis_name is None else jax.tree.map(lambda x: x[0], tree)
 
 
@@ -73,10 +73,10 @@ class Case:
 
     @property
     def exact(self):
-        """Whether nodes that all do the same do what one does.
+        """True if nodes that all do the same give the result of a single node.
 
-        Not with a narrow wire, which rounds; and not where stale parameters, or an outer optimizer,
-        pull a node that has nothing to learn from the others.
+        Not with a narrow wire, which rounds; nor if stale parameters, or an outer optimizer, pull a
+        node that has nothing to learn from the others.
         """
         return self.nodes == 1 or self.name in ("daso-P3", "synchronous-P3")
 
@@ -328,7 +328,7 @@ def test_params_like_state_can_be_mapped(case):
 
 @pytest.mark.parametrize("merge", ["corrected", _nesterov()], ids=["corrected", "outer"])
 def test_params_like_state_of_many_chunks_can_be_mapped(merge):
-    """What is kept between exchanges is like the parameters, in however many chunks they travel."""
+    """State kept between exchanges is shaped like the parameters, for any number of chunks."""
     params = {"a": jnp.ones((3, 5000)), "b": jnp.ones(7)}
     with jdaso.Session(engine="simulated", num_nodes=3) as session:
         settings = dict(session=session, wire="int8", chunk_bytes=4096)
@@ -629,7 +629,7 @@ def test_under_scan_cond_and_donation(case):
 
 @every_case
 def test_state_survives_a_round_trip_through_numpy(case):
-    """What a checkpoint does to it, at every step."""
+    """A checkpoint does the same to the state; here at every step."""
     start, _, loss = parabola()
     with case.opened(optax.adam(0.05)) as (tx, each):
         expected = trained(tx, start, loss, 24, each)

@@ -65,7 +65,7 @@ def test_defect_01_delay_of_one_less_than_the_distance(sync_every):
 
 @pytest.mark.parametrize("epoch", [3, 4])
 def test_defect_02_a_merge_across_the_end_of_an_epoch(epoch):
-    """Where the loop is cut into epochs changes nothing, and every start has its merge."""
+    """The cut of the loop into epochs changes nothing, and every start has its merge."""
     gradients = jnp.asarray(np.random.default_rng(0).normal(size=(2, 24, 3)), jnp.float32)
     phases = jdaso.Phases(100, 2, 0, 4, 3)
     with virtual(2) as session:
@@ -389,7 +389,7 @@ def test_defect_14_a_resumed_run_goes_on_where_it_stopped():
 
 
 def test_defect_16_the_cycling_phase_has_narrow_wires():
-    """What is in flight between virtual nodes are bytes of the wire, not float32."""
+    """Between virtual nodes an exchange in flight is bytes of the wire, not float32."""
     sizes = {}
     for wire in ("float32", "bfloat16", "int8"):
         with virtual(2) as session:

@@ -1,6 +1,6 @@
-"""What bare optax takes, jdaso takes: debug flags, no jit, None gradients, Explicit meshes.
+"""jdaso runs where bare optax does: debug flags, no jit, None gradients, Explicit meshes.
 
-On virtual nodes, whose exchange is in the step itself; and on the pieces that real nodes use.
+On virtual nodes, whose exchange is in the step itself; and on the parts that real nodes use.
 """
 
 import contextlib

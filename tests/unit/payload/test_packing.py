@@ -144,7 +144,7 @@ def test_padding_is_less_than_one_block_a_node():
 
 
 def test_a_layout_tells_trees_apart():
-    """What `init` compares between nodes: path, shape and dtype of every leaf."""
+    """`init` compares these between nodes: path, shape and dtype of every leaf."""
     one = layout_of({"a": jnp.ones(3)}, 2, 1024)
     assert one == layout_of({"a": jnp.zeros(3)}, 2, 1024)
     for other in ({"b": jnp.ones(3)}, {"a": jnp.ones((3, 1))}, {"a": jnp.ones(3, "bfloat16")}):

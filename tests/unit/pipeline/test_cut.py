@@ -13,7 +13,7 @@ from jdaso.pipeline._plan.cut import CutError, Value, best_cuts, bytes_entering
 
 
 def entering(values, begin, end):
-    """What a stage receives: each value once, if it was made before and is used inside."""
+    """Bytes that a stage receives: each value once, if made before the stage and used inside it."""
     return sum(v.bytes for v in values if v.made < begin and any(begin <= u < end for u in v.used))
 
 

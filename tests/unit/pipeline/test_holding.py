@@ -1,4 +1,4 @@
-"""What each rank holds, and how a batch is cut: nothing is lost, and nothing is there twice."""
+"""Rows that each rank holds, and cuts of a batch: none is lost, and none is there twice."""
 
 import dataclasses
 

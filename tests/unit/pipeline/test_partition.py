@@ -1,4 +1,4 @@
-"""What a plan refuses before anything is trained, and what it keeps together."""
+"""A plan's refusals before anything is trained, and the parts that it keeps together."""
 
 import jax
 import jax.numpy as jnp

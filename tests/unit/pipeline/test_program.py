@@ -187,7 +187,7 @@ def scan():
 
 @case
 def scan_with_ys():
-    """What each layer gives is used in the loss as a whole."""
+    """The results of all layers are used in the loss as a whole."""
 
     def loss_fn(params, x):
         x, (means, count) = lax.scan(

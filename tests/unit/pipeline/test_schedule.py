@@ -47,7 +47,7 @@ def test_no_order_deadlocks_whatever_an_action_takes(ranks, microbatches, data):
 
 @given(st.integers(1, 7), st.integers(1, 6), st.integers(1, 4))
 def test_a_step_is_as_long_as_the_bound_says(ranks, groups, chunks):
-    """Where M is a multiple of K; passes of a rank's stages take as long as one stage's would."""
+    """Holds if M is a multiple of K; all passes of a rank together take as long as one stage's."""
     for schedule in schedules(ranks, ranks * groups, chunks):
         microbatches = ranks * groups
         step = check(schedule, seconds=lambda action: 1.0 / chunks)
@@ -117,7 +117,7 @@ def test_1f1b_of_three_ranks():
 
 
 def seconds(schedule, late):
-    """What a step takes where each pass takes 1 and each message `late`."""
+    """Returns the length of a step in which each pass takes 1 and each message `late`."""
     ended, clock, at = {}, [0.0] * schedule.ranks, [0] * schedule.ranks
     while any(at[rank] < len(order) for rank, order in enumerate(schedule.order)):
         for rank, order in enumerate(schedule.order):

@@ -83,7 +83,7 @@ def plain(optimizer, params, grads, values):
 
 
 def partitioned(optimizer, params, grads, values, holding):
-    """What each rank has in the end, and how many messages there were."""
+    """Returns the final parameters and state of each rank, and the number of messages."""
     world = World(holding.ranks, limit_seconds=COMPILING_SECONDS)
 
     def train(node):

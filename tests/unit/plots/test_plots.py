@@ -1,4 +1,4 @@
-"""What plots show."""
+"""The contents of plots."""
 
 import jax.numpy as jnp
 import pytest

@@ -89,7 +89,7 @@ def test_rows_are_read_and_damaged_ones_are_named_and_left_out(tmp_path):
 
 def test_what_cannot_be_reported_on_says_what_to_do(tmp_path, capsys):
     assert main(["report", str(tmp_path / "none")]) == 2
-    assert "none is no folder. Give the folder" in capsys.readouterr().err
+    assert "none is not a folder. Give the folder" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2
     assert "has no node-*.jsonl" in capsys.readouterr().err
     write_run(tmp_path, [[header(0)]])

@@ -26,7 +26,7 @@ vectors = st.lists(values, min_size=9, max_size=9).map(lambda v: np.array(v, np.
 
 
 def merge(rule, x, snapshots, *, anchor, age, node=0):
-    """What node `node` gets from `snapshots`, one vector a node."""
+    """Returns the merge on node `node` of `snapshots`, one vector per node."""
     rule = _merge.merge_of(rule)
     outer = rule.init((jnp.asarray(anchor),))
     total = jnp.asarray(sum(snapshots[1:], start=snapshots[0]))
