@@ -97,7 +97,7 @@ class Layout:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """Runs of whole leaves that just reach a chunk's size; an empty run for a tree without leaves."""
+        """Runs of whole leaves that just reach a chunk's size; one empty run if there are none."""
         found, first = [], 0
         for last in range(1, len(self.exchanged) + 1):
             begin, end = self.offsets[first], self.offsets[last]
@@ -180,8 +180,8 @@ def layout_of(tree: PyTree, nodes: int, chunk_bytes: int, align: int = 1) -> Lay
     Args:
         tree: arrays, tracers or shapes.
         nodes: P, the number of rows.
-            chunk_bytes: about how many float32 bytes go into a chunk.
-            align: leaves begin at multiples of it (of `BLOCK`, so that each has its own scales).
+        chunk_bytes: about how many float32 bytes go into a chunk.
+        align: leaves begin at multiples of it (of `BLOCK`, so that each has its own scales).
     """
     unit = nodes * BLOCK
     return Layout(describe(tree), nodes, max(chunk_bytes // 4 // unit, 1) * unit, align)
