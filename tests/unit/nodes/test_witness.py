@@ -195,7 +195,7 @@ def test_ranks_of_several_hosts_that_have_ended_are_counted(monkeypatch):
 def test_a_rank_that_waits_in_mpi_init_says_so_before_it_is_given_up(rank):
     process, witnesses = rank(limit=0.5, mode="starting")
     line = process.stderr.readline()
-    assert line.startswith("[rank 0 of 2] MPI_Init has waited") and "have not come" in line
+    assert line.startswith("[rank 0 of 2] MPI_Init has waited") and "have not arrived" in line
 
 
 class Known(Witnesses):
