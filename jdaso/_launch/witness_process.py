@@ -62,8 +62,8 @@ def complain(name: str, seconds: float) -> None:
     """Reports that MPI_Init is waiting."""
     tell(
         f"{name} MPI_Init has waited {seconds:.0f} s for all ranks that the launcher started. "
-        "Ranks that do not print this have not arrived: they have ended, or are busy or stuck before "
-        "their Session.\n"
+        "Ranks that do not print this have not arrived: they have ended, or are busy or stuck "
+        "before their Session.\n"
     )
 
 
