@@ -229,7 +229,7 @@ class Clock:
         self._push(self.now, thread)
 
     def wait_for(self, done, timeout, waiting):
-        """Waits until `done` or a timeout; others wake it through `waiting`. Returns whether done."""
+        """Waits until `done` or a timeout; others wake it through `waiting`. Returns `done()`."""
         until = None if timeout is None else self.now + timeout
         while not done():
             left = None if until is None else until - self.now
