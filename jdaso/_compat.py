@@ -119,7 +119,7 @@ _host_call.def_impl(_call_outside_jit)
 
 SPANS_PROCESSES = (
     "lies on devices of several processes, which jax.distributed has joined to one JAX world, and "
-    "each rank is a node of its own here. Leave jax.distributed.initialize() out where jdaso "
+    "each rank is a node of its own here. Do not call jax.distributed.initialize() if jdaso "
     "connects the ranks, or make meshes and arrays of session.devices (session.mesh) only."
 )
 """Reason to refuse arrays on several processes: each would exchange its part as if it were all."""

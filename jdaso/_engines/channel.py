@@ -519,15 +519,15 @@ class Channel:
         text = (
             f"No exchange with ticket {ticket} is known here: the optimizer state comes from "
             "another session or process, or from before the last exchange. Save states that have "
-            "nothing in flight (ticket 0); to go on without what was, set state.ticket to 0 on "
-            "all nodes."
+            "nothing in flight (ticket 0); to go on without that exchange, set state.ticket to 0 "
+            "on all nodes."
         )
         if self._given_up.get(owner) == ticket:
             text = (
                 f"The exchange started at step {ticket - 1} was given up, because another "
-                "optimizer of equal shapes has started one meanwhile. Where both are in use, give "
-                "the second a name of its own, jdaso.daso(..., name='second'); a state of an "
-                "optimizer that was replaced cannot go on."
+                "optimizer of equal shapes has started one meanwhile. If both are in use, give the "
+                "second its own name, jdaso.daso(..., name='second'); the state of an optimizer "
+                "that was replaced cannot be used further."
             )
         self._control.refuse(self._control.error(text, ticket - 1))
         heads[:, STATUS] = FAILED
@@ -545,14 +545,14 @@ def _why_not_again(job: Job, piece: int, owner: int, device: int) -> str | None:
     before = job.devices[piece]
     if owner != job.owner or (not owner and device == before):
         return (
-            "Two exchanges of equal shapes are in flight at once. Give the second optimizer a name "
-            "of its own, jdaso.daso(..., name='second'), and put what jdaso.mean averages in one "
-            "step into one tree."
+            "Two exchanges of equal shapes are in flight at once. Give the second optimizer its "
+            "own name, jdaso.daso(..., name='second'), and put all values that jdaso.mean averages "
+            "in one step into one tree."
         )
     if before not in (device, EARLIER_RUN):
         return (
             f"Devices {before} and {device} of this node both hand over part {piece} of one "
-            "exchange, which one of them should. Name every axis of jax.shard_map or jax.pmap "
-            "that the update is called in: local_axis=('data', 'model')."
+            "exchange, but only one of them should. Name every axis of jax.shard_map or jax.pmap "
+            "in which the update is called: local_axis=('data', 'model')."
         )
     return None

@@ -173,7 +173,7 @@ class Mpi4pyReducer:
         if self._scattered or self._gathered:
             raise NodeError(
                 "The exchange before this one did not end, so this one cannot begin. Close the "
-                "session; its first error says why."
+                "session; its first error tells the cause."
             )
         taken = given = 0
         taking: Future[np.ndarray] | None = None

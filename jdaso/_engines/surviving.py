@@ -95,7 +95,7 @@ class SurvivingReducer(Mpi4pyReducer):
             with contextlib.suppress(MPI.Exception):  # expected: the communicator was revoked
                 while not request.Test():
                     if time.perf_counter() > limit:
-                        raise NodeError("MPI does not let go of an exchange that lost a node.")
+                        raise NodeError("MPI keeps requests of an exchange that lost a node.")
                     time.sleep(1e-4)
         self._requests.clear()
         self._scattered.clear()

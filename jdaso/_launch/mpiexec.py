@@ -125,7 +125,7 @@ def run_ranks(
             if time.monotonic() > end:
                 raise LaunchError(
                     f"The ranks did not finish within {timeout_seconds:.0f} s and were ended. "
-                    "Raise --timeout-seconds, or look for what holds them up:\n" + "\n".join(errors)
+                    "Raise --timeout-seconds, or find out what delays them:\n" + "\n".join(errors)
                 )
             try:
                 on_line(lines.get(timeout=0.2))  # pyright: ignore[reportArgumentType]

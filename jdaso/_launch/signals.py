@@ -51,8 +51,8 @@ def check(numbers: Any) -> tuple[int, ...]:
     for number in given:
         if number not in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             raise ValueError(
-                f"stop_signals must be signals that a program can take, got {number!r}. Give some "
-                "of the module signal: (signal.SIGTERM, signal.SIGUSR1), or () for none."
+                f"stop_signals must be signals that a program can take, got {number!r}. Use the "
+                "module signal: (signal.SIGTERM, signal.SIGUSR1), or () for none."
             )
     return given
 

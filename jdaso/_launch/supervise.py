@@ -237,7 +237,7 @@ class Supervisor:
                             os.kill(orphan, signal.SIGKILL)
                 late = now > died + _NOTICE_SECONDS and others & deaths.connected
                 if late and not deaths.lives_on:
-                    self._say("the launcher does not end the job; it is ended.")
+                    self._say("the launcher does not end the job; jdaso ends it.")
                     return KILL_SECONDS
             waits = any(now < died + 2 * _NOTICE_SECONDS for died, _ in deaths.dead.values())
             self._pause(_LOOK_SECONDS / 4 if waits else _LOOK_SECONDS)
@@ -258,7 +258,7 @@ class Supervisor:
             answers = list(pool.map(self._answers, self.hosts))
         silent = [host for host, here in zip(self.hosts, answers, strict=True) if not here]
         if silent:
-            self._say(f"left out, for they do not answer: {', '.join(silent)}.")
+            self._say(f"left out because they do not answer: {', '.join(silent)}.")
         return [host for host, here in zip(self.hosts, answers, strict=True) if here]
 
     def _answers(self, host: str) -> bool:

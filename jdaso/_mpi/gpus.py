@@ -25,7 +25,7 @@ def share_out(gpus: list[str], rank: int, ranks: int, *, share: bool = False) ->
         if not share:
             raise ValueError(
                 f"{ranks} nodes share this host but it has {len(gpus)} GPU(s) ({', '.join(gpus)}). "
-                "Start fewer ranks a host, or allow it with Session(share_gpus=True)."
+                "Start fewer ranks per host, or allow it with Session(share_gpus=True)."
             )
         return [gpus[rank % len(gpus)]]
     return gpus[rank * len(gpus) // ranks : (rank + 1) * len(gpus) // ranks]

@@ -81,7 +81,7 @@ def start_mpi(timeout_seconds: float) -> Any:
         if several:
             raise NodeError(
                 f"{rank_prefix()} The program has called MPI.Finalize(), and MPI cannot be started "
-                "again. Make the Session before, and leave MPI.Finalize() to the end of Python."
+                "again. Make the Session before that, and leave MPI.Finalize() to Python's exit."
             )
         return None
     _refuse_part_of(MPI, rank_above())
@@ -118,7 +118,7 @@ def _refuse_part_of(MPI: Any, above: tuple[int, int] | None) -> None:
     raise NodeError(
         f"[host {socket.gethostname()}, process {os.getpid()}] Rank {above[0]} (process {above[1]})"
         " started this process, and MPI takes it for that rank: it was forked, or has imported "
-        "mpi4py.MPI. A session here would speak in the rank's name. Start a fresh Python "
+        "mpi4py.MPI. A session here would act as that rank. Start a fresh Python "
         "(subprocess, or multiprocessing's spawn) and do not import mpi4py.MPI before the Session: "
         "then it is one node."
     )

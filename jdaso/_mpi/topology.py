@@ -85,7 +85,7 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
             f"[host {host}] The launcher started {launched} ranks ({claimed_by()} in the "
             f"environment), but each sees only itself: mpiexec is of another MPI than mpi4py's "
             f"({library}). Start with the mpiexec of the environment that holds the MPI library, or"
-            " with an srun --mpi=... that it knows; runs of one node each give "
+            " with an srun --mpi=... that it knows; for separate runs of one node each, use "
             "Session(comm=MPI.COMM_SELF)."
         )
     if comm.Get_size() == 1:
@@ -135,6 +135,6 @@ def members(comm: Any) -> int | None:
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
         raise ValueError(
             f"comm must be an mpi4py.MPI.Intracomm that this rank is in, got {comm!r}. Ranks that "
-            "are to take no part make no Session; or give Session(comm=MPI.COMM_SELF)."
+            "take no part must make no Session, or use Session(comm=MPI.COMM_SELF)."
         )
     return comm.Get_size() if MPI.Is_initialized() and not MPI.Is_finalized() else None

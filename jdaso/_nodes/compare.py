@@ -113,16 +113,16 @@ def drifted(step: int, odd: str) -> str:
     """The error text for nodes that have diverged, with the remedy."""
     if step == 0:
         return (
-            f"Nodes differ at the first update: {odd}. Give all nodes the same with params = "
-            "jdaso.broadcast(params, session) before tx.init."
+            f"Nodes differ at the first update: {odd}. Give all nodes the same values with params "
+            "= jdaso.broadcast(params, session) before tx.init."
         )
     return (
         f"Nodes hold different bits where all should hold the same: {odd}. Either a bit has "
         "changed in the memory of one of them, or a function of the program gives different "
         "results on different nodes: a line search or objective on the node's own batch, random "
-        "numbers of its own, code that asks for the node. Average inside such a function with "
+        "numbers of its own, code that depends on the node. Average inside such a function with "
         'jdaso.mean, or use blocking="parameters". After a bit has changed, go on from a '
-        'checkpoint. Where nodes are meant to differ, use on_drift="ignore".'
+        'checkpoint. If nodes are meant to differ, use on_drift="ignore".'
     )
 
 
@@ -147,7 +147,7 @@ def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
         where = ", ".join(f"node {node} gave {said(weight):g}" for node, weight in wrong)
         return (
             f"A weight must be finite and at least 0: {where} (in units of the nodes' mean). Give "
-            "tx.update(..., weight=) the number of samples, or 0 where there are none."
+            "tx.update(..., weight=) the number of samples, or 0 if there are none."
         )
     bad = [(node, int(leaf)) for node, leaf in enumerate(heads[:, BAD_LEAF]) if leaf]
     if bad:

@@ -420,7 +420,7 @@ def _first_difference(by_node: dict[int, Any]) -> str:
         pairs = zip(nodes, actions, strict=True)
         where = ", ".join(f"node {node} is about to {what}" for node, what in pairs)
         return (
-            f"The nodes are at different places of the program: {where}. All nodes must make the "
+            f"The nodes are at different places in the program: {where}. All nodes must make the "
             "same calls in the same order."
         )
     tables = [dict(facts) for _, facts in everyone]
@@ -436,7 +436,7 @@ def _first_difference(by_node: dict[int, Any]) -> str:
             hint = (
                 "Give all nodes the same values with jdaso.broadcast(tree, session)."
                 if name.startswith("bits of")
-                else "All nodes must be given the same."
+                else "All nodes must be given the same value."
             )
             return f"The nodes disagree on {name}: {said}, the others {_short(usual)}. {hint}"
     return "The nodes disagree, but on no named value."

@@ -108,7 +108,7 @@ class Known:
             return f"{name} has ended its session"
         if silent > self.heartbeats.usual_delay_seconds:
             what = self.witnesses.describe(node)
-            return f"{name} has not been heard of for {silent:.1f} s: {what}"
+            return f"{name} has been silent for {silent:.1f} s: {what}"
         return f"{name} is alive, {self.places.get(node, 'at a place not known yet')}"
 
     def ask_where(self, nodes: Iterable[int]) -> None:

@@ -81,7 +81,7 @@ class Wait:
                 "slow."
             )
         if self._is_in_vain(patience.silence_seconds(self._kind)):
-            return f"This node {self._doing}. {self._missing()} It is given up."
+            return f"This node {self._doing}. {self._missing()} The wait is given up."
         if waited > self._warn_at:
             self._warn(waited, limit)
         return None
@@ -153,7 +153,7 @@ class Wait:
         """Names and describes the nodes that have not arrived, or are silent since."""
         late, absent = self._late(), self._not_arrived()
         if not late:
-            return "All nodes have come so far: the network is slow, or stuck."
+            return "All nodes have arrived: the network is slow, or stuck."
         of = {
             "Not arrived": absent,
             "Arrived, and silent since": [node for node in late if node not in absent],

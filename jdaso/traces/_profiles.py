@@ -35,8 +35,8 @@ class Profile:
         times = [row for row in self._rows if row.get("name") == ANNOTATION and "args" in row]
         if not times:
             raise TraceError(
-                f"{path} holds no time of jdaso's, so its clock cannot be found. Profile while a "
-                "jdaso.Session(trace=...) is open, one step or more."
+                f"{path} holds no time of jdaso's, so its clock is unknown. Profile at least one "
+                "step while a jdaso.Session(trace=...) is open."
             )
         self.node = int(times[0]["args"]["node"])
         offsets = [float(row["args"]["nanoseconds"]) / 1e3 - row["ts"] for row in times]
@@ -54,7 +54,7 @@ class Profile:
         """
         nodes = {node.node: node for node in trace.nodes}
         if self.node not in nodes:
-            raise TraceError(f"A profile is of node {self.node}, of which there is no trace.")
+            raise TraceError(f"A profile belongs to node {self.node}, which left no trace.")
         processes: dict[int, int] = {}
         rows: list[Row] = []
         for row in self._rows:

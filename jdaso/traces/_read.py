@@ -103,8 +103,8 @@ def read(folder: str | Path) -> Trace:
     runs = {(about["num_nodes"], about["unix_seconds"]) for about, _ in found}
     if len(runs) > 1:
         raise TraceError(
-            f"The files in {folder} are of {len(runs)} different runs. Give each run a folder of "
-            f"its own; here take away the older, which {_older(paths, found)}."
+            f"The files in {folder} are of {len(runs)} different runs. Give each run its own "
+            f"folder; here remove the older files. The older {_older(paths, found)}."
         )
     nodes = sorted((node for _, node in found), key=lambda node: node.node)
     return Trace(tuple(nodes), *runs.pop())

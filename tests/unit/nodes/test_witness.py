@@ -240,13 +240,13 @@ def test_one_that_is_stopped_or_unknown_is_given_up_as_before(wait):
     known, after = wait
     for known.witnesses.state in ("T", "?"):
         assert after(50) is None
-        assert "It is given up." in after(61)
+        assert "The wait is given up." in after(61)
 
 
 def test_one_that_has_ended_is_given_up_at_once(wait):
     known, after = wait
     known.witnesses.state = "gone"
-    assert "It is given up." in after(7)
+    assert "The wait is given up." in after(7)
     known.left.add(2)  # it has closed its session before
     assert "ended the session" in after(7)
 
