@@ -1,4 +1,4 @@
-"""What depends on the version of JAX, on how its CPU backend is built, or on the C library."""
+"""Code that depends on JAX's version, on how its CPU backend is built, or on the C library."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core
-from jax._src import callback as _callback  # the public io_callback copies what it is given
-from jax._src import core as _core  # no public name lists the axes that are bound
-from jax._src import dispatch as _dispatch  # else a lowering is not given the devices
-from jax._src import xla_bridge  # no public name tells whether a backend was started
+from jax._src import callback as _callback  # the public io_callback copies its arguments
+from jax._src import core as _core  # no public name lists the bound axes
+from jax._src import dispatch as _dispatch  # otherwise a lowering does not get the devices
+from jax._src import xla_bridge  # no public name tells whether a backend has started
 from jax.extend.core import Primitive, Var
 from jax.interpreters import batching, mlir
 from jaxlib import xla_client
@@ -28,19 +28,19 @@ _PATIENCE = (
 
 
 def cpu_device_count() -> int:
-    """How many CPU devices this process asks JAX for (1 unless it says otherwise)."""
+    """The number of CPU devices that this process requests from JAX (1 by default)."""
     found = _DEVICE_COUNT.findall(os.environ.get("XLA_FLAGS", ""))
     configured = getattr(jax.config, "jax_num_cpu_devices", -1)
     return max(int(found[-1]) if found else 1, configured if configured > 0 else 1)
 
 
 def backend_started() -> bool:
-    """Whether JAX has made its devices; from then on its thread pools have their size."""
+    """Returns whether JAX has made its devices; from then on its thread pools have their size."""
     return xla_bridge.backends_are_initialized()
 
 
 def computes_on_cpus() -> bool:
-    """Whether JAX's devices are CPUs, as far as one can know before it makes them."""
+    """Returns whether JAX's devices are CPUs, as far as that is known before it makes them."""
     if backend_started():
         return jax.default_backend() == "cpu"
     chosen = getattr(jax.config, "jax_platforms", None)
@@ -48,9 +48,9 @@ def computes_on_cpus() -> bool:
 
 
 def has_cpu_device() -> bool:
-    """Whether JAX has a device of the host, where `io_callback` puts what it is given.
+    """Returns whether JAX has a device of the host, where `io_callback` puts its arguments.
 
-    Not where ``JAX_PLATFORMS=cuda`` names other platforms only.
+    It has none if ``JAX_PLATFORMS=cuda`` names other platforms only.
     """
     try:
         return bool(jax.local_devices(backend="cpu"))
@@ -59,16 +59,16 @@ def has_cpu_device() -> bool:
 
 
 def reserve_cpu_threads() -> None:
-    """Gives XLA's CPU backend threads enough for callbacks that block.
+    """Gives XLA's CPU backend enough threads for callbacks that block.
 
     XLA runs each CPU device, each part of an operation and each host callback in two pools of as
-    many threads as there are cores. With L devices, L - 1 of them stand in a ``pmean`` and the
-    last in a callback: on 2 cores with L = 2 no thread is left to bring the callback its
-    arguments, and the process hangs. XLA reads the pools' size from ``NPROC`` when the backend
-    starts. XLA also ends a process whose devices meet later than 40 s apart, which a node that
-    compiles slowly can cause on the others: that limit becomes an hour, jdaso's own is shorter.
+    many threads as there are cores. With L devices, L - 1 of them wait in a ``pmean`` and the last
+    in a callback: on 2 cores with L = 2 no thread is left to bring the callback its arguments, and
+    the process hangs. XLA reads the pools' size from ``NPROC`` when the backend starts. XLA also
+    ends a process whose devices meet more than 40 s apart, which a node that compiles slowly can
+    cause on the others: this limit is raised to an hour; jdaso's own limit is shorter.
 
-    Does nothing for one device (its callbacks run in place), or where the user has set the values.
+    Does nothing for one device (its callbacks run in place), or if the user has set the values.
     """
     devices = cpu_device_count()
     if devices == 1 or backend_started():
@@ -82,26 +82,26 @@ def reserve_cpu_threads() -> None:
 
 @functools.cache
 def private_cpu_device() -> Any:
-    """A CPU device of a client of its own, whose programs run in the thread that calls them.
+    """A CPU device of its own client, whose programs run in the thread that calls them.
 
-    A program that waits in MPI must not share a client with the training. JAX lets some 32 steps
-    of a device wait their turn, and where the first of them stands in a callback that waits for
-    MPI, the program that would bring it the answer would be the 33rd. It would also take a thread
-    from the pools described above.
+    A program that waits in MPI must not share a client with the training. JAX queues some 32 steps
+    of a device. If the first of them is in a callback that waits for MPI, the program that would
+    bring it the answer would be the 33rd. It would also take a thread from the pools described
+    above.
     """
     return xla_client.make_cpu_client(asynchronous=False, num_devices=1).local_devices()[0]
 
 
 def cpu_threads_reserved(devices: int) -> bool:
-    """Whether a process with so many CPU devices can block in a callback without hanging."""
+    """Returns whether a process with so many CPU devices can block in a callback without a hang."""
     return devices == 1 or "NPROC" in os.environ
 
 
 STEP_ERRORS = (jax.errors.JaxRuntimeError, ValueError)
-"""As what an exception in a host function surfaces: the second where JAX's fast dispatch met it."""
+"""Types of an exception in a host function as JAX raises it; the second from its fast dispatch."""
 
 ANNOTATION = "jdaso clock"
-"""What `annotate` calls it."""
+"""The name of annotations made by `annotate`."""
 
 _host_call = Primitive("jdaso_host_call")
 _host_call.multiple_results = True
@@ -109,7 +109,7 @@ _host_call.def_abstract_eval(lambda *_, call, results: [core.ShapedArray(*r) for
 
 
 def _call_outside_jit(*args: Any, call: Callable[..., Any], results: Any) -> list[jax.Array]:
-    """Calls it at once, on whole arrays; copies what it gives, which is the host's own memory."""
+    """Calls it at once, on whole arrays; copies the results, which are the host's own memory."""
     del results
     return [jax.numpy.array(x) for x in call(*(np.asarray(x) for x in args))]
 
@@ -119,10 +119,10 @@ _host_call.def_impl(_call_outside_jit)
 
 SPANS_PROCESSES = (
     "lies on devices of several processes, which jax.distributed has joined to one JAX world, and "
-    "each rank is a node of its own here. Leave jax.distributed.initialize() out where jdaso "
+    "each rank is a node of its own here. Do not call jax.distributed.initialize() if jdaso "
     "connects the ranks, or make meshes and arrays of session.devices (session.mesh) only."
 )
-"""Why what spans processes is refused: each would exchange its part as if it were the whole."""
+"""Reason to refuse arrays on several processes: each would exchange its part as if it were all."""
 
 
 def spans_processes(x: Any) -> bool:
@@ -133,7 +133,7 @@ def spans_processes(x: Any) -> bool:
 
 
 def _refuse_other_processes(context: Any) -> None:
-    """Raises where a program is compiled for devices of other processes too."""
+    """Raises if a program is compiled for devices of other processes too."""
     devices = getattr(context, "device_assignment", None)
     if devices is None and getattr(context, "mesh", None) is not None:
         devices = tuple(context.mesh.devices.flat)
@@ -142,7 +142,7 @@ def _refuse_other_processes(context: Any) -> None:
 
 
 def _lower_host_call(ctx: Any, *args: Any, call: Callable[..., Any], results: Any) -> Any:
-    """As `io_callback` is lowered, less its first act, which is to copy every argument."""
+    """Lowers as `io_callback` does, but without its first act, the copy of every argument."""
     del results
     _refuse_other_processes(ctx.module_context.axis_context)
     sharding = _callback._callback_op_sharding(ctx.module_context.axis_context, None, ctx.avals_out)
@@ -179,22 +179,22 @@ batching.primitive_batchers[_unmapped] = _refuse_vmap
 
 
 def unmapped(x: Any) -> Any:
-    """An array as it is; under ``vmap`` it raises what `host_call` does."""
+    """Returns the array unchanged; under ``vmap`` it raises the error of `host_call`."""
     return _unmapped.bind(jax.numpy.asarray(x))
 
 
 def host_call(call: Callable[..., Any], shapes: Any, *args: Any) -> Any:
     """Calls a host function from a compiled step, as `jax.experimental.io_callback` does.
 
-    It is lowered to the same operation, which XLA neither drops nor doubles nor moves out of a
-    branch, but JAX is not told of an effect. A program with effects is dispatched by Python, leaf
-    by leaf, at some 10 microseconds for each array that a step takes or gives (60: 0.5 ms). The
-    price: JAX drops calls whose results nobody uses, and `jax.effects_barrier` does not wait for
-    them (`steps_called` does).
+    It is lowered to the same operation, which XLA does not drop, duplicate or move out of a branch,
+    but declares no effect to JAX. A program with effects is dispatched by Python, leaf by leaf, at
+    some 10 microseconds for each array that a step takes or returns (60: 0.5 ms). The price: JAX
+    drops calls whose results are unused, and `jax.effects_barrier` does not wait for them
+    (`steps_called` does).
 
     Args:
-        call: takes NumPy arrays, returns arrays of these shapes. What it is given is the step's
-            own memory (on a CPU), valid until it returns, and must not be written to.
+        call: takes NumPy arrays, returns arrays of these shapes. Its arguments are the step's own
+            memory (on a CPU), valid until it returns, and must not be written to.
         shapes: tree of ``jax.ShapeDtypeStruct``.
         args: arrays.
     """
@@ -208,13 +208,13 @@ def host_call(call: Callable[..., Any], shapes: Any, *args: Any) -> Any:
 
 
 def refuses_nan() -> bool:
-    """Returns whether JAX ends a program in which a number is NaN, as the user told it to."""
+    """Returns whether the user made JAX end programs in which a number is NaN."""
     return bool(getattr(jax.config, "jax_debug_nans", False))
 
 
 def annotate(node: int, microseconds: float) -> None:
-    """Leaves a time in the profile that JAX may be recording; costs little where it is not."""
-    # Whole numbers: of others the profile keeps six digits.
+    """Adds a time to the profile that JAX may be recording; costs little if it is not."""
+    # Whole numbers: of others the profile keeps only six digits.
     with jax.profiler.TraceAnnotation(ANNOTATION, node=node, nanoseconds=round(1e3 * microseconds)):
         pass
 
@@ -222,10 +222,10 @@ def annotate(node: int, microseconds: float) -> None:
 def steps_called(devices: Sequence[Any]) -> Callable[[], None]:
     """Returns a function that waits until the steps that this thread has called have run.
 
-    It may be called in another thread. Of steps without effects it waits for those of which any
-    result is held. It raises one of `STEP_ERRORS` where a step failed.
+    The function may be called in another thread. It waits for steps without effects only if one of
+    their results is still held. It raises one of `STEP_ERRORS` if a step failed.
     """
-    # What `jax.effects_barrier` waits for, which knows the steps of its own thread only.
+    # As `jax.effects_barrier`, which covers only the steps of its own thread.
     tokens = _dispatch.runtime_tokens
     effects = [*tokens.current_tokens.values(), *tokens.output_runtime_tokens.values()]
 
@@ -244,24 +244,24 @@ def steps_called(devices: Sequence[Any]) -> Callable[[], None]:
 
 
 def new_var(aval: Any) -> Var:
-    """A variable of a jaxpr that nobody else uses."""
+    """A jaxpr variable that nothing else uses."""
     return Var(aval)
 
 
 def varies(x: Any, axis: str) -> bool:
-    """Whether JAX keeps count (``check_vma=True``) and knows x to differ along a mapped axis."""
+    """Returns whether JAX tracks (``check_vma=True``) that x differs along a mapped axis."""
     kind = jax.typeof(x)
     counted = getattr(kind, "mat", None)
     return axis in (counted.varying if counted is not None else getattr(kind, "vma", ()))
 
 
 def bound_axes() -> dict[Any, int]:
-    """Sizes of the axes of ``shard_map``, ``pmap`` and ``vmap`` that the caller is traced in."""
+    """Sizes of the axes of ``shard_map``, ``pmap`` and ``vmap`` around the caller's trace."""
     return dict(_core.get_axis_env().axis_sizes)
 
 
 def unmapped_axes() -> dict[Any, int]:
-    """Sizes of axes of the mesh that a ``shard_map(axis_names=...)`` around the caller omits."""
+    """Sizes of the mesh axes that a ``shard_map(axis_names=...)`` around the caller omits."""
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.manual_axes:
         return {}

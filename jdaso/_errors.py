@@ -7,7 +7,7 @@ STOPPED_STATUS = 75
 
 
 class Stopped(SystemExit):
-    """All nodes end together, at the same step, because one was told to; their state is saved.
+    """All nodes stop together, at the same step, because one was told to; their state is saved.
 
     The program ends with status 75 (EX_TEMPFAIL): start it again to go on.
     """
@@ -21,17 +21,17 @@ class Stopped(SystemExit):
 class NodeError(RuntimeError):
     """Something is wrong with, or between, the nodes of a run.
 
-    The text begins with the node that speaks, ``[node 3 of 8, host n02, step 120]``, then says
-    what is wrong, what was given, and what to do. Raised inside a compiled step it surfaces as
-    ``jax.errors.JaxRuntimeError`` (where JAX's fast dispatch meets it, as ``ValueError``) with the
-    same text.
+    The text begins with the node that reports the error, ``[node 3 of 8, host n02, step 120]``,
+    then tells what is wrong, what was given, and what to do. Raised inside a compiled step it
+    surfaces as ``jax.errors.JaxRuntimeError`` (from JAX's fast dispatch, as ``ValueError``) with
+    the same text.
     """
 
     __module__ = "jdaso"
 
 
 def summary(error: BaseException) -> str:
-    """What an exception says, without the traceback that JAX puts into its own."""
+    """The text of an exception, without the traceback that JAX puts into its own errors."""
     lines = str(error).splitlines()
     frames = [i for i, line in enumerate(lines) if line.lstrip().startswith("File ")]
     if not frames:

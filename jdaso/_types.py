@@ -7,13 +7,13 @@ from typing import Any
 import jax
 
 PyTree = Any
-"""Any nest of containers that JAX flattens."""
+"""Any nested containers that JAX can flatten."""
 
 Leaves = tuple[jax.Array, ...]
 """The exchanged leaves of a tree as real float32 arrays, in the order of the tree."""
 
 Chunks = tuple[jax.Array, ...]
-"""Packed leaves: one array ``[nodes, width]`` a chunk; row p is the part that node p sums."""
+"""Packed leaves: one array ``[nodes, width]`` per chunk; row p is the part that node p sums."""
 
 ShapeDtype = jax.ShapeDtypeStruct
 

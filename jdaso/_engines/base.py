@@ -1,4 +1,4 @@
-"""Engines: ways in which a chunk gets from node to node. One module an engine, one interface."""
+"""The verbs of an engine, which moves chunks between nodes, and code that engines share."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class Work(Protocol):
     count: int
 
     def ready(self, k: int) -> bool:
-        """Whether all of chunk k is there, so that `take` need not wait."""
+        """Returns whether all of chunk k is there, so that `take` need not wait."""
         ...
 
     def take(self, k: int, limit_seconds: float) -> np.ndarray:
-        """Encoded rows of chunk k, ``[nodes, width or more]``; NodeError if they do not come."""
+        """Encoded rows of chunk k, ``[nodes, width or more]``; NodeError if they do not arrive."""
         ...
 
     def place(self, k: int) -> np.ndarray:
-        """Where its encoded sums ``[nodes, width]`` go, the same on all nodes."""
+        """The memory for the encoded sums ``[nodes, width]`` of chunk k, the same on all nodes."""
         ...
 
     def give(self, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
-        """Says that they are there.
+        """Reports that the sums of chunk k are in place.
 
         Args:
-            k: the chunk; they are given in their order.
-            residual: what encoding took from the part that this node summed, float32 ``[width]``;
-                empty for the float32 wire.
+            k: the chunk; chunks are given in order.
+            residual: rounding errors of encoding the part that this node summed, float32
+                ``[width]``; empty for the float32 wire.
             heads: with the last chunk, the headers of all nodes.
         """
         ...
@@ -45,24 +45,24 @@ class Work(Protocol):
 
 @runtime_checkable
 class Reducer(Protocol):
-    """Reduces an exchange after the other."""
+    """Reduces exchanges one after the other."""
 
     def __call__(self, work: Work) -> None:
-        """All chunks of one."""
+        """Reduces all chunks of one exchange."""
         ...
 
     def close(self) -> None:
-        """Ends what runs besides; no exchange follows."""
+        """Ends helper threads; no exchange follows."""
         ...
 
 
 ReduceChunk = Callable[[np.ndarray, np.ndarray, bool], tuple[np.ndarray, np.ndarray | None]]
-"""Of rows to send, a place for their sums, and whether they end in a header; for `Work.give`."""
+"""Takes rows to send, memory for their sums, and whether rows end in a header; for `Work.give`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class InTurn:
-    """Reduces chunk after chunk."""
+    """Reduces one chunk after the other."""
 
     reduce: ReduceChunk
     limit_seconds: float
@@ -78,11 +78,11 @@ class InTurn:
 
 
 def compiled_for_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of rows (and of static numbers) as one program of the host's own CPU device.
+    """`function` of rows (and of static numbers) as one program on the host's own CPU device.
 
-    One pass over memory, without Python's lock, where NumPy makes a pass and a temporary for each
-    operation: for narrow wires that takes 2 to 12 times as long. (A float32 sum is one operation;
-    it stays NumPy.)
+    The program makes one pass over memory, without Python's lock. NumPy makes a pass and a
+    temporary for each operation, which takes 2 to 12 times as long for narrow wires. (A float32 sum
+    is one operation; NumPy does it.)
     """
     cpu = private_cpu_device()
     program = jax.jit(function, static_argnums=1)
@@ -92,7 +92,7 @@ def compiled_for_host(function: Callable[..., Any]) -> Callable[..., Any]:
 def sum_part(wire: Wire, rows: Any, width: int) -> tuple[Any, Any]:
     """Sums encoded rows ``[nodes, width or more]``.
 
-    Returns the encoded sum ``[width]``, and what encoding took from it (empty for float32).
+    Returns the encoded sum ``[width]``, and the rounding errors of encoding it (empty for float32).
     """
     total = sum_rows(wire, rows[:, :width])
     encoded = wire.encode(total)
@@ -107,7 +107,7 @@ def reduce_on_host(
     place: np.ndarray,
     headed: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Each node sums its part and gathers the others': the bytes of a ring, the same bits."""
+    """Each node sums its part and gathers the other parts: the bytes of a ring, the same bits."""
     received = transport.all_to_all(rows)
     encoded, residual = sums(received, place.shape[1])
     heads = heads_of(wire, received) if headed else None
@@ -122,12 +122,12 @@ def heads_of(wire: Wire, rows: np.ndarray) -> np.ndarray:
 
 @runtime_checkable
 class Transport(Protocol):
-    """Moves one chunk between the nodes; called by the one thread of a channel."""
+    """Moves one chunk between the nodes; called only by the channel's thread."""
 
     def all_to_all(self, rows: np.ndarray) -> np.ndarray:
-        """Row p of `rows` goes to node p; row p of the result came from node p."""
+        """Sends row p of `rows` to node p; row p of the result came from node p."""
         ...
 
     def all_gather(self, row: np.ndarray, out: np.ndarray) -> None:
-        """Row p of `out` becomes what node p gave."""
+        """Sends `row` to all nodes; row p of `out` becomes the row of node p."""
         ...

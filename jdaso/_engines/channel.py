@@ -1,25 +1,26 @@
-"""A channel: one optimizer's exchanges, in the background, on a communicator and thread of its own.
+"""A channel: one optimizer's exchanges in the background, on its own communicator and thread.
 
 Compiled steps call `start_...`, `wait` and `fetch_...` from host callbacks. The thread reduces the
-chunks of a ticket in their order, whatever the order in which the devices hand them over, so that
-all nodes meet in the same calls:
+chunks of a ticket in order, whatever the order in which the devices enqueue them, so that all nodes
+meet in the same calls:
 
-    node 0 hands over chunk 1, then 0; node 1 hands over 0, then 1. Taken as they come, node 0
-    would wait in the reduction of chunk 1 and node 1 in that of chunk 0, for ever.
+    node 0 enqueues chunk 1, then 0; node 1 enqueues 0, then 1. Taken as they come, node 0 would
+    wait in the reduction of chunk 1 and node 1 in that of chunk 0, for ever.
 
-Callbacks never raise. Where a node drives several devices, one of them is in the callback and the
+Callbacks never raise. If a node drives several devices, one of them is in the callback and the
 others wait for it in a collective; an exception would leave them there. An error is kept, the
-header's status word tells all devices, and then all of them raise it together (`Session.report`).
+header's status word reports it to all devices, and they all raise it together (`Session.report`).
 
-A step may be computed and thrown away: `optax.MultiSteps` calls an update k times and keeps the
-last, and some compile by a first call. So an exchange may be started again under its ticket, which
-replaces it once it has ended (all nodes do the same), and a merged one may be fetched again until
-the next but one starts (once one was started again: before, there is one place for results). Each
-time a piece comes from the same device. From another one it is a mistake: several devices hand over
-what one of them should, along an axis that the optimizer was not given.
+A step may be computed and discarded: `optax.MultiSteps` calls an update k times and keeps the last
+result, and some programs compile by a first call. So an exchange may be started again under its
+ticket; it replaces the first once that has ended (all nodes do the same). A merged exchange may be
+fetched again until the exchange after the next starts (but only once some exchange was started
+again: before that, there is one place for results). A piece must come from the same device each
+time. A piece from another device is a mistake: several devices enqueue a piece that one of them
+should, along an axis that the optimizer was not given.
 
-Nobody waits while holding the lock: what is waited for may need parts of other devices, whose
-callbacks take it.
+No thread waits while it holds the lock: the wait may need parts of other devices, whose callbacks
+take the lock.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from .staging import Staging
 log = logging.getLogger("jdaso")
 
 _LEAVE_SECONDS, _END_SECONDS = 1.0, 30.0
-"""How long a thread may take to come back from MPI after an exchange has failed, and to end when
-nothing is left to do."""
+"""Time for a thread to return from MPI after a failed exchange, and to end when nothing is left to
+do."""
 
 
 class _Chunks:
@@ -72,16 +73,16 @@ class _Chunks:
 class Channel:
     """Exchanges of one layout on one wire.
 
-    Where steps are thrown away there is a second place for results.
+    If steps are discarded there is a second place for results.
 
     Args:
-        layout: of what travels.
-        wire: its format.
-        reducer: the engine's.
+        layout: the layout of the exchanged leaves.
+        wire: the wire format.
+        reducer: the engine's reducer.
         control: the nodes.
-        timeline: records what goes on.
+        timeline: records the channel's activity.
         sends: whether anything is sent.
-        number: tells the channels of a session apart; the same on all nodes.
+        number: distinguishes the channels of a session; the same on all nodes.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Channel:
             False: [self.staging.chunks_of(segment) for segment in layout.segments],
         }
         self._repeats = False  # whether an exchange was ever started again
-        # By optimizer, the last exchange that it left and whose ticket another one has taken.
+        # By optimizer, the last exchange it abandoned whose ticket another optimizer has taken.
         self._given_up: dict[int, int] = {}
         self._jobs: dict[int, Job] = {}
         self._lock = threading.Lock()
@@ -131,12 +132,12 @@ class Channel:
 
         Args:
             ticket: the exchange.
-            arrays: one, the encoded rows ``[nodes, w]``.
+            arrays: a single array, the encoded rows ``[nodes, w]``.
             head: this node's header.
             k: the chunk.
             owner: the optimizer, which may start its exchange again while it is in flight; 0 for
-                one that may not.
-            device: the local device that hands it over.
+                an optimizer that may not.
+            device: the local device that enqueues the chunk.
         """
         begin, (rows,) = time.perf_counter(), arrays
         write = self.staging.write_chunk(k, rows)
@@ -159,7 +160,7 @@ class Channel:
 
         Args:
             ticket: the exchange.
-            arrays: the parts of its leaves, as `Wire.encode_leaf` gives them, leaf by leaf.
+            arrays: the parts of its leaves, as `Wire.encode_leaf` returns them, leaf by leaf.
             head: this node's header.
             s: the segment.
             owner: see `start_chunk`.
@@ -192,7 +193,7 @@ class Channel:
     def _enter(
         self, ticket: int, piece: int, head: np.ndarray, owner: int, device: int, blocking: bool
     ) -> Job:
-        """The job that a piece belongs to, begun if it is the first."""
+        """The job that a piece belongs to, begun if the piece is the first."""
         error: NodeError | None = None
         while True:
             with self._lock:
@@ -202,7 +203,7 @@ class Channel:
                 repeated = ticket
                 if job is not None and not job.merged:
                     if job.is_left_to(owner):
-                        repeated = None  # it is lost, and the log says so
+                        repeated = None  # its result is lost, and the log says so
                     elif job.devices[piece] is None and job.owner == owner:
                         job.devices[piece] = device
                         return job
@@ -227,11 +228,11 @@ class Channel:
     ) -> Job:
         """Begins an exchange with its first piece, once none is in flight; the lock is held.
 
-        After an error it is not begun: whoever waits for it is given the error.
+        After an error the exchange does not begin: waiting for it returns the error.
         """
         job = self._enroll(ticket, owner, blocking)
         job.devices[piece] = device
-        if error is not None:  # what is on the wire may still be read
+        if error is not None:  # the data on the wire may still be read
             job.error = error
             job.done.set()
             return job
@@ -245,15 +246,15 @@ class Channel:
         return job
 
     def wait(self, ticket: int, device: int = 0, *, owner: int = 0) -> np.ndarray:
-        """Headers of all nodes, int32 ``[nodes, HEADER]``, once all chunks are in.
+        """Waits for all chunks; returns the headers of all nodes, int32 ``[nodes, HEADER]``.
 
         Args:
             ticket: the exchange.
-            device: the local device that asks.
-            owner: the optimizer that asks, see `start_chunk`. It is refused what was given up for
-                another one.
+            device: the local device that waits.
+            owner: the optimizer that waits, see `start_chunk`. It is refused an exchange that was
+                given up for another optimizer.
 
-        On failure: the status word of the first header is 1, and `error` holds what happened.
+        On failure: the status word of the first header is 1, and `error` holds the cause.
         """
         begin = time.perf_counter()
         job = self._jobs.get(ticket)
@@ -277,7 +278,7 @@ class Channel:
         return job.heads
 
     def fetch(self, ticket: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Encoded rows of chunk k, and the residual of this node's part; after `wait`."""
+        """Encoded rows of chunk k, and the residual of this node's part; call it after `wait`."""
         job = self._fetched(ticket)
         if job is None:
             width = self.layout.widths[k] if self.wire.narrow else 0
@@ -285,24 +286,24 @@ class Channel:
         return job.place.rows[k], job.residuals[k]
 
     def fetch_segment(self, ticket: int, s: int) -> tuple[np.ndarray, ...]:
-        """The vectors of segment s, encoded, a part each; after `wait`."""
+        """The vectors of segment s, encoded, one per part; call it after `wait`."""
         job = self._fetched(ticket)
         return self.staging.read(s, None if job is None else job.place)
 
     def fetch_residual(self, ticket: int) -> tuple[np.ndarray | np.int32, ...]:
-        """What the wire took from the part of each chunk that this node summed, and its number."""
+        """The rounding errors of the part that this node summed, by chunk, and its number."""
         job, node = self._ended(ticket), np.int32(self._control.topology.node)
         if job is None:
             return *(np.zeros(width, np.float32) for width in self.layout.widths), node
         return *job.residuals, node
 
     def _ended(self, ticket: int) -> Job | None:
-        """The exchange with that ticket; None if there is none, or it failed."""
+        """The exchange with that ticket; None if there is none, or if it failed."""
         job = self._jobs.get(ticket)
         return job if job is not None and len(job.residuals) == len(self._send) else None
 
     def _fetched(self, ticket: int) -> Job | None:
-        """The same, of which one more piece is fetched."""
+        """Counts one more fetched piece of the exchange, and returns it as `_ended` does."""
         job = self._ended(ticket)
         if job is not None:
             with self._lock:  # several devices fetch at once
@@ -310,7 +311,7 @@ class Channel:
         return job
 
     def kept(self, ticket: int, owner: int) -> Job | None:
-        """An optimizer's exchange, whose place no other takes until `brought` has ended."""
+        """An optimizer's exchange, whose place is not reused until `brought` has ended."""
         with self._lock:
             job = None if self._given_up.get(owner) == ticket else self._jobs.get(ticket)
             if job is not None:
@@ -318,10 +319,10 @@ class Channel:
             return job
 
     def brought(self, job: Job) -> Flight:
-        """What a `kept` exchange brings, once it has come; from any thread.
+        """Waits for a `kept` exchange and returns its result; any thread may call this.
 
         Raises:
-            NodeError: it failed.
+            NodeError: the exchange failed.
         """
         try:
             if (error := job.error or self._await(job)) is not None:
@@ -334,10 +335,10 @@ class Channel:
                 job.place.release()
 
     def adopt(self, ticket: int, owner: int, flight: Flight) -> None:
-        """Takes what an exchange of an earlier run brought, to be merged under its ticket.
+        """Takes the result of an exchange of an earlier run, to be merged under its ticket.
 
         Raises:
-            NodeError: one that is still under way failed.
+            NodeError: an exchange that is still in flight failed.
         """
         if (error := self._drain(None)) is not None:
             raise error
@@ -353,10 +354,10 @@ class Channel:
         return [job for job in list(self._jobs.values()) if not job.waited]
 
     def close(self, limit_seconds: float | None, *, after_error: bool = False) -> bool:
-        """Completes what is on the wire and ends the thread; False where it did not end.
+        """Completes exchanges in flight and ends the thread; False if the thread did not end.
 
-        What went wrong with it is kept in `Control.broken`. After an error of the program's own
-        that something was never merged is its consequence, and no news.
+        An error is kept in `Control.broken`. After an error of the program itself, a result that
+        was never merged is only a consequence and is logged as debug information.
         """
         self.closed = True
         error = self._drain(limit_seconds, logging.DEBUG if after_error else logging.WARNING)
@@ -368,15 +369,15 @@ class Channel:
         return not self._thread.is_alive()
 
     def _enroll(self, ticket: int, owner: int, blocking: bool) -> Job:
-        """An exchange with a place for its results that nobody else reads or writes."""
+        """An exchange with a place for its results that nothing else reads or writes."""
         before = self._jobs.pop(ticket, None)
         last = list(self._jobs.values())[-1:] if self._repeats else []
-        # What another optimizer has asked for, it is about to fetch.
+        # Another optimizer that has waited for a result is about to fetch it.
         last += [x for x in self._jobs.values() if x not in last and x.is_fetched_by_other(owner)]
         for job in (before, *self._jobs.values()):
             if job is not None and job not in last and job.owner != owner and not job.merged:
                 self._given_up[job.owner] = job.ticket
-        if self._given_up.get(owner) == ticket:  # it is begun anew
+        if self._given_up.get(owner) == ticket:  # the exchange is begun anew
             del self._given_up[owner]
         self._jobs = {job.ticket: job for job in last}
         taken = [job.place for job in last]
@@ -393,7 +394,7 @@ class Channel:
     ) -> NodeError | None:
         """Completes exchanges that a run left behind, so that all nodes stay in step.
 
-        To be called without the lock. Nothing is lost of the one that is `repeated`.
+        Must be called without the lock. Nothing of the exchange `repeated` counts as lost.
         """
         for job in self.in_flight():
             error = self._await(job, limit_seconds)
@@ -449,7 +450,7 @@ class Channel:
         return self._send[k]
 
     def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
-        """What became of chunk k; see `Work`."""
+        """Stores the results of chunk k; see `Work`."""
         job.residuals.append(residual)
         job.heads = heads
         lane, begin = job.taken.pop(k)
@@ -469,7 +470,7 @@ class Channel:
     def _look_for_bad(self, job: Job, k: int) -> None:
         """Finds the first leaf that is not finite, for the header, which goes with the last chunk.
 
-        Here it costs the step nothing.
+        In this thread the search costs the step no time.
         """
         rows, width = self._send[k], self._shapes[k][1]
         if job.bad_leaf == 0 and (index := self.wire.first_bad(rows[:, :width])) is not None:
@@ -480,7 +481,7 @@ class Channel:
             rows[:, width:] = words.view(self.wire.dtype)
 
     def _await(self, job: Job, limit_seconds: float | None = None) -> NodeError | None:
-        """Waits for the thread, looking out for other nodes meanwhile."""
+        """Waits for the thread, and checks other nodes meanwhile."""
         wait = Wait(
             self._control.known,
             "mean" if job.blocking else "exchange",
@@ -518,15 +519,15 @@ class Channel:
         text = (
             f"No exchange with ticket {ticket} is known here: the optimizer state comes from "
             "another session or process, or from before the last exchange. Save states that have "
-            "nothing in flight (ticket 0); to go on without what was, set state.ticket to 0 on "
-            "all nodes."
+            "nothing in flight (ticket 0); to go on without that exchange, set state.ticket to 0 "
+            "on all nodes."
         )
         if self._given_up.get(owner) == ticket:
             text = (
                 f"The exchange started at step {ticket - 1} was given up, because another "
-                "optimizer of equal shapes has started one meanwhile. Where both are in use, give "
-                "the second a name of its own, jdaso.daso(..., name='second'); a state of an "
-                "optimizer that was replaced cannot go on."
+                "optimizer of equal shapes has started one meanwhile. If both are in use, give the "
+                "second its own name, jdaso.daso(..., name='second'); the state of an optimizer "
+                "that was replaced cannot be used further."
             )
         self._control.refuse(self._control.error(text, ticket - 1))
         heads[:, STATUS] = FAILED
@@ -540,18 +541,18 @@ class Channel:
 
 
 def _why_not_again(job: Job, piece: int, owner: int, device: int) -> str | None:
-    """The error where a piece is handed over that is there already; None for a step done again."""
+    """The error for a piece that is enqueued already; None if the step was merely repeated."""
     before = job.devices[piece]
     if owner != job.owner or (not owner and device == before):
         return (
-            "Two exchanges of equal shapes are in flight at once. Give the second optimizer a name "
-            "of its own, jdaso.daso(..., name='second'), and put what jdaso.mean averages in one "
-            "step into one tree."
+            "Two exchanges of equal shapes are in flight at once. Give the second optimizer its "
+            "own name, jdaso.daso(..., name='second'), and put all values that jdaso.mean averages "
+            "in one step into one tree."
         )
     if before not in (device, EARLIER_RUN):
         return (
             f"Devices {before} and {device} of this node both hand over part {piece} of one "
-            "exchange, which one of them should. Name every axis of jax.shard_map or jax.pmap "
-            "that the update is called in: local_axis=('data', 'model')."
+            "exchange, but only one of them should. Name every axis of jax.shard_map or jax.pmap "
+            "in which the update is called: local_axis=('data', 'model')."
         )
     return None

@@ -1,4 +1,4 @@
-"""Engine of virtual nodes and of one node alone: nothing is sent."""
+"""Engine for virtual nodes and for a single node: nothing is sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import compiled_for_host, heads_of
 
 
 class Instant:
-    """Engine ``instant``: packs, copies and merges as the others, and sends nothing.
+    """Engine ``instant``: packs, copies and merges as other engines do, and sends nothing.
 
     The node's own numbers come back as if all nodes held them: the limit to measure against.
     """
@@ -28,7 +28,7 @@ class Instant:
     def __call__(
         self, rows: np.ndarray, place: np.ndarray, headed: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """P times the node's own rows."""
+        """Returns P times the node's own rows."""
         encoded, residual = self._multiply(rows, place.shape[1])
         np.copyto(place, encoded)
         return np.asarray(residual), heads_of(self._wire, rows) if headed else None

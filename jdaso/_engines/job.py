@@ -15,22 +15,22 @@ from .staging import Place
 
 
 class Flight(NamedTuple):
-    """What an exchange brought, as it was on the wire; with it a run goes on where it was saved."""
+    """The result of an exchange, as it was on the wire; a saved run goes on with it."""
 
     rows: np.ndarray  # encoded sums of all chunks, one after another; the same on all nodes
-    residuals: tuple[np.ndarray, ...]  # what the wire took from the part that this node summed
+    residuals: tuple[np.ndarray, ...]  # rounding errors of the part that this node summed
     heads: np.ndarray  # headers of all nodes
 
 
 EARLIER_RUN = -1
-"""In the place of a device, where an exchange comes from a checkpoint."""
+"""In place of a device, for an exchange that comes from a checkpoint."""
 
 
 class Job:
-    """One exchange on its way.
+    """One exchange in flight.
 
-    It is handed over, and later fetched, in pieces: chunks of a mean that a step waits for,
-    segments of leaves of a late exchange.
+    It is enqueued, and later fetched, in pieces: chunks of a mean that a step waits for, segments
+    of leaves of a late exchange.
     """
 
     def __init__(self, ticket: int, owner: int, blocking: bool, pieces: list[range], place: Place):
@@ -39,42 +39,42 @@ class Job:
         self.step = ticket - 1
         self.begin_seconds = self.stands_since = time.perf_counter()
         self.missing = Counter(k for chunks in pieces for k in chunks)
-        self.devices: list[int | None] = [None for _ in pieces]  # who hands over which
+        self.devices: list[int | None] = [None for _ in pieces]  # that enqueue them
         self.ready = [threading.Event() for _ in place.rows]
         self.done = threading.Event()
         self.residuals: list[np.ndarray] = []
         self.heads: np.ndarray | None = None
         self.error: NodeError | None = None
-        self.bad_leaf = 0  # 1 + the first one that is not finite
+        self.bad_leaf = 0  # 1 + the first leaf that is not finite
         self.fetched = 0
         self.waited = self.asked = False  # the latter by an optimizer
         self.seconds = 0.0
-        self.taken: dict[int, tuple[int, float]] = {}  # lane and begin of chunks on their way
+        self.taken: dict[int, tuple[int, float]] = {}  # lane and begin of chunks in flight
 
     @property
     def merged(self) -> bool:
-        """Whether all of it was fetched, at least once."""
+        """Returns whether all pieces were fetched at least once."""
         return self.fetched >= len(self.devices)
 
     def forget(self) -> None:
-        """Notes that nobody waits for the exchange any more: it was saved, say."""
+        """Notes that nothing waits for the exchange any more, for example because it was saved."""
         self.waited = True
 
     def is_left_to(self, owner: int) -> bool:
         """Returns whether another optimizer may take the ticket: its own one left it complete.
 
-        As in a first step that is thrown away, before a new optimizer of equal shapes is made.
+        For example in a first step that is discarded before a new optimizer of equal shapes exists.
         """
         other = owner > 0 and self.owner > 0 and owner != self.owner
         return other and not self.asked and None not in self.devices
 
     def is_fetched_by_other(self, owner: int) -> bool:
-        """Returns whether another optimizer has its headers, and not yet all of its numbers."""
+        """Returns whether another optimizer has its headers, but not yet all of its numbers."""
         return self.owner != owner and self.asked and not self.merged and self.error is None
 
     def take(self, k: int) -> None:
-        """Notes that chunk k goes on its way, in the first lane that is free."""
-        lanes = [lane for lane, _ in list(self.taken.values())]  # another thread takes out
+        """Notes that chunk k is in flight, in the first free lane."""
+        lanes = [lane for lane, _ in list(self.taken.values())]  # another thread removes items
         lane = next(n for n in itertools.count() if n not in lanes)
         self.taken[k] = lane, time.perf_counter()
 

@@ -1,4 +1,4 @@
-"""The engine of a name."""
+"""Creates engines by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENGINES = ("mpi4py", "mpi4jax", "simulated", "instant")
 
 
 def check_engine(name: str, num_nodes: int) -> None:
-    """Raises where the engine cannot work here.
+    """Raises if the engine cannot work here.
 
     Raises:
         ImportError: mpi4jax is missing, or was built for another MPI.
@@ -36,17 +36,18 @@ def make_reducer(
     bytes_per_second: Callable[[], float],
     survives: bool,
 ) -> Reducer:
-    """How an engine reduces, over communicators that nobody else uses.
+    """Creates an engine's reducer, over communicators that nothing else uses.
 
     Args:
         engine: its name.
         wire: the format of the rows.
-        nodes: how many there are rows for.
-        duplicate: gives a communicator of all nodes that live; they call it together.
-        check: called while waiting; raises when there is no sense in waiting on.
+        nodes: the number of rows.
+        duplicate: returns a communicator of all living nodes; a collective call.
+        check: called while waiting; raises if the wait cannot succeed.
         limit_seconds: the longest wait.
-        bytes_per_second: the slowest link's; all nodes call it together, and get the same.
-        survives: whether it goes on where a node dies.
+        bytes_per_second: bandwidth of the slowest link; a collective call, with the same result on
+            all nodes.
+        survives: whether the run goes on when a node fails.
     """
     sums = partial(sum_part, wire)
     sums = compiled_for_host(sums) if wire.narrow else sums

@@ -16,14 +16,14 @@ from .._compat import private_cpu_device
 
 
 def import_mpi4jax() -> ModuleType:
-    """mpi4jax, or an error that says what to install.
+    """Returns mpi4jax, or raises an error that tells what to install.
 
     Raises:
         ImportError: it is missing, or was built for another MPI than mpi4py uses.
     """
     try:
         import mpi4jax
-    except (ImportError, RuntimeError) as error:  # the latter where the ABI differs
+    except (ImportError, RuntimeError) as error:  # RuntimeError if the ABI differs
         from mpi4py import MPI
 
         library = MPI.Get_library_version().split("\n")[0].split(",")[0].strip()

@@ -1,20 +1,20 @@
 """Engine ``mpi4py``: non-blocking MPI on NumPy buffers, polled with a back-off.
 
-Several chunks are on the wire at once. While one is summed, those before it are gathered and those
-behind it still come in, so that the link never idles: a reduction of one chunk after the other
-leaves it idle for a third of the time (4 hosts at 1 Gbit/s). Which chunk is ready first differs
-from node to node, and MPI wants collectives of a communicator in the same order everywhere. So
-there are two: one on which chunks are scattered in their order, one on which they are gathered.
+Several chunks are on the wire at once. While one is summed, earlier ones are gathered and later
+ones still arrive, so that the link never idles: reducing one chunk after the other leaves the link
+idle for a third of the time (4 hosts at 1 Gbit/s). Which chunk is ready first differs from node to
+node, and MPI needs the collectives of a communicator in the same order on all nodes. So there are
+two communicators: one on which chunks are scattered in order, one on which they are gathered.
 
-On slow links rows do not travel by collectives but as many messages, each so small that MPI sends
-it at once. A larger one it announces first, and sends when it is asked to; over TCP what asks waits
-behind all that is on the wire, and links idle (MPICH 5.0.2: for a sixth of the time, at 1 Gbit/s).
-Fast links idle less than small messages cost.
+On slow links rows do not travel by collectives but as many messages, each small enough for MPI to
+send it at once. MPI first announces a larger message, and sends it when the receiver asks; over TCP
+that request waits behind everything on the wire, and links idle (MPICH 5.0.2: for a sixth of the
+time, at 1 Gbit/s). Fast links idle for less time than small messages cost.
 
-MPI moves TCP's bytes only when it is asked. So the channel's thread does nothing else; helpers look
-at what is sent, and sum what has come, without Python's lock.
+MPI moves TCP's bytes only when it is polled. So the channel's thread does nothing else; helpers
+scan rows before they are sent, and sum arrived ones, without Python's lock.
 
-Errors are raised, not aborted; every wait can be left when another node fails.
+Errors are raised and do not abort; every wait can be left when another node fails.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from .._payload.wire import Wire
 from .base import Work, heads_of
 
 WINDOW = 4
-"""Chunks that are scattered at once; each takes a receive buffer."""
+"""Chunks that are scattered at once; each needs a receive buffer."""
 
 _LEAST_PAUSE, _MOST_PAUSE = 2e-5, 5e-4
-"""Seconds between two looks: in 0.5 ms 10 Gbit/s drain less than a socket's buffer holds."""
+"""Seconds between two polls: in 0.5 ms 10 Gbit/s drain less than a socket's buffer holds."""
 
 _SLOW_LINK = 4e8
 """Bytes per second; at 2.5 Gbit/s messages are faster, at 5 collectives."""
 
 _LEAVE_SECONDS = 10.0
-"""How long a helper's last call, a copy or a sum, may take."""
+"""Limit for a helper's last call, a copy or a sum."""
 
 
 class Chunk(NamedTuple):
-    """One on the wire; what MPI reads and writes is held."""
+    """A chunk on the wire, with the buffers that MPI reads and writes."""
 
     k: int
     request: Any
@@ -59,18 +59,18 @@ class Chunk(NamedTuple):
 
 
 class Messages:
-    """Messages on their way; asked as a request of MPI is, the last of them first."""
+    """Messages in flight; polled like one MPI request, the last of them first."""
 
     def __init__(self, requests: Iterable[Any] = ()):
         self.open = list(requests)
 
     @property
     def left(self) -> int:
-        """How many have still to come or go, as far as it was asked."""
+        """Number of messages still in flight, as of the last poll."""
         return len(self.open)
 
     def Test(self) -> bool:  # noqa: N802
-        """Whether all have come and gone."""
+        """Returns whether all have arrived and are sent."""
         while self.open and self.open[-1].Test():
             self.open.pop()
         return not self.open
@@ -79,9 +79,9 @@ class Messages:
 def _exchange_rows(
     comm: Any, sends: Sequence[np.ndarray] | np.ndarray, receives: np.ndarray
 ) -> Messages:
-    """Rows on their way to and from all other nodes."""
+    """Starts sending rows to, and receiving rows from, all other nodes."""
     node, nodes = comm.Get_rank(), comm.Get_size()
-    others = [(node + k) % nodes for k in range(1, nodes)]  # not all to the same one at once
+    others = [(node + k) % nodes for k in range(1, nodes)]  # not all to the same node at once
     parts, sources = range(0, receives[0].nbytes, MESSAGE_BYTES), others[::-1]
     requests = [comm.Irecv(as_bytes(receives[k], at), k) for at in parts for k in sources]
     requests += [comm.Isend(as_bytes(sends[k], at), k) for at in parts for k in others]
@@ -92,11 +92,11 @@ def _exchange_rows(
 class _Helper:
     """A thread that makes calls in the background, one after another.
 
-    Those of `concurrent.futures` refuse calls once the interpreter begins to exit, when exchanges
-    that the program has forgotten are still completed.
+    The executors of `concurrent.futures` refuse calls once the interpreter begins to exit, while
+    exchanges that the program has forgotten still have to be completed.
 
-    It keeps nothing of a call, and is waited for when it ends: a thread that lets go of a JAX array
-    while the interpreter exits makes the process abort.
+    The thread keeps nothing of a call, and is joined when it ends: a thread that releases a JAX
+    array while the interpreter exits makes the process abort.
     """
 
     def __init__(self):
@@ -105,7 +105,7 @@ class _Helper:
         self._thread.start()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """What the call gives, or raises."""
+        """Enqueues a call; returns a future of its result."""
         future = Future()
 
         def call() -> None:
@@ -118,7 +118,7 @@ class _Helper:
         return future
 
     def close(self) -> None:
-        """Ends the thread after the calls that it has."""
+        """Ends the thread after the calls that are enqueued."""
         self._calls.put(None)
         self._thread.join(timeout=_LEAVE_SECONDS)
 
@@ -155,7 +155,7 @@ class Mpi4pyReducer:
 
     @property
     def staging_bytes(self) -> int:
-        """Host memory that it holds between exchanges."""
+        """Host memory that the reducer holds between exchanges."""
         return sum(x.nbytes for x in self._received.values())
 
     def close(self) -> None:
@@ -167,13 +167,13 @@ class Mpi4pyReducer:
         """Reduces all chunks of an exchange.
 
         Raises:
-            NodeError: it did not end in time, or one before it never did: what MPI may still
-                bring of that one is held, and must not be taken for this one's.
+            NodeError: the exchange did not end in time, or an earlier one never ended: MPI may
+                still deliver data of that one, which must not be taken for this one's.
         """
         if self._scattered or self._gathered:
             raise NodeError(
                 "The exchange before this one did not end, so this one cannot begin. Close the "
-                "session; its first error says why."
+                "session; its first error tells the cause."
             )
         taken = given = 0
         taking: Future[np.ndarray] | None = None
@@ -199,7 +199,7 @@ class Mpi4pyReducer:
                 self._start_gather(chunk, encoded, residual, work.place(chunk.k), headed)
                 moved = True
             elif summing is not None:
-                # Asked of one that is open, MPI moves all that are; one that is done moves none.
+                # Testing an open request makes MPI progress all of them; testing a done one, none.
                 all(chunk.request.Test() for chunk in self._scattered)
             if self._gathered and self._gathered[0].request.Test():
                 chunk = self._gathered.popleft()
@@ -220,12 +220,12 @@ class Mpi4pyReducer:
 
     @property
     def _left(self) -> int:
-        """Messages of slow links that have still to come or go."""
+        """Messages in flight, on slow links."""
         on_wire = (*self._scattered, *self._gathered) if self._slow else ()
         return sum(chunk.request.left for chunk in on_wire)
 
     def _sum(self, receives: np.ndarray, width: int) -> tuple[Any, Any]:
-        """Sums what came, for a helper; see `sum_part`."""
+        """Sums received rows, in a helper; see `sum_part`."""
         return self._sums(receives, width)
 
     def _start_scatter(self, k: int, rows: np.ndarray) -> None:

@@ -1,8 +1,8 @@
-"""Host memory of a channel: rows to send, places for results, and which leaf lies where in them.
+"""Host memory of a channel: rows to send, places for results, and the positions of leaves in them.
 
-A chunk is rows ``[nodes, width]`` of a vector (`Layout`). Rows of int8 have scales at their end,
-those of the last chunk to send the header. So a leaf, which is one run of the vector, is one run of
-memory in the simple case, and else a piece of several rows.
+A chunk is rows ``[nodes, width]`` of a vector (`Layout`). Rows of int8 have scales at their end;
+rows of the last chunk to send end in the header. So a leaf, which is one run of the vector, is one
+run of memory in the simple case, and otherwise pieces of several rows.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .._payload.layout import BLOCK, Layout, Segment
 from .._payload.wire import Wire
 
 Piece = tuple[int, slice, np.ndarray]
-"""One copy: the number of an array, what of it, and the memory where that goes."""
+"""One copy: the number of an array, a slice of it, and the memory it is copied to."""
 
 
 class Place:
-    """Room for the results of one exchange: the rows of each chunk, one after another."""
+    """Memory for the results of one exchange: the rows of each chunk, one after another."""
 
     def __init__(self, layout: Layout, wire: Wire):
         sizes = [layout.nodes * wire.encoded_width(width) for width in layout.widths]
         ends = itertools.accumulate(sizes, initial=0)
         self.whole = np.zeros(sum(sizes), wire.dtype)
-        self.readers = 0  # who still reads an exchange's results though it was merged
+        self.readers = 0  # readers of an exchange's results after its merge
         ranges = itertools.pairwise(ends)
         self.rows = [self.whole[a:b].reshape(layout.nodes, -1) for a, b in ranges]
 
@@ -35,14 +35,14 @@ class Place:
         self.readers += 1
 
     def release(self) -> None:
-        """Gives the place back that `hold` kept."""
+        """Releases the place that `hold` kept."""
         self.readers -= 1
 
 
 class Staging:
-    """Where segments of a layout lie in rows that are sent, and in those that come back.
+    """The positions of a layout's segments in rows to send, and in rows of results.
 
-    Both take the size of what is sent; they are allocated once and used for every exchange.
+    Both take the size of what is sent; they are allocated once and reused for every exchange.
     """
 
     def __init__(self, layout: Layout, wire: Wire):
@@ -56,29 +56,29 @@ class Staging:
 
     @property
     def nbytes(self) -> int:
-        """Memory that it holds."""
+        """Bytes of memory that it holds."""
         return sum(x.nbytes for x in (*self.rows, *(place.whole for place in self.places)))
 
     def add_place(self) -> Place:
-        """One more place for results."""
+        """Adds a place for results and returns it."""
         self.places.append(Place(self._layout, self._wire))
         return self.places[-1]
 
     def chunks_of(self, segment: Segment) -> range:
-        """The chunks that hold something of a segment; of an empty tree the only one."""
+        """The chunks that contain parts of a segment; for an empty tree its only chunk."""
         full = self._layout.widths[0] * self._layout.nodes
         return range(segment.begin // full, max(-(-segment.end // full), 1))
 
     def write_chunk(self, k: int, rows: np.ndarray) -> Iterator[int]:
-        """Copies encoded rows ``[nodes, w]`` to those of chunk k; gives k once they are there."""
+        """Copies encoded rows ``[nodes, w]`` to those of chunk k; yields k once they are there."""
         np.copyto(self.rows[k][:, : rows.shape[1]], rows)
         yield k
 
     def write_segment(self, s: int, arrays: Sequence[np.ndarray]) -> Iterator[int]:
-        """Copies segment s, as `Wire.encode_leaf` gives its leaves, to the rows to send.
+        """Copies segment s, with leaves from `Wire.encode_leaf`, to the rows to send.
 
-        Gives each chunk once the segment's part of it is there: where a leaf is larger than a
-        chunk, the first can be on the wire while the rest is still being copied.
+        Yields each chunk once the segment's part of it is there: if a leaf is larger than a chunk,
+        the first can be on the wire while the rest is still being copied.
         """
         flat = [array.reshape(-1) for array in arrays]
         for k, copies in self._copies[s].items():
@@ -93,13 +93,13 @@ class Staging:
             return (place.whole[segment.begin : segment.end],)
         size = segment.end - segment.begin
         found = tuple(np.zeros(size // each, dtype) for dtype, each in parts)
-        if place is not None:  # scales stand at the ends of rows
+        if place is not None:  # scales are at the ends of rows
             for _, part, target, source in self._pieces(place.rows, segment.begin, segment.end):
                 np.copyto(found[part][target].view(source.dtype), source)
         return found
 
     def _copies_of(self, segment: Segment) -> dict[int, list[Piece]]:
-        """For each chunk of a segment: which of its arrays, from where in it, goes to where."""
+        """The copies for each chunk of a segment: from its arrays to the rows."""
         parts, ends = len(self._wire.parts), self._layout.offsets
         copies: dict[int, list[Piece]] = {k: [] for k in self.chunks_of(segment)}
         for leaf in range(segment.first, segment.last):
@@ -110,9 +110,9 @@ class Staging:
     def _pieces(
         self, buffers: Sequence[np.ndarray], low: int, high: int
     ) -> Iterator[tuple[int, int, slice, np.ndarray]]:
-        """Where elements `low` to `high` of the vector lie in the rows of chunks.
+        """The positions of elements `low` to `high` of the vector in the rows of chunks.
 
-        The chunk, the part (`Wire.parts`), where in that part, and the memory.
+        Yields the chunk, the part (`Wire.parts`), the slice of that part, and the memory.
         """
         nodes, widths = self._layout.nodes, self._layout.widths
         full = widths[0] * nodes

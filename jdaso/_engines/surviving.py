@@ -1,11 +1,11 @@
-"""Engine ``mpi4py`` where nodes may die: an exchange that loses a node is made again by the others.
+"""Engine ``mpi4py`` for runs that survive failed nodes: the others repeat an exchange.
 
-All that it needs still lies where it was handed over, so that not even the exchange in flight is
-lost. What the dead node would have summed is dealt out to the living; it itself counts as a node of
-weight 0, so that no program is compiled anew.
+All its data is still where it was enqueued, so that not even the exchange in flight is lost. The
+rows that the failed node would have summed are divided among the living; the failed node counts as
+a node of weight 0, so that no program is compiled anew.
 
-Rows travel as messages, for a collective's part cannot be dealt out. Results are given once all
-have agreed that the exchange went well for all of them.
+Rows travel as messages, since one node's part of a collective cannot be divided. Results are given
+once all have agreed that the exchange succeeded on all of them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .base import Work, compiled_for_host, heads_of
 from .mpi4py import WINDOW, Chunk, Messages, Mpi4pyReducer
 
 _DRAIN_SECONDS = 5.0
-"""How long requests of a revoked communicator may take to end."""
+"""Time for requests of a revoked communicator to end."""
 
 
 class _Results:
-    """A `Work` whose results are kept until it is sure that nothing has to be done again."""
+    """A `Work` whose results are kept until it is certain that nothing must be repeated."""
 
     def __init__(self, work: Work):
         self.count, self.ready = work.count, work.ready
@@ -44,7 +44,7 @@ class _Results:
 
 
 class SurvivingReducer(Mpi4pyReducer):
-    """All-to-all, sum and all-gather by messages, among those that live."""
+    """All-to-all, sum and all-gather by messages, among the living nodes."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class SurvivingReducer(Mpi4pyReducer):
         super().__init__(comms, wire, sums, look, limit_seconds, math.inf)
         self._group, self._outside_check = group, check
         self._nodes, self._node = nodes, group.living[group.comm.Get_rank()]
-        self._slow = True  # how far messages have come tells whether anything moves
+        self._slow = True  # the count of messages in flight shows whether anything moves
         self._requests: list[Any] = []  # of this attempt
-        # What encoding took from rows of the dead that this node sums, by chunk and row: the last
-        # exchange's, which the next adds; and this attempt's.
+        # Rounding errors of a failed node's rows that this node sums, by chunk and row: those of
+        # the last exchange, which the next one adds; and those of this attempt.
         self._owed: dict[tuple[int, int], np.ndarray] = {}
         self._owes: dict[tuple[int, int], np.ndarray] = {}
         self._encode = compiled_for_host(lambda numbers, _: wire.encode(numbers))
@@ -79,7 +79,7 @@ class SurvivingReducer(Mpi4pyReducer):
             super(SurvivingReducer, self).__call__(results)
             return results
 
-        checks = lambda: self._outside_check  # noqa: E731  (who waits for the exchange has a limit)
+        checks = lambda: self._outside_check  # noqa: E731  (waits for exchanges have a limit)
         results = self._group.together(attempt, checks, self._drain)
         self._requests.clear()
         self._owed = self._owes
@@ -87,31 +87,31 @@ class SurvivingReducer(Mpi4pyReducer):
             work.give(k, residual, heads)
 
     def _drain(self) -> None:
-        """Nothing of a revoked communicator writes to our memory any more."""
+        """Ensures that no request of a revoked communicator writes to our memory any more."""
         from mpi4py import MPI
 
         limit = time.perf_counter() + _DRAIN_SECONDS
         for request in self._requests:
-            with contextlib.suppress(MPI.Exception):  # that it was revoked
+            with contextlib.suppress(MPI.Exception):  # expected: the communicator was revoked
                 while not request.Test():
                     if time.perf_counter() > limit:
-                        raise NodeError("MPI does not let go of an exchange that lost a node.")
+                        raise NodeError("MPI keeps requests of an exchange that lost a node.")
                     time.sleep(1e-4)
         self._requests.clear()
         self._scattered.clear()
         self._gathered.clear()
-        self._received.clear()  # rows of the dead are to be zeros
+        self._received.clear()  # rows of failed nodes must be zeros
 
     @property
     def _others(self) -> list[int]:
-        """The other living nodes, from the next on: not all begin with the same one."""
+        """The other living nodes, from the next one on: nodes begin with different ones."""
         living = self._group.living
         at = living.index(self._node)
         return [*living[at + 1 :], *living[:at]]
 
     @property
     def _owners(self) -> list[int]:
-        """Who sums which row."""
+        """The node that sums each row."""
         living = self._group.living
         return [k if k in living else living[k % len(living)] for k in range(self._nodes)]
 
@@ -129,7 +129,7 @@ class SurvivingReducer(Mpi4pyReducer):
         messages = Messages()
         for own, row in zip(received, mine, strict=True):
             np.copyto(own[self._node], rows[row])
-            if (owed := self._owed.get((k, row))) is not None:  # in the place of the dead node
+            if (owed := self._owed.get((k, row))) is not None:  # in place of the failed node's data
                 encoded = np.asarray(self._encode(owed, 0))
                 np.copyto(own[row][: encoded.size], encoded)
             for other in self._others:
@@ -140,7 +140,7 @@ class SurvivingReducer(Mpi4pyReducer):
         self._scattered.append(Chunk(k, messages, rows, received))
 
     def _sum(self, receives: np.ndarray, width: int) -> tuple[list[np.ndarray], Any]:
-        """The sums of all rows that this node sums, and what encoding took from them."""
+        """The sums of all rows that this node sums, and their rounding errors."""
         sums = [self._sums(received, width) for received in receives]
         encoded, residuals = zip(*sums, strict=True)
         return [np.asarray(x) for x in encoded], [np.array(x) for x in residuals]

@@ -1,6 +1,6 @@
-"""A rank that fails before its session names itself and ends the job; the others would wait for it.
+"""A rank that fails before its session reports itself and ends the job, since others wait for it.
 
-From the first session on, `_nodes.exit` has the end of the process in hand.
+From the first session on, `_nodes.exit` handles the end of the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .environment import launched_rank, launched_ranks
 from .last_words import speak_out
 
 _ALIKE_SECONDS = 1.0
-"""Seconds that a rank which fails before its session waits for others that fail alike."""
+"""Seconds that a rank failing before its session waits for others that fail in the same way."""
 
 _state = {"watches": False, "over": False, "failed": False}
 
@@ -25,7 +25,7 @@ _state = {"watches": False, "over": False, "failed": False}
 def watch_rank() -> None:
     """Makes a rank that fails before its session end the job, if a launcher started several.
 
-    Where no launcher did, nothing is changed.
+    Does nothing if no launcher started this process.
     """
     if launched_ranks() < 2 or _state["watches"]:
         return
@@ -48,12 +48,12 @@ def watch_rank() -> None:
 
 
 def leave_to_sessions() -> None:
-    """From here on a failure is a session's; or the process was forked, and is no rank."""
+    """Leaves failures to the session from here on; a forked process is no rank."""
     _state.update(over=True, failed=False)
 
 
 def _end() -> None:
-    """Ends the job in which no session can be told; launchers notice one that dies of a signal."""
+    """Ends a job without a session to notify; launchers notice a rank killed by a signal."""
     if not _state["failed"]:
         return
     speak_out()

@@ -1,9 +1,9 @@
 """The environment of a rank: whether a launcher started this process as one; no MPI, no NumPy.
 
-What launchers set outlives them. A process that a rank starts inherits it, as does a shell whose
-environment was saved in a job. MPI would take such a process for the rank, or wait for a launcher
-that is gone. A process is a rank where its launcher is there, and where no process before it is
-that rank already.
+The variables that launchers set outlive them. A process that a rank starts inherits them, and so
+does a shell whose environment was saved in a job. MPI would take such a process for the rank, or
+wait for a launcher that is gone. So a process counts as a rank only if its launcher still runs and
+no process above it is that rank already.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-"""Variables in which launchers say how many ranks they started, the nearest launcher first: srun
-sets its own in all it starts, and no other with PMIx; a shell that it started keeps PMI_SIZE, and
-only Open MPI's mpirun sets the first."""
+"""Variables in which launchers give the number of ranks they started, the nearest launcher first:
+srun sets its own in all processes it starts, and no other with PMIx; a shell that srun started
+keeps PMI_SIZE; only Open MPI's mpirun sets the first."""
 
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PMIX_RANK")
 """Variables that hold this rank's number, in the same order."""
@@ -29,42 +29,42 @@ RANK = "JDASO_RANK"
 """A variable that jdaso sets in a rank: its number, its process, and its launch."""
 
 _PREFIXES = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI_LOCAL", "MPIR_CVAR_CH3_INTERFACE", "SLURM_")
-"""Prefixes of the variables from which an MPI library concludes that it is one of several."""
+"""Prefixes of the variables that make an MPI library believe it is one of several ranks."""
 
 _PMI_CONNECTIONS = ("PMI_FD", "PMI_PORT", "PMI_CONTROL", "PMI_SHARED", "PMIX_", "PALS_", "ALPS_")
-"""Prefixes of those that lead to a launcher of PMI; without any there is nobody to ask."""
+"""Prefixes of the variables that lead to a PMI launcher; without one there is none to ask."""
 
 _OF_LAUNCH = ("PMIX_NAMESPACE", "PMIX_RANK", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_JOBID")
 _LISTENS = "0A"
 
 
 def launched_ranks() -> int:
-    """The number of ranks that the launcher of this process started; 1 where it has none."""
+    """The number of ranks that the launcher of this process started; 1 without a launcher."""
     claim = _claim()
     return 1 if claim is None or rank_above() is not None else claim[1]
 
 
 def launched_rank() -> int:
-    """The number of this rank as its launcher counts; 0 where that is not known."""
+    """This rank's number as its launcher counts; 0 if unknown."""
     numbers = (os.environ.get(name, "") for name in RANKS)
     return next((int(number) for number in numbers if number.isdecimal()), 0)
 
 
 def local_ranks() -> int:
-    """The number of ranks of the launch on this host, as far as its launcher tells; at least 1."""
+    """The number of ranks of the launch on this host, as far as the launcher tells; at least 1."""
     names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
     numbers = (os.environ.get(name, "") for name in names) if launched_ranks() > 1 else ()
     return next((int(number) for number in numbers if number.isdecimal()), 1) or 1
 
 
 def claimed_by() -> str:
-    """The variable that says that there are several ranks, and what it says; for messages."""
+    """The variable that announces several ranks, with its value; for messages."""
     claim = _claim()
     return "" if claim is None else f"{claim[0]}={claim[1]}"
 
 
 def left_over() -> str:
-    """A variable that says so without a launcher that is there; empty where there is none."""
+    """A variable that announces several ranks although its launcher is gone; empty if none does."""
     for name in LAUNCHED:
         text = os.environ.get(name, "")
         if text and text != "1" and not (text.isdecimal() and _has_launcher(name)):
@@ -73,7 +73,7 @@ def left_over() -> str:
 
 
 def _claim() -> tuple[str, int] | None:
-    """The variable of the nearest launcher that is there, and how many ranks it started."""
+    """The variable of the nearest launcher that still runs, and the number of ranks it started."""
     for name in LAUNCHED:
         text = os.environ.get(name, "")
         if text.isdecimal() and _has_launcher(name):
@@ -82,7 +82,7 @@ def _claim() -> tuple[str, int] | None:
 
 
 def _has_launcher(name: str) -> bool:
-    """Returns whether the launcher of a variable is there; True where that cannot be told."""
+    """Returns whether the launcher behind a variable still runs; True if that is unknown."""
     if name == "OMPI_COMM_WORLD_SIZE":
         return "PMIX_NAMESPACE" in os.environ and _pmix_listens()
     if name == "PMI_SIZE":
@@ -94,18 +94,18 @@ def _has_launcher(name: str) -> bool:
 
 
 def _pmi_socket() -> int:
-    """The inode of the socket to a launcher of PMI; 0 where this process has none."""
+    """The inode of the socket to a PMI launcher; 0 if this process has none."""
     try:
         descriptor = int(os.environ["PMI_FD"])
         about = os.fstat(descriptor)
-        given = os.get_inheritable(descriptor)  # what Python opens itself is not
+        given = os.get_inheritable(descriptor)  # descriptors opened by Python are not
     except (KeyError, ValueError, OSError, OverflowError):
         return 0
     return about.st_ino if given and stat.S_ISSOCK(about.st_mode) else 0
 
 
 def _pmix_listens() -> bool:
-    """Returns whether the server of PMIx listens, which is always one of this host."""
+    """Returns whether the PMIx server, which is always on this host, listens."""
     uris = (text for name, text in os.environ.items() if name.startswith("PMIX_SERVER_URI"))
     found = (re.search(r";tcp[46]://.*:(\d+)$", uri) for uri in uris)
     ports = {int(match[1]) for match in found if match}
@@ -116,21 +116,21 @@ def _pmix_listens() -> bool:
                 fields = line.split()
                 if fields[3] == _LISTENS:
                     listening.add(int(fields[1].rpartition(":")[2], 16))
-    except (OSError, ValueError, IndexError):  # nothing can be told here
+    except (OSError, ValueError, IndexError):  # the system cannot tell
         return True
     return not ports or bool(ports & listening)
 
 
 def mark_rank(rank: int) -> None:
-    """Lets the processes that this rank starts know that they are not the rank."""
+    """Lets processes that this rank starts detect that they are not the rank."""
     os.environ[RANK] = f"{rank} {os.getpid()} {_pmi_socket()} {_launch()}"
 
 
 def rank_above() -> tuple[int, int] | None:
-    """The rank that started this process, and the rank's process; None where there is none.
+    """The rank that started this process, and that rank's process; None if there is none.
 
-    Nested launches are told apart: their ranks are of another launch, with a connection of their
-    own to its launcher.
+    Nested launches are distinguished: their ranks belong to another launch and have their own
+    connection to its launcher.
     """
     try:
         rank, process, inode, launch = os.environ[RANK].split(" ", 3)
@@ -148,28 +148,29 @@ def _launch() -> str:
 
 
 def alone(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what would make a process a rank of a launch, and with a home."""
+    """The environment without the variables that make a process a rank, and with a HOME."""
     kept = {k: v for k, v in environment.items() if not k.startswith(_PREFIXES)}
     return with_home(kept)
 
 
 def with_home(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with HOME: without it Open MPI does not start."""
+    """The environment with HOME, without which Open MPI does not start."""
     if environment.get("HOME"):
         return dict(environment)
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir
-    except (KeyError, OSError):  # a container's user of no name
+    except (KeyError, OSError):  # the user of a container may have no name
         home = "/"
     return {**environment, "HOME": home}
 
 
 @contextlib.contextmanager
 def to_start_mpi() -> Iterator[None]:
-    """The environment in which MPI is started; as it was, afterwards.
+    """The environment in which MPI is started; restored afterwards.
 
-    It holds nothing of a launcher that is gone, or that started another process as this rank. Such
-    a PMI_FD does not come back: MPI opens descriptors, and one of them may get that number.
+    It contains no variables of a launcher that is gone, or that started another process as this
+    rank. PMI_FD of such a launcher is not restored: MPI opens descriptors, and one of them may get
+    that number.
     """
     foreign = rank_above() is not None or (bool(left_over()) and _claim() is None)
     if foreign:
@@ -198,12 +199,12 @@ def _become_one(name: str, value: str | None) -> None:
 
 
 def survives_deaths() -> bool:
-    """Whether the launcher was told that processes may die (``--with-ft ulfm``)."""
+    """Returns whether the launcher lets a job survive failed processes (``--with-ft ulfm``)."""
     return os.environ.get("OMPI_MCA_mpi_ft_enable", "") in ("1", "true", "yes")
 
 
 def machine() -> str:
-    """The same for ranks on one machine: one kernel and one host name (containers have others)."""
+    """A text equal for ranks on one machine: kernel and host name (a container has its own)."""
     try:
         kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

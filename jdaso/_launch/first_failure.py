@@ -1,4 +1,4 @@
-"""The first of a job's ranks to fail, and what ranks can do; they tell the supervisor."""
+"""The first rank of a job to fail, and what ranks can do; ranks report both to the supervisor."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .environment import survives_deaths
 from .guard import LAUNCH, Job
 
 PATH = "JDASO_SUPERVISOR"
-"""A variable of the environment of ranks: where the supervisor listens, on its own host."""
+"""Environment variable of the ranks: the path at which the supervisor on this host listens."""
 
 RANK_MARK = "\x1ejdaso-rank "
-"""The begin of what a supervised rank of another host reports on standard error: with a
-character that nobody prints, since these bytes are taken out of the stream."""
+"""Start of a report that a supervised rank on another host writes to standard error. It contains a
+character that programs do not print, since these bytes are removed from the stream."""
 
 _MARK, _LONGEST_MARK, _LONGEST_LINE = RANK_MARK.encode(), 400, 1000
 
 _UNKNOWN = "a node {} first"
-"""A node that has not said who it is. The names of others have the same form."""
+"""Name of a node that has not identified itself. The names of other nodes have the same form."""
 
 _LIVES_ON = "goes on where others die"
 
@@ -41,69 +41,70 @@ _CONNECT_SECONDS, _HELLO_SECONDS, _FIRST_SECONDS = 5.0, 1.0, 5.0
 _FAILED, _THROUGH, _AGAIN, _SAVED, _SAVES = "failed", "through", "again", "saved", "saves"
 """Reports of a rank to the supervisor: one message each; after the last one, its signals."""
 
-_DEAD = (  # what launchers say of a process that died
+_DEAD = (  # launchers' messages about a process that died
     re.compile(rb"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
     re.compile(rb"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+)"),
 )
 
 
 class Deaths:
-    """Which of a job's processes failed or ended first; the launcher ends the others at once.
+    """Finds which of a job's processes failed or ended first; the launcher ends the others at once.
 
-    One that fails by an exception says so itself. Each rank of this host holds a connection to
-    `path`, which the kernel closes as the rank dies: before the launcher's pipes, which were opened
-    earlier and may be held by what the rank has forked. Of other hosts' ranks the launcher's own
-    words are all there is; of several dead it may name one that it has ended itself.
+    A process that fails with an exception reports it. Each rank on this host also holds a
+    connection to `path`. When it dies the kernel closes that connection before the launcher's
+    pipes, which were opened earlier and may be held open by processes that the rank forked. For
+    ranks on other hosts only the launcher's own messages are available; if several are dead, it may
+    name one that it ended itself.
 
     Args:
-        path: of the socket to listen at.
-        job: learns which ranks save when they are told to, and of MPI's files.
+        path: the socket to listen on.
+        job: is updated with the ranks that save when told to stop, and with MPI's files.
         on_news: called by a thread after each change.
     """
 
     def __init__(self, path: str, job: Job, on_news: Callable[[], None] = lambda: None):
         self._job, self._on_news = job, on_news
-        self._names: dict[int, str] = {}  # by the process
+        self._names: dict[int, str] = {}  # by process id
         self._ranks: dict[int, tuple[int, int, socket.socket]] = {}  # by file descriptor
-        self._said: list[tuple[int, str]] = []  # by the launcher: process, what
+        self._said: list[tuple[int, str]] = []  # by the launcher: process id, text
         self._through: set[int] = set()  # processes whose session is closed
         self._first: str | None = None
         self.saved = self.lives_on = False
         self.dead: dict[int, tuple[float, set[int]]] = {}
-        """When ranks of this host died, by process, and which others were connected then."""
+        """Times at which ranks of this host died, by process, with those still connected then."""
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._server.bind(path)
         self._server.listen(1024)
         self._wake, self._waker = os.pipe()
         self._heard_all = threading.Event()
-        self._poll = select.epoll()  # which tells of events in their order
+        self._poll = select.epoll()  # reports events in their order
         for source in (self._server.fileno(), self._wake):
             self._poll.register(source, select.EPOLLIN)
         self._thread = threading.Thread(target=self._watch, name="jdaso-deaths", daemon=True)
         self._thread.start()
 
     def look(self) -> Callable[[bytes], bytes]:
-        """Returns what takes a stream of the job's and gives back the bytes that are the user's."""
+        """Returns a filter that removes the marks from a stream and keeps the user's bytes."""
         return _Look(self._take_mark, self._take_line)
 
     @property
     def came_through(self) -> bool:
-        """Whether a rank has closed its session in order, and made no other one."""
+        """Returns whether a rank has closed its session normally and opened no other."""
         return bool(self._through & set(self._names))
 
     @property
     def connected(self) -> set[int]:
-        """Processes of the ranks of this host that live."""
+        """Processes of this host's ranks that are still alive."""
         return {pid for pid, _, _ in list(self._ranks.values())}
 
     def catch_up(self) -> None:
-        """Returns once all that ranks of this host have said until now is known."""
+        """Returns once all reports sent so far by ranks of this host have been read."""
         self._heard_all.clear()
         os.write(self._waker, b"x")
         self._heard_all.wait(_FIRST_SECONDS)
 
     def first(self) -> str | None:
-        """Who it was, once the job has ended; first of all."""
+        """The first failure, once the job has ended; closes all connections."""
         os.close(self._waker)
         self._thread.join(_FIRST_SECONDS)
         for source in (self._poll, self._server, *(x for _, _, x in self._ranks.values())):
@@ -113,7 +114,7 @@ class Deaths:
         return next(iter((*filter(None, [self._first]), *said)), None)
 
     def _take_mark(self, mark: bytes) -> None:
-        """Takes what a rank of another host says."""
+        """Reads a report from a rank on another host."""
         text = mark.decode(errors="replace").rstrip("\r\n")
         if rank := _RANK.fullmatch(text):
             self._name(rank)
@@ -122,7 +123,7 @@ class Deaths:
         self._on_news()
 
     def _take_line(self, line: bytes) -> None:
-        """Takes a line of output: the launcher's, perhaps."""
+        """Reads a line of output, which may be the launcher's."""
         for found in filter(None, (pattern.search(line) for pattern in _DEAD)):
             rank, pid = found.groupdict().get("rank"), int(found["pid"])
             host = found["host"].decode(errors="replace")
@@ -140,7 +141,7 @@ class Deaths:
         ended = asked = False
         while not ended:
             events = self._poll.poll(0 if asked else -1)
-            if not events:  # all is known that was said before we were asked
+            if not events:  # all reports sent before the request have been read
                 asked = False
                 self._heard_all.set()
             for source, _ in events:
@@ -154,7 +155,7 @@ class Deaths:
             self._on_news()
 
     def _attend(self, source: int) -> None:
-        """Takes all that a connected rank has said, and that it has ended."""
+        """Reads all reports of a connected rank, and notices its end."""
         own, pid, connection = self._ranks[source]
         try:
             while said := connection.recv(1024):
@@ -162,7 +163,7 @@ class Deaths:
         except BlockingIOError:
             return
         except OSError:
-            pass  # it has ended
+            pass  # the rank has ended
         self._poll.unregister(source)
         del self._ranks[source]
         connection.close()
@@ -172,7 +173,7 @@ class Deaths:
             self.dead[own] = time.monotonic(), self.connected
 
     def _hear(self, pid: int, said: str, *, here: bool, own: int = 0) -> None:
-        """Takes one message of a rank's; `own` is its process as this host's kernel knows it."""
+        """Handles one report of a rank; `own` is its process id as this host's kernel sees it."""
         what, *rest = said.split() or [""]
         if what == _THROUGH:
             self._through.add(pid)
@@ -193,7 +194,7 @@ class Deaths:
                 self._job.savers.pop(own, None)
 
     def _welcome(self) -> None:
-        """A rank of this host says who it is; a supervisor below this one only what happens."""
+        """Accepts a rank of this host, or a nested supervisor that reports only a saved job."""
         with contextlib.suppress(OSError):
             connection, _ = self._server.accept()
             connection.settimeout(_HELLO_SECONDS)
@@ -211,19 +212,19 @@ class Deaths:
 
 
 def _named(name: str, how: str) -> str:
-    """Puts into a name how its node ended; nothing else in it is touched, whatever it is."""
+    """Fills into a name how its node ended; the rest of the name is kept whatever it contains."""
     return name.replace("{}", how, 1)
 
 
 class _Look:
-    """Takes marks out of a stream, and looks at its lines, without holding anything else up."""
+    """Takes marks out of a stream and reads its lines, without delaying the rest of it."""
 
     def __init__(self, on_mark: Callable[[bytes], None], on_line: Callable[[bytes], None]):
         self._on_mark, self._on_line = on_mark, on_line
         self._held = self._line = b""
 
     def __call__(self, data: bytes) -> bytes:
-        """Returns what is for the user; given nothing, all that is held."""
+        """Returns the user's bytes; called with no bytes, returns all it holds."""
         text, self._held = self._held + data, b""
         if not data:
             return text
@@ -243,10 +244,10 @@ class _Look:
 
 
 def say_rank(node: int, host: str) -> None:
-    """Tells a supervisor, if there is one, which process this node is.
+    """Reports to a supervisor, if there is one, which process this node is.
 
-    One on this host is told by a connection, which stays for as long as the process lives. What the
-    process starts is not this node, and does not learn where the supervisor is.
+    A supervisor on this host gets the report over a connection that stays open while the process
+    lives. Processes that this one starts are not this node and do not learn the supervisor's path.
     """
     if not os.environ.get(LAUNCH):
         return
@@ -268,27 +269,27 @@ def say_rank(node: int, host: str) -> None:
 
 
 def say_failed() -> None:
-    """Tells a supervisor that this node fails, and not because another did."""
+    """Reports to the supervisor that this node failed by itself, not because another node did."""
     _tell(_FAILED)
 
 
 def say_through() -> None:
-    """Tells it that this node has closed its session in order."""
+    """Reports to the supervisor that this node has closed its session normally."""
     _tell(_THROUGH)
 
 
 def say_saves(signals: Iterable[int]) -> None:
-    """Tells it which signals make this node save and end."""
+    """Reports to the supervisor which signals make this node save and end."""
     _tell(" ".join([_SAVES, *(str(int(number)) for number in signals)]))
 
 
 def say_saved() -> None:
-    """Tells it that this run was told to stop, and has saved: what status 75 means."""
+    """Reports to the supervisor that this run was told to stop and has saved: exit status 75."""
     _tell(_SAVED)
 
 
 def say_job_saved() -> None:
-    """The same, said by a supervisor to the one that it was started by."""
+    """Reports the same from this supervisor to the supervisor that started it."""
     if path := os.environ.get(PATH):
         with contextlib.suppress(OSError):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -304,19 +305,19 @@ def _tell(what: str) -> None:
 
 
 def _connect(connection: socket.socket, path: str, text: str) -> None:
-    connection.settimeout(_CONNECT_SECONDS)  # a supervisor that was stopped takes nobody in
+    connection.settimeout(_CONNECT_SECONDS)  # a stopped supervisor accepts no connection
     connection.connect(path)
     connection.sendall(text.encode())
 
 
 def _print(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 
 def _forget_supervisor() -> None:
-    """A forked process is not this node; it must not hold its connection open either."""
+    """Closes the connection in a forked process, which is not this node and must not hold it."""
     for connection in _to_supervisor:
         connection.close()
     _to_supervisor.clear()

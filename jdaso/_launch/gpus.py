@@ -18,7 +18,7 @@ _GPU_NAME = re.compile(r"\d+$|GPU-|MIG-")
 def visible_gpus() -> list[str]:
     """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
 
-    Asks no library that would claim one. As CUDA does it, the list ends where a name is none (-1,
+    Uses no library that would claim a GPU. As in CUDA, the list ends at the first invalid name (-1,
     or the NoDevFiles of some versions of Slurm).
     """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -29,21 +29,21 @@ def visible_gpus() -> list[str]:
 
 
 def gpu_identities() -> list[str] | None:
-    """The same GPUs by UUID, None where these cannot be had.
+    """The same GPUs by UUID; None if the UUIDs are not available.
 
-    A launcher that gives each rank devices of its own (Slurm's control groups) numbers them from 0
-    in each: the numbers say nothing about whether two ranks see the same GPU.
+    A launcher that gives each rank its own devices (Slurm's control groups) numbers them from 0 in
+    each rank, so the numbers cannot show whether two ranks see the same GPU.
     """
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return None
     uuids, names = _uuids(), visible_gpus()
-    if not uuids:  # no driver's tool: the names are all there is
+    if not uuids:  # nvidia-smi is missing: only the names are known
         return names or None
     identities = []
     for name in names:
         if name.isdecimal():
             found = uuids[int(name) : int(name) + 1]
-        else:  # a UUID or its first letters, or a part of a GPU (MIG), which has one of its own
+        else:  # a UUID or its first letters, or a part of a GPU (MIG), which has its own UUID
             found = [uuid for uuid in uuids if uuid.startswith(name)] or [name]
         if len(found) != 1:
             return None
@@ -52,7 +52,7 @@ def gpu_identities() -> list[str] | None:
 
 
 def driver_trouble() -> str | None:
-    """What NVIDIA's driver says where this host has its devices and it does not work."""
+    """The error of NVIDIA's driver if this host has its devices but the driver does not work."""
     if os.environ.get("JAX_PLATFORMS") == "cpu" or not _DRIVER_DEVICE.exists():
         return None
     try:
@@ -66,7 +66,7 @@ def driver_trouble() -> str | None:
 
 
 def _list_gpus() -> str:
-    """What nvidia-smi lists; nothing where there is none."""
+    """The output of ``nvidia-smi --list-gpus``; empty without nvidia-smi."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""
@@ -75,7 +75,7 @@ def _list_gpus() -> str:
 
 
 def _uuids() -> list[str]:
-    """The UUIDs of the GPUs that the driver shows to this process, by their numbers."""
+    """The UUIDs of the GPUs that the driver shows to this process, in order of their numbers."""
     try:
         listing = _list_gpus()
     except (subprocess.SubprocessError, OSError) as error:

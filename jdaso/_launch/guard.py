@@ -1,7 +1,7 @@
-"""A job's processes on this host: finds them, asks them to save, ends them, clears up after them.
+"""A job's processes on this host: finds them, asks them to save, ends them, removes their files.
 
-The supervisor does so, and where it was killed the guard: this file run as a program, which is why
-it imports nothing but the standard library.
+The supervisor does so; if it was killed, the guard does: this file run as a program, which is why
+it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 LAUNCH = "JDASO_SUPERVISED"
-"""A variable of the environment of supervised processes: the launches they belong to, outermost
-first, with colons between. All that a job starts inherits the variable."""
+"""Environment variable of supervised processes: the launches they belong to, outermost first,
+separated by colons. All processes that a job starts inherit it."""
 
 KILL_SECONDS = 5.0
-"""A launcher that gets SIGTERM has this long to end its ranks, also on other hosts."""
+"""A launcher has this long after SIGTERM to end its ranks, including those on other hosts."""
 
 _LEAVE_SECONDS = 1.0
-"""Processes that outlive their launcher may be about to end by themselves."""
+"""Time for processes that outlive their launcher, since they may be about to end by themselves."""
 
 _LOOK_SECONDS = 0.05
 _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)
@@ -37,17 +37,17 @@ _SHM = "/dev/shm"
 
 @dataclass
 class Job:
-    """One launch of a job, with all that is needed to end it.
+    """One launch of a job, with everything needed to end it.
 
     Args:
         tag: the last part of its `LAUNCH`.
         leader: process id of the launcher; 0 until it has been started.
         savers: signals at which a rank of this host saves and ends, by its process id.
-        saves_elsewhere: signals at which ranks of other hosts do.
-        speaks: whether a rank has said that it is one.
-        told: the signal that the supervisor got and has handed on; 0 if none.
-        asked: the savers that have been told.
-        files: what its ranks mapped of MPI's in /dev/shm, with device and inode.
+        saves_elsewhere: signals at which ranks of other hosts save and end.
+        speaks: whether a rank has identified itself.
+        told: the signal that the supervisor got and has passed on; 0 if none.
+        asked: the savers that have been signalled.
+        files: MPI's files in /dev/shm that its ranks mapped, with device and inode.
     """
 
     tag: str
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def saves(self) -> bool:
-        """Returns whether a rank has said that it saves when it is told to stop."""
+        """Returns whether a rank has reported that it saves when told to stop."""
         return bool(self.savers or self.saves_elsewhere)
 
     def note_rank(self) -> None:
@@ -75,11 +75,11 @@ class Job:
     def tell(self, number: int) -> None:
         """Asks the job to save and end.
 
-        Ranks of this host that take signals get them directly, whatever launcher or script stands
-        between. Else the launcher has to hand one on: launchers do so with SIGUSR1, SIGUSR2 and
-        Ctrl-C, but end the ranks on SIGTERM. That is what a job gets whose ranks save nothing; one
-        of which nothing is known may have ranks elsewhere that do. May be called again: ranks that
-        have begun to take signals meanwhile are asked then.
+        Ranks of this host that handle signals get them directly, whatever launcher or script stands
+        between. Otherwise the launcher has to pass a signal on: launchers pass on SIGUSR1, SIGUSR2
+        and Ctrl-C, but end the ranks on SIGTERM. A job whose ranks save nothing gets SIGTERM; a job
+        without any report gets SIGUSR1, since it may have ranks elsewhere that save. May be called
+        again, to signal ranks that have begun to handle signals meanwhile.
         """
         first, self.told = not self.told, number
         for pid, taken in list(self.savers.items()):
@@ -98,29 +98,29 @@ class Job:
         return [pid for pid, value in _supervised() if self.tag in value.split(":")]
 
     def orphans(self, rank: int) -> list[int]:
-        """Returns what a dead rank has left behind: launchers give each rank its own group."""
+        """Processes that a dead rank has left behind: launchers give each rank its own group."""
         return [pid for pid in self.left() if pid != rank and _group(pid) == rank != self.leader]
 
     def note_files(self, pid: int) -> None:
-        """Remembers what a rank has mapped of MPI's files in /dev/shm, while it lives."""
+        """Remembers MPI's files in /dev/shm that a rank has mapped, while the rank lives."""
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
                 path = line.split(maxsplit=5)[-1]
                 if os.path.dirname(path) == _SHM and _MPI_FILE.fullmatch(os.path.basename(path)):
                     with contextlib.suppress(OSError):
                         found, inode = os.stat(path), int(line.split(maxsplit=5)[4])
-                        if found.st_ino == inode:  # and not of a container with its own /dev/shm
+                        if found.st_ino == inode:  # not a file of a container with its own /dev/shm
                             self.files[path] = [found.st_dev, inode]
 
     def remove_files(self) -> None:
-        """Removes what MPI has left in /dev/shm: of ranks that are killed, nobody else does."""
+        """Removes MPI's files from /dev/shm, which killed ranks leave behind."""
         for path, (device, inode) in self.files.items():
             kind = _MPI_FILE.fullmatch(os.path.basename(path))
             with contextlib.suppress(OSError):
                 found = os.stat(path)
                 if (found.st_dev, found.st_ino) == (device, inode):
                     os.unlink(path)
-            if kind is not None and kind["kind"]:  # MPICH numbers what it makes later
+            if kind is not None and kind["kind"]:  # MPICH numbers the files that it makes later
                 for later in Path(_SHM).glob(f"{kind['kind']}*"):
                     with contextlib.suppress(OSError):
                         later.unlink()
@@ -133,15 +133,15 @@ class Job:
         leave: float = _LEAVE_SECONDS,
         hurry: Callable[[], bool] = lambda: False,
     ) -> int:
-        """Ends the job; how many processes its launcher had left behind.
+        """Ends the job; returns the number of processes that its launcher had left behind.
 
         A launcher ends its ranks, also on other hosts, when it ends; a killed one cannot.
 
         Args:
-            runs: whether the launcher still does.
-            seconds: how long it may take to end in order; 0 kills all at once.
+            runs: returns whether the launcher still runs.
+            seconds: how long the launcher may take to end normally; 0 kills everything at once.
             leave: how long processes that it left may go on.
-            hurry: ends all at once as soon as it is true.
+            hurry: ends everything at once as soon as it returns True.
         """
         if runs() and seconds:
             _send(self.leader, signal.SIGTERM)
@@ -153,10 +153,10 @@ class Job:
             time.sleep(_LOOK_SECONDS)
             now = time.monotonic()
             if now > begin + leave + 2 * KILL_SECONDS:
-                break  # nobody can end them
+                break  # they cannot be ended
             if not runs() and now < begin + leave and not hurry():
                 continue
-            for pid in {*left, self.leader} if runs() else left:  # else its number may be another's
+            for pid in {*left, self.leader} if runs() else left:  # its number may be reused
                 _send(pid, signal.SIGKILL)
             ended = max(ended, len({*left} - {self.leader}))
         self.remove_files()
@@ -173,7 +173,7 @@ def _send(pid: int, number: int) -> None:
 
 
 def _supervised() -> Iterator[tuple[int, str]]:
-    """Processes that have `LAUNCH` in the environment that they were started with."""
+    """Processes that were started with `LAUNCH` in their environment, with its value."""
     name = f"{LAUNCH}=".encode()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -193,12 +193,12 @@ def _state(pid: int) -> list[str]:
 def _group(pid: int) -> int:
     try:
         return int(_state(pid)[2])
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the process has ended meanwhile
         return 0
 
 
 def as_message(job: Job | None) -> bytes:
-    """Writes a job for the guard."""
+    """Serializes a job for the guard."""
     return b"null" if job is None else json.dumps(asdict(job)).encode()
 
 
@@ -210,12 +210,12 @@ def _read(message: bytes) -> Job | None:
 
 
 def _take_over(job: Job, outputs: list[int], grace_seconds: float) -> None:
-    """Ends the job of a supervisor that was killed; its ranks may save first."""
+    """Ends the job of a supervisor that was killed, after its ranks had time to save."""
     if not job.told:
         job.tell(signal.SIGTERM)
     limit = time.monotonic() + (grace_seconds if job.saves else KILL_SECONDS)
     while job.left() and time.monotonic() < limit:
-        # A rank or launcher whose output nobody reads would be ended by SIGPIPE, or stand still.
+        # If nothing reads its output, a rank or launcher gets SIGPIPE, or blocks.
         for output in select.select(outputs, [], [], _LOOK_SECONDS)[0]:
             with contextlib.suppress(BlockingIOError):
                 os.read(output, 1 << 16)
@@ -224,10 +224,10 @@ def _take_over(job: Job, outputs: list[int], grace_seconds: float) -> None:
 
 
 def main(grace_seconds: str, *outputs: str) -> None:
-    """Learns from standard input what the job is, and ends the job if the supervisor is killed."""
+    """Reads the job's state from standard input, and ends the job if the supervisor is killed."""
     job = None
     with socket.socket(fileno=0) as supervisor:
-        while message := supervisor.recv(1 << 20):  # until it ends, however it ends
+        while message := supervisor.recv(1 << 20):  # until the supervisor ends, for whatever reason
             job = _read(message)
     if job is not None:
         _take_over(job, [int(output) for output in outputs], float(grace_seconds))

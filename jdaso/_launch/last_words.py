@@ -1,4 +1,4 @@
-"""The last output of a process: written, and read by the launcher before the job ends."""
+"""The last output of a process: waits until the launcher has read it, before the job ends."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _READ_SECONDS = 2.0
 
 
 def speak_out() -> None:
-    """Has the launcher read all that this process printed, before the job is ended.
+    """Waits until the launcher has read everything that this process printed.
 
-    What still lies in a rank's pipes when a rank ends the job is discarded: last words were lost on
-    a busy machine. Waits 2 seconds at most once all is in the pipes; to write into one that is full
-    takes as long as for `print`. Terminals, files, and pipes whose reader is gone are not waited
-    for, nor pipes where the system cannot tell (only Linux can).
+    Output that is still in a rank's pipes when a rank ends the job is discarded: on a busy machine
+    final messages were lost. Waits at most 2 seconds once everything is in the pipes; writing into
+    a full pipe takes as long as for `print`. Does not wait for terminals, files, pipes whose reader
+    is gone, or pipes of a system that cannot report their contents (only Linux can).
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # closed, or replaced by something else
@@ -31,15 +31,15 @@ def speak_out() -> None:
 
 
 def _unread_bytes(descriptor: int) -> int:
-    """How much was written into a pipe and may yet be read; 0 for what is no pipe."""
+    """Bytes written into a pipe and not yet read; 0 if the descriptor is not a pipe."""
     try:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return 0
         poller = select.poll()
         poller.register(descriptor, 0)
-        if poller.poll(0):  # an error: nobody is there to read it
+        if poller.poll(0):  # an error: the reader is gone
             return 0
         count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
-    except OSError:  # closed, or a system that cannot tell
+    except OSError:  # closed, or the system cannot report it
         return 0
     return int.from_bytes(count, sys.byteorder)

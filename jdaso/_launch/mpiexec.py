@@ -21,21 +21,21 @@ from .environment import with_home
 log = logging.getLogger("jdaso")
 
 _END_SECONDS = 5.0
-"""A launcher has this long to end its ranks when it is told to, and to go when it is killed."""
+"""Time for a launcher to end its ranks after SIGTERM, and to end itself after SIGKILL."""
 
 
 class LaunchError(RuntimeError):
-    """The ranks could not be started, failed, or took too long; the text says which."""
+    """The ranks could not be started, failed, or took too long; the message tells which."""
 
 
 def find_mpiexec() -> str:
     """Returns the ``mpiexec`` beside the running Python, else the first on PATH.
 
-    The one beside Python belongs to the MPI wheel of this environment. That of another MPI would
-    start ranks that do not see each other.
+    The one beside Python belongs to the MPI wheel of this environment. The launcher of another MPI
+    would start ranks that do not see each other.
 
     Raises:
-        LaunchError: there is none.
+        LaunchError: there is no ``mpiexec``.
     """
     beside = Path(sys.executable).parent
     for name in ("mpiexec", "mpirun"):
@@ -55,7 +55,7 @@ def mpi_command(
     mpiexec = find_mpiexec()
     version = subprocess.run(
         [mpiexec, "--version"],
-        env=with_home(os.environ),  # without it Open MPI's does not even say what it is
+        env=with_home(os.environ),  # without HOME Open MPI's does not even print its version
         capture_output=True,
         text=True,
         timeout=30,
@@ -63,7 +63,7 @@ def mpi_command(
     )
     options, environment = ["-n", str(num_ranks)], dict(environment)
     if any(name in version.stdout for name in ("Open MPI", "OpenRTE", "PRRTE")):
-        # It refuses more ranks than cores, and would hold a rank with all its devices to one core.
+        # It refuses more ranks than cores, and would bind a rank with all its devices to one core.
         options += ["--oversubscribe", "--bind-to", "none"]
         environment = with_home(environment)
         if os.geteuid() == 0:
@@ -76,9 +76,9 @@ def with_files_in(
 ) -> dict[str, str]:
     """Returns the environment with which Open MPI's launcher keeps its files in `folder`.
 
-    It keeps them under the folder of temporary files otherwise, by its process id. One that is
-    killed leaves them there, and the next to get the same id then refuses to start ("The PMIx
-    server's listener thread failed to start"). What the user has chosen is left as it is.
+    Otherwise it keeps them in the folder of temporary files, under its process id. A launcher that
+    is killed leaves them there, and the next one with the same id refuses to start ("The PMIx
+    server's listener thread failed to start"). A setting by the user is left unchanged.
     """
     setting = "prte_local_tmpdir_base"
     if any("prte_tmpdir_base" in x or setting in x for x in (*environment, *command)):
@@ -97,19 +97,19 @@ def run_ranks(
     on_line: Callable[[str], None] = _print_at_once,
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
-    """Runs a command made by `mpi_command` to its end, handing on its output line by line.
+    """Runs a command made by `mpi_command` to its end and passes on its output line by line.
 
     Args:
         command: the command line.
         environment: all of its environment variables.
-        timeout_seconds: after this the ranks are killed.
+        timeout_seconds: the time after which the ranks are killed.
         on_line: called with each line of standard output.
-        on_idle: called now and then while nothing is printed.
+        on_idle: called repeatedly while nothing is printed.
 
     Raises:
         LaunchError: non-zero exit (with the end of the output) or timeout.
 
-    *On failure*, and when this process is interrupted or terminated, every rank is ended first.
+    *On failure*, and if this process is interrupted or terminated, every rank is ended first.
     """
     end = time.monotonic() + timeout_seconds
     errors: deque[str] = deque(maxlen=60)  # the end of standard error, shown if the run fails
@@ -125,7 +125,7 @@ def run_ranks(
             if time.monotonic() > end:
                 raise LaunchError(
                     f"The ranks did not finish within {timeout_seconds:.0f} s and were ended. "
-                    "Raise --timeout-seconds, or look for what holds them up:\n" + "\n".join(errors)
+                    "Raise --timeout-seconds, or find out what delays them:\n" + "\n".join(errors)
                 )
             try:
                 on_line(lines.get(timeout=0.2))  # pyright: ignore[reportArgumentType]
@@ -144,7 +144,7 @@ def run_ranks(
 def run_through(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs a command on this process's own streams; returns its exit status.
 
-    *On failure*, and when this process is interrupted or terminated, all it started is ended first.
+    *On failure*, and if this process is interrupted or terminated, all its children end first.
     """
     with termination_raises(), _children(command, environment, pipe=None) as process:
         status = process.wait()
@@ -158,7 +158,7 @@ def _read(stream, put: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def termination_raises() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP exceptions like Ctrl-C: the children are ended on the way out."""
+    """Turns SIGTERM and SIGHUP into exceptions, like Ctrl-C, so that the children are ended."""
 
     def stop(number: int, _frame) -> None:
         raise SystemExit(128 + number)
@@ -193,13 +193,13 @@ def _children(
         yield process
     finally:
         if process.poll() is None:
-            process.terminate()  # mpiexec ends its ranks, on other hosts as well
+            process.terminate()  # mpiexec ends its ranks, also on other hosts
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_SECONDS)
-        with contextlib.suppress(ProcessLookupError):  # whatever of its group is still there
+        with contextlib.suppress(ProcessLookupError):  # the rest of its process group
             os.killpg(process.pid, signal.SIGKILL)
         try:
             process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:  # in a system call that does not end
+        except subprocess.TimeoutExpired:  # blocked in a system call
             log.error("Process %d cannot be ended; it is left to itself.", process.pid)
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Folders and files as users name them: what a name means, and how a message shows it."""
+"""Folders and files as users name them: resolving the names, and showing them in messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):[/\\]")  # a drive of Windows (C:\) too
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):[/\\]")  # also a Windows drive (C:\)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})")
 
 
@@ -14,8 +14,8 @@ class FolderError(ValueError):
     """No folder can have this name.
 
     Args:
-        wrong: what is wrong with it.
-        remedy: what to do.
+        wrong: the problem with the name.
+        remedy: the remedy.
     """
 
     def __init__(self, wrong: str, remedy: str):
@@ -24,13 +24,13 @@ class FolderError(ValueError):
 
 
 def local_folder(folder: str | bytes | os.PathLike[str]) -> Path:
-    """The absolute path of a folder, whatever the working directory becomes later.
+    """The absolute path of a folder, unaffected by later changes of the working directory.
 
-    ``~`` and ``$NAME`` are replaced as a shell does it.
+    ``~`` and ``$NAME`` are replaced as in a shell.
 
     Raises:
-        FolderError: the name is empty, an address (``s3://bucket/run``), or of a home or a
-            variable that is not there.
+        FolderError: the name is empty, an address (``s3://bucket/run``), or uses a home or a
+            variable that does not exist.
     """
     given = os.fsdecode(folder)
     if not given.strip() or "\0" in given:
@@ -54,7 +54,7 @@ def local_folder(folder: str | bytes | os.PathLike[str]) -> Path:
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    r"""A path on one line that any terminal and any log file takes.
+    r"""A path on one line that is safe for any terminal and any log file.
 
     Bytes that are not UTF-8 and control characters are escaped: ``caf\xe9.png``.
     """
@@ -62,13 +62,13 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 
 def _escaped(character: str) -> str:
-    if "\udc80" <= character <= "\udcff":  # a byte, as Python keeps it in a file's name
+    if "\udc80" <= character <= "\udcff":  # a byte, as Python represents it in file names
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape").decode()
 
 
 def _value(given: str, name: re.Match[str]) -> str:
-    """The value of a variable that a folder's name holds."""
+    """The value of a variable used in a folder's name."""
     value = os.environ.get(name[1] or name[2], "")
     if not value:
         raise FolderError(

@@ -1,10 +1,10 @@
-"""Hands a job's output on: every byte, in order and at once, whatever becomes of the reader.
+"""Passes on a job's output: every byte, in order and at once, even if its reader stalls or ends.
 
     job --pipe--> pump (a thread) --queue--> outlet (a thread) --> standard output or error
 
-The pipes outlive a job, so that its end is never taken from theirs: what a job has left running may
-hold them for ever. A reader that pauses holds the job up as it would without us, but not the
-supervisor. One that is gone, or a disk that is full, loses what cannot be written; the job goes on.
+The pipes outlive a job, so their end never marks its end: processes that a job left running may
+hold them open for ever. A reader that pauses blocks the job, as it would without us, but not the
+supervisor. If the reader is gone or a disk is full, unwritable output is lost; the job goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TextIO, cast
 
 Look = Callable[[bytes], bytes]
-"""Looks at bytes on their way and returns those that are for the user."""
+"""Reads bytes on their way and returns those meant for the user."""
 
 _PIECE_BYTES = 1 << 16
 _MOST_BYTES = 1 << 20
@@ -32,14 +32,14 @@ _NOTHING = b""
 
 
 def open_standard_streams() -> None:
-    """Opens those of descriptors 0, 1 and 2 that are closed, so that no file of ours takes one."""
+    """Opens any closed descriptors among 0, 1 and 2, so that no file of ours takes their number."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
 
 
 class Outlet:
-    """Writes to one stream of this process, in a thread of its own."""
+    """Writes to one stream of this process, in its own thread."""
 
     def __init__(self, stream: TextIO | None, name: str):
         self._descriptor = None if stream is None else stream.fileno()
@@ -53,7 +53,7 @@ class Outlet:
         self._thread.start()
 
     def put(self, data: bytes) -> None:
-        """Takes bytes to be written; waits while the reader is far behind, until `admit`."""
+        """Enqueues bytes; waits while the reader is far behind, unless `admit` allows more."""
         if not data:
             return
         with self._change:
@@ -61,19 +61,19 @@ class Outlet:
             self._add(data)
 
     def admit(self, full_too: bool) -> None:
-        """Lets `put` wait no more, or again."""
+        """Sets whether `put` accepts bytes without waiting for the reader."""
         with self._change:
             self._full_is_no_reason = full_too
             self._change.notify_all()
 
     def say(self, text: str) -> None:
-        """Takes a line of the supervisor's own, and never waits."""
+        """Enqueues a line of the supervisor's own; never waits."""
         with self._change:
             self._add(b"" if self._line_ended else b"\n")
             self._add(os.fsencode(f"{text}\n"))
 
     def complaint(self) -> str:
-        """Returns what was lost since this was last asked; empty if nothing was."""
+        """Returns a message about bytes lost since the last call; empty if none were."""
         with self._change:
             lost, self._lost = self._lost, 0
         if not lost:
@@ -81,7 +81,7 @@ class Outlet:
         return f"{lost} bytes could not be written to {self._name} ({self._why}) and are lost."
 
     def is_done(self, seconds: float) -> bool:
-        """Returns whether all has been written, within so many seconds."""
+        """Returns whether everything is written; waits at most `seconds`."""
         with self._change:
             return self._change.wait_for(lambda: not self._bytes, seconds)
 
@@ -105,14 +105,14 @@ class Outlet:
                 self._change.notify_all()
 
     def _write(self, data: bytes) -> int:
-        """Writes all; how much could not be."""
+        """Writes all bytes; returns the number that could not be written."""
         if self._descriptor is None:
             return 0
         rest = memoryview(data)
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest[:_PIECE_BYTES]) :]
-            except BlockingIOError:  # whoever shares the stream with us has made it so
+            except BlockingIOError:  # another process sharing the stream made it non-blocking
                 select.select([], [self._descriptor], [], 1.0)
             except OSError as error:
                 self._why = error.strerror or str(error)
@@ -121,7 +121,7 @@ class Outlet:
 
 
 class _Pump:
-    """Reads a pipe that jobs write into, and puts all into an outlet."""
+    """Reads a pipe that jobs write into, and puts all bytes into an outlet."""
 
     def __init__(self, outlet: Outlet):
         self.outlet, self.look = outlet, cast(Look, _pass)
@@ -132,7 +132,7 @@ class _Pump:
         threading.Thread(target=self._run, name="jdaso-pump", daemon=True).start()
 
     def settle(self) -> None:
-        """Returns once all that is in the pipe has been put into the outlet."""
+        """Returns once everything in the pipe has been put into the outlet."""
         self._settled.clear()
         self.outlet.admit(True)
         os.write(self._waker, b"x")
@@ -148,7 +148,7 @@ class _Pump:
                 os.read(self._wake, 1)
                 count = fcntl.ioctl(self.source, termios.FIONREAD, bytes(4))
                 left = int.from_bytes(count, sys.byteorder)
-                while left > 0:  # and not more: something may write for ever
+                while left > 0:  # but no more: a process may write for ever
                     left -= self._move(min(left, _PIECE_BYTES))
                 self.outlet.put(self.look(_NOTHING))
                 self._settled.set()
@@ -168,10 +168,10 @@ def _pass(data: bytes) -> bytes:
 
 
 class Relay:
-    """The output of jobs, one after another, and the supervisor's own lines between theirs.
+    """The output of successive jobs, with the supervisor's own lines in between.
 
-    Where standard output and standard error are one file (``2>&1``) jobs get one pipe for both, so
-    that the order of what they write is kept.
+    If standard output and standard error are one file (``2>&1``), jobs get one pipe for both, so
+    that the order of their output is kept.
     """
 
     def __init__(self) -> None:
@@ -188,26 +188,26 @@ class Relay:
 
     @property
     def sources(self) -> list[int]:
-        """The ends at which all that jobs write arrives; held open while a job runs."""
+        """The read ends of the pipes that jobs write into; held open while a job runs."""
         return [pump.source for pump in self._pumps]
 
     def look_with(self, make: Callable[[], Look]) -> None:
-        """Has what comes from now on looked at; called with nothing, a look gives all it holds."""
+        """Passes later output through a `Look`; one called with no bytes returns all it holds."""
         for pump in self._pumps:
             pump.look = make()
 
     def say(self, text: str) -> None:
-        """Says something of the supervisor's own on standard error; never waits, never fails."""
+        """Writes a line of the supervisor's own to standard error; never waits, never fails."""
         self._err.say(f"jdaso run: {text}")
 
     def settle(self) -> None:
-        """Takes all that a job which has ended wrote; it comes before what is said next."""
+        """Enqueues all output of a job that has ended, before any line that follows."""
         for pump in self._pumps:
             pump.settle()
         self._complain()
 
     def close(self, stops: Callable[[], bool]) -> None:
-        """Returns once all is written, as late as the reader takes it, or once `stops`."""
+        """Returns once everything is written, however slow the reader, or once `stops` is True."""
         for outlet in (self._out, self._err):
             while not outlet.is_done(0.1) and not stops():
                 pass

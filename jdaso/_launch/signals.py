@@ -1,9 +1,9 @@
-"""Signals that ask a run to stop, taken beside whoever else handles them.
+"""Signals that ask a run to stop, handled alongside other handlers.
 
-One handler a signal serves all sessions of the process, opened and closed in any order. What
-handled the signal before is called each time too, and put back with the last session: a function
-of Python's, or a handler in C (`faulthandler.register`). A forked process is no part of the run:
-its signals are handled as if jdaso were not there.
+One handler per signal serves all sessions of the process, opened and closed in any order. The
+previous handler is called each time too, and restored with the last session: a Python function, or
+a handler in C (`faulthandler.register`). A forked process is not part of the run: its signals are
+handled as if jdaso were not there.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any, Protocol, runtime_checkable
 from .first_failure import say_saves
 
 _ACTION_BYTES = 1024
-"""More than any platform's ``struct sigaction``; the handler's address comes first."""
+"""More than the size of any platform's ``struct sigaction``; the handler's address comes first."""
 
 
 @runtime_checkable
 class Taker(Protocol):
-    """An object that is called when a signal comes."""
+    """An object that is called when a signal arrives."""
 
     def signalled(self) -> bool:
-        """A signal came; whether it is one too many, so that the process is to end at once."""
+        """Handles a signal; returns whether it is one too many and the process must end now."""
         ...
 
     def hold(self, error: BaseException) -> None:
-        """Keeps what another handler of the signal raised, to be raised once the run is saved."""
+        """Keeps an exception of another handler, to be raised once the run is saved."""
         ...
 
 
-_LIBRARY: Any = None  # that of C: how handlers are asked of that Python does not see
+_LIBRARY: Any = None  # the C library, to read and restore handlers that Python does not see
 with contextlib.suppress(OSError, TypeError):
     _LIBRARY = ctypes.CDLL(None)
 
@@ -45,22 +45,22 @@ _of_thread = threading.local()
 
 
 def check(numbers: Any) -> tuple[int, ...]:
-    """These signals; raises `ValueError` for what is none, or is one that no program can take."""
+    """Returns these signals; raises `ValueError` for any that a program cannot handle."""
     several = isinstance(numbers, Iterable) and not isinstance(numbers, str)
     given: tuple[Any, ...] = tuple(numbers) if several else (numbers,)
     for number in given:
         if number not in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             raise ValueError(
-                f"stop_signals must be signals that a program can take, got {number!r}. Give some "
-                "of the module signal: (signal.SIGTERM, signal.SIGUSR1), or () for none."
+                f"stop_signals must be signals that a program can take, got {number!r}. Use the "
+                "module signal: (signal.SIGTERM, signal.SIGUSR1), or () for none."
             )
     return given
 
 
 def take(numbers: Iterable[int], taker: Taker) -> None:
-    """Tells `taker` of these signals until `give_back`.
+    """Calls `taker` for each of these signals until `give_back`.
 
-    Python takes signals in its main thread only; called in another one, nothing is done.
+    Python handles signals in its main thread only; in another thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -69,13 +69,13 @@ def take(numbers: Iterable[int], taker: Taker) -> None:
         if taker not in takers:
             takers.append(taker)
         handler = _handlers.get(number)
-        if handler is None or not handler.on_top():  # another one may have come over ours
+        if handler is None or not handler.on_top():  # another handler may have replaced ours
             _handlers[number] = _Handler(number)
     say_saves(_taken())
 
 
 def give_back(taker: Taker) -> None:
-    """Forgets `taker`; signals that nobody takes any more go to whoever had them before."""
+    """Removes `taker`; signals left without a taker go back to their previous handlers."""
     before = _taken()
     for number, takers in _takers.items():
         if taker in takers:
@@ -94,7 +94,7 @@ def _taken() -> list[int]:
 
 
 class _Handler:
-    """Our handler of one signal, and the one that it came over."""
+    """Our handler of one signal, and the handler that it replaced."""
 
     def __init__(self, number: int):
         self._number = number
@@ -105,12 +105,12 @@ class _Handler:
         self._in_c = None if _address(before) in ordinary else before
 
     def on_top(self) -> bool:
-        """Returns whether the signal comes here first."""
+        """Returns whether the signal reaches this handler first."""
         same = signal.getsignal(self._number) is self
         return same and _address(_action(self._number)) == _address(self._own)
 
     def put_back(self) -> None:
-        """Makes the signal the previous handler's."""
+        """Restores the previous handler."""
         previous = signal.SIG_DFL if self._previous is None else self._previous
         signal.signal(self._number, previous)
         if self._in_c is not None:
@@ -124,7 +124,7 @@ class _Handler:
         end = any([taker.signalled() for taker in takers])
         try:
             self._call_previous(number, frame)
-        except BaseException as error:  # SystemExit, say: the run is saved first
+        except BaseException as error:  # SystemExit, for example: the run is saved first
             for taker in takers:
                 taker.hold(error)
         if end:
@@ -132,9 +132,9 @@ class _Handler:
             signal.raise_signal(number)
 
     def _goes_to_c(self) -> bool:
-        """Returns whether the handler in C is still to be called.
+        """Returns whether the handler in C still has to be called.
 
-        Not where it has come over this one meanwhile, and calls it.
+        It does not if it has since replaced this one, and calls it.
         """
         return self._in_c is not None and _address(_action(self._number)) != _address(self._in_c)
 
@@ -146,7 +146,7 @@ class _Handler:
             self._previous(number, frame)
 
     def _pass_on(self, number: int, frame: Any) -> None:
-        """Nobody takes it any more, and somebody else's handler calls this one."""
+        """Passes on a signal without takers, if another handler still calls this one."""
         if not self._goes_to_c() and callable(self._previous):
             self._previous(number, frame)
         elif self._goes_to_c() or self._previous != signal.SIG_IGN:
@@ -155,13 +155,13 @@ class _Handler:
 
     @contextlib.contextmanager
     def _away(self) -> Iterator[None]:
-        """The signal is the previous handler's meanwhile, whatever that one chains to."""
+        """Restores the previous handler meanwhile, whatever other handlers that one calls."""
         above, above_in_c = signal.getsignal(self._number), _action(self._number)
-        wakes = signal.set_wakeup_fd(-1)  # asyncio, say, which has read of this signal already
+        wakes = signal.set_wakeup_fd(-1)  # asyncio's, which has already read this signal
         self.put_back()
         try:
             yield
-            for _ in range(2):  # a handler of Python's that was chained to is run by now
+            for _ in range(2):  # gives Python time to run a chained handler written in Python
                 pass
         finally:
             signal.signal(self._number, above)
@@ -173,7 +173,7 @@ class _Handler:
 
 
 def _action(number: int) -> Any:
-    """The action of C for a signal; None where that cannot be asked."""
+    """The action in C for a signal; None if it cannot be read."""
     found = ctypes.create_string_buffer(_ACTION_BYTES)
     failed = _LIBRARY is None or _LIBRARY.sigaction(number, None, found)
     return None if failed else found
@@ -185,12 +185,12 @@ def _set_action(number: int, action: Any) -> None:
 
 
 def _address(action: Any) -> int | None:
-    """Of the handler; None where it is not known."""
+    """The handler's address; None if unknown."""
     return None if action is None else ctypes.c_size_t.from_buffer(action).value
 
 
 def _before_fork() -> None:
-    """Holds signals up until each process has its own handlers: one between would be lost."""
+    """Blocks signals until each process has its own handlers; one in between would be lost."""
     _of_thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handlers) if _handlers else None
 
 
@@ -201,7 +201,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """Leaves the signals to the parent: a child that caught them could not be terminated."""
+    """Leaves the signals to the parent: a child that handled them could not be terminated."""
     _takers.clear()
     for handler in _handlers.values():
         if handler.on_top():

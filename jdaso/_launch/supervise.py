@@ -1,4 +1,4 @@
-"""Starts a job again where it failed, from its last checkpoint, on the hosts that still answer."""
+"""Restarts a failed job from its last checkpoint, on the hosts that still answer."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ from .mpiexec import with_files_in
 from .relay import Relay, open_standard_streams
 
 _LEAST_PAUSE, _MOST_PAUSE = 1.0, 30.0
-"""Seconds between two starts; longer with each that ended soon."""
+"""Seconds between two starts; doubled after each job that ended soon."""
 
 _SOON_SECONDS = 10.0
 _LONGEST_PATH = 80
-"""Of the folder of temporary files: with the socket's own name a path may have 107 bytes."""
+"""Of the folder of temporary files: with the socket's name a path may have 107 bytes."""
 
 _PROBE_SECONDS = 15.0
 
 _ORPHAN_SECONDS, _NOTICE_SECONDS = 1.0, 5.0
-"""After a rank's death: what the rank had forked is ended, then the whole job, if its launcher has
-not seen to that. A launcher waits for a dead rank's pipes, which forked processes hold."""
+"""After a rank's death: the processes it forked are ended, then the whole job if its launcher has
+not done so. A launcher waits for a dead rank's pipes, which forked processes hold open."""
 
 _NOT_STARTED = 127
-"""Exit status where there is no such command. Before the first start that is a mistake, which no
-restart mends; later a file system may be away."""
+"""Exit status if the command does not exist. Before the first start that is a mistake, which no
+restart fixes; later a file system may be unavailable."""
 
 _LOOK_SECONDS = 1.0
 _REPEAT_SECONDS = 0.3
-"""Seconds within which two signals count as one: a process and its group may both get it."""
+"""Seconds within which two signals count as one: both a process and its group may receive it."""
 
 _STOPS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU")
 _AT_ONCE = (signal.SIGINT, signal.SIGQUIT)
-"""Those that a person sends from a keyboard: the second of them waits for nothing."""
+"""Signals that a person sends from a keyboard: the second of them ends everything at once."""
 
 _PLACE = re.compile(r"(?P<open>\{?)(?P<whole>\{(?P<name>hosts|count)\})(?P<close>\}?)")
 
 
 class Supervisor:
-    """Runs a command until it ends well, is told to stop, or has failed too often.
+    """Runs a command until it succeeds, is told to stop, or has failed too often.
 
     Args:
-        command: what starts the ranks; see `placed` for ``{hosts}`` and ``{count}``.
-        max_restarts: how often a job that failed is started again. One that was told to stop and
-            has saved (status 75, and a rank says so) is started again without being counted.
-        hosts: who is asked before each start; none where empty.
-        probe: the command that asks ``{host}``.
+        command: the command that starts the ranks; see `placed` for ``{hosts}`` and ``{count}``.
+        max_restarts: how often a failed job is restarted. A job that was told to stop and has saved
+            (status 75, confirmed by a rank) is restarted without being counted.
+        hosts: hosts probed before each start; none if empty.
+        probe: the command that probes ``{host}``.
         grace_seconds: how long a job that is told to stop may take to save.
     """
 
@@ -86,12 +86,12 @@ class Supervisor:
             os.set_blocking(end, False)
         self._told: int | None = None  # the signal that told us to end
         self._told_at = 0.0
-        self._count = 0  # of signals that are not the same one twice
+        self._count = 0  # of signals; a repetition does not count
         self._at_once = False
         self._began = False  # whether the command has ever been started
 
     def run(self) -> int:
-        """The exit status of the last start; 128 + the signal's number where it was killed."""
+        """The exit status of the last start; 128 + the signal's number if it was killed."""
         with self._signals():
             with self._guarded():
                 status = self._run()
@@ -131,7 +131,7 @@ class Supervisor:
             pause = min(2 * pause, _MOST_PAUSE)
 
     def _start_once(self) -> tuple[int, bool]:
-        """The exit status of one start, and whether the job says that it has saved."""
+        """The exit status of one start, and whether the job reports that it has saved."""
         hosts = self._answering()
         if self._told is not None:
             return 128 + self._told, False
@@ -150,9 +150,9 @@ class Supervisor:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _start_in(self, folder: str, hosts: Sequence[str]) -> tuple[int, bool]:
-        """Starts the job and sees it end; the folder is for the ranks to speak to us."""
+        """Starts the job and waits for its end; the folder holds the socket of the ranks."""
         path, job = f"{folder}/socket", Job(uuid.uuid4().hex)
-        outer = os.environ.get(LAUNCH)  # we are part of another supervisor's job, and so is ours
+        outer = os.environ.get(LAUNCH)  # our own job is then part of that supervisor's job
         tags = f"{outer}:{job.tag}" if outer else job.tag
         values = {"hosts": ",".join(hosts), "count": str(len(hosts))}
         command = [placed(part, values) for part in self.command] if hosts else self.command
@@ -197,16 +197,16 @@ class Supervisor:
     def _judge(
         self, process: subprocess.Popen, job: Job, deaths: Deaths, left: int, first: str | None
     ) -> int:
-        """The status of a job that has ended, with a word about what is not as it should be."""
+        """The status of a job that has ended; reports anything unusual."""
         if process.returncode is None:
             self._say(f"process {process.pid} cannot be ended; it is left to itself.")
         status = 128 + signal.SIGKILL if process.returncode is None else process.returncode
-        # Where processes may die one by one, launchers take the end of the last for a good one.
+        # Where processes may die one by one, launchers report the end of the last as success.
         one_by_one = job.speaks or "ulfm" in self.command
         if status == 0 and one_by_one and not deaths.came_through:
             status = 1
         if status != 0 and job.told and deaths.saved:
-            status = STOPPED_STATUS  # whatever a script or a launcher has made of it
+            status = STOPPED_STATUS  # whatever status a script or a launcher has made of it
         if left:
             self._say(f"{left} processes that the launcher left behind were ended.")
         if first is not None and self._told is None and status != 0 and not deaths.saved:
@@ -214,8 +214,8 @@ class Supervisor:
         return status if status >= 0 else 128 - status
 
     def _see_it_end(self, process: subprocess.Popen, job: Job, deaths: Deaths) -> float:
-        """Returns when the launcher has ended, or has to be: how long that may take it."""
-        seen: set[int] = set()  # ranks whose death has been dealt with
+        """Waits until the launcher has ended or must be; returns the seconds it may take to end."""
+        seen: set[int] = set()  # ranks whose death has been handled
         while process.poll() is None:
             self._tell_guard(job)
             now = time.monotonic()
@@ -237,14 +237,14 @@ class Supervisor:
                             os.kill(orphan, signal.SIGKILL)
                 late = now > died + _NOTICE_SECONDS and others & deaths.connected
                 if late and not deaths.lives_on:
-                    self._say("the launcher does not end the job; it is ended.")
+                    self._say("the launcher does not end the job; jdaso ends it.")
                     return KILL_SECONDS
             waits = any(now < died + 2 * _NOTICE_SECONDS for died, _ in deaths.dead.values())
             self._pause(_LOOK_SECONDS / 4 if waits else _LOOK_SECONDS)
         return KILL_SECONDS
 
     def _announce(self, job: Job) -> None:
-        """Says what this process was told, and what becomes of the job."""
+        """Reports which signal this process received, and what happens to the job."""
         assert self._told is not None
         name, limit = signal.Signals(self._told).name, f"{self.grace_seconds:g} s"
         what = "saves and ends" if job.saves else "is told to end"
@@ -258,7 +258,7 @@ class Supervisor:
             answers = list(pool.map(self._answers, self.hosts))
         silent = [host for host, here in zip(self.hosts, answers, strict=True) if not here]
         if silent:
-            self._say(f"left out, for they do not answer: {', '.join(silent)}.")
+            self._say(f"left out because they do not answer: {', '.join(silent)}.")
         return [host for host, here in zip(self.hosts, answers, strict=True) if here]
 
     def _answers(self, host: str) -> bool:
@@ -266,7 +266,7 @@ class Supervisor:
         try:
             done = subprocess.run(
                 command,
-                stdin=subprocess.DEVNULL,  # what is there is the job's
+                stdin=subprocess.DEVNULL,  # standard input belongs to the job
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 timeout=_PROBE_SECONDS,
@@ -278,7 +278,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Starts what ends the job if this process is killed."""
+        """Starts the guard, which ends the job if this process is killed."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with its:
@@ -290,7 +290,7 @@ class Supervisor:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=sources,
-                    start_new_session=True,  # what ends this process's group leaves it
+                    start_new_session=True,  # survives a signal to this process's group
                 )
             self._guard, self._guard_knows = ours, _guard.as_message(None)
             try:
@@ -304,20 +304,20 @@ class Supervisor:
                     guard.wait(KILL_SECONDS)
 
     def _tell_guard(self, job: Job | None) -> None:
-        """Tells the guard what there is to end, if that has changed."""
+        """Sends the guard the job's state, if it has changed."""
         message = _guard.as_message(job)
         if message != self._guard_knows:
-            with contextlib.suppress(OSError):  # it is stopped or gone; we ask again soon
+            with contextlib.suppress(OSError):  # the guard is stopped or gone; we try again soon
                 self._guard.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                 self._guard_knows = message
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Takes signals; what is done about them is done where the job is looked after."""
+        """Records signals; the thread that watches the job acts on them."""
         numbers = [signal.Signals[name] for name in _STOPS]
         numbers = [n for n in numbers if signal.getsignal(n) != signal.SIG_IGN]  # nohup
         previous = {number: signal.signal(number, self._take_signal) for number in numbers}
-        # A parent may have had SIGCHLD ignored: the status of the job would be lost.
+        # A parent may have ignored SIGCHLD, which would lose the status of the job.
         previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, previous)
         waker = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
@@ -339,12 +339,12 @@ class Supervisor:
         self._count += 1
 
     def _news(self) -> None:
-        """Wakes the main thread; called by others."""
+        """Wakes the main thread; called by other threads."""
         with contextlib.suppress(OSError):
             os.write(self._waker, b"x")
 
     def _pause(self, seconds: float) -> None:
-        """Waits until something happens, or so many seconds."""
+        """Waits until something happens, at most `seconds`."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if poll.poll(1000 * seconds):
@@ -352,18 +352,18 @@ class Supervisor:
                 os.read(self._wake, 1 << 16)
 
     def _pause_for(self, seconds: float) -> None:
-        """Waits so many seconds, or until this process is told to end."""
+        """Waits `seconds`, or until this process is told to end."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and self._told is None:
             self._pause(left)
 
 
 def placed(part: str, values: Mapping[str, str]) -> str:
-    """Puts hosts and their number into an argument.
+    """Puts the hosts and their number into an argument.
 
-    ``{hosts}`` and ``{count}`` are replaced where they are an argument, or a word or a value in one
+    ``{hosts}`` and ``{count}`` are replaced if they are an argument, or a word or a value in one
     (``--host={hosts}``, ``ppr:{count}:node``, ``-n{count}``). In other text (``run_{count}.npz``,
-    ``${count}``) they are the program's own, and in two pairs of braces they are one pair.
+    ``${count}``) they are left to the program, and doubled braces become single ones.
 
     Example:
         >>> [placed(x, {"count": "2"}) for x in ("-n{count}", "run_{count}.npz", "{{count}}")]
@@ -383,10 +383,10 @@ def placed(part: str, values: Mapping[str, str]) -> str:
 
 
 def _standard_input() -> int | None:
-    """A job's standard input: ours, but for a terminal in whose background we run.
+    """A job's standard input: ours, unless we run in the background of a terminal.
 
-    There a read would stop a process of ours; the job, in a session of its own, would take what is
-    typed for the shell.
+    There a read would stop one of our processes; the job, in its own session, would take input that
+    is typed for the shell.
     """
     if sys.__stdin__ is None:
         return subprocess.DEVNULL

@@ -1,13 +1,13 @@
-"""Returns whether another node's process runs, where the node itself sends no heartbeats.
+"""Tells whether another node's process runs although the node sends no heartbeats.
 
-C code that holds Python's lock keeps a node's threads from sending anything. A process beside each
-rank (`_witness_process`) needs no lock of the rank's: it is asked over TCP, by who waits for a node
-that is silent. What it says tells three cases apart that are alike otherwise: a process that runs
-C code, one that is stopped, and one that has ended. A host that does not answer says nothing.
+C code that holds Python's lock keeps a node's threads from sending. A process beside each rank
+(`witness_process`) does not need the rank's lock: nodes that wait for a silent node query it over
+TCP. Its answer distinguishes three cases: a process that runs C code, one that is stopped, and one
+that has ended. A host that does not answer tells nothing.
 
-It trusts nobody: what is sent to it is never read. Who connects learns the token, a letter and the
-CPU seconds, and can do nothing with them. The token is no secret; it shows that an answer is from
-this run's witness, and not from a later process at the same port.
+The witness trusts no one: it never reads what is sent to it. A client gets the token, a letter and
+the CPU seconds, and can do nothing with them. The token is no secret; it shows that an answer comes
+from this run's witness, and not from a later process at the same port.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from pathlib import Path
 log = logging.getLogger("jdaso")
 
 Address = tuple[str, int, str]
-"""The address of a rank's witness: host, port, and the token that its answers begin with."""
+"""The address of a rank's witness: host, port, and the token that starts its answers."""
 
 SWITCH = "JDASO_WITNESS"
-"""A variable of the environment: "off" where ranks are to have no witness."""
+"""Environment variable: "off" if ranks are to have no witness."""
 
 _PROGRAM = Path(__file__).with_name("witness_process.py")
 _START_SECONDS = 10.0
@@ -43,22 +43,22 @@ _ANSWER_SECONDS = 3.0
 _FRESH_SECONDS = 15.0
 _ASKED_AT_ONCE = 16
 _REFUSALS = 2
-"""Refusals one after the other, by a witness that has answered before: then it has ended."""
+"""Consecutive refusals by a witness that has answered before, after which it has ended."""
 
 _BUSY = 0.2
-"""The least share of a core that a process uses which computes."""
+"""The least share of a core used by a process that computes."""
 
-_own: dict[int, tuple[subprocess.Popen, tuple[int, str] | None]] = {}  # by this process
+_own: dict[int, tuple[subprocess.Popen, tuple[int, str] | None]] = {}  # by process id
 
 
 def start(name: str, limit_seconds: float | None = None, *, one_host: bool = False) -> None:
-    """Starts this process's witness, if it has none yet; where that fails it goes without one.
+    """Starts this process's witness, if it has none yet; if that fails, the rank has no witness.
 
     Args:
-        name: how this rank's messages begin.
-        limit_seconds: after which a start of MPI is given up; it is reported before. None where MPI
-            has started.
-        one_host: whether all ranks are on this host; no other host can then connect.
+        name: the prefix of this rank's messages.
+        limit_seconds: the time limit for starting MPI; the witness reports the wait before that.
+            None if MPI has started.
+        one_host: whether all ranks are on this host; then no other host can connect.
     """
     if os.getpid() in _own or not sys.executable or getattr(sys, "frozen", False):
         return
@@ -94,7 +94,7 @@ def _port(process: subprocess.Popen, token: str) -> tuple[int, str] | None:
 
 
 def note_started() -> None:
-    """MPI has started: the witness says nothing more of it."""
+    """Notifies the witness that MPI has started, so that it no longer reports on the start."""
     process, _ = _own.get(os.getpid(), (None, None))
     if process is not None and process.stdin is not None:
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ def note_started() -> None:
 
 
 def own_port() -> tuple[int, str] | None:
-    """Port and token of this process's witness, None where it has none."""
+    """Port and token of this process's witness; None if it has none."""
     return _own.get(os.getpid(), (None, None))[1]
 
 
@@ -112,11 +112,11 @@ class _Known:
 
     Attributes:
         state: its last state, a letter.
-        at: when that was said; 0 before the first answer.
+        at: time of the last answer; 0 before the first.
         busy: whether it computed between the last two answers.
-        cpu_seconds: it had used by then.
-        refusals: since the last answer.
-        asked_at: when the last question began.
+        cpu_seconds: CPU time at the last answer.
+        refusals: connections refused since the last answer.
+        asked_at: time of the last query.
     """
 
     state: str = "?"
@@ -128,12 +128,12 @@ class _Known:
 
 
 class Witnesses:
-    """Those of all nodes, as one node asks them.
+    """The witnesses of all nodes, as queried by one node.
 
     Args:
-        addresses: of each node's, None where it has none.
+        addresses: the address of each node's witness, None for a node without one.
 
-    On failure: nothing is raised. A witness that cannot be asked leaves its node unknown.
+    On failure: nothing is raised. A witness that cannot be queried leaves its node unknown.
     """
 
     def __init__(self, addresses: Sequence[Address | None]):
@@ -142,7 +142,7 @@ class Witnesses:
         self._under_way: set[int] = set()
 
     def ask(self, node: int) -> None:
-        """Asks a node's witness, in a thread; does nothing where it was asked just now."""
+        """Queries a node's witness in a thread; does nothing soon after the last query."""
         known, now = self._known.setdefault(node, _Known()), time.monotonic()
         address = self._addresses[node] if node < len(self._addresses) else None
         if address is None or node in self._under_way or len(self._under_way) >= _ASKED_AT_ONCE:
@@ -154,7 +154,7 @@ class Witnesses:
         thread = threading.Thread(target=self._ask, args=(node, address, known), daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # Python is at its end and starts no more threads
+        except RuntimeError:  # Python is shutting down and starts no more threads
             self._under_way.discard(node)
 
     def _ask(self, node: int, address: Address, known: _Known) -> None:
@@ -178,12 +178,12 @@ class Witnesses:
         known.state, known.at, known.cpu_seconds, known.refusals = state, now, cpu_seconds, 0
 
     def runs(self, node: int) -> bool:
-        """Returns whether the node's process runs, by an answer of the last seconds."""
+        """Returns whether the node's process runs, by an answer of the last 15 seconds."""
         known = self._known.get(node, _Known())
         return self._fresh(known) and known.state not in "?tTZX"
 
     def has_ended(self, node: int) -> bool:
-        """Returns whether the process has ended: its witness ends with it."""
+        """Returns whether the process has ended; its witness ends with it."""
         known = self._known.get(node, _Known())
         return bool(known.at) and known.refusals >= _REFUSALS
 

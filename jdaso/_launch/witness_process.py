@@ -1,7 +1,7 @@
 """A process beside a rank that tells others whether the rank runs while its Python cannot.
 
-Run as a file, by `_witness.start`: standard library only. It ends with the rank. Anyone who
-connects is sent one line: a token, the state of the rank's process as in ``/proc/PID/stat``, and
+Run as a file by `witness.start`, with only the standard library. It ends with the rank. Any client
+that connects gets one line: a token, the state of the rank's process as in ``/proc/PID/stat``, and
 the seconds of CPU time that it has used.
 """
 
@@ -17,19 +17,19 @@ from pathlib import Path
 _MPICH = "MPI_LOCALNRANKS", "PMI_SIZE", "PMI_RANK"
 _OPEN_MPI = "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"
 LAUNCHERS = {"hydra_pmi_proxy": _MPICH, "prterun": _OPEN_MPI, "prted": _OPEN_MPI}
-"""Processes that start the ranks of a host, with the variables in which these find how many they
-are on this host, how many in all, and which one each is."""
+"""Processes that start the ranks of a host, with the variables in which they give each rank the
+number of ranks on this host, the total number, and its own number."""
 
 _LOOK_SECONDS = 0.25
 _READ_SECONDS = 1.0
-"""For launchers to read the last words: they discard them as they end the job."""
+"""For launchers to read the last output; when they end the job they discard the rest."""
 
 _IN_VAIN = 3
-"""Looks, a second apart, at which a rank that has ended must be missing."""
+"""Consecutive checks, a second apart, at which an ended rank must be missing."""
 
 
 def listen(interface: str = "") -> socket.socket:
-    """A socket on an interface, all of them where that is empty; the kernel chooses the port."""
+    """A socket on an interface, or on all if that is empty; the kernel chooses the port."""
     if interface:
         return socket.create_server((interface, 0))
     if socket.has_dualstack_ipv6():
@@ -39,7 +39,7 @@ def listen(interface: str = "") -> socket.socket:
 
 
 def state(process: int) -> str:
-    """The process's state, a letter, and its CPU seconds; ``? 0`` where the system cannot tell."""
+    """The process's state, a letter, and its CPU seconds; ``? 0`` if the system cannot tell."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -50,7 +50,7 @@ def state(process: int) -> str:
 
 
 def answer(server: socket.socket, token: str, process: int) -> None:
-    """Answers one who has connected."""
+    """Answers one client."""
     with contextlib.suppress(OSError):
         connection, _ = server.accept()
         with connection:
@@ -59,16 +59,16 @@ def answer(server: socket.socket, token: str, process: int) -> None:
 
 
 def complain(name: str, seconds: float) -> None:
-    """Reports that MPI_Init waits."""
+    """Reports that MPI_Init is waiting."""
     tell(
         f"{name} MPI_Init has waited {seconds:.0f} s for all ranks that the launcher started. "
-        "Those that do not say this have not come: they have ended, or are busy or stuck before "
-        "their Session.\n"
+        "Ranks that do not print this have not arrived: they have ended, or are busy or stuck "
+        "before their Session.\n"
     )
 
 
 def tell(text: str) -> None:
-    """Writes to standard error, where somebody reads it."""
+    """Writes to standard error if that does not block."""
     if select.select([], [2], [], 0)[1]:
         with contextlib.suppress(OSError):
             os.write(2, text.encode())
@@ -80,10 +80,10 @@ def _fields(process: int) -> list[bytes]:
 
 
 def _launcher(process: int) -> tuple[int, str]:
-    """The nearest process above that starts ranks, and its name.
+    """The nearest process above this one that starts ranks, and its name.
 
     Raises:
-        OSError: there is none that is known.
+        OSError: no known launcher is among the processes above.
     """
     while True:
         process = int(_fields(process)[1])
@@ -93,7 +93,7 @@ def _launcher(process: int) -> tuple[int, str]:
 
 
 def _number(process: int, variable: str) -> int:
-    """The rank that a process was started as; -1 where it has written over its environment."""
+    """The rank that a process was started as; -1 if it has overwritten its environment."""
     for text in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
         if text.startswith(f"{variable}=".encode()):
             return int(text.partition(b"=")[2])
@@ -101,9 +101,9 @@ def _number(process: int, variable: str) -> int:
 
 
 def ended_ranks(process: int) -> str:
-    """Names the ranks of this host that have ended; empty where none has, or it cannot be told.
+    """Names the ranks of this host that have ended; empty if none has, or if it is unknown.
 
-    A launcher has one child for each rank: the rank, or a script around it. It may have others.
+    A launcher has one child per rank: the rank, or a script around it. It may have other children.
     """
     try:
         launcher, name = _launcher(process)
@@ -114,7 +114,7 @@ def ended_ranks(process: int) -> str:
         if len(living) >= here:
             return ""
         ended = {*range(everyone)} - {_number(child, rank) for child in living}
-    except (OSError, ValueError, KeyError):  # a child that ends just now, say
+    except (OSError, ValueError, KeyError):  # a child that is just ending, for example
         return ""
     if len(ended) == here - len(living):
         return f"rank {', '.join(map(str, sorted(ended)))}"
@@ -122,14 +122,14 @@ def ended_ranks(process: int) -> str:
 
 
 def give_up(process: int, name: str, gone: str) -> None:
-    """Ends the rank, which waits in MPI_Init for what cannot come; its launcher ends the others."""
+    """Ends the rank, which waits in MPI_Init for ended ranks; its launcher ends the others."""
     tell(
         f"{name} MPI_Init waits in vain for {gone}, which ended before making a Session (sys.exit, "
         "os._exit, or the end of the program). The job is ended.\n"
     )
     time.sleep(_READ_SECONDS)
     with contextlib.suppress(OSError):
-        os.kill(process, signal.SIGKILL)  # C code waits: no handler of Python's would be run
+        os.kill(process, signal.SIGKILL)  # C code waits: no Python handler would run
 
 
 def main(token: str, process: int, name: str, warn_seconds: float, interface: str) -> None:
@@ -137,10 +137,10 @@ def main(token: str, process: int, name: str, warn_seconds: float, interface: st
 
     Args:
         token: sent with each answer.
-        process: the rank's, which started this one.
-        name: how the rank's messages begin.
-        warn_seconds: after which MPI_Init is reported; again each time that has doubled.
-        interface: to listen on.
+        process: the process id of the rank, which started this process.
+        name: the prefix of the rank's messages.
+        warn_seconds: time until MPI_Init is reported as waiting; doubles after each report.
+        interface: the interface to listen on.
     """
     server = listen(interface)
     os.write(1, f"{server.getsockname()[1]}\n".encode())

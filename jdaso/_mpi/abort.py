@@ -1,6 +1,6 @@
-"""Ends of MPI: in order, and of the whole job.
+"""Ends MPI normally, or the whole job at once.
 
-`end_job` only decides that the job ends with this process; `_nodes.exit` carries that out.
+`end_job` only records that the job ends with this process; `_nodes.exit` carries that out.
 """
 
 import ctypes
@@ -9,7 +9,7 @@ _state = {"ends": False}
 
 
 def end_job() -> None:
-    """The job ends with this process: MPI_Finalize would wait for a node that never comes."""
+    """Makes the job end with this process: MPI_Finalize would wait for a node that never comes."""
     _state["ends"] = True
 
 
@@ -19,7 +19,7 @@ def ends_job() -> bool:
 
 
 def spare_job() -> None:
-    """Takes `end_job` back, in a forked process, which is no rank."""
+    """Undoes `end_job`, in a forked process, which is no rank."""
     _state["ends"] = False
 
 
@@ -31,7 +31,7 @@ def abort() -> None:
 
 
 def finalize() -> None:
-    """MPI_Finalize without Python's lock, unlike mpi4py's own call."""
+    """Calls MPI_Finalize without holding Python's lock, unlike mpi4py's own call."""
     from mpi4py import MPI
 
     ctypes.CDLL(MPI.__file__).MPI_Finalize()

@@ -1,4 +1,4 @@
-"""GPUs of a host, shared out between the nodes that run on it."""
+"""GPUs of a host, divided among the nodes that run on it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .topology import Topology
 
 
 def share_out(gpus: list[str], rank: int, ranks: int, *, share: bool = False) -> list[str]:
-    """The GPUs of one rank of several on a host: as equal as can be, none given twice.
+    """The GPUs of one of several ranks on a host: as equal in number as possible, none twice.
 
     Args:
-        gpus: all of the host's.
-        rank: this rank among those on the host.
-        ranks: how many there are.
-        share: whether ranks may use one GPU together where there are too few.
+        gpus: all GPUs of the host.
+        rank: this rank's number among those on the host.
+        ranks: the number of ranks on the host.
+        share: whether ranks may use the same GPU if there are too few.
 
     Raises:
         ValueError: fewer GPUs than ranks, and `share` is False.
@@ -25,19 +25,19 @@ def share_out(gpus: list[str], rank: int, ranks: int, *, share: bool = False) ->
         if not share:
             raise ValueError(
                 f"{ranks} nodes share this host but it has {len(gpus)} GPU(s) ({', '.join(gpus)}). "
-                "Start fewer ranks a host, or allow it with Session(share_gpus=True)."
+                "Start fewer ranks per host, or allow it with Session(share_gpus=True)."
             )
         return [gpus[rank % len(gpus)]]
     return gpus[rank * len(gpus) // ranks : (rank + 1) * len(gpus) // ranks]
 
 
 def claim_gpus(topology: Topology, *, share: bool, on_cpus: bool, started: bool) -> None:
-    """Leaves this process only its own GPUs.
+    """Restricts this process to its own GPUs.
 
     Args:
         topology: the nodes.
-        share: whether nodes may use one GPU together.
-        on_cpus: whether JAX computes on CPUs; then nothing is claimed.
+        share: whether nodes may use the same GPU.
+        on_cpus: whether JAX computes on CPUs; then no GPU is claimed.
         started: whether JAX has made its devices.
 
     Raises:
@@ -55,7 +55,7 @@ def claim_gpus(topology: Topology, *, share: bool, on_cpus: bool, started: bool)
     except ValueError as error:
         raise NodeError(f"{topology.prefix()} {error}") from error
     if started:
-        if mine == gpus:  # dealt out by the process's last session
+        if mine == gpus:  # assigned by the process's previous session
             return
         raise NodeError(
             f"{topology.prefix()} JAX has started before jdaso could share out the GPUs of this "
@@ -68,6 +68,6 @@ def claim_gpus(topology: Topology, *, share: bool, on_cpus: bool, started: bool)
 
 
 def _assigned_by_launcher(topology: Topology) -> bool:
-    """Whether the ranks of this host already see different GPUs (srun --gpus-per-task, say)."""
+    """Returns whether this host's ranks already see different GPUs (srun --gpus-per-task)."""
     taken = [gpu for seen in topology.gpus_of_host for gpu in seen or ()]
     return None not in topology.gpus_of_host and len(taken) == len(set(taken))

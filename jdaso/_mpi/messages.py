@@ -1,4 +1,4 @@
-"""Short messages between nodes beside training: nobody waits until one is sent, or comes."""
+"""Short messages between nodes beside training; no node blocks to send or receive one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 8192
 
 
 class _Sent(NamedTuple):
-    """One on its way; request and payload are kept until it has gone."""
+    """A message in flight; request and payload are kept until it is sent."""
 
     node: int
     tag: int
@@ -22,13 +22,13 @@ class _Sent(NamedTuple):
 
 
 class Messages:
-    """Those of this node; `send` may be called from any thread, all else from one at a time.
+    """This node's messages; any thread may call `send`, all else only one thread at a time.
 
     Attributes:
-        dead: nodes of which MPI has said that they died.
+        dead: nodes that MPI has reported as failed.
 
-    On failure: what is for a node that has died is dropped, other errors of MPI are raised where
-    messages are taken.
+    On failure: a message for a failed node is dropped; other errors of MPI are raised where
+    messages are received.
     """
 
     def __init__(self, node: int, num_nodes: int):
@@ -40,20 +40,20 @@ class Messages:
 
     @property
     def open(self) -> bool:
-        """Whether there is a communicator; before, and afterwards, nothing is sent."""
+        """Returns whether there is a communicator; without one nothing is sent."""
         return self._comm is not None
 
     def begin(self, comm: Any) -> None:
-        """On a communicator that nobody else uses."""
+        """Begins on a communicator that nothing else uses."""
         self._comm = comm
 
     def free(self) -> None:
-        """All nodes together give the communicator back."""
+        """Frees the communicator; a collective call of all nodes."""
         self._comm.Free()
         self._comm = None
 
     def send(self, node: int, tag: int, payload: bytes, *, behind_others: bool = True) -> None:
-        """Sends a message; by choice only where none of this tag is still on its way there."""
+        """Sends; unless `behind_others`, not while a message of this node and tag is in flight."""
         if self._comm is None or node not in self._others or node in self.dead:
             return
         from mpi4py import MPI
@@ -61,23 +61,23 @@ class Messages:
         with self._lock:
             if not behind_others and any(x[:2] == (node, tag) for x in self._under_way):
                 return
-            with contextlib.suppress(MPI.Exception):  # it has just died
+            with contextlib.suppress(MPI.Exception):  # the node has just failed
                 request = self._comm.Isend([payload, len(payload), MPI.BYTE], dest=node, tag=tag)
                 self._under_way.append(_Sent(node, tag, request, payload))
 
     def send_all(self, tag: int, payload: bytes) -> None:
-        """To all other nodes, the first 8192 bytes."""
+        """Sends the first 8192 bytes to all other nodes."""
         for node in self._others:
             self.send(node, tag, payload[:_LONGEST])
 
     def all_gone(self) -> bool:
-        """Whether all have gone out; lets go of those that have."""
+        """Returns whether all messages are sent; releases those that are."""
         with self._lock:
             self._under_way = [x for x in self._under_way if not _has_gone(x.request)]
             return not self._under_way
 
     def taken(self) -> Iterator[tuple[int, int, bytes]]:
-        """Those that have come, one after the other: the node, the tag, and what it says."""
+        """Received messages, one after the other: the sender, the tag, and the payload."""
         from mpi4py import MPI
 
         status = MPI.Status()
@@ -88,18 +88,18 @@ class Messages:
             yield source, tag, bytes(payload)
 
     def newly_dead(self) -> list[int]:
-        """Nodes that have died since this was last asked, where MPI can say that."""
+        """Nodes that have failed since the last call, if MPI can tell."""
         if not survives_deaths():
             return []
         new = sorted(dead_ranks(self._comm) - self.dead)
         if new:
-            self._comm.Ack_failed()  # from here on those of any node can be taken again
+            self._comm.Ack_failed()  # so that messages from any node can be received again
             self.dead.update(new)
         return new
 
 
 def dead_ranks(comm: Any) -> set[int]:
-    """Ranks of a communicator that MPI has seen die, where it can (`survives_deaths`)."""
+    """Ranks of a communicator that MPI reports as failed, if it can tell (`survives_deaths`)."""
     from mpi4py import MPI
 
     failed, everyone = comm.Get_failed(), comm.Get_group()
@@ -111,7 +111,7 @@ def dead_ranks(comm: Any) -> set[int]:
 
 
 def _has_gone(request: Any) -> bool:
-    """Whether a message was sent, or is for a node that has died."""
+    """Returns whether a message was sent, or its receiver has failed."""
     from mpi4py import MPI
 
     try:

@@ -1,4 +1,4 @@
-"""Asks for something again and again, up to a limit."""
+"""Polls requests up to a limit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 MESSAGE_BYTES = 120 * 2**10
-"""Below the 128 KiB from which on UCX announces messages (`Topology`)."""
+"""Less than the 128 KiB at which UCX changes its protocol to rendezvous (`start`)."""
 
 
 def as_bytes(array: np.ndarray, at: int | None = None) -> list[Any]:
-    """An array as MPI takes it, or a message's part of it."""
+    """An array as MPI takes it, or one message's part of it."""
     from mpi4py import MPI
 
     whole = array.view(np.uint8)
@@ -26,9 +26,9 @@ def poll(
     limit_seconds: float,
     most_pause: float = 2e-3,
 ) -> bool:
-    """Asks `done` until it says yes, ever less often; False when the limit has passed.
+    """Polls `done` at growing intervals until it returns True; False if the limit has passed.
 
-    `check` is called on the way and may raise. MPI moves bytes only when it is asked: a pause of
+    `check` is called in between and may raise. MPI moves bytes only when it is polled: a pause of
     more than `most_pause` seconds would slow it down.
     """
     begin, pause = time.perf_counter(), 1e-5
@@ -42,7 +42,7 @@ def poll(
 
 
 def byte() -> Any:
-    """MPI's datatype of bytes."""
+    """MPI's datatype for bytes."""
     from mpi4py import MPI
 
     return MPI.BYTE

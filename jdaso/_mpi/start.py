@@ -1,4 +1,4 @@
-"""Starts MPI and waits for all ranks of a launch: with a limit, and with names."""
+"""Starts MPI and waits for all ranks of a launch, with a limit, naming those that are missing."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ _SHARED_MEMORY = "/dev/shm"
 _LEAST_SHARED_BYTES = 16 * 2**20
 _WARN_SECONDS = 30.0
 _ROLL_SECONDS = 2.0
-_DEATH_SECONDS = 1.0  # MPI names who died a moment after a call has failed of it
+_DEATH_SECONDS = 1.0  # MPI may name the failed rank only a moment after a call has failed
 _ROLL_TAG = 32_109  # on the user's communicator, once its session is given up; tags go to 32767
 
 
 def rank_prefix() -> str:
-    """The beginning of messages before MPI knows the rank."""
+    """The prefix of messages before MPI assigns the rank."""
     return f"[rank {launched_rank()} of {launched_ranks()}, host {socket.gethostname()}]"
 
 
 def start_mpi(timeout_seconds: float) -> Any:
-    """mpi4py's `MPI`, started; None where the program has ended MPI already.
+    """mpi4py's `MPI`, started; None if the program has already ended MPI.
 
-    Its first import calls MPI_Init, which waits for all ranks of the launch. It holds Python's lock
-    and no Python runs meanwhile, so the fault handler keeps the limit: it prints "Timeout" and a
-    traceback that ends here, and ends the process with status 1. Before, this rank's witness says
-    that it waits.
+    Its first import calls MPI_Init, which waits for all ranks of the launch. MPI_Init holds
+    Python's lock and no Python runs meanwhile, so the fault handler keeps the limit: it prints
+    "Timeout" and a traceback that ends here, and ends the process with status 1. Before that, this
+    rank's witness reports the wait.
 
-    Where MPI uses UCX, it is told to let the kernel move messages from `_RENDEZVOUS` bytes on.
+    UCX, if MPI uses it, is set to let the kernel move messages of `_RENDEZVOUS` bytes or more.
 
     Raises:
         ImportError, RuntimeError: there is no MPI library.
-        NodeError: MPI takes this process for the rank that started it, or was ended.
+        NodeError: MPI takes this process for the rank that started it, or was already ended.
     """
     several = launched_ranks() > 1
     if several:
@@ -81,7 +81,7 @@ def start_mpi(timeout_seconds: float) -> Any:
         if several:
             raise NodeError(
                 f"{rank_prefix()} The program has called MPI.Finalize(), and MPI cannot be started "
-                "again. Make the Session before, and leave MPI.Finalize() to the end of Python."
+                "again. Make the Session before that, and leave MPI.Finalize() to Python's exit."
             )
         return None
     _refuse_part_of(MPI, rank_above())
@@ -94,13 +94,13 @@ def _is_initialized() -> bool:
 
 
 def _initialized() -> Any:
-    """mpi4py's `MPI`, initialised also where ``mpi4py.rc.initialize`` is False."""
+    """mpi4py's `MPI`, initialized even if ``mpi4py.rc.initialize`` is False."""
     with to_start_mpi():
         from mpi4py import MPI
 
         if not MPI.Is_initialized():
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
-            atexit.register(_finalize)  # mpi4py ends only what it began
+            atexit.register(_finalize)  # mpi4py finalizes MPI only if it initialized MPI itself
     return MPI
 
 
@@ -112,20 +112,20 @@ def _finalize() -> None:
 
 
 def _refuse_part_of(MPI: Any, above: tuple[int, int] | None) -> None:
-    """Raises where MPI takes this process for the rank that started it."""
+    """Raises if MPI takes this process for the rank that started it."""
     if above is None or MPI.COMM_WORLD.Get_size() == 1:
         return
     raise NodeError(
         f"[host {socket.gethostname()}, process {os.getpid()}] Rank {above[0]} (process {above[1]})"
         " started this process, and MPI takes it for that rank: it was forked, or has imported "
-        "mpi4py.MPI. A session here would speak in the rank's name. Start a fresh Python "
+        "mpi4py.MPI. A session here would act as that rank. Start a fresh Python "
         "(subprocess, or multiprocessing's spawn) and do not import mpi4py.MPI before the Session: "
         "then it is one node."
     )
 
 
 def why_alone() -> str:
-    """Why this process is one node, where one could take it for one of several."""
+    """The reason why this process is a single node although it may look like one of several."""
     if (above := rank_above()) is not None:
         return f"rank {above[0]} (process {above[1]}) started this process, which is no rank"
     if found := left_over():
@@ -135,7 +135,7 @@ def why_alone() -> str:
 
 
 def _warn_of_little_shared_memory() -> None:
-    """Says so where MPI may end by SIGBUS, without a word of its own."""
+    """Warns if MPI may end by SIGBUS, without a message of its own."""
     try:
         about = os.statvfs(_SHARED_MEMORY)
     except OSError:
@@ -153,9 +153,10 @@ def _warn_of_little_shared_memory() -> None:
 
 
 class _Roll:
-    """The ranks that have come to the start, asked where the limit has passed: the job then ends.
+    """Checks, once the limit has passed, which ranks have come to the start; then the job ends.
 
-    Nodes that wait themselves answer. One that has ended, or is elsewhere in its program, does not.
+    Nodes that are waiting too answer. A node that has ended, or is elsewhere in its program, does
+    not.
     """
 
     def __init__(self, comm: Any):
@@ -164,10 +165,10 @@ class _Roll:
         self._asked: set[int] = set()
 
     def look(self) -> None:
-        """Takes the others' questions and answers."""
+        """Receives the other nodes' questions and answers."""
         from mpi4py import MPI
 
-        with contextlib.suppress(MPI.Exception):  # one has died: what is waited for tells
+        with contextlib.suppress(MPI.Exception):  # a failed rank: the request waited for reports it
             self._take()
 
     def _take(self) -> None:
@@ -181,7 +182,7 @@ class _Roll:
             self._ask(source)
 
     def missing(self) -> list[int]:
-        """Nodes that do not answer within some seconds."""
+        """Nodes that do not answer within `_ROLL_SECONDS`."""
         everyone = range(self._comm.Get_size())
         for node in everyone:
             self._ask(node)
@@ -202,10 +203,10 @@ class _Roll:
 
 
 def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[dict[str, Any]]:
-    """The texts of all nodes; only non-blocking calls, so that a node that is missing is no hang.
+    """The texts of all nodes, by non-blocking calls only, so that a missing node is no hang.
 
     Raises:
-        NodeError: not all came in time; the text names those that did not.
+        NodeError: not all arrived in time; the message names those that did not.
     """
     from mpi4py import MPI
 
@@ -214,7 +215,7 @@ def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[
 
     def look() -> None:
         waited = time.monotonic() - begin
-        if waited > _ROLL_SECONDS:  # before, nobody has given up
+        if waited > _ROLL_SECONDS:  # before that, no node has given up
             roll.look()
         if waited > warn_at[0]:
             warn_at[0] *= 2
@@ -247,7 +248,7 @@ def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[
 
 
 def _why(error: Exception, comm: Any) -> str:
-    """The cause of an error in MPI: a rank that died, where MPI can say which."""
+    """The cause of an error in MPI: the rank that failed, if MPI can tell which."""
     dead: set[int] = set()
     if survives_deaths():
         poll(lambda: bool(dead.update(dead_ranks(comm)) or dead), lambda: None, _DEATH_SECONDS)
@@ -262,6 +263,6 @@ def _absent(nodes: list[int]) -> str:
     if not nodes:
         return "all answer now. Some were late: raise Session(timeout_seconds=...)."
     return (
-        f"{_names(nodes)} did not. Look whether it failed, ended, or is "
+        f"{_names(nodes)} did not. Check whether it failed, ended, or is "
         "stuck or busy before its Session; raise Session(timeout_seconds=...) if it is only slow."
     )

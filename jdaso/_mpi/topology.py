@@ -1,4 +1,4 @@
-"""Which node this process is, and which devices are its own."""
+"""This process's number among the nodes, and its own devices."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Topology:
         host: name of its machine.
         local_rank: its number among the nodes on this machine.
         local_size: how many nodes share this machine.
-        gpus_of_host: the GPUs that each of these nodes could see at first, by names that are
-            theirs alone (UUIDs); None where that is not known.
+        gpus_of_host: the GPUs that each of these nodes could see at first, by unique names (UUIDs);
+            None if unknown.
         hosts: the machine of each node.
-        rank: of all that the launcher started, where these are only some of them; else None.
-        witnesses: where the process listens that tells whether a node's own runs, node by node.
-        comm: the users' communicator (mpi4py), None without MPI. Never used for messages; each
-            user of MPI gets a duplicate of its own.
+        rank: this rank's number in the launch if the nodes are only some of its ranks; else None.
+        witnesses: the address of each node's witness, which tells whether its process runs.
+        comm: the user's communicator (mpi4py), None without MPI. Never used for messages; each
+            module that uses MPI gets its own duplicate.
     """
 
     node: int
@@ -44,22 +44,22 @@ class Topology:
     witnesses: tuple[witness.Address | None, ...] = ()
 
     def prefix(self, step: int | None = None) -> str:
-        """How every error of this node begins."""
+        """The prefix of every error of this node."""
         of_all = "" if self.rank is None else f" (rank {self.rank})"
         at = "" if step is None else f", step {step}"
         return f"[node {self.node} of {self.num_nodes}{of_all}, host {self.host}{at}]"
 
 
 def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
-    """Asks MPI who we are; one node where there is no MPI library or no launcher.
+    """Finds this node by MPI; a single node without an MPI library or a launcher.
 
     Args:
-        comm: an mpi4py communicator; COMM_WORLD where None.
+        comm: an mpi4py communicator; COMM_WORLD if None.
         timeout_seconds: how long to wait for the other nodes.
 
     Raises:
-        NodeError: the launcher is of another MPI than the library; this process is part of a rank;
-            or, on all nodes, MPI was started without ``MPI_THREAD_MULTIPLE`` on some of them.
+        NodeError: launcher and library belong to different MPIs; this process is part of a rank;
+            or, on all nodes, some of them started MPI without ``MPI_THREAD_MULTIPLE``.
     """
     host, launched = socket.gethostname(), launched_ranks()
     try:
@@ -74,7 +74,7 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
                 'pip install "jdaso[mpich]", then start with that environment\'s mpiexec.'
             ) from error
         return Topology(0, 1, host)
-    if MPI is None:  # the program has ended it
+    if MPI is None:  # the program has ended MPI
         return Topology(0, 1, host)
     comm = MPI.COMM_WORLD if comm is None else comm
     if max(launched, MPI.COMM_WORLD.Get_size()) > 1:
@@ -85,13 +85,13 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
             f"[host {host}] The launcher started {launched} ranks ({claimed_by()} in the "
             f"environment), but each sees only itself: mpiexec is of another MPI than mpi4py's "
             f"({library}). Start with the mpiexec of the environment that holds the MPI library, or"
-            " with an srun --mpi=... that it knows; runs of one node each give "
+            " with an srun --mpi=... that it knows; for separate runs of one node each, use "
             "Session(comm=MPI.COMM_SELF)."
         )
     if comm.Get_size() == 1:
         return Topology(comm.Get_rank(), 1, host, comm=comm)
     node, nodes = comm.Get_rank(), comm.Get_size()
-    witness.start(f"[node {node} of {nodes}, host {host}]")  # if it is not there yet
+    witness.start(f"[node {node} of {nodes}, host {host}]")  # unless it already runs
     about = {
         "machine": machine(),
         "host": host,
@@ -123,10 +123,10 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
 
 
 def members(comm: Any) -> int | None:
-    """The size of a user's communicator; None where MPI has not started, or none is given.
+    """The size of a user's communicator; None if MPI has not started, or if `comm` is None.
 
     Raises:
-        ValueError: it is no communicator of one group.
+        ValueError: `comm` is not an intracommunicator that this rank is in.
     """
     if comm is None:
         return None
@@ -135,6 +135,6 @@ def members(comm: Any) -> int | None:
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
         raise ValueError(
             f"comm must be an mpi4py.MPI.Intracomm that this rank is in, got {comm!r}. Ranks that "
-            "are to take no part make no Session; or give Session(comm=MPI.COMM_SELF)."
+            "take no part must make no Session, or use Session(comm=MPI.COMM_SELF)."
         )
     return comm.Get_size() if MPI.Is_initialized() and not MPI.Is_finalized() else None

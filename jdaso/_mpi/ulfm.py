@@ -1,10 +1,10 @@
-"""A communicator whose members go on without those that die: MPI's ULFM.
+"""A communicator whose members go on without failed ones: MPI's ULFM.
 
-Whatever they do together ends with an agreement on whether it went well for all. Where it did not,
-all revoke the communicator, which ends what is still under way on it, shrink it to the living, and
-do the same again. So nobody is ahead of anybody, and who lives is known to all at the same place.
+Every joint operation ends with an agreement on whether it succeeded on all members. If it did not,
+all revoke the communicator, which ends everything in flight on it, shrink it to the survivors, and
+repeat the operation. So no member is ahead of another, and all learn of failures at the same point.
 
-Open MPI does that under ``mpiexec --with-ft ulfm``.
+Open MPI supports ULFM under ``mpiexec --with-ft ulfm``.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from .requests import poll
 Result = TypeVar("Result")
 
 Checks = Callable[[], Callable[[], None]]
-"""Begins a wait for the others; gives what is called meanwhile, and raises where it is in vain."""
+"""Begins a wait for the others; returns a check to call meanwhile, which raises if it is vain."""
 
 _unfinished: list[Any] = []
-"""Agreements that were left, with what MPI may yet write to."""
+"""Agreements that were abandoned, with the buffers that MPI may still write to."""
 
 
 class Died(Exception):  # noqa: N818
-    """A member has died, and what is under way may never end."""
+    """A member has failed, and operations in flight may never end."""
 
 
 class Group:
-    """The living of a run, as one user of MPI knows them.
+    """The living nodes of a run, as seen by one user of MPI.
 
     Attributes:
-        comm: an mpi4py communicator of them, which nobody else uses.
-        living: their numbers as nodes, by their ranks in it.
+        comm: an mpi4py communicator of them, which nothing else uses.
+        living: their node numbers, by rank in `comm`.
     """
 
     def __init__(self, comm: Any, living: Sequence[int]):
@@ -45,11 +45,11 @@ class Group:
         self.comm, self.living = comm, tuple(living)
 
     def rank(self, node: int) -> int:
-        """A living node's rank; of another that of the first."""
+        """The rank of a living node; for a failed node the first rank."""
         return self.living.index(node) if node in self.living else 0
 
     def look(self) -> None:
-        """Raises `Died` if a member has; MPI knows it only while it is asked for something."""
+        """Raises `Died` if a member has failed; MPI notices that only while it is polled."""
         if self._some_failed():
             raise Died
 
@@ -59,12 +59,12 @@ class Group:
         checks: Checks,
         clean: Callable[[], None] = lambda: None,
     ) -> Result:
-        """What an attempt gives, once one has gone well for all who are left then.
+        """The result of an attempt, once it has succeeded on all members that are still alive.
 
         Args:
-            attempt: what all do; it is done anew after a death, and is to `look` while it waits.
+            attempt: what all do; repeated after a failure. It must call `look` while it waits.
             checks: for waits until all have come to agree, and to shrink.
-            clean: called between the two, once nothing goes on of what the first began.
+            clean: called between two attempts, once nothing that the first began is in flight.
         """
         from mpi4py import MPI
 
@@ -84,7 +84,7 @@ class Group:
             self._shrink(checks(), clean)
 
     def _agree(self, well: bool, check: Callable[[], None]) -> bool:
-        """Whether all say that it went well and, as far as MPI knows, live; the same on all."""
+        """Returns whether all succeeded and, as far as MPI can tell, live; the same on all."""
         from mpi4py import MPI
 
         flag, request = np.array([well], np.intc), None
@@ -130,11 +130,11 @@ class Group:
 
 
 class InThread:
-    """A call that may block and cannot be left, in a thread; asked like a request of MPI.
+    """Runs a call that may block and cannot be abandoned in a thread; polled like an MPI request.
 
     Args:
         call: the call.
-        name: of the thread.
+        name: the thread's name.
     """
 
     def __init__(self, call: Callable[[], Any], name: str):
@@ -144,11 +144,11 @@ class InThread:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def Test(self) -> bool:  # noqa: N802
-        """Returns whether it has ended."""
+        """Returns whether the call has ended."""
         return self._done.is_set()
 
     def result(self) -> Any:
-        """Returns what it gave, or raises what it raised, once it has ended."""
+        """Returns the call's result, or raises its error, once it has ended."""
         if self._error is not None:
             raise self._error
         return self._found

@@ -1,4 +1,4 @@
-"""Where nodes hold what they should not: which leaf of which node that is, and what most hold."""
+"""Finds nodes that have diverged: the differing leaves, and the value that most nodes hold."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ log = logging.getLogger("jdaso")
 _COMPARE = "compare what should be the same on all nodes"
 
 _DRIVES = ("sync_every", "phase.delay", "local_every")
-"""Leaves that decide when a node talks: where they part, so do the counts of updates."""
+"""Leaves that decide when a node exchanges: if they differ, so do the counts of updates."""
 
 
 class Comparison:
-    """What the nodes hold, leaf by leaf; they ask each other only after their headers differed.
+    """Compares the nodes leaf by leaf; they communicate only after their headers differed.
 
     Args:
         control: the nodes.
-        virtual: whether they share this process.
+        virtual: whether the nodes share this process.
     """
 
     def __init__(self, control: Control, *, virtual: bool):
         self._control, self._virtual = control, virtual
         self._lock = threading.Lock()
-        # For which headers, what the nodes hold.
+        # The headers that were compared, and the checksums of the nodes.
         self._last: tuple[object, dict[int, np.ndarray] | Exception] | None = None
 
     def complaint(
@@ -41,13 +41,14 @@ class Comparison:
         common: tuple[str, ...],
         prints: np.ndarray | None,
     ) -> str | None:
-        """What is wrong by the headers of an exchange, the same on all nodes; None if nothing.
+        """The error that the headers of an exchange show, the same on all nodes; None if fine.
 
         Args:
-            heads: of all nodes.
+            heads: headers of all nodes.
             leaves: paths of the leaves that were exchanged.
-            common: of those that are to be the same on all nodes.
-            prints: checksums of these, if they count; between virtual nodes, of all nodes.
+            common: paths of the leaves that must be replicated on all nodes.
+            prints: checksums of these leaves, or None to skip them; with virtual nodes those of
+                all nodes.
         """
         text, step = complaint(heads, leaves), int(heads[0, STEP])
         if prints is None:
@@ -55,14 +56,14 @@ class Comparison:
         if text is not None:
             if len(set(heads[:, STEP].tolist())) == 1:
                 return text
-            # What decides when a node talks may have changed in its memory.
+            # A leaf that decides when a node exchanges may have changed in its memory.
             odd = self._who_differs(heads, common, prints)
             return drifted(step, odd) if any(name in odd for name in _DRIVES) else text
         words = heads[:, [CHECKSUM]]
         if (words == words[0]).all():
             return None
         odd = self._who_differs(heads, common, prints)
-        if not odd:  # what differed is not kept
+        if not odd:  # the difference is no longer there
             said = {node: word for node, word in enumerate(words) if word != LEFT_OUT}
             right = said[majority(said)]
             others = [str(node) for node, word in said.items() if word != right]
@@ -70,15 +71,15 @@ class Comparison:
         return drifted(step, odd)
 
     def _everyones(self, prints: np.ndarray) -> dict[int, np.ndarray]:
-        """What each node holds that lives."""
+        """The checksums of each living node."""
         everyone = self._control.allgather(_COMPARE, prints)
         return {node: everyone[node] for node in self._control.living}
 
     def _who_differs(self, heads: np.ndarray, common: tuple[str, ...], prints: np.ndarray) -> str:
-        """Says which nodes hold other bits than most, and in which leaves."""
+        """Names the nodes whose bits differ from the majority's, and the leaves concerned."""
         if self._virtual:
             return odd_leaves(dict(enumerate(prints)), common)
-        with self._lock:  # each local device asks; the nodes talk once, whatever comes of it
+        with self._lock:  # each local device calls; nodes communicate once, whatever comes
             asked = common, heads.tobytes()
             if self._last is None or self._last[0] != asked:
                 try:
@@ -92,14 +93,14 @@ class Comparison:
 
 
 def majority(prints: Mapping[int, np.ndarray]) -> int:
-    """The first node of the largest number of nodes that hold the same."""
+    """The first node of the largest group of nodes with the same checksums."""
     rows = {node: row.tobytes() for node, row in prints.items()}
     counts = Counter(rows.values())
     return max(rows, key=lambda node: (counts[rows[node]], -node))
 
 
 def odd_leaves(prints: Mapping[int, np.ndarray], paths: tuple[str, ...]) -> str:
-    """Which nodes hold what differently from the majority, for errors; empty if none does."""
+    """Names the nodes and leaves that differ from the majority, for errors; empty if none does."""
     right, said = prints[majority(prints)], []
     for node, row in prints.items():
         if odd := [path for path, same in zip(paths, row == right, strict=True) if not same]:
@@ -109,24 +110,24 @@ def odd_leaves(prints: Mapping[int, np.ndarray], paths: tuple[str, ...]) -> str:
 
 
 def drifted(step: int, odd: str) -> str:
-    """What to say, and to do, where nodes hold what they should not."""
+    """The error text for nodes that have diverged, with the remedy."""
     if step == 0:
         return (
-            f"Nodes differ at the first update: {odd}. Give all nodes the same with params = "
-            "jdaso.broadcast(params, session) before tx.init."
+            f"Nodes differ at the first update: {odd}. Give all nodes the same values with params "
+            "= jdaso.broadcast(params, session) before tx.init."
         )
     return (
         f"Nodes hold different bits where all should hold the same: {odd}. Either a bit has "
         "changed in the memory of one of them, or a function of the program gives different "
         "results on different nodes: a line search or objective on the node's own batch, random "
-        "numbers of its own, code that asks for the node. Average inside such a function with "
+        "numbers of its own, code that depends on the node. Average inside such a function with "
         'jdaso.mean, or use blocking="parameters". After a bit has changed, go on from a '
-        'checkpoint. Where nodes are meant to differ, use on_drift="ignore".'
+        'checkpoint. If nodes are meant to differ, use on_drift="ignore".'
     )
 
 
 def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
-    """What is wrong with a run by the headers of an exchange, the same on all nodes; None if fine.
+    """The error that the headers of an exchange show, the same on all nodes; None if fine.
 
     Args:
         heads: headers of all nodes, on the host.
@@ -146,7 +147,7 @@ def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
         where = ", ".join(f"node {node} gave {said(weight):g}" for node, weight in wrong)
         return (
             f"A weight must be finite and at least 0: {where} (in units of the nodes' mean). Give "
-            "tx.update(..., weight=) the number of samples, or 0 where there are none."
+            "tx.update(..., weight=) the number of samples, or 0 if there are none."
         )
     bad = [(node, int(leaf)) for node, leaf in enumerate(heads[:, BAD_LEAF]) if leaf]
     if bad:

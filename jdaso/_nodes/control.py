@@ -1,4 +1,4 @@
-"""How the hosts of all nodes agree, on a communicator of their own. Every wait has a limit."""
+"""Collectives between the hosts of all nodes, on their own communicator. Every wait has a limit."""
 
 from __future__ import annotations
 
@@ -32,51 +32,51 @@ _PART_BYTES = 1 << 26
 """Longest message: MPI counts have 32 bits."""
 
 _TRIAL_BYTES, _TRIALS = 2 * 2**20, 3
-"""Of a measured link: 50 ms at 1 Gbit/s."""
+"""Size and number of the messages that measure a link: 50 ms at 1 Gbit/s."""
 
 _EXPLAIN_SECONDS = 1.0
 
 _OWN_WORK_SECONDS, _OWN_WORK_LOOK_SECONDS, _WARN_SECONDS = 3600.0, 1.0, 30.0
-"""How long a node's own steps may take once it has no exchange to start any more; how often it
-looks whether it has; and when it is first said."""
+"""The longest time for a node's own steps once it has no exchange left to start, the interval of
+checks whether it has started one, and the time until the first warning."""
 
 _unfinished: list[Any] = []
-"""Requests that ended in vain, with their data: MPI may yet write there, whoever is gone."""
+"""Abandoned requests with their data: MPI may still write there, whichever node is gone."""
 
 Result = TypeVar("Result")
 
 Facts = Sequence[tuple[str, str]]
-"""What must be the same on all nodes: names and values, both readable."""
+"""Names and values, both readable, that must be the same on all nodes."""
 
 
 class Control:
-    """The host's own messages between nodes, on communicators that nobody else uses.
+    """The hosts' own messages between nodes, on communicators that nothing else uses.
 
     All nodes call the collective methods in the same order. Each call first agrees on its own name
-    and facts, so that a node that is elsewhere in the program, or holds something else, is named
+    and facts, so that a node that is elsewhere in the program, or holds another value, is named
     on every node instead of blocking them.
 
-    On failure: every method raises `NodeError` on all nodes, at once where another node fails or
+    On failure: every method raises `NodeError` on all nodes, at once if another node fails or
     leaves, else when `timeout_seconds` have passed.
 
     Args:
         topology: the nodes.
-        timeout_seconds: the longest wait; None derives it from what is usual (`Patience`).
+        timeout_seconds: the longest wait; None derives it from past waits (`Patience`).
     """
 
     def __init__(self, topology: Topology, timeout_seconds: float | None):
         self.topology = topology
         self.detector = Detector(topology, timeout_seconds)
         self.known = self.detector.known
-        self.broken: Exception | None = None  # what went wrong here
-        self.given_up: Exception | None = None  # what is waited for no longer
-        self.refused: Exception | None = None  # what was asked in vain; the run can go on
+        self.broken: Exception | None = None  # an error on this node
+        self.given_up: Exception | None = None  # an error that ended a wait for good
+        self.refused: Exception | None = None  # a vain request; the run can go on
         self._lock = threading.Lock()
-        self._caller: int | None = None  # the thread that holds it
+        self._caller: int | None = None  # the thread that holds the lock
         self._copies: list[Any] = []  # communicators given out by `duplicate`
         self._bytes_per_second: float | None = None
-        self._calls = 0  # made so far; the same on all nodes where they make the same
-        self.survives = False  # whether the run goes on where a node dies
+        self._calls = 0  # made so far; the same on all nodes that make the same calls
+        self.survives = False  # whether the run goes on when a node fails
         if topology.num_nodes > 1:
             try:
                 self._group = Group(self._duplicate(topology.comm), range(topology.num_nodes))
@@ -88,19 +88,19 @@ class Control:
 
     @property
     def alone(self) -> bool:
-        """Whether there is no other node (process) to tell anything."""
+        """Returns whether there is no other node (process)."""
         return self.topology.num_nodes == 1
 
     def error(self, text: str, step: int | None = None) -> NodeError:
-        """An error that begins with this node."""
+        """An error that begins with this node's prefix."""
         return NodeError(f"{self.topology.prefix(step)} {text}")
 
     def closed_error(self) -> NodeError:
-        """What a compiled step is told that goes on after `Session.close`."""
+        """The error of a compiled step that goes on after `Session.close`."""
         return self.error("This session was closed, and a compiled step still uses it.")
 
     def explain(self, error: Exception) -> str:
-        """What an error in MPI is about: the death of a node is known a moment later."""
+        """The cause of an error in MPI; waits a moment, since failures of nodes show up late."""
         limit = time.monotonic() + _EXPLAIN_SECONDS
         while survives_deaths() and not isinstance(error, NodeError) and time.monotonic() < limit:
             if self.known.failure is not None:
@@ -112,7 +112,7 @@ class Control:
 
     @contextlib.contextmanager
     def explained(self, step: int | None = None) -> Iterator[None]:
-        """Around calls of MPI, whose errors come out as a `NodeError` that names the cause."""
+        """Context of MPI calls, whose errors it turns into a `NodeError` that names the cause."""
         try:
             yield
         except NodeError:
@@ -121,37 +121,37 @@ class Control:
             raise self.error(self.explain(error), step) from error
 
     def check(self) -> None:
-        """Raises if another node has failed, or what this one waited for was given up."""
+        """Raises if another node has failed, or if a wait of this node was given up."""
         if self.known.failure is not None:
             raise self.error(self.known.failure)
         if self.given_up is not None:
             raise self.given_up
 
     def note_broken(self, error: Exception) -> None:
-        """Keeps what went wrong on this node; the first counts."""
+        """Keeps an error of this node; only the first is kept."""
         self.broken = self.broken or error
 
     def give_up(self, error: NodeError) -> NodeError:
-        """Keeps what is waited for no longer, and returns it."""
+        """Keeps the error that ended a wait for good, and returns it."""
         self.given_up = error
         return error
 
     def refuse(self, error: NodeError) -> None:
-        """Keeps what was asked in vain; the run can go on."""
+        """Keeps the error of a request that could not succeed; the run can go on."""
         self.refused = error
 
     @property
     def living(self) -> tuple[int, ...]:
-        """Nodes that have not died, as far as all knew when they last spoke here."""
+        """Nodes that had not failed when all nodes last communicated here."""
         return (self.topology.node,) if self.alone else self._group.living
 
     def survive(self) -> None:
-        """From here on the run goes on where a node dies."""
+        """Makes the run go on from here when a node fails."""
         self.survives = not self.alone
         self.known.survive(self.survives)
 
     def duplicate(self) -> Group:
-        """A communicator for one more user; freed with the session. Collective."""
+        """A communicator for one more user, freed with the session. Collective."""
         comm = self._together(lambda: self._duplicate(self._group.comm))
         self._copies.append(comm)
         return Group(comm, self._group.living)
@@ -159,7 +159,7 @@ class Control:
     def split(self, comm: Any, color: int, key: int) -> Any:
         """A communicator of the nodes that give the same color, in the order of `key`. Collective.
 
-        MPI has only a call for it that blocks, so a thread makes it.
+        MPI has only a blocking call for this, so a thread makes it.
 
         On failure: see above, and the job ends with this process: the thread is still inside MPI.
         """
@@ -180,11 +180,11 @@ class Control:
         return copy
 
     def _together(self, attempt: Callable[[], Result]) -> Result:
-        """What a collective call gives; where nodes may die, one of those that live."""
+        """The result of a collective call; if nodes may fail, of a call of those that survive."""
         return self._group.together(attempt, self._checks) if self.survives else attempt()
 
     def _checks(self) -> Callable[[], None]:
-        """Begins a wait for the others to agree on who lives."""
+        """Begins a wait for the other nodes to agree on the survivors."""
         wait = Wait(self.known, "call", "agrees on who lives", call=0, column=CALLS)
 
         def check() -> None:
@@ -194,7 +194,7 @@ class Control:
         return check
 
     def unless_someone_dies(self, attempt: Callable[[], Result]) -> Result:
-        """What calls give that belong together, once nobody died between the first and the last."""
+        """The result of calls that belong together, repeated until no node fails in between."""
         while True:
             before, result = self.living, attempt()
             if self.living == before:
@@ -204,9 +204,9 @@ class Control:
         """Raises on every node, naming node and fact, unless all hold the same `facts`.
 
         Args:
-            what: what the nodes are doing, as a verb.
-            facts: what must be equal.
-            limit_seconds: the longest wait, where a node may be long about it.
+            what: the nodes' action, as a verb.
+            facts: names and values that must be equal.
+            limit_seconds: the longest wait, if a node may take long.
         """
         if self.alone:
             return
@@ -226,15 +226,15 @@ class Control:
         return self._allgather(array, what)
 
     def everyone(self, what: str, text: str, *, limit_seconds: float | None = None) -> list[str]:
-        """What each node says, node by node; with a limit where a node may be long about it."""
+        """The texts of all nodes, by node; `limit_seconds` if a node may take long."""
         if self.alone:
             return [text]
         self.agree(what, [], limit_seconds=limit_seconds)
-        mine = text.encode(errors="backslashreplace")  # names of files may be no UTF-8
+        mine = text.encode(errors="backslashreplace")  # file names may not be UTF-8
         return [said.decode() for said in self._allgather_bytes(mine, what)]
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
-        """One node's array on every node; shapes and dtypes were agreed on before."""
+        """One node's array on every node; shapes and dtypes must already be agreed on."""
         return self.unless_someone_dies(lambda: self._broadcast_whole(array, root))
 
     def _broadcast_whole(self, array: np.ndarray, root: int) -> np.ndarray:
@@ -251,7 +251,7 @@ class Control:
         self._wait(request, "broadcast", part)
 
     def bytes_per_second(self) -> float:
-        """What the slowest link between neighbors carries, in both directions at once.
+        """Bandwidth of the slowest link between neighbors, with both directions in use.
 
         Measured at the first call, the best of a few, and the same on all nodes.
         """
@@ -271,21 +271,21 @@ class Control:
         return self._bytes_per_second
 
     def see_end(self, call: Callable[[], None], what: str) -> None:
-        """Makes a call that waits for this node's own work, and says now and then that it does.
+        """Makes a call that waits for this node's own work, and logs that it still waits.
 
         Args:
             call: the call; another thread makes it.
-            what: what it waits for.
+            what: what the call waits for.
 
         Raises:
-            NodeError: the work did not end, and for an hour this node took part in nothing.
+            NodeError: the work did not end, and this node took part in nothing for an hour.
         """
         if self.alone:
             return call()
         heartbeats, node = self.known.heartbeats, self.topology.node
         try:
             work = InThread(call, "jdaso-steps")
-        except RuntimeError:  # Python is at its end and starts no more threads
+        except RuntimeError:  # Python is shutting down and starts no more threads
             return call()
         begin, warn_at = time.monotonic(), _WARN_SECONDS
         seen, since = heartbeats.taken_part(node), begin
@@ -308,7 +308,7 @@ class Control:
         work.result()
 
     def close(self, failed: bool) -> None:
-        """Parts from the other nodes; see `Detector.close`."""
+        """Leaves the other nodes; see `Detector.close`."""
         if self.detector.close(failed) and not self.known.dead:
             for comm in (*self._copies, self._group.comm):
                 comm.Free()
@@ -330,16 +330,16 @@ class Control:
 
     @contextlib.contextmanager
     def _alone_in_call(self, what: str) -> Iterator[None]:
-        """Around a call that one thread makes at a time; the others wait for its end.
+        """Context of a call that only one thread makes at a time; other threads wait for its end.
 
         Raises:
-            NodeError: the same thread is in one already: a signal handler makes this one, and
-                would wait for what it interrupted.
+            NodeError: the same thread is already in such a call: a signal handler makes this one,
+                and would wait for the call that it interrupted.
         """
         if self._caller == threading.get_ident():
             raise self.error(
-                f"A signal handler was about to {what} while its thread was in such a call of all "
-                "nodes already. Note in the handler that the signal came, and act after the step."
+                f"A signal handler was about to {what} while its thread was already inside a "
+                "collective call. In the handler only note the signal, and act after the step."
             )
         doing = f"waits for another thread's call before it can {what}"
         wait = Wait(self.known, "call", doing, call=self._calls, column=CALLS)
@@ -354,7 +354,7 @@ class Control:
             self._lock.release()
 
     def _gather(self, send: np.ndarray, what: str, limit_seconds: float | None) -> np.ndarray:
-        """Rows of all nodes; of dead ones the first living one's."""
+        """Rows of all nodes; a failed node gets the first living node's row."""
         group = self._group
         recv = np.empty((len(group.living), send.size), np.uint8)
         request = group.comm.Iallgather([send, byte()], [recv, byte()])
@@ -379,7 +379,7 @@ class Control:
         most_pause: float = 2e-3,
         limit_seconds: float | None = None,
     ) -> None:
-        """Waits for a request; where that ends in vain, what MPI may yet write to is kept."""
+        """Waits for a request; if the wait fails, keeps the buffers that MPI may still write to."""
         self._calls += 1
         self.known.heartbeats.note(CALLS, self._calls)
         wait = Wait(
@@ -412,7 +412,7 @@ class Control:
 
 
 def _first_difference(by_node: dict[int, Any]) -> str:
-    """Says in one sentence where the nodes part, against the value that most of them hold."""
+    """Describes in one sentence where the nodes differ from the value that most of them hold."""
     nodes, everyone = list(by_node), list(by_node.values())
     actions = [what for what, _ in everyone]
     usual = max(actions, key=actions.count)
@@ -420,7 +420,7 @@ def _first_difference(by_node: dict[int, Any]) -> str:
         pairs = zip(nodes, actions, strict=True)
         where = ", ".join(f"node {node} is about to {what}" for node, what in pairs)
         return (
-            f"The nodes are at different places of the program: {where}. All nodes must make the "
+            f"The nodes are at different places in the program: {where}. All nodes must make the "
             "same calls in the same order."
         )
     tables = [dict(facts) for _, facts in everyone]
@@ -436,10 +436,10 @@ def _first_difference(by_node: dict[int, Any]) -> str:
             hint = (
                 "Give all nodes the same values with jdaso.broadcast(tree, session)."
                 if name.startswith("bits of")
-                else "All nodes must be given the same."
+                else "All nodes must be given the same value."
             )
             return f"The nodes disagree on {name}: {said}, the others {_short(usual)}. {hint}"
-    return "The nodes disagree, but on nothing that has a name."
+    return "The nodes disagree, but on no named value."
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,7 @@
-"""How a node that fails, leaves or is stuck is noticed by the others, whatever they do meanwhile.
+"""The failure detector: notices nodes that fail, leave or are stuck, whatever this node does.
 
-Nodes sound alarms and heartbeats on a communicator of their own, and a thread looks out for those
-of others.
+Nodes send alarms and heartbeats on a communicator of their own, and a thread receives those of
+other nodes.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from .wait import Wait
 log = logging.getLogger("jdaso")
 
 _PARTING_SECONDS = 2.0
-"""How long a node that ends its session waits to hear the same from the others."""
+"""Seconds that a node which ends its session waits for the others to end theirs."""
 
 _LOOK_SECONDS = 0.1
-"""How often a node looks whether another one sounded the alarm."""
+"""Seconds between two checks for alarms of other nodes."""
 
 _FRAMES = 8
-"""How many frames of its stack a node tells that is asked where it is."""
+"""Number of stack frames that a node sends when asked where its program is."""
 
 
 class _Tag(enum.IntEnum):
-    """What a message says."""
+    """The meaning of a message."""
 
-    FAILED = 1  # this node has failed, and of what
-    FOLLOWED = 2  # it has because another did
+    FAILED = 1  # this node has failed, and why
+    FOLLOWED = 2  # it has failed because another node did
     LEFT = 3  # it has ended its session
-    ENDED = 4  # its program has ended after a failure, and has nothing more to say
+    ENDED = 4  # its program has ended after a failure, and it sends nothing more
     BEAT = 5  # a heartbeat
     WHERE = 6  # where is your program?
-    PLACE = 7  # there
+    PLACE = 7  # the answer
     BATCHES = 8  # its data ended
-    STOPPING = 9  # from here on those of `Stopping`
+    STOPPING = 9  # from here on the tags of `Stopping`
 
 
 class Detector:
-    """Sends and takes alarms and heartbeats, in a thread of its own.
+    """Sends and receives alarms and heartbeats, in its own thread.
 
     Attributes:
-        known: what came of it.
-        stopping: how all nodes agree to stop.
+        known: the facts received about other nodes.
+        stopping: the agreement of all nodes to stop.
 
     Args:
         topology: the nodes.
-        timeout_seconds: the longest wait; None derives it from what is usual.
+        timeout_seconds: the longest wait; None derives it from past waits.
 
     On failure: no method raises.
     """
@@ -80,19 +80,19 @@ class Detector:
         self._thread = threading.Thread(target=self._look, name="jdaso-detector", daemon=True)
 
     def begin(self, comm: Any) -> None:
-        """Begins to look out, on a communicator that nobody else uses. Before, nothing is heard."""
+        """Starts the thread, on a communicator that nothing else uses; receives nothing before."""
         self._messages.begin(comm)
         self._thread.start()
-        for node in self.known.heartbeats.targets:  # one that has answered can be seen to end
+        for node in self.known.heartbeats.targets:  # a witness that has answered can be seen to end
             self.known.witnesses.ask(node)
 
     @property
     def began(self) -> bool:
-        """Returns whether messages are taken already."""
+        """Returns whether messages are already received."""
         return self._messages.open
 
     def stops_at(self, step: int) -> bool:
-        """Whether all nodes stop after this step; pauses while they agree on one.
+        """Returns whether all nodes stop after this step; pauses while they agree on one.
 
         Raises:
             NodeError: a node failed, or does not answer.
@@ -106,19 +106,19 @@ class Detector:
         return self.stopping.stops_at(step, check)
 
     def fail(self, text: str) -> None:
-        """Tells all others that this node has failed; does not wait for them."""
+        """Notifies all other nodes that this node has failed; does not wait for them."""
         tag = _Tag.FAILED if self.known.failure is None else _Tag.FOLLOWED
         self._messages.send_all(tag, text.encode(errors="backslashreplace"))
 
     def end(self) -> None:
-        """Tells all others that this node's program has ended after a failure."""
+        """Notifies all other nodes that this node's program has ended after a failure."""
         self._messages.send_all(_Tag.ENDED, b"")
 
     def close(self, failed: bool) -> bool:
-        """Tells the others that this node ends its session; whether it heard the same from them.
+        """Notifies the others that this node ends its session; returns whether all did the same.
 
-        A node that ended first does not wait for the others for long. After a failure the detector
-        stays, to hear whether the others have failed too.
+        A node that ends first does not wait long for the others. After a failure the detector stays
+        open, to learn whether the others have failed too.
         """
         ended, self._closed = self._closed, True
         self.stopping.close()
@@ -134,12 +134,12 @@ class Detector:
         others = self.topology.num_nodes - 1
         if not poll(parted, lambda: None, _PARTING_SECONDS):
             return False
-        if not self.known.dead:  # to free it needs all
+        if not self.known.dead:  # freeing it needs all nodes
             self._messages.free()
         return True
 
     def stop(self) -> None:
-        """Stops looking out: makes no more MPI calls of its own accord."""
+        """Stops the thread: makes no more MPI calls of its own accord."""
         if self._messages.open:
             self._stop.set()
             self._thread.join(timeout=2.0)
@@ -148,7 +148,7 @@ class Detector:
         self._messages.send(node, _Tag.STOPPING + what, str(step).encode())
 
     def _beat(self) -> None:
-        """Sends a heartbeat, where it is time to and the one before has gone out."""
+        """Sends a heartbeat if one is due and the previous one is no longer in flight."""
         payload = self.known.heartbeats.beat()
         if payload is None or self._closed:
             return
@@ -158,7 +158,7 @@ class Detector:
                 self._messages.send(node, _Tag.BEAT, payload, behind_others=False)
 
     def _look(self) -> None:
-        """The thread: takes alarms in."""
+        """The thread: receives alarms, sends heartbeats, watches the compiled step."""
         while not self._stop.wait(_LOOK_SECONDS):
             try:
                 self._listen()
@@ -169,7 +169,7 @@ class Detector:
                 return
 
     def _listen(self) -> None:
-        """Takes messages in, and deaths."""
+        """Receives messages, and notices failed nodes."""
         self._note_deaths()
         try:
             for message in self._messages.taken():
@@ -179,7 +179,7 @@ class Detector:
                 raise
 
     def _note_deaths(self) -> bool:
-        """Whether a node has died since this was last asked, where MPI can say that."""
+        """Returns whether a node has failed since the last call, if MPI can tell."""
         new = self._messages.newly_dead()
         who = self.known.name(new)
         if new and self.known.survives:
@@ -194,7 +194,7 @@ class Detector:
         return bool(new)
 
     def _take(self, node: int, tag: int, payload: bytes) -> None:
-        """Takes what another node says."""
+        """Handles a message of another node."""
         match tag:
             case _Tag.BEAT:
                 self.known.heartbeats.take(payload)
@@ -219,12 +219,12 @@ class Detector:
                 self.stopping.take(node, tag - _Tag.STOPPING, int(payload))
 
     def _place(self) -> str:
-        """What this node's program waits for, if it does, and in a second line where it is."""
+        """The current wait of this node's program, if any; on a second line its place."""
         return f"{self.known.waiting.now()}\n{_where(self._owner)}"
 
 
 def _where(thread: int) -> str:
-    """Where a thread of this process is, the innermost frame first."""
+    """The place of a thread of this process, the innermost frame first."""
     frame = sys._current_frames().get(thread)
     if frame is None:
         return "its end"

@@ -1,8 +1,8 @@
-"""How a process with open sessions ends: nothing in flight is dropped, and no other node hangs.
+"""The end of a process with open sessions: nothing in flight is dropped, and no other node hangs.
 
-A Python process that ends by an exception calls MPI_Finalize, which waits for all others, which
-wait for this one's next exchange: the job hangs and names nobody. So an uncaught exception tells
-the other nodes first, gives them time to say what they know, and then ends the whole job.
+A Python process that ends with an exception calls MPI_Finalize, which waits for all others, which
+wait for this one's next exchange: the job hangs and names no cause. So an uncaught exception first
+notifies the other nodes, gives them time to report, and then ends the whole job.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ log = logging.getLogger("jdaso")
 
 @runtime_checkable
 class Member(Protocol):
-    """A session, as the end of its process sees it."""
+    """A session, as seen by the end of its process."""
 
     control: Control
 
     def fail(self, text: str) -> None:
-        """Tells the other nodes that this one has failed."""
+        """Notifies the other nodes that this one has failed."""
 
     def close(self) -> None:
-        """Parts from the other nodes, in order."""
+        """Leaves the other nodes in the agreed order."""
 
     def disown(self) -> None:
         """Forgets threads and communicators: the process was forked, and is no node."""
@@ -46,16 +46,16 @@ class Member(Protocol):
 _GRACE_SECONDS = 6.0
 _FINALIZE_SECONDS = 5.0
 
-_open: dict[Member, None] = {}  # in the order of all nodes; also sessions that were dropped
-_failed: list[Member] = []  # whole, as MPI may yet write into what their channels hold
+_open: dict[Member, None] = {}  # in the order of all nodes, dropped sessions included
+_failed: list[Member] = []  # kept whole: MPI may still write into their channels' buffers
 _leaves, _has_left = threading.Event(), threading.Event()
 _state = {"installed": False, "bereft": False, "began": False}
 
 
 def watch(session: Member) -> None:
-    """Closes this session at the latest when the process ends."""
+    """Closes this session when the process ends, if it is still open."""
     install()
-    if survives_deaths() and not _state["began"]:  # in atexit's functions Python starts no threads
+    if survives_deaths() and not _state["began"]:  # in atexit functions Python starts no threads
         threading.Thread(target=_finalize, name="jdaso-finalize", daemon=True).start()
     _state["began"] = True
     leave_to_sessions()
@@ -63,12 +63,12 @@ def watch(session: Member) -> None:
 
 
 def unwatch(session: Member, *, failed: bool = False, stuck: bool = False) -> None:
-    """The session was closed; after a failure the process must not wait in MPI_Finalize.
+    """Notes a closed session; after a failure the process must not wait in MPI_Finalize.
 
     Args:
         session: the session.
         failed: something went wrong between the nodes.
-        stuck: one of its threads is still inside MPI, which can then not be left in order.
+        stuck: one of its threads is still inside MPI, so MPI cannot be finalized normally.
     """
     _open.pop(session, None)
     if stuck:
@@ -79,12 +79,12 @@ def unwatch(session: Member, *, failed: bool = False, stuck: bool = False) -> No
 
 
 def is_bereft() -> bool:
-    """Whether a session of this process has lost nodes."""
+    """Returns whether a session of this process has lost nodes."""
     return bool(_state["bereft"])
 
 
 def _leave_to_parent() -> None:
-    """In a forked process: it is no node, and its end is not that of one."""
+    """Forgets all sessions in a forked process, which is no node and ends like none."""
     for session in _open:
         session.disown()
     _open.clear()
@@ -98,7 +98,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def install() -> None:
-    """Takes the end of the process in hand; once is enough."""
+    """Installs the handlers for the end of the process; only once."""
     if _state["installed"]:
         return
     _state["installed"] = True
@@ -113,7 +113,7 @@ def install() -> None:
 
 
 def _doom(text: str) -> None:
-    """This process ends by an error: the job will be ended with it."""
+    """Makes the job end with this process, which ends with an error."""
     sessions = [session for session in _open if not session.control.alone]
     if sessions:
         end_job()
@@ -136,15 +136,15 @@ def _end() -> None:
     detectors = [session.control.detector for session in (*_open, *_failed)]
     speak_out()
     for detector in detectors:
-        with contextlib.suppress(Exception):  # MPI was ended
+        with contextlib.suppress(Exception):  # MPI has been finalized
             detector.end()
     limit = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < limit:  # without a detector nobody can tell us when they are ready
+    while time.monotonic() < limit:  # without a detector nothing tells us when the others are ready
         if detectors and all(_may_end(detector) for detector in detectors):
             break
         time.sleep(0.05)
     if not ends_job() and all(detector.known.all_failed() for detector in detectors):
-        for detector in detectors:  # all nodes saw the error, and MPI can be left as usual
+        for detector in detectors:  # all nodes saw the error, and MPI can be finalized as usual
             detector.stop()
         if any(detector.known.dead for detector in detectors):
             _leave_mpi()
@@ -153,21 +153,22 @@ def _end() -> None:
 
 
 def _leave_mpi() -> None:
-    """MPI_Finalize with a limit: after deaths Open MPI 5.0.11 may wait there for ever.
+    """Calls MPI_Finalize with a limit: after failed ranks Open MPI 5.0.11 may wait in it for ever.
 
-    Where it does, mpi4py's own call, last of all, ends at once: MPI says that it is one too many.
+    If it does, mpi4py's own call, the last of all, returns at once with MPI's error that MPI is
+    already finalized.
     """
     _leaves.set()
     _has_left.wait(_FINALIZE_SECONDS)
 
 
 def _finalize() -> None:
-    """A thread: leaves MPI when it is told to."""
+    """The thread that finalizes MPI when told to."""
     _leaves.wait()
     finalize()
     _has_left.set()
 
 
 def _may_end(detector: Detector) -> bool:
-    """Where this process ends the job, the others have to have said what they know before."""
+    """Returns whether the others are ready; before an abort they must all have reported."""
     return detector.known.all_ended() if ends_job() else detector.known.all_failed()

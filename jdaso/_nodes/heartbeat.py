@@ -1,7 +1,7 @@
-"""What each node last said of itself, and how long ago: who has not arrived, and who is silent.
+"""The last facts reported by each node, and their age: shows nodes that are late or silent.
 
-At every beat a node sends what it knows of all nodes to those 1, 2, 4, ... places after it, so that
-news reaches P nodes in about log2 P beats, and no node has to hear all others.
+At every beat a node sends the table of all nodes to those 1, 2, 4, ... places after it, so that
+news reaches P nodes in about log2 P beats, and no node has to receive from all others.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import numpy as np
 log = logging.getLogger("jdaso")
 
 BEAT, STARTED, CALLS = range(3)
-"""Columns: how often the node has said something; the latest ticket of what it handed over; how
-many of the host's own calls it has made."""
+"""Columns: number of beats of the node; the latest ticket that it enqueued; the number of the
+host's own calls that it has made."""
 
 _BEAT_SECONDS = 0.25
 _STOPPED_SECONDS = 5.0
 _BUSY = 0.2
-"""The least share of a core that a process uses which computes."""
+"""The least share of a core used by a process that computes."""
 
 _NODES_A_BEAT = 64
-"""More nodes than that beat less often: a message grows with their number."""
+"""With more nodes than this beats are less frequent: a message grows with the number of nodes."""
 
 
 class Heartbeats:
-    """What this node knows of all.
+    """This node's table of facts about all nodes.
 
     Attributes:
         table: int64 ``[nodes, 3]``; see the columns above.
-        dead: nodes that nothing more is expected of.
+        dead: nodes from which nothing more is expected.
     """
 
     def __init__(self, node: int, nodes: int):
@@ -45,7 +45,7 @@ class Heartbeats:
 
     @property
     def targets(self) -> list[int]:
-        """To whom this node sends."""
+        """The nodes to which this node sends."""
         living = [node for node in range(self.nodes) if node not in self.dead or node == self.node]
         count, at = len(living), living.index(self.node)
         hops = (1 << k for k in range(max(count - 1, 0).bit_length()))
@@ -53,15 +53,15 @@ class Heartbeats:
 
     @property
     def usual_delay_seconds(self) -> float:
-        """How old news of any node is at the most while all are well."""
+        """The largest age of the facts about any node while all nodes are well."""
         return self.beat_seconds * (3 + max(self.nodes - 1, 0).bit_length())
 
     def note(self, column: int, value: int) -> None:
-        """Says something new of this node, in the next beat: a number that only grows."""
+        """Sets a value of this node for the next beat; values only grow."""
         self.table[self.node, column] = max(value, int(self.table[self.node, column]))
 
     def beat(self) -> bytes | None:
-        """What to send now; None between beats."""
+        """The message to send now; None between beats."""
         now = time.monotonic()
         if now < self._next:
             return None
@@ -72,14 +72,14 @@ class Heartbeats:
             if used > _BUSY * stopped:
                 why = f"C code held Python's lock, and used {used:.1f} s of CPU time"
             log.warning("This process's Python did not run for %.1f s: %s.", stopped, why)
-            self._heard[:] = now  # what the others said meanwhile is still to be read
+            self._heard[:] = now  # messages that arrived meanwhile have still to be read
         self._next = now + self.beat_seconds
         self.table[self.node, BEAT] += 1
         self._heard[self.node], self._used = now, _cpu_seconds()
         return self.table.tobytes()
 
     def take(self, payload: bytes | bytearray) -> None:
-        """Takes what another node knows."""
+        """Merges the table of another node."""
         table = np.frombuffer(payload, np.int64).reshape(self.nodes, -1)
         newer = table[:, BEAT] > self.table[:, BEAT]
         newer[self.node] = False
@@ -87,17 +87,17 @@ class Heartbeats:
         self._heard[newer] = time.monotonic()
 
     def taken_part(self, node: int) -> tuple[int, int]:
-        """What it has started with others, and how many calls it has made: they only grow."""
+        """The latest exchange that a node started and its number of calls; both only grow."""
         return int(self.table[node, STARTED]), int(self.table[node, CALLS])
 
     def silent_seconds(self, node: int) -> float:
-        """How long nothing new was heard of a node, while this one was listening."""
+        """Seconds without news of a node, not counting time in which this node did not run."""
         if node in self.dead:
             return 0.0
         return max(float(self._heard[self.node] - self._heard[node]), 0.0)
 
     def missing(self, column: int, number: int) -> list[int]:
-        """Nodes that have not come so far, as far as is known here."""
+        """Nodes that have not yet reached this number, as far as this node's table shows."""
         late = np.flatnonzero(self.table[:, column] < number).tolist()
         return [node for node in late if node not in self.dead]
 

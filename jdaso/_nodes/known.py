@@ -1,4 +1,4 @@
-"""What a node knows of the others: a record without threads or MPI, which the detector feeds."""
+"""Facts about other nodes: a record without threads or MPI, filled by the detector."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from .loops import Batches
 from .patience import Patience, Waiting
 
 GRACE_SECONDS = 5.0
-"""How long a node goes on waiting after another one left: its last messages may be on the way."""
+"""Seconds that a node goes on waiting after another one left: last messages may be in flight."""
 
 
 class Known:
-    """What this node knows of the others, and why a wait for them is in vain.
+    """Facts about the other nodes, and the reasons why a wait for them cannot succeed.
 
     Attributes:
         topology: the nodes.
-        failure: what another node said before it failed.
-        failed: nodes that have failed, be it because of this one.
+        failure: the error that another node reported before it failed.
+        failed: nodes that have failed, including those that failed because of this one.
         left: nodes that ended their session.
         ended: nodes whose program has ended after a failure.
-        dead: nodes of which MPI has said that they died.
-        survives: whether the others then go on.
-        heartbeats: what each node last said of itself.
-        patience: how long waits take.
-        batches: whose data ended when.
-        places: where the programs of nodes are that were asked.
-        waits: which of them wait for others themselves.
-        waiting: what this node's program waits for, be it in another session.
-        witnesses: whether the processes of silent nodes run.
+        dead: nodes that MPI has reported as failed.
+        survives: whether the other nodes then go on.
+        heartbeats: the last values reported by each node.
+        patience: the usual duration of waits.
+        batches: the ends of the nodes' data.
+        places: the places in the code of nodes that were asked.
+        waits: those of them that are waiting for other nodes.
+        waiting: the current wait of this node's program, in any of its sessions.
+        witnesses: tell whether the processes of silent nodes run.
         phase_of: names the phase of a step.
 
     Args:
         topology: see above.
-        timeout_seconds: the longest wait; None derives it from what is usual.
+        timeout_seconds: the longest wait; None derives it from past waits.
         dead: see above.
         ask: asks a node where its program is.
-        tell: tells all nodes whose data ended, for `Batches`.
+        tell: notifies all nodes that this node's data has ended, for `Batches`.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Known:
         self.survives = False
 
     def why_wait_no_longer(self, waited_seconds: float, what: str) -> str | None:
-        """What ends a wait for other nodes early, if anything does.
+        """The reason to end a wait for other nodes early; None if there is none.
 
         Args:
             waited_seconds: how long this node has waited.
-            what: what it does, "waits for ...".
+            what: this node's activity, "waits for ...".
         """
         if self.failure is not None:
             return self.failure
@@ -89,17 +89,17 @@ class Known:
         return None
 
     def prefix(self, step: int | None) -> str:
-        """How this node's messages begin; with the phase of a step."""
+        """The prefix of this node's messages, with the phase of a step."""
         phase = "" if step is None else self.phase_of(step)
         return self.topology.prefix(step) + (f" {phase}:" if phase else "")
 
     def name(self, nodes: Iterable[int]) -> str:
-        """Nodes with their hosts."""
+        """Node numbers with their hosts."""
         hosts = self.topology.hosts
         return ", ".join(f"node {node} (host {hosts[node]})" for node in sorted(nodes))
 
     def describe(self, node: int) -> str:
-        """What is known of a node that is waited for."""
+        """Describes a node that is waited for."""
         hosts, silent = self.topology.hosts, self.heartbeats.silent_seconds(node)
         name = f"node {node} (host {hosts[node]})" if hosts else f"node {node}"
         if node in self.dead:
@@ -108,45 +108,45 @@ class Known:
             return f"{name} has ended its session"
         if silent > self.heartbeats.usual_delay_seconds:
             what = self.witnesses.describe(node)
-            return f"{name} has not been heard of for {silent:.1f} s: {what}"
+            return f"{name} has been silent for {silent:.1f} s: {what}"
         return f"{name} is alive, {self.places.get(node, 'at a place not known yet')}"
 
     def ask_where(self, nodes: Iterable[int]) -> None:
-        """Asks nodes where their programs are; the answers come to `places`."""
+        """Asks nodes where their programs are; the answers are stored in `places`."""
         for node in nodes:
             self.places.pop(node, None)
             self.waits.discard(node)
             self._ask(node)
 
     def take_place(self, node: int, text: str) -> None:
-        """Takes a node's answer: what its program waits for, if it does; in a second line where."""
+        """Stores a node's answer: its program's wait, if any; on a second line its place."""
         waits, _, where = text.partition("\n")
         if waits:
             self.waits.add(node)
         self.places[node] = f"and {waits}, at {where}" if waits else f"at {where}"
 
     def share(self, other: Known) -> None:
-        """Shares what is of the whole process with another session's: data's ends, and waits."""
+        """Shares the state of the whole process with another session: ends of data, and waits."""
         self.batches, self.waiting = other.batches, other.waiting
 
     def note_failure(self, text: str) -> None:
-        """Keeps what another node said before it failed; the first one counts."""
+        """Keeps the error that another node reported before it failed; only the first is kept."""
         self.failure = self.failure or text
 
     def survive(self, survives: bool) -> None:
-        """From here on the run goes on where a node dies, or it does not."""
+        """Sets whether the run goes on from here when a node fails."""
         self.survives = survives
 
     def name_phases(self, phase_of: Callable[[int], str]) -> None:
-        """From here on messages of a step name its phase."""
+        """Makes messages about a step name its phase."""
         self.phase_of = phase_of
 
     def all_failed(self) -> bool:
-        """Whether all other nodes have failed too."""
+        """Returns whether all other nodes have failed too."""
         return len(self.failed | self.dead) >= self.topology.num_nodes - 1
 
     def all_ended(self) -> bool:
-        """Whether all other nodes have said that their program has ended after a failure."""
+        """Returns whether all other nodes reported that their program has ended after a failure."""
         return len(self.ended | self.dead) >= self.topology.num_nodes - 1
 
 

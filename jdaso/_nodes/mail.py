@@ -26,57 +26,57 @@ _numbers = itertools.count(1)
 
 
 class Address(NamedTuple):
-    """Which message: of messages between two nodes all have different tags in a step."""
+    """Identifies a message: in one step all messages between two nodes have different tags."""
 
     node: int
     tag: int
 
 
 class _Going(NamedTuple):
-    """What is to be sent, or is being sent."""
+    """An array that is to be sent."""
 
     address: Address
     array: Any
 
 
 class _Coming(NamedTuple):
-    """What is being received."""
+    """An array that is being received."""
 
     requests: list[Any]
     array: np.ndarray
 
     def is_there(self) -> bool:
-        """Whether all of it has come."""
+        """Returns whether the whole array has arrived."""
         return all(request.Test() for request in self.requests)
 
 
 class Mail:
-    """Messages of one node, on a communicator that nobody else uses.
+    """Messages of one node, on a communicator that nothing else uses.
 
-    `send` and `expect` never wait. MPI moves nothing by itself, and this node's program may be
-    busy computing: a thread asks MPI on, as long as something is on its way. What was sent leaves
-    when the device has computed it, in the order in which it was sent.
+    `send` and `expect` never wait. MPI makes no progress by itself, and this node's program may be
+    busy computing: a thread polls MPI as long as a message is in flight. An array is sent once the
+    device has computed it, in the order of the calls of `send`.
 
-    On failure: `take` and `drain` raise `NodeError` where another node fails or leaves, and when
-    the session's limit has passed; before that they say in the log who is waited for.
+    On failure: `take` and `drain` raise `NodeError` if another node fails or leaves, and when the
+    session's limit has passed; before that they log which node is waited for.
 
     Args:
-        control: the nodes. All make their mails together.
+        control: the nodes. All create their mails together.
         record: called with the step and the begin of each wait that has ended.
     """
 
     def __init__(self, control: Control, record: Callable[[int, float], Any]):
         self._control, self._record = control, record
-        # What is usual is learned for each anew: the first waits of a pipeline are for compilers.
+        # The usual wait is learned for each anew: a pipeline's first waits are for compilers.
         self._kind = f"message of mail {next(_numbers)}"
         self._comm: Any = None if control.alone else control.duplicate().comm
-        self._lock = threading.Lock()  # of all that follows
+        self._lock = threading.Lock()  # guards everything below
         self._outbox: deque[_Going] = deque()
-        self._sending: list[tuple[Any, Any]] = []  # requests, and what they send
+        self._sending: list[tuple[Any, Any]] = []  # requests, with the arrays they send
         self._coming: dict[Address, _Coming] = {}
         self._broken: Exception | None = None
         self._busy, self._closed = threading.Event(), False
-        self._asks = False  # whether the program waits, and asks MPI on itself
+        self._asks = False  # whether the program waits, and polls MPI itself
         self.step, self._longest_seconds = 0, 0.0
         self.waited_seconds = 0.0
         self.bytes_sent = 0
@@ -85,10 +85,11 @@ class Mail:
             self._thread.start()
 
     def begin_step(self, step: int) -> None:
-        """Says which step the messages from here on belong to.
+        """Sets the step to which the messages from here on belong.
 
-        Of a step's waits the longest is usual: one at its begin may be as long as the pipeline
-        takes to fill, and all others short. The first step's are for compilers.
+        The longest of a step's waits counts as usual: a wait at its begin may last as long as the
+        pipeline takes to fill, and all others are short. The first step's waits, for compilers, are
+        not counted.
         """
         if self.step > 0:
             self._control.known.patience.note(self._kind, self._longest_seconds)
@@ -96,7 +97,7 @@ class Mail:
 
     def send(self, address: Address, array: Any) -> None:
         """Sends an array, which may not have been computed yet."""
-        if hasattr(array, "copy_to_host_async"):  # of a device
+        if hasattr(array, "copy_to_host_async"):  # an array on a device
             array.copy_to_host_async()
         with self._lock:
             self._outbox.append(_Going(address, array))
@@ -111,22 +112,22 @@ class Mail:
         self._busy.set()
 
     def expects(self, address: Address) -> bool:
-        """Whether an array is being received from there."""
+        """Returns whether an array with this address is being received."""
         return address in self._coming
 
     def take(self, address: Address, what: str) -> np.ndarray:
-        """An array that was expected; waits for it.
+        """Waits for an array that was expected, and returns it.
 
         Args:
             address: as given to `expect`.
-            what: what it is, for messages.
+            what: this node's activity, for messages.
         """
         self._wait(self._coming[address].is_there, what, [address.node])
         with self._lock:
             return self._coming.pop(address).array
 
     def drain(self) -> None:
-        """Waits until all has left that was sent."""
+        """Waits until everything has been sent."""
         if self._outbox or self._sending:
             self._wait(
                 lambda: not (self._outbox or self._sending),
@@ -162,19 +163,19 @@ class Mail:
         self._longest_seconds = max(self._longest_seconds, seconds)
 
     def _ask_on(self) -> None:
-        """The thread."""
+        """The thread: polls MPI while messages are in flight, except while the program does."""
         pause = _LEAST_PAUSE
         while not self._closed:
-            if self._asks:  # the program itself, as it waits
+            if self._asks:  # the program itself polls while it waits
                 time.sleep(_MOST_PAUSE)
                 continue
             try:
                 with self._lock:
                     moved = self._progress()
                     left = bool(self._outbox or self._sending)
-                    # A list: each is asked, though the first may not have come.
+                    # A list, so that each is polled even if the first has not arrived.
                     left |= not all([coming.is_there() for coming in self._coming.values()])
-            except Exception as error:  # whoever waits next is told
+            except Exception as error:  # raised in the next wait
                 self._broken = error
                 return
             if not left:
@@ -184,7 +185,7 @@ class Mail:
             time.sleep(pause)
 
     def _progress(self) -> bool:
-        """Hands over what has been computed, and lets go of what has been sent; whether any was."""
+        """Sends computed arrays, and releases sent ones; returns whether there were any."""
         before = len(self._outbox) + len(self._sending)
         while self._outbox and _is_ready(self._outbox[0].array):
             address, array = self._outbox.popleft()
@@ -197,7 +198,7 @@ class Mail:
         return len(self._outbox) + len(self._sending) != before
 
     def close(self, after_error: bool = False) -> None:
-        """Asks nothing of MPI any more; called as the session closes, after an error too."""
+        """Stops polling MPI; called when the session closes, also after an error."""
         del after_error
         if self._closed or self._comm is None:
             return
@@ -211,7 +212,7 @@ def _is_ready(array: Any) -> bool:
 
 
 def _parts(array: np.ndarray) -> list[Any]:
-    """An array as MPI takes it; empty ones are sent too."""
+    """An array as MPI takes it; empty arrays are sent too."""
     flat = array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
     begins = range(0, max(flat.size, 1), _MESSAGE_BYTES)
     return [[flat[begin : begin + _MESSAGE_BYTES], byte()] for begin in begins]

@@ -1,15 +1,15 @@
-"""How all nodes stop at the same step when one of them is told to: a signal, say.
+"""Makes all nodes stop at the same step when one of them is told to, for example by a signal.
 
-A loop runs ahead of the device, and each node's by another number of steps, so that a step has to
-be found that no loop has passed, without waiting for any of them. Node 0 leads:
+A loop runs ahead of the device, by a different number of steps on each node, so the nodes must find
+a step that no loop has passed, without waiting for any of them. Node 0 leads:
 
     any node   ASK   -> node 0    it was told to stop
     node 0     HOLD  -> all       "promise a step before which you will not pass"
     each node  HELD  -> node 0    the step that its loop comes to next, where it pauses
     node 0     STOP  -> all       the latest of them: all stop there
 
-The threads that look out for other nodes bring and take the messages, so that it does not matter
-what the loops wait for. Where a node dies, the first of the others leads, and begins anew.
+The detectors' threads send and receive these messages, so it does not matter what the loops wait
+for. If a node fails, the first of the remaining nodes leads, and begins anew.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from .._launch import signals as _signals
 ASK, HOLD, HELD, STOP = range(4)
 
 _REPEAT_SECONDS = 10.0
-"""Schedulers and launchers both tell a process: signals so close together mean the same."""
+"""Signals within this time count as one, since schedulers and launchers both signal a process."""
 
 
 class Stopping:
-    """This node's part of it.
+    """This node's part in the agreement.
 
     Args:
         node: this node.
-        nodes: how many there are.
-        send: sends a node a message, one of the four, and a step.
+        nodes: the number of nodes.
+        send: sends a node one of the four messages, with a step.
 
     Attributes:
-        held: what another handler of a signal raised, once this node was told by one.
+        held: the exception of another handler of a signal that told this node to stop.
     """
 
     def __init__(self, node: int, nodes: int, send: Callable[[int, int, int], None]):
@@ -49,33 +49,33 @@ class Stopping:
         self._change = threading.Condition()
 
     def on_signals(self, signals: Iterable[int]) -> None:
-        """Takes these signals as being told to stop; a later one ends the process at once.
+        """Treats these signals as requests to stop; a later one ends the process at once.
 
-        Signals are taken in the main thread only; in others nothing is done.
+        Python handles signals in the main thread only; in other threads this does nothing.
         """
         _signals.take(signals, self)
 
     def signalled(self) -> bool:
-        """A signal came; whether the process is to end at once, as one came long before it."""
+        """Handles a signal; returns whether to end now, as one came long before."""
         self._told, now = True, time.monotonic()
         if self._signalled_at is None:
             self._signalled_at = now
         return now > self._signalled_at + _REPEAT_SECONDS
 
     def hold(self, error: BaseException) -> None:
-        """Keeps what another handler of the signal raised until the run is saved."""
+        """Keeps the exception of another handler of the signal until the run is saved."""
         self.held = self.held or error
 
     def tell(self) -> None:
-        """This node is told to stop."""
+        """Requests a stop on this node."""
         self._told = True
 
     def stops_at(self, step: int, check: Callable[[], None]) -> bool:
-        """Whether all nodes stop after `step`; pauses while they agree.
+        """Returns whether all nodes stop after `step`; pauses while they agree.
 
         Args:
-            step: completed updates; each call's larger than the one before.
-            check: called while it pauses; raises where that is in vain.
+            step: completed updates; larger at each call than at the previous one.
+            check: called during the pause; raises if the agreement cannot succeed.
         """
         if len(self._living) == 1:
             return self._told or self._stop is not None
@@ -87,17 +87,17 @@ class Stopping:
             return self._stop is not None and step >= self._stop
 
     def look(self) -> None:
-        """Called by the detector now and then: says what this node was told."""
+        """Sends this node's request to stop; called repeatedly by the detector."""
         if self._told and not self._asked:
             self._asked = True
             self._say(self._living[0], ASK, 0)
 
     def take(self, source: int, what: int, step: int) -> None:
-        """Takes a message; called by the detector."""
-        if self._stop is not None and what in (ASK, HOLD):  # it is known already
+        """Handles a message; called by the detector."""
+        if self._stop is not None and what in (ASK, HOLD):  # the step is already known
             self._say(source, STOP, self._stop)
         elif what == ASK and not self._held:
-            self._held = {-1: -1}  # asked twice, it begins once
+            self._held = {-1: -1}  # if asked twice, it begins only once
             self._tell_all(HOLD, 0)
         elif what == HOLD:
             with self._change:
@@ -111,21 +111,21 @@ class Stopping:
             with self._change:
                 self._stop = step
                 self._change.notify_all()
-            if self._held:  # it leads, and was told by one whom another leader had told
+            if self._held:  # this node leads, and another leader's step reached it
                 self._tell_all(STOP, step)
 
     def lost(self, node: int) -> None:
-        """Called by the detector: a node has died, and with it what it knew."""
+        """Handles a node that failed, with all it held; called by the detector."""
         self._living.remove(node)
         self._held.pop(node, None)
-        if self._stop is not None:  # it may have been about to tell the others
+        if self._stop is not None:  # the failed node may have been about to send it to the others
             self._tell_all(STOP, self._stop)
-        else:  # it may be who leads, or who was told
+        else:  # the failed node may have led, or made the request
             self._told, self._asked = self._told or self._holds, False
             self._stop_if_all_hold()
 
     def close(self) -> None:
-        """Gives the signals back."""
+        """Restores the previous handlers of the signals."""
         _signals.give_back(self)
 
     def _stop_if_all_hold(self) -> None:

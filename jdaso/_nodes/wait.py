@@ -1,8 +1,8 @@
-"""Waits for other nodes: when one takes unusually long, who is missing is said; all have an end.
+"""Waits for other nodes: one that takes unusually long is reported with the missing nodes; all end.
 
-What is usual is measured. A wait that takes more than twice that is reported once, and again each
-time it has doubled. It is given up much later, for a node may be compiling; sooner where nothing is
-heard of a node any more and its process is not known to run; at once where the process has ended.
+The usual duration is measured. A wait that takes more than twice as long is reported once, and
+again each time its duration has doubled. It times out much later, since a node may be compiling;
+sooner if a node is silent and its process is not known to run; at once if the process has ended.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .known import Known
 log = logging.getLogger("jdaso")
 
 _ANSWER_SECONDS = 0.4
-"""How long a node that is asked where it is may take to answer."""
+"""Time for a node that is asked where it is to answer."""
 
 _YIELD_SECONDS = 3.0
-"""How much longer a node waits for one that waits itself, whose limit is near too: it knows better
-what the cause is, and should say so first."""
+"""Extra time for a late node that is itself waiting and about to time out: it is closer to the
+cause and should report it first."""
 
 
 class Wait:
@@ -28,18 +28,18 @@ class Wait:
 
     Attributes:
         step: completed updates, for messages.
-        waited_seconds: how long it has waited when it was last asked.
+        waited_seconds: how long it had waited at the last check.
 
     Args:
-        known: what this node knows of them.
-        kind: what is usual is measured for each kind.
-        doing: what this node does, "waits for the exchange started at step 3".
-        call: of the calls that all nodes make in the same order, the number of the one waited for;
-            0 where it is none, and only those that are silent are missing.
-        column: which of them, a column of `Heartbeats`.
+        known: this node's facts about the other nodes.
+        kind: the kind of wait, for which the usual duration is measured.
+        doing: this node's activity, "waits for the exchange started at step 3".
+        call: the number of the awaited call, among calls that all nodes make in the same order;
+            0 if it is not such a call, and then only silent nodes count as missing.
+        column: the kind of these calls, a column of `Heartbeats`.
         step: see above.
-        limit_seconds: the longest wait, where that is not `Patience`'s.
-        nodes: who is waited for, where that is not all.
+        limit_seconds: the longest wait, if it is not that of `Patience`.
+        nodes: the nodes waited for, if not all.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Wait:
         self._call, self._column, self.step = call, column, step
         self._limit = limit_seconds
         self._last, self.waited_seconds = time.monotonic(), 0.0
-        late = known.heartbeats.usual_delay_seconds  # before, who has come may not be known
+        late = known.heartbeats.usual_delay_seconds  # before that, arrivals may not be known
         self._warn_at, self._asked_at = known.patience.warn_seconds(kind, late), 0.0
         self._over_at = 0.0
 
     def why_no_longer(self) -> str | None:
-        """What ends the wait early, or at last; None to wait on. Warns where it is time to."""
+        """The reason to end the wait; None to wait on. Logs a warning when one is due."""
         now = time.monotonic()
-        # A process that is stopped for a while has not waited meanwhile.
+        # Time in which this process was stopped does not count as waited.
         self.waited_seconds, self._last = self.waited_seconds + min(now - self._last, 1.0), now
         known, waited = self._known, self.waited_seconds
         known.waiting.note(f"{self._doing}, for {waited:.1f} s now")
@@ -81,7 +81,7 @@ class Wait:
                 "slow."
             )
         if self._is_in_vain(patience.silence_seconds(self._kind)):
-            return f"This node {self._doing}. {self._missing()} It is given up."
+            return f"This node {self._doing}. {self._missing()} The wait is given up."
         if waited > self._warn_at:
             self._warn(waited, limit)
         return None
@@ -94,14 +94,14 @@ class Wait:
         for node in silent:
             known.witnesses.ask(node)
         ended = set(filter(known.witnesses.has_ended, silent)) - known.left - known.ended
-        if ended and not known.survives:  # where MPI itself notices deaths, it is left to MPI
+        if ended and not known.survives:  # if MPI itself detects failures, this is left to MPI
             return True
         long = (x for x, s in silent.items() if s > silence_seconds)
         lost = not all(map(known.witnesses.runs, long))
         return lost and self.waited_seconds > silence_seconds / 2
 
     def _yields(self, waited: float) -> bool:
-        """Whether, after its limit, to let others speak first; asks them where they are."""
+        """Returns whether, past the limit, to let late nodes report first; asks where they are."""
         known, late = self._known, self._late()
         if not self._over_at:
             known.ask_where(late)
@@ -112,7 +112,7 @@ class Wait:
         return not answered and waited < self._over_at + _ANSWER_SECONDS
 
     def _late(self) -> list[int]:
-        """Nodes that have not arrived, and those that may have and are silent since."""
+        """Nodes that have not arrived, and nodes that are silent (they may have arrived before)."""
         if self._nodes is not None:
             return list(self._nodes)
         return sorted({*self._not_arrived(), *self._silent()})
@@ -130,7 +130,7 @@ class Wait:
         return [x for x in range(heartbeats.nodes) if heartbeats.silent_seconds(x) > delay]
 
     def _warn(self, waited: float, limit: float) -> None:
-        """Asks those that are missing where they are, and a little later says it."""
+        """Asks missing nodes where they are, and logs their answers a little later."""
         if not self._asked_at:
             self._known.ask_where(self._late())
             self._asked_at = waited
@@ -150,10 +150,10 @@ class Wait:
         self._warn_at, self._asked_at = 2 * waited, 0.0
 
     def _missing(self) -> str:
-        """Names the nodes that have not arrived or are silent since, and says what is known."""
+        """Names and describes the nodes that have not arrived, or are silent since."""
         late, absent = self._late(), self._not_arrived()
         if not late:
-            return "All nodes have come so far: the network is slow, or stuck."
+            return "All nodes have arrived: the network is slow, or stuck."
         of = {
             "Not arrived": absent,
             "Arrived, and silent since": [node for node in late if node not in absent],

@@ -19,10 +19,10 @@ def fingerprints(chunk: jax.Array, bits: int) -> jax.Array:
 
 
 def checksum(leaves: Leaves) -> jax.Array:
-    """A number that two sets of bits share only by chance.
+    """One number; two different sets of bits share it only by chance.
 
-    It joins the leaves first: a copy, but XLA takes some 30 ms for each leaf that is added apart.
-    And it adds rows first, which XLA's CPU backend does many at a time.
+    The leaves are joined first: this costs a copy, but XLA takes some 30 ms for each leaf that is
+    added separately. Rows are added first because XLA's CPU backend adds many at a time.
     """
     if not leaves:
         return jnp.int32(0)
@@ -34,7 +34,7 @@ def checksum(leaves: Leaves) -> jax.Array:
 
 
 def checksums(leaves: Leaves) -> jax.Array:
-    """One for each leaf, int32 ``[leaves]``; slow, but one program whatever their number."""
+    """One checksum per leaf, int32 ``[leaves]``; slow, but one program for any number of leaves."""
     if not leaves:
         return jnp.zeros(0, jnp.int32)
     mixed, ends = _mixed(leaves), np.cumsum([leaf.size for leaf in leaves], dtype=np.int32)
@@ -46,7 +46,7 @@ def checksums(leaves: Leaves) -> jax.Array:
 def _mixed(leaves: Leaves) -> jax.Array:
     bits = jnp.concatenate([replicated(leaf).reshape(-1) for leaf in leaves])
     bits = jax.lax.bitcast_convert_type(bits, jnp.uint32)
-    # Mixed, not only multiplied: else +1 here and -1 there would cancel in the sum.
+    # Mixed, not only multiplied: otherwise +1 here and -1 there would cancel in the sum.
     mixed = bits ^ (jax.lax.iota(jnp.uint32, bits.size) * np.uint32(2654435761))
     mixed *= np.uint32(2246822519)
     mixed = (mixed ^ (mixed >> 15)) * np.uint32(3266489917)

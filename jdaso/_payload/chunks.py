@@ -1,12 +1,12 @@
 """Trees of arrays to chunks of rows, and back.
 
-The float leaves of a tree, as float32, are one long vector. It is cut into chunks, so that the
-first can be on the wire while the last is still being packed, and each chunk into one row a node:
-``[nodes, width]``. Row p is the part that node p will sum. Where the last chunk does not fill its
-rows, zeros do.
+The float leaves of a tree, as float32, form one long vector. It is cut into chunks, so that the
+first can be on the wire while the last is still being packed. Each chunk has one row per node:
+``[nodes, width]``. Row p is the part that node p will sum. If the last chunk does not fill its
+rows, it is padded with zeros.
 
-A compiled step need not join its leaves to that vector: a late exchange takes and brings them as
-they are, a few at a time (`Segment`), and the host puts them where they belong.
+A compiled step need not join its leaves into that vector: a late exchange takes and returns them as
+they are, a few at a time (`Segment`), and the host copies them to their places.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .layout import Layout
 
 
 def pack(layout: Layout, leaves: Leaves) -> Chunks:
-    """Float32 leaves to chunks; `unpack` undoes it."""
+    """Float32 leaves to chunks; the inverse of `unpack`."""
     vectors = []
     for leaf, (begin, end) in zip(leaves, itertools.pairwise(layout.offsets), strict=True):
         vectors.append(leaf)
@@ -34,7 +34,7 @@ def pack(layout: Layout, leaves: Leaves) -> Chunks:
 
 
 def cut(layout: Layout, vectors: Leaves) -> Chunks:
-    """Chunks of the vector that these arrays make, one after another."""
+    """Chunks of the vector formed by these arrays, one after another."""
     chunks, flat = [], [replicated(vector).reshape(-1) for vector in vectors]
     begin = 0
     for width in layout.widths:
@@ -68,9 +68,9 @@ def unpack(layout: Layout, chunks: Chunks) -> Leaves:
 
 
 def joined(arrays: Sequence[jax.Array], kinds: int) -> Leaves:
-    """One vector for each of `kinds` dtypes, which alternate: arrays k, k + kinds, ... are alike.
+    """One vector for each of `kinds` dtypes, which alternate: arrays k, k + kinds, ... share one.
 
-    An accelerator joins them at a thousandth of what it costs to copy each to the host by itself.
+    On an accelerator joining costs a thousandth of copying each array to the host separately.
     """
     if not arrays:
         return ()
@@ -79,7 +79,7 @@ def joined(arrays: Sequence[jax.Array], kinds: int) -> Leaves:
 
 
 def parted(vectors: Sequence[np.ndarray], sizes: Sequence[int]) -> tuple[np.ndarray, ...]:
-    """Undoes `joined` on the host, with views: the arrays of these sizes, flat."""
+    """Undoes `joined` on the host, with views: flat arrays of these sizes."""
     begins, found = [0] * len(vectors), []
     for k, size in enumerate(sizes):
         kind = k % len(vectors)
@@ -89,9 +89,9 @@ def parted(vectors: Sequence[np.ndarray], sizes: Sequence[int]) -> tuple[np.ndar
 
 
 def unpadded(layout: Layout, chunks: Chunks, size: int | None = None) -> Leaves:
-    """The first `size` numbers of chunks (all, without padding), one vector a chunk.
+    """The first `size` numbers of chunks (default: all, without padding), one vector per chunk.
 
-    `cut` takes them like the leaves that they hold.
+    `cut` accepts them in place of the leaves that they hold.
     """
     left, vectors = layout.size if size is None else size, []
     for chunk in chunks:

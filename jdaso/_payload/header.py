@@ -1,4 +1,4 @@
-"""What a node tells the others beside the numbers: the words of a header, and what they hold."""
+"""Header of an exchange: the words that a node sends with its numbers, and their contents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def header(
     bad_leaf: Any = 0,
     checksum: Any = 0,
 ) -> jax.Array:
-    """A header as int32 ``[HEADER]``; float words by their bits. The host adds the other words."""
+    """A header as int32 ``[HEADER]``; float words as bits. The host fills in the other words."""
     row = [jnp.int32(0)] * HEADER
     floats = (LOSS_SUM, loss_sum), (LOSS_WEIGHT, loss_weight), (WEIGHT, weight)
     for place, word in floats:
@@ -47,7 +47,7 @@ def header(
 
 
 def sum_of_loss(value: Any, weight: Any) -> jax.Array:
-    """A node's loss times its weight, float32; `UNKNOWN` where it is None or not finite."""
+    """A node's loss times its weight, float32; `UNKNOWN` if the loss is None or not finite."""
     weighs = jnp.asarray(weight) > 0
     if value is None:
         return jnp.where(weighs, UNKNOWN, jnp.float32(0))
@@ -58,7 +58,7 @@ def sum_of_loss(value: Any, weight: Any) -> jax.Array:
 
 
 def add_losses(total: Any, loss: Any) -> jax.Array:
-    """Sum of two losses, float32; `UNKNOWN` where one of them is, or is not finite."""
+    """Sum of two losses, float32; `UNKNOWN` if one of them is `UNKNOWN` or not finite."""
     pair = [jnp.asarray(x, jnp.float32) for x in (total, loss)]
     known = [is_known(x) for x in pair]
     least = [jnp.where(*both, jnp.float32(0)) for both in zip(known, pair, strict=True)]
@@ -71,7 +71,7 @@ def is_known(loss: Any) -> jax.Array:
 
 
 def first_bad_leaf(layout: Layout, chunks: Chunks) -> jax.Array:
-    """1 + the number of the first leaf that is not finite; 0 where all are."""
+    """1 + the number of the first leaf that is not finite; 0 if all are finite."""
     ends, begin = np.array(layout.offsets[1:], np.int64), 0
     found = jnp.int32(0)
     for chunk in chunks:
@@ -86,12 +86,12 @@ def first_bad_leaf(layout: Layout, chunks: Chunks) -> jax.Array:
 
 
 def differ(words: jax.Array) -> jax.Array:
-    """Whether the nodes' words are not all the same."""
+    """Returns whether the nodes' words differ."""
     return jnp.any(words != words[0])
 
 
 def loss_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sums of the nodes' losses and their weights, ``[nodes]`` each; 0 of nodes left out."""
+    """Sums of the nodes' losses and their weights, ``[nodes]`` each; 0 for nodes left out."""
     sums, weights = _floats(heads, LOSS_SUM), _floats(heads, LOSS_WEIGHT)
     known = (heads[:, BAD_LEAF] == 0) & is_known(sums)
     sums, weights = (jnp.where(known, words, jnp.float32(0)) for words in (sums, weights))
@@ -99,18 +99,18 @@ def loss_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def weight_of_all(heads: jax.Array) -> jax.Array:
-    """Sum of the nodes' weights, but for those that are left out; 1 where all are 0."""
+    """Sum of the nodes' weights, without nodes left out; 1 if all are 0."""
     total = jnp.sum(_weights(heads))
     return jnp.where(total > 0, total, 1.0)
 
 
 def none_weighs(heads: jax.Array) -> jax.Array:
-    """Whether the weights of all nodes are 0, but for those that are left out."""
+    """Returns whether the weights of all nodes are 0, without nodes left out."""
     return ~jnp.any(_weights(heads) > 0)
 
 
 def weights_are_wrong(heads: jax.Array) -> jax.Array:
-    """Whether a node has given a weight that is none."""
+    """Returns whether a node gave an invalid weight."""
     weights = _floats(heads, WEIGHT)
     return jnp.any(~(jnp.isfinite(weights) & (weights >= 0)))
 
@@ -121,25 +121,25 @@ def time_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def mean_weight(heads: jax.Array) -> jax.Array:
-    """Of the nodes that are not left out; 1 where all are 0."""
+    """The mean weight of the nodes that are not left out; 1 if all weights are 0."""
     nodes = jnp.sum(counted(heads), dtype=jnp.float32)
     mean = jnp.sum(_weights(heads)) / jnp.maximum(nodes, 1.0)
     return jnp.where(mean > 0, mean, 1.0)
 
 
 def lift_below_zero(weight: jax.Array) -> jax.Array:
-    """Multiplies a weight below 0, which is an error, so that a sum with others still shows it."""
+    """Multiplies an (invalid) weight below 0, so that a sum with other weights still shows it."""
     lifted = jnp.clip(weight, -1e7, -1e-12) * LIFT  # finite, and below any sum
     return jnp.where(weight < 0, lifted, weight)
 
 
 def living(heads: jax.Array) -> jax.Array:
-    """How many nodes have not died, float32."""
+    """The number of nodes that have not failed, float32."""
     return jnp.sum(heads[:, STATUS] != GONE, dtype=jnp.float32)
 
 
 def counted(heads: jax.Array) -> jax.Array:
-    """Which nodes a mean is taken over: they live, and what they sent is finite."""
+    """Marks nodes that a mean counts: they have not failed, and sent only finite numbers."""
     return (heads[:, BAD_LEAF] == 0) & (heads[:, STATUS] != GONE)
 
 
@@ -148,5 +148,5 @@ def _weights(heads: jax.Array) -> jax.Array:
 
 
 def _floats(heads: jax.Array, word: int) -> jax.Array:
-    """One word of all nodes; the integers among the others could be NaN as floats."""
+    """One word of all nodes; only this one, since integer words could be NaN as floats."""
     return jax.lax.bitcast_convert_type(heads[:, word], jnp.float32)

@@ -1,4 +1,4 @@
-"""Layout of leaves in chunks: which numbers of which leaf lie where."""
+"""Layout of leaves in chunks: the place of each leaf's numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK = 256
 """Elements that share a scale on the int8 wire; every row is a whole number of blocks."""
 
 BARE = "(the array itself)"
-"""Path of the only leaf of a tree that is one bare array."""
+"""Path of the only leaf of a tree that is a single array."""
 
 LEAST_MESSAGE = 64 * 2**10
 """Float32 bytes from one node to another below which a tree is not cut into more chunks."""
@@ -35,8 +35,8 @@ class Leaf:
 
     @property
     def exchanged(self) -> bool:
-        """Float and complex leaves with elements; integers, booleans and keys stay as they are."""
-        key = self.dtype.startswith("key<")  # a name that only JAX knows
+        """True for float and complex leaves with elements; other leaves are not exchanged."""
+        key = self.dtype.startswith("key<")  # a name that only JAX can resolve
         return not key and is_float(self.dtype) and math.prod(self.shape) > 0
 
     @property
@@ -64,7 +64,7 @@ class Segment(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How one tree is packed for `nodes` nodes; equal layouts pack alike."""
+    """The packing of one tree for `nodes` nodes; equal layouts pack alike."""
 
     leaves: tuple[Leaf, ...]
     nodes: int
@@ -78,7 +78,7 @@ class Layout:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each leaf begins in the vector; and, last, where the vector ends."""
+        """The start of each leaf in the vector, followed by the end of the vector."""
         ends = itertools.accumulate((self._room(leaf) for leaf in self.exchanged), initial=0)
         return tuple(ends)
 
@@ -87,7 +87,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Float32 numbers in all, without padding at the end."""
+        """Number of float32 numbers, without padding at the end."""
         return self.offsets[-1]
 
     def leaf_at(self, chunk: int, index: int) -> int:
@@ -97,7 +97,7 @@ class Layout:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """Runs of whole leaves that just reach a chunk's size; one is empty if there are none."""
+        """Runs of whole leaves that just reach a chunk's size; one empty run if there are none."""
         found, first = [], 0
         for last in range(1, len(self.exchanged) + 1):
             begin, end = self.offsets[first], self.offsets[last]
@@ -108,7 +108,7 @@ class Layout:
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
-        """Length of a row, for each chunk. An empty tree has one chunk of one block."""
+        """Length of each chunk's rows. An empty tree has one chunk of one block."""
         full, rest = divmod(self.size, self.chunk_size)
         widths = [self.chunk_size // self.nodes] * full
         if rest or not full:
@@ -117,7 +117,7 @@ class Layout:
 
 
 def is_float(dtype: object) -> bool:
-    """Whether numbers of this dtype can be averaged."""
+    """Returns whether numbers of this dtype can be averaged."""
     return jnp.issubdtype(dtype, jnp.inexact)  # pyright: ignore[reportArgumentType]
 
 
@@ -138,12 +138,12 @@ def describe(tree: PyTree) -> tuple[Leaf, ...]:
 
 
 def path_of(path: Any) -> str:
-    """The path of a leaf, for messages; that of a tree which is one bare array is not empty."""
+    """The path of a leaf, for messages; `BARE` for a tree that is a single array."""
     return jax.tree_util.keystr(path) or BARE
 
 
 def _is_array(leaf: Any) -> bool:
-    """Returns whether JAX takes it for numbers; a dtype, or its name, has a dtype and is none."""
+    """Returns whether JAX accepts a leaf as numbers; dtypes and their names do not count."""
     if isinstance(leaf, bool | int | float | complex):
         return True
     if isinstance(leaf, str | bytes | type) or not (
@@ -158,7 +158,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _kind_of(leaf: Any) -> str:
-    """A leaf that is no array, in a few words."""
+    """A short description of a leaf that is not an array."""
     text = repr(leaf)
     kind = "an array of" if isinstance(leaf, np.ndarray | np.generic) else "of type"
     name = leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else type(leaf).__name__
@@ -166,10 +166,10 @@ def _kind_of(leaf: Any) -> str:
 
 
 def chunk_bytes_of(total_bytes: int, nodes: int, most: int) -> int:
-    """How many float32 bytes go into a chunk: at least four chunks, so that they overlap.
+    """Float32 bytes of a chunk: at least four chunks, so that they overlap.
 
-    But no more than `most`, and no messages of less than `LEAST_MESSAGE`, where the network's
-    latency would count for more.
+    But at most `most`, and at least `LEAST_MESSAGE` per message: below that the network's latency
+    would dominate.
     """
     return min(most, max(-(-total_bytes // 4), nodes * LEAST_MESSAGE))
 
@@ -180,8 +180,8 @@ def layout_of(tree: PyTree, nodes: int, chunk_bytes: int, align: int = 1) -> Lay
     Args:
         tree: arrays, tracers or shapes.
         nodes: P, the number of rows.
-        chunk_bytes: about how many bytes of float32 go into a chunk.
-        align: leaves begin at multiples of it (of `BLOCK`, so that each has scales of its own).
+        chunk_bytes: about how many float32 bytes go into a chunk.
+        align: leaves begin at multiples of it (of `BLOCK`, so that each has its own scales).
     """
     unit = nodes * BLOCK
     return Layout(describe(tree), nodes, max(chunk_bytes // 4 // unit, 1) * unit, align)

@@ -32,7 +32,7 @@ def from_leaves(tree: PyTree, leaves: Leaves) -> PyTree:
 def to_halves(tree: PyTree) -> Leaves:
     """The leaves that are not averaged (integers, booleans, keys), as float32 numbers of 16 bits.
 
-    These can be summed exactly where all nodes but one hold zeros.
+    They can be summed exactly if all nodes but one hold zeros.
     """
     halves = []
     for leaf in jax.tree.leaves(tree):
@@ -45,7 +45,7 @@ def to_halves(tree: PyTree) -> Leaves:
 
 
 def from_halves(tree: PyTree, halves: Leaves) -> PyTree:
-    """`tree` with the leaves replaced that `to_halves` took."""
+    """`tree` with the leaves replaced that `to_halves` converted."""
     new = iter(halves)
 
     def restore(old):
@@ -58,14 +58,14 @@ def from_halves(tree: PyTree, halves: Leaves) -> PyTree:
 
 
 def to_numbers(tree: PyTree) -> Leaves:
-    """All leaves as float32: first those that are averaged, then the others' halves."""
+    """All leaves as float32: first those that are averaged, then the others as halves."""
     return (*to_leaves(tree), *to_halves(tree))
 
 
 def dress(tree: PyTree, leaves: Leaves) -> PyTree:
     """Float32 leaves in the structure of a tree, so that optax can map a state with its parameters.
 
-    Leaves that do not travel become empty.
+    Leaves that are not exchanged become empty.
     """
     new = iter(leaves)
     none = lambda: jnp.zeros(0, jnp.float32)  # noqa: E731
@@ -73,7 +73,7 @@ def dress(tree: PyTree, leaves: Leaves) -> PyTree:
 
 
 def zeros_like(tree: PyTree) -> PyTree:
-    """What `dress` makes of zeros; mapped, so that optax knows it for a copy of the parameters."""
+    """`dress` of zeros; mapped over the tree, so that optax recognizes a copy of the parameters."""
 
     def zeros(leaf: Any) -> jax.Array:
         (about,) = describe(leaf)
@@ -86,9 +86,9 @@ def zeros_like(tree: PyTree) -> PyTree:
 
 
 def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
-    """Parameters plus updates, as optax adds them; where an update is None they stay.
+    """Parameters plus updates, as optax adds them; parameters whose update is None stay unchanged.
 
-    Equinox gives None as the gradient of what is not differentiated, and optax passes it on.
+    Equinox gives None as the gradient of leaves it does not differentiate; optax passes None on.
     """
 
     def add(update: Any, old: Any) -> Any:
@@ -98,7 +98,7 @@ def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
 
 
 def is_none(x: Any) -> bool:
-    """Tells `jax.tree.map` to take None for a leaf."""
+    """Makes `jax.tree.map` treat None as a leaf."""
     return x is None
 
 
@@ -108,7 +108,7 @@ def strip(tree: PyTree) -> Leaves:
 
 
 def travels(x) -> bool:
-    """Whether a leaf of a tree is exchanged: a float or complex array with elements."""
+    """Returns whether a leaf of a tree is exchanged: a float or complex array with elements."""
     return is_float(jnp.result_type(x)) and np.size(x) > 0
 
 
@@ -117,7 +117,7 @@ def _is_key(x) -> bool:
 
 
 def _to_words(x) -> jax.Array:
-    """The bits of an array that holds no floats; 64-bit numbers get a last axis of two words."""
+    """The bits of an array without floats; 64-bit numbers get a last axis of two words."""
     x = jnp.asarray(jax.random.key_data(x) if _is_key(x) else x)
     if x.dtype.itemsize < 4:
         x = x.astype(jnp.int32)

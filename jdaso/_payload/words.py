@@ -1,4 +1,4 @@
-"""Words of a header: their places, and the values with a meaning; no JAX."""
+"""Words of a header: their places, and their special values; no JAX."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ HEADER = 9
 
 LOSS_SUM, LOSS_WEIGHT, WEIGHT, BAD_LEAF, STEP, CHECKSUM = range(6)
 EXCHANGE_SECONDS, STEP_SECONDS, STATUS = range(6, HEADER)
-"""Words of a header. Sums of this node's weighted losses (`UNKNOWN`: one of them is not known) and
-of their weights since its last start; the weight of what it sends, which is multiplied by it; 1 +
-the first leaf that is not finite (0: none); completed updates; checksum of what is to be the same
-on all nodes (`Common`), else 0; measured seconds of the last exchange and of a step; one of the
-following."""
+"""Words of a header. The sum of this node's weighted losses since its last start (`UNKNOWN` if one
+of them is not known), and the sum of their weights; the weight by which its numbers are multiplied;
+1 + the first leaf that is not finite (0: none); completed updates; checksum of the replicated
+leaves (`Common`), else 0; measured seconds of the last exchange and of a step; the status, one of
+the values below."""
 
 WELL, FAILED, GONE = range(3)
-"""What the status says: nothing; the host met an error; the node has died."""
+"""Values of the status: all is well; the host met an error; the node has failed."""
 
 UNKNOWN = np.float32(-3e38)
-"""In place of a sum of losses. Finite: ``jax_debug_nans`` and ``jax_debug_infs`` end a run in which
-any number is not, NaN that only stands for "nothing" included."""
+"""In place of an unknown sum of losses. Finite: ``jax_debug_nans`` and ``jax_debug_infs`` end a run
+in which any number is not finite, even a NaN that only stands for "nothing"."""
 
 LEFT_OUT = np.int32(np.iinfo(np.int32).max)
-"""In place of a checksum: this node's numbers are not finite, and count no more."""
+"""In place of a checksum: this node's numbers are not finite and are left out."""
 
 LIFT, LIFTED = np.float32(1e30), np.float32(1e12)
 """Factor of weights below 0, so that no sum of weights hides them; the least size of such sums."""
 
 
 def bury(heads: np.ndarray, living: Sequence[int]) -> np.ndarray:
-    """Headers, on the host, with those of dead nodes: as the first living one's, of weight 0."""
+    """Headers, on the host. Failed nodes get a copy of the first living node's, with weight 0."""
     dead = [node for node in range(len(heads)) if node not in living]
     heads = np.array(heads)
     heads[dead] = heads[living[0]]

@@ -1,11 +1,11 @@
 """The paper, as pure functions of arrays: arXiv 2104.05588, and where jdaso departs from it.
 
-Rule 1: all that decides when nodes exchange, and what becomes of a result, lives here.
-Rule 2: no module here knows of MPI, of a session, of a callback, or of a clock. A function gets
-arrays and settings and returns arrays; the same inputs give the same bits on every node.
+Rule 1: everything that decides when nodes exchange and how a result is used lives here.
+Rule 2: no module here depends on MPI, a session, a callback or a clock. A function takes arrays
+and settings and returns arrays; the same inputs give the same bits on every node.
 
 =========================================  =================================================
-of the paper                               where
+of the paper                               where it is
 =========================================  =================================================
 III-B, warm-up, cycling, cool-down         `phases`: the settings; `decide`: what one update does
 III-B, B and S lowered on a plateau        `plateau`; the loss that drives it: `loss`
@@ -17,5 +17,5 @@ III, averages inside a node                `_exchange.within_node`: a mean over 
 III, narrow wires                          `_payload.wire`; error feedback: `_optimizers.late`
 =========================================  =================================================
 
-`state` holds where a run stands between updates: what `decide`, `plateau` and `delay` carry over.
+`state` holds what `decide`, `plateau` and `delay` carry from one update to the next.
 """

@@ -1,4 +1,4 @@
-"""When the nodes talk: what one update does, from the settings of a run and where it stands."""
+"""When nodes exchange: what one update does, from the run's settings and its phase state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .state import PhaseState
 
 
 class Actions(NamedTuple):
-    """What one update has to do; the same on all nodes."""
+    """The tasks of one update; the same on all nodes."""
 
     blocking: Bool[Array, ""]  # wait for all nodes in this step
     merge: Bool[Array, ""]  # wait for the exchange in flight and merge it
@@ -21,11 +21,11 @@ class Actions(NamedTuple):
 
 
 def decide(phases: Phases, state: PhaseState, step, started, ticket) -> Actions:
-    """What update `step` does.
+    """Returns the tasks of update `step`.
 
-    Merge comes before start, so that each snapshot holds the latest merge. The last cycling update
-    starts nothing, completes what is in flight and ends with an exact mean; the two updates after
-    it repeat the mean, since ``p + (t - p)`` rounds.
+    The merge comes before the start, so that each snapshot contains the latest merge. The last
+    cycling update starts nothing, completes the exchange in flight and ends with an exact mean; the
+    two updates after it repeat the mean, since ``p + (t - p)`` rounds.
     """
     end = phases.total_steps - phases.cooldown_steps
     cycling = (step >= phases.warmup_steps) & (step < end)
@@ -35,7 +35,7 @@ def decide(phases: Phases, state: PhaseState, step, started, ticket) -> Actions:
     start = cycling & ~last & ((step == phases.warmup_steps) | (age >= state.sync_every))
     return Actions(
         blocking=~cycling,
-        # Before a start in any case, whatever a bit that flipped has made of the delay.
+        # Always before a start, even if a flipped bit has corrupted the delay.
         merge=cycling & (ticket != 0) & ((age >= state.delay) | last | start),
         mean=last | settling,
         start=start,
@@ -43,7 +43,7 @@ def decide(phases: Phases, state: PhaseState, step, started, ticket) -> Actions:
 
 
 def count_start(phases: Phases, state: PhaseState) -> PhaseState:
-    """An exchange started: the next B and S of the period come into force with it."""
+    """Counts a started exchange, with which the next B and S of the period come into force."""
     if phases.by_loss is None and len(phases.pairs) > 1:
         pair = jnp.asarray(phases.pairs, jnp.int32)[state.exchanges % len(phases.pairs)]
         state = state._replace(sync_every=pair[0])

@@ -12,7 +12,7 @@ from .state import PhaseState
 
 
 def steps_taken(table: int | Mapping[int, int], started) -> Array:
-    """Of an exchange that started at that step: by a table 1 where it says nothing."""
+    """Steps that the exchange started at step `started` takes; 1 if the table does not list it."""
     if not isinstance(table, Mapping):
         return jnp.float32(table)
     taken = jnp.float32(1)
@@ -22,7 +22,7 @@ def steps_taken(table: int | Mapping[int, int], started) -> Array:
 
 
 def fit_delay(phases: Phases, state: PhaseState, exchange_seconds, step_seconds) -> PhaseState:
-    """Sets S from what the nodes measured, ``[nodes]`` each, where ``delay="auto"``."""
+    """Sets S from the times that the nodes measured, ``[nodes]`` each, if ``delay="auto"``."""
     if phases.delay != "auto" or phases.by_loss is not None:
         return state
     slowest = jnp.max(exchange_seconds)

@@ -1,4 +1,4 @@
-"""The loss of all nodes, which exchanges bring along."""
+"""The mean loss over all nodes; exchanges carry the losses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .state import NO_MEAN_LOSS, PhaseState
 
 
 def count_loss(state: PhaseState, sums, weights) -> PhaseState:
-    """Adds what an exchange brought: sums of losses and their weights, ``[nodes]`` each.
+    """Adds the losses of an exchange: their sums and their weights, ``[nodes]`` each.
 
-    A node whose loss is not finite is left out: it would hide the others' for the whole window.
+    A node whose loss is not finite is left out: it would spoil the mean for the whole window.
     """
     brought = sum_of_losses(sums, weights)
     return state._replace(
@@ -29,9 +29,9 @@ def sum_of_losses(sums, weights) -> Array:
 
 
 def mean_of_untold(untold) -> Array:
-    """The mean loss that an inner optimizer is given.
+    """The mean loss that is passed to an inner optimizer.
 
-    NaN where nothing was heard since; where JAX refuses NaN (``jax_debug_nans``) `NO_MEAN_LOSS`.
+    NaN if no loss has arrived since; `NO_MEAN_LOSS` if JAX refuses NaN (``jax_debug_nans``).
     """
     total, weight = untold
     nothing = NO_MEAN_LOSS if refuses_nan() else jnp.nan

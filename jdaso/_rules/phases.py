@@ -1,4 +1,4 @@
-"""The settings of a run: warm-up, cycling, cool-down, and how far apart the exchanges are."""
+"""The settings of a run: warm-up, cycling, cool-down, and the steps between exchanges."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import math
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
-    """How the loss drives B, S and l while cycling.
+    """The rule by which the loss sets B, S and l while cycling.
 
     At the end of each window of steps the loss is averaged over its exchanges and nodes. A window
-    is bad if that mean is not below the best by the share `threshold`. After `patience` bad ones
-    in a row: B and l are divided by `reduction` and S lowered by 1 (none below 1); if B was 1, all
-    three go back to their largest values.
+    is bad if this mean is not below the best by the share `threshold`. After `patience` bad windows
+    in a row, B and l are divided by `reduction` and S is lowered by 1 (none below 1); if B was
+    already 1, all three return to their largest values.
 
     Attributes:
         window_steps: steps of a window (an epoch, say).
         first: (B, S, l) at the beginning of the cycling phase.
         largest: (B, S, l) after a plateau at B = 1.
         patience: bad windows in a row that make a plateau.
-        threshold: improvement that counts, as a share of the best.
-        reduction: what B and l are divided by.
+        threshold: improvement that counts, as a share of the best loss.
+        reduction: divisor of B and l.
     """
 
     window_steps: int
@@ -52,13 +52,14 @@ class Phases:
         warmup_steps: blocking updates at the beginning.
         cooldown_steps: blocking updates at the end.
         sync_every: B, steps from one start to the next, at least 1. A tuple is cycled through,
-            one entry an exchange: (4, 2, 1), with a like `delay`, is the authors' poster's.
-        delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets
-            it after each exchange to the slowest node's exchange time over the fastest node's step
-            time, rounded up, within 1..B; all nodes agree on it. It begins at B.
+            one entry per exchange: (4, 2, 1) with the same `delay` is the setting of the authors'
+            poster.
+        delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets S
+            after each exchange to the slowest node's exchange time divided by the fastest node's
+            step time, rounded up, within 1..B; all nodes agree on it. It begins at B.
         local_every: l, steps between averages inside a node, at least 1. With l > 1 the local
-            devices part in between, and the optimizer needs a `local_axis`.
-        by_loss: the loss drives B, S and l; then the three settings above are not used.
+            devices diverge in between, and the optimizer needs a `local_axis`.
+        by_loss: lets the loss set B, S and l; the three settings above are then not used.
 
     Raises:
         ValueError: a setting is out of its range.
@@ -121,15 +122,15 @@ class Phases:
         The run begins at the largest B. See `Plateau` for the rule.
 
         Args:
-            total_steps: as in `Phases`, and so `warmup_steps` and `cooldown_steps`.
+            total_steps: as in `Phases`; also `warmup_steps` and `cooldown_steps`.
             window_steps: steps between two looks at the loss.
             warmup_steps: see `Phases`.
             cooldown_steps: see `Phases`.
             max_sync_every: the largest B.
-            max_delay: S at the largest B; a quarter of it where not given.
+            max_delay: S at the largest B; by default a quarter of that B.
             patience: bad windows in a row that make a plateau.
             threshold: improvement that counts, as a share of the best loss.
-            reduction: what B is divided by on a plateau.
+            reduction: divisor of B on a plateau.
         """
         _check_count("max_sync_every", max_sync_every, 1)
         delay = max(max_sync_every // 4, 1) if max_delay is None else max_delay
@@ -153,9 +154,10 @@ class Phases:
         """The schedule and the defaults of HeAT's DASO.
 
         (B, S, l) begins at (4, 1, 1); the third epoch in a row without an improvement of
-        `stability` halves B and l and lowers S; at B = 1 it goes back to (max_skips, m, m) with
-        ``m = max_skips // local_skip_factor``. Unlike in HeAT, `max_skips` bounds the first cycle
-        too, the loss of the warm-up counts as a best, and merges are weighted by their true age.
+        `stability` halves B and l and lowers S; at B = 1 it returns to (max_skips, m, m) with
+        ``m = max_skips // local_skip_factor``. Unlike in HeAT, `max_skips` also bounds the first
+        cycle, the loss of the warm-up counts as a best loss, and merges are weighted by their true
+        age.
 
         Args:
             steps_per_epoch: updates of an epoch.
@@ -164,7 +166,7 @@ class Phases:
             warmup_epochs: blocking epochs at the beginning.
             cooldown_epochs: blocking epochs at the end.
             stability: improvement that counts, as a share of the best loss.
-            reduction: what B and l are divided by on a plateau.
+            reduction: divisor of B and l on a plateau.
             local_skip_factor: see above.
 
         Reference: heat/optim/dp_optimizer.py of HeAT.
@@ -189,7 +191,7 @@ class Phases:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """(B, S) of each exchange of a period; with ``"auto"`` S is where it begins."""
+        """(B, S) of each exchange of a period; with ``"auto"`` S is its initial value."""
         if self.by_loss is not None:
             return self.by_loss.first[:2], self.by_loss.largest[:2]
         every = self.sync_every if isinstance(self.sync_every, tuple) else (self.sync_every,)

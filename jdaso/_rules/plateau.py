@@ -1,4 +1,4 @@
-"""A plateau of the loss lowers the distance of exchanges and their delay (III-B)."""
+"""A plateau of the loss lowers the interval between exchanges and their delay (III-B)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .state import NO_LOSS, PhaseState
 
 
 def end_step(phases: Phases, state: PhaseState, step) -> PhaseState:
-    """Looks at the loss where update `step` ends a window."""
+    """Evaluates the loss if update `step` ends a window."""
     rule = phases.by_loss
     if rule is None:
         return state

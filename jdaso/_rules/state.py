@@ -1,4 +1,4 @@
-"""The phase state: where a run stands, carried in the optimizer's state."""
+"""The phase state: the progress of a run, carried in the optimizer's state."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from jaxtyping import Array, Float, Int
 
 from .phases import Phases
 
-# Infinity or NaN would end runs under ``jax_debug_infs`` and ``jax_debug_nans``.
+# Not infinity or NaN: these end runs under ``jax_debug_infs`` and ``jax_debug_nans``.
 NO_LOSS = np.finfo(np.float32).max
 """The best loss before there is one."""
 
 NO_MEAN_LOSS = 1e30
-"""A mean loss where nothing was heard."""
+"""The mean loss when no losses have arrived."""
 
 
 class PhaseState(NamedTuple):
-    """Where the phases stand; the same on all nodes."""
+    """The progress through the phases; the same on all nodes."""
 
     sync_every: Int[Array, ""]  # B in force
     delay: Int[Array, ""]  # S in force
@@ -27,9 +27,9 @@ class PhaseState(NamedTuple):
     exchanges: Int[Array, ""]  # exchanges started so far
     best_loss: Float[Array, ""]  # best mean of a window; `NO_LOSS` before the first
     bad_windows: Int[Array, ""]  # windows in a row without improvement
-    loss_sum: Float[Array, ""]  # of this window, weighted, over nodes; as the exchanges brought it
+    loss_sum: Float[Array, ""]  # of this window, weighted, over nodes; as the exchanges carried it
     loss_weight: Float[Array, ""]  # of the losses in that sum
-    untold: Float[Array, 2]  # sum and weight of what the inner optimizer has not been told yet
+    untold: Float[Array, 2]  # sum and weight of losses not yet passed to the inner optimizer
 
 
 def init_phases(phases: Phases) -> PhaseState:

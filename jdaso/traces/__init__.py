@@ -1,4 +1,4 @@
-"""Traces of runs: what each node of ``Session(trace=...)`` did, on one clock, for Perfetto."""
+"""Traces of runs: the events of each node of ``Session(trace=...)``, on one clock, for Perfetto."""
 
 from ._profiles import profiles_in as profiles_in
 from ._read import NodeTrace as NodeTrace

@@ -2,7 +2,7 @@
 
 Times are microseconds. A process is a node, a thread one of its lanes.
 
-Reference: "Trace Event Format", the document that catapult's README points to.
+Reference: "Trace Event Format", the document linked in catapult's README.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ._timeline import Event
 Row = dict[str, Any]
 
 ABOUT, CLOCK = "jdaso", "jdaso clock"
-"""Names of the rows that say whose file it is, and how far its clock was off in the end."""
+"""Names of the rows that identify a file's node, and that give the final drift of its clock."""
 
 _PLACES = ("steps", "device", "exchange", "worker", "messages", "checkpoint")
 _DETAILS = ("chunk", "size_bytes", "of")
 
 
 class Rows:
-    """The rows of one node; those of a lane begin with its name.
+    """The rows of one node; the first event of a lane is preceded by the lane's name.
 
     Args:
-        node: which one.
-        clock: gives the microseconds of what `Event` holds in seconds.
+        node: its number.
+        clock: converts the seconds of an `Event` to microseconds.
     """
 
     def __init__(self, node: int, clock: Callable[[float], float]):
@@ -39,12 +39,12 @@ class Rows:
         return {"ph": "M", "name": name, "pid": self._node, "tid": 0, "args": about}
 
     def process(self, host: str) -> list[Row]:
-        """Says which node it is."""
+        """Rows that name the node's process."""
         name = self.named("process_name", name=f"node {self._node} on {host}")
         return [name, self.named("process_sort_index", sort_index=self._node)]
 
     def of(self, event: Event) -> list[Row]:
-        """The row of an event, behind those of its lane if it is the first there."""
+        """The row of an event, after the rows of its lane if the lane is new."""
         rows: list[Row] = []
         if event.lane not in self._lanes:
             thread = self._lanes[event.lane] = len(self._lanes) + 1
@@ -61,12 +61,12 @@ class Rows:
 
 
 def text(rows: Iterable[Row]) -> str:
-    """Rows as lines of a list that goes on."""
+    """Rows as lines of an unfinished JSON list."""
     return "".join(f"{json.dumps(row, separators=(',', ':'), default=str)},\n" for row in rows)
 
 
 def event_of(row: Row, clock: Callable[[float], float]) -> Event:
-    """The event that a row holds; `clock` gives the seconds of its microseconds."""
+    """The event in a row; `clock` converts its microseconds to seconds."""
     args = row["args"]
     begin, end = clock(row["ts"]), clock(row["ts"] + row["dur"])
     details = {key: args.get(key) for key in _DETAILS}
@@ -74,7 +74,7 @@ def event_of(row: Row, clock: Callable[[float], float]) -> Event:
 
 
 def _place(lane: str) -> int:
-    """Where a lane stands among the others of its node."""
+    """The position of a lane among its node's lanes."""
     kind, _, number = lane.partition(" ")
     place = _PLACES.index(kind) if kind in _PLACES else len(_PLACES)
     own, _, further = number.partition(" (")

@@ -1,9 +1,9 @@
-"""How far a node's clock is from node 0's, measured by messages there and back.
+"""The offset of a node's clock from node 0's, measured by round-trip messages.
 
-A node asks node 0 for its time T: sent at t0, answered by t1, both of its own clock. T was read
-between them, so its clock is behind by ``T - (t0 + t1) / 2``, give or take ``(t1 - t0) / 2``. Of
-several rounds the fastest counts: the others have waited for something. (Cristian 1989,
-"Probabilistic clock synchronization".)
+A node asks node 0 for its time T. It sends the request at t0 and has the answer at t1, both on its
+own clock. T was read in between, so the node's clock is behind by ``T - (t0 + t1) / 2``, give or
+take ``(t1 - t0) / 2``. Of several rounds the fastest counts: the others were delayed. (Cristian
+1989, "Probabilistic clock synchronization".)
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Offset(NamedTuple):
     """One measurement.
 
     Attributes:
-        at_seconds: of this node's clock, when it was made.
-        seconds: what is added to this node's clock to have node 0's.
-        bound_seconds: how far it can be off.
+        at_seconds: time of the measurement, on this node's clock.
+        seconds: the difference to add to this node's clock to get node 0's.
+        bound_seconds: the largest possible error.
     """
 
     at_seconds: float = 0.0
@@ -32,7 +32,7 @@ class Offset(NamedTuple):
 
 
 def fastest(rounds: Iterable[tuple[float, float, float]]) -> Offset:
-    """What rounds ``(sent, node 0's time, answered)`` come to."""
+    """The offset from rounds ``(sent, node 0's time, answered)``."""
     sent, there, answered = min(rounds, key=lambda x: x[2] - x[0])
     middle = (sent + answered) / 2
     return Offset(middle, there - middle, (answered - sent) / 2)
@@ -41,16 +41,16 @@ def fastest(rounds: Iterable[tuple[float, float, float]]) -> Offset:
 def measure(
     comm: Any, check: Callable[[], None], limit_seconds: float, clock=time.perf_counter
 ) -> Offset | None:
-    """This node's offset; all nodes call it together.
+    """Measures this node's offset; a collective call.
 
     Args:
         comm: an mpi4py communicator of all nodes, used for nothing else.
-        check: called while waiting; what it raises comes out.
-        limit_seconds: the longest that this node gives it.
-        clock: of this node, in seconds.
+        check: called while waiting; its errors are passed on.
+        limit_seconds: the longest time that this node spends on it.
+        clock: this node's clock, in seconds.
 
     Returns:
-        The offset; None where it was not done by then. Node 0's is 0 all the same.
+        The offset; None if the limit passed first. Node 0's offset is 0 in any case.
     """
     node, nodes = comm.Get_rank(), comm.Get_size()
     talk = _Talk(comm, check, time.monotonic() + limit_seconds)
@@ -71,27 +71,27 @@ def measure(
 
 
 class _Talk:
-    """Numbers to and from other nodes, until a time; what is left open then is kept for MPI."""
+    """Numbers to and from other nodes, until a time limit; open requests are then kept for MPI."""
 
-    open: list[Any] = []  # noqa: RUF012  (of all: MPI may yet write there)
+    open: list[Any] = []  # noqa: RUF012  (of all instances: MPI may still write there)
 
     def __init__(self, comm: Any, check: Callable[[], None], until: float):
         self._comm, self._check, self._until = comm, check, until
 
     def send(self, node: int, number: float) -> bool:
-        """Whether it has gone."""
+        """Returns whether the number was sent in time."""
         data = np.array([number])
         return self._wait(self._comm.Isend(data, node), data)
 
     def receive(self, node: int) -> tuple[float] | None:
-        """What has come."""
+        """The number from a node; None if it did not arrive in time."""
         data = np.zeros(1)
         return (float(data[0]),) if self._wait(self._comm.Irecv(data, node), data) else None
 
     def _wait(self, request: Any, data: np.ndarray) -> bool:
         done = False
         try:
-            while not (done := request.Test()):  # without a pause: it would be measured too
+            while not (done := request.Test()):  # without a pause, which would be measured too
                 if time.monotonic() > self._until:
                     return False
                 self._check()

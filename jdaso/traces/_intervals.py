@@ -1,4 +1,4 @@
-"""What each local device of a node does between the marks of its compiled step."""
+"""The activity of each local device of a node between the marks of its compiled step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 _SHORTEST_SECONDS = 2e-5
-"""What is shorter is between two calls of the host, and no work of a device."""
+"""Shorter intervals lie between two calls of the host, and are no work of a device."""
 
 
 class _Stand(NamedTuple):
@@ -17,7 +17,7 @@ class _Stand(NamedTuple):
     step: int
     begin_seconds: float
     end_seconds: float
-    device: int | None  # the one that shows it already
+    device: int | None  # the device that already shows it
 
 
 Stretch = tuple[str, int, float, float]
@@ -25,7 +25,7 @@ Stretch = tuple[str, int, float, float]
 
 
 class Stretches:
-    """Cuts the time of each device at its marks, and at what it stood still for meanwhile.
+    """Cuts the time of each device at its marks, and at times in which it stood still.
 
     Only one device of a node waits in the host; the others wait for it in a collective, unseen.
     """
@@ -38,12 +38,12 @@ class Stretches:
     def stand(
         self, name: str, step: int, begin_seconds: float, end_seconds: float, device: int | None
     ) -> None:
-        """All devices stood still from begin to end; the row of one may show it already."""
+        """Adds a time in which all devices stood still; the lane of one may already show it."""
         with self._lock:
             self._stands.append(_Stand(name, step, begin_seconds, end_seconds, device))
 
     def mark(self, name: str, step: int, device: int, now: float) -> list[Stretch]:
-        """What a device did from its last mark to this one; before the first: what it stood for."""
+        """The stretches of a device since its last mark; before the first, only the standstills."""
         with self._lock:
             first = device not in self._since
             since = self._since.get(device, 0.0)
@@ -52,12 +52,12 @@ class Stretches:
         found: list[Stretch] = []
         for stand in sorted(stands, key=lambda stand: stand.begin_seconds):
             begin, end = max(stand.begin_seconds, since), min(stand.end_seconds, now)
-            # A merge begins with a wait, but for the way to it.
+            # A merge begins with a wait, apart from the time before that wait.
             found.append(("wait" if name == "merge" else name, step, since, begin))
             shown = stand.device == device
             found.append((stand.name, stand.step, end if shown else begin, end))
             since = max(since, end)
         found.append((name, step, since, now))
-        if first:  # since when it does what it does, nobody knows
+        if first:  # the begin of a device's first activity is unknown
             found = found[1:-1:2]
         return [stretch for stretch in found if stretch[3] - stretch[2] >= _SHORTEST_SECONDS]

@@ -1,4 +1,4 @@
-"""What `jax.profiler` recorded of a node, on the clock of its trace."""
+"""The profile of a node by `jax.profiler`, on the clock of the node's trace."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ._read import Trace, TraceError
 class Profile:
     """One file of `jax.profiler.trace`.
 
-    While a trace is recorded each step leaves its time in a profile that is under way; by these the
-    profile's clock is found, and its node.
+    While a trace is recorded, each step adds its time to a profile that is being recorded; these
+    times show the profile's clock and its node.
 
     Args:
         path: a ``*.trace.json.gz``.
 
     Raises:
-        TraceError: it cannot be read, or holds no such time.
+        TraceError: the file cannot be read, or contains no such time.
     """
 
     def __init__(self, path: Path):
@@ -35,8 +35,8 @@ class Profile:
         times = [row for row in self._rows if row.get("name") == ANNOTATION and "args" in row]
         if not times:
             raise TraceError(
-                f"{path} holds no time of jdaso's, so its clock cannot be found. Profile while a "
-                "jdaso.Session(trace=...) is open, one step or more."
+                f"{path} holds no time of jdaso's, so its clock is unknown. Profile at least one "
+                "step while a jdaso.Session(trace=...) is open."
             )
         self.node = int(times[0]["args"]["node"])
         offsets = [float(row["args"]["nanoseconds"]) / 1e3 - row["ts"] for row in times]
@@ -46,15 +46,15 @@ class Profile:
         """Its rows, on the trace's clock.
 
         Args:
-            trace: what its node recorded is in it.
-            first_process: a number that processes of Chrome's trace may have from here on.
+            trace: contains the trace of the profile's node.
+            first_process: processes of Chrome's trace may have numbers from this one on.
 
         Raises:
-            TraceError: it is of a node of another run.
+            TraceError: the profile belongs to a node of another run.
         """
         nodes = {node.node: node for node in trace.nodes}
         if self.node not in nodes:
-            raise TraceError(f"A profile is of node {self.node}, of which there is no trace.")
+            raise TraceError(f"A profile belongs to node {self.node}, which left no trace.")
         processes: dict[int, int] = {}
         rows: list[Row] = []
         for row in self._rows:
@@ -69,7 +69,7 @@ class Profile:
         return rows
 
     def _named(self, row: Row) -> Row:
-        """Processes get the node's name, and their place behind the nodes'."""
+        """Adds the node's name to process names, and sorts the processes after the nodes."""
         about: dict[str, Any] = row.get("args", {})
         if row["ph"] != "M":
             return row
@@ -84,7 +84,7 @@ def profiles_in(folder: str | Path) -> list[Profile]:
     """The newest profile of each node in a folder of `jax.profiler.trace`.
 
     Raises:
-        TraceError: there is none, or one cannot be joined.
+        TraceError: there is none, or one cannot be matched to a trace.
     """
     paths = sorted(Path(folder).glob("**/*.trace.json.gz"))
     if not paths:

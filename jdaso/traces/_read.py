@@ -1,4 +1,4 @@
-"""Reads what nodes recorded, on node 0's clock."""
+"""Reads the traces of nodes, on node 0's clock."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from ._timeline import Event, hidden_share
 
 
 class TraceError(ValueError):
-    """There is no trace in a folder, or a file is none."""
+    """A folder contains no trace, or a file is not a trace."""
 
 
 class NodeTrace(NamedTuple):
-    """What one node did.
+    """The trace of one node.
 
     Attributes:
         node: its number.
-        host: where it ran.
-        closed: whether its session ended; else it was killed, or still runs.
-        bound_seconds: how far its clock may be off node 0's, as it was measured; infinite where it
-            was not. Of a node that did not end the clock is that of its begin.
-        events: in the order in which they began; their clock is node 0's, in seconds since it
-            began.
-        clock: gives these seconds for the microseconds of the node's file.
+        host: its host.
+        closed: whether its session ended; otherwise it was killed, or still runs.
+        bound_seconds: the largest error of its clock against node 0's, as measured; infinite if
+            it was not measured. If the session did not end, it was measured only at the begin.
+        events: in the order of their begin; in seconds of node 0's clock since node 0 began.
+        clock: converts microseconds of the node's file to these seconds.
     """
 
     node: int
@@ -45,12 +44,12 @@ class NodeTrace(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What the nodes of a run did.
+    """The traces of the nodes of a run.
 
     Attributes:
-        nodes: those that have left a file, by their numbers.
-        num_nodes: how many there were.
-        unix_seconds: when node 0 began, of its host's clock of the day.
+        nodes: the nodes that have left a file, by number.
+        num_nodes: the number of nodes.
+        unix_seconds: when node 0 began, by its host's time of day.
     """
 
     nodes: tuple[NodeTrace, ...]
@@ -65,25 +64,25 @@ class Trace(NamedTuple):
 
     @property
     def hidden_share(self) -> float:
-        """The mean over nodes."""
+        """The mean of `NodeTrace.hidden_share` over nodes."""
         return math.fsum(node.hidden_share for node in self.nodes) / len(self.nodes)
 
 
 def read(folder: str | Path) -> Trace:
-    """The trace in a folder.
+    """Reads the trace in a folder.
 
-    Between a session's begin and end a clock is taken to run evenly: what was measured in the end
-    is spread linearly. Files that were never closed are read up to their last whole row.
+    Between a session's begin and end a clock is assumed to run evenly: the drift measured at the
+    end is spread linearly. Files that were never closed are read up to their last complete row.
 
     Args:
-        folder: as it was given to ``Session(trace=...)``, or where files of several nodes were
-            brought together.
+        folder: the folder given to ``Session(trace=...)``, or one in which the files of several
+            nodes were collected.
 
     Returns:
         The nodes' events.
 
     Raises:
-        TraceError: there is none.
+        TraceError: there is no trace.
 
     Example:
         >>> import tempfile, time, jdaso
@@ -94,7 +93,7 @@ def read(folder: str | Path) -> Trace:
         ['step']
     """
     paths = sorted(local_folder(folder).glob("trace-*.json"))
-    paths = [path for path in paths if path.stat().st_size] or paths  # a full disk leaves none
+    paths = [path for path in paths if path.stat().st_size] or paths  # empty on a full disk
     if not paths:
         raise TraceError(
             f"{folder} holds no trace-*.json. Give the folder that was given to "
@@ -104,8 +103,8 @@ def read(folder: str | Path) -> Trace:
     runs = {(about["num_nodes"], about["unix_seconds"]) for about, _ in found}
     if len(runs) > 1:
         raise TraceError(
-            f"The files in {folder} are of {len(runs)} different runs. Give each run a folder of "
-            f"its own; here take away the older, which {_older(paths, found)}."
+            f"The files in {folder} are of {len(runs)} different runs. Give each run its own "
+            f"folder; here remove the older files. The older {_older(paths, found)}."
         )
     nodes = sorted((node for _, node in found), key=lambda node: node.node)
     return Trace(tuple(nodes), *runs.pop())
@@ -144,7 +143,7 @@ def _node_of(path: Path, rows: list[Row]) -> tuple[Row, NodeTrace]:
 
 
 def _clock(drift: Row) -> Callable[[float], float]:
-    """Seconds of node 0's clock for a file's microseconds, which are right at their begin."""
+    """Returns a function from a file's microseconds, right at the begin, to node 0's seconds."""
     begin, end = drift.get("begin_us", 0.0), drift.get("end_us", 0.0)
     if end <= begin:
         return lambda microseconds: 1e-6 * microseconds
@@ -153,7 +152,7 @@ def _clock(drift: Row) -> Callable[[float], float]:
 
 
 def rows_of(path: Path) -> Iterator[Row]:
-    """The whole rows of a file; what follows the first that is not whole is left out."""
+    """The complete rows of a file; everything from the first incomplete row on is left out."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             line = line.strip().rstrip(",")

@@ -1,7 +1,7 @@
-"""Writes a node's events to a file while it runs: what a killed process did can be read.
+"""Writes a node's events to a file while it runs, so that a killed process leaves a trace.
 
-The file is a JSON list of Chrome's trace format that stays open until the session closes, as that
-format allows. A thread writes, once a second; steps only put their events in a queue.
+The file is a JSON list in Chrome's trace format, which stays unterminated until the session closes;
+the format allows that. A thread writes once a second; steps only enqueue their events.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ log = logging.getLogger("jdaso")
 
 _WRITE_SECONDS = 1.0
 _MOST_EVENTS = 1 << 17
-"""What a file system that hangs may hold up; then the oldest are dropped."""
+"""Events held back while a file system hangs; after that the oldest are dropped."""
 
 _START_SECONDS, _END_SECONDS = 10.0, 2.0
-"""The longest that nodes take to compare their clocks."""
+"""Limits for comparing the nodes' clocks at the begin and at the end."""
 
 
 class Recorder:
     """The trace of one node, from its session's begin to its `close`.
 
-    Its times are microseconds of node 0's clock since node 0 began, as far as clocks are known at
-    the begin; how far they have parted since stands in the last row.
+    Times are microseconds of node 0's clock since node 0 began, as far as the clocks are known at
+    the begin; the last row gives their drift since then.
 
-    On failure: what cannot be written is said once in the log, and nothing more is recorded.
+    On failure: a failed write is logged once, and nothing more is recorded.
 
     Args:
-        folder: where ``trace-00003.json`` of node 3 goes; made where it is missing. One that is
-            there from an earlier run is kept as ``trace-00003.json.old``.
-        control: the nodes; all make their recorders together.
-        timeline: whose events are recorded.
-        about: facts of the session, for readers.
+        folder: the folder for ``trace-00003.json`` of node 3; created if missing. A file from an
+            earlier run is kept as ``trace-00003.json.old``.
+        control: the nodes; all create their recorders together.
+        timeline: the timeline whose events are recorded.
+        about: facts about the session, for readers.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Recorder:
         self._thread.start()
 
     def close(self, *, failed: bool) -> None:
-        """Ends the file. Clocks are compared once more unless something has failed."""
+        """Completes the file. Clocks are compared once more unless something has failed."""
         end = None if failed else self._measure(_END_SECONDS)
         if self._file is None:
             return
@@ -102,7 +102,7 @@ class Recorder:
         self._stop.set()
         self._thread.join(timeout=10 * _WRITE_SECONDS)
         if self._thread.is_alive() or self._file is None:
-            return  # the file system hangs, or has failed: that is said
+            return  # the file system hangs or has failed; this was already logged
         about: dict[str, Any] = {}
         if end is not None and self.start.bound_seconds < float("inf"):
             about = {
@@ -119,14 +119,14 @@ class Recorder:
             self._give_up(error)
 
     def annotate(self) -> None:
-        """Puts the time into the profile that JAX may be recording, to find its clock by."""
+        """Adds the time to the profile that JAX may be recording, to identify its clock."""
         annotate(self._control.topology.node, self._microseconds(time.perf_counter()))
 
     def _microseconds(self, seconds: float) -> float:
         return 1e6 * (seconds + self.start.seconds - self._zero)
 
     def _measure(self, limit_seconds: float) -> Offset | None:
-        """How far this node's clock is from node 0's; None where that cannot be known."""
+        """Measures this node's offset from node 0's clock; None if that is not possible."""
         if self._comm is None:
             return Offset(time.perf_counter())
         known = self._control.known
@@ -137,7 +137,7 @@ class Recorder:
 
         try:
             return measure(self._comm, check, limit_seconds)
-        except Exception as error:  # also MPI's: a trace harms no training
+        except Exception as error:  # including MPI's errors: a trace must not harm the training
             log.debug("clocks were not compared: %s", error)
             return None
 
@@ -147,13 +147,13 @@ class Recorder:
             self.annotate()
             try:
                 self._write()
-            except Exception as error:  # a disk that is full, or an event that is none
+            except Exception as error:  # a full disk, or an event that cannot be written
                 self._give_up(error)
             if last:
                 return
 
     def _write(self) -> None:
-        """Writes what is in the queue, and makes it visible to others."""
+        """Writes the enqueued events, and makes them visible to readers."""
         lines = []
         while self._queue:
             lines.append(text(self._rows.of(self._queue.popleft())))
@@ -180,5 +180,5 @@ def _of_others(path: Path, nodes: int) -> list[Path]:
 
 
 def _finite(seconds: float) -> float | None:
-    """JSON has no infinity."""
+    """Returns None for infinity, which JSON does not have."""
     return seconds if seconds < float("inf") else None

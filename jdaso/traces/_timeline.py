@@ -1,4 +1,4 @@
-"""What a session did and when: running totals, and the latest events."""
+"""The activities of a session over time: running totals, and the latest events."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ class Event(NamedTuple):
     """One stretch of time on one node.
 
     Attributes:
-        name: what went on. Of exchanges: "copy" and "wait", in which the step stood still for it;
-            "exchange" (or "mean", where a step waits for it), from the start to the result;
-            "chunk", a part of it on its way. "checkpoint". Where a trace is recorded also
-            "compute", "pack" and "merge" of each local device. Or what the caller of
-            `Timeline.record` called it.
-        step: completed updates when it began.
-        begin_seconds: of `time.perf_counter`.
-        end_seconds: the same clock.
-        lane: in which row of a picture it stands, where no two events cross: "steps", "device 0",
-            "exchange", "worker 0", "checkpoint".
-        chunk: the part of the exchange; None where it is about no single one.
-        size_bytes: the bytes that were copied, sent or written; None where there are none.
-        of: the exchange it is a part of, ``"channel.ticket"``, the same on all nodes; None for
-            none.
+        name: the activity. For exchanges: "copy" and "wait", in which the step stood still;
+            "exchange" (or "mean", if a step waits for it), from the start to the result; "chunk",
+            a part of it in flight. "checkpoint". If a trace is recorded also "compute", "pack" and
+            "merge" of each local device. Or any name given to `Timeline.record`.
+        step: completed updates at its begin.
+        begin_seconds: on the clock `time.perf_counter`.
+        end_seconds: on the same clock.
+        lane: its row in a plot, in which no two events cross: "steps", "device 0", "exchange",
+            "worker 0", "checkpoint".
+        chunk: the part of the exchange; None if it does not concern a single part.
+        size_bytes: the bytes that were copied, sent or written; None if there are none.
+        of: the exchange to which it belongs, ``"channel.ticket"``, the same on all nodes; None if
+            it belongs to none.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Event(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its duration."""
         return self.end_seconds - self.begin_seconds
 
 
@@ -53,9 +52,9 @@ class Stats(NamedTuple):
     Attributes:
         exchanges: exchanges between nodes that were completed while steps went on.
         blocking_means: means for which a step waited.
-        bytes_sent: bytes that this node handed to the network, for both.
+        bytes_sent: bytes that this node sent over the network, for both.
         exchange_seconds: sum over exchanges of the time from the start to the result.
-        lost_seconds: the time of it in which the step stood still: copying out, waiting.
+        lost_seconds: the part of it in which the step stood still, copying out or waiting.
         blocking_seconds: time in blocking means.
     """
 
@@ -73,16 +72,17 @@ class Stats(NamedTuple):
 
 
 def hidden_share(events: Iterable[Event]) -> float:
-    """The share of the time of exchanges that steps did not feel, from a node's events alone.
+    """The share of exchange time that did not delay steps, from a node's events alone.
 
     ``1 - lost / took``, within 0..1, as `Stats.hidden_share`: `took` sums the exchanges among the
-    events from start to result, `lost` what steps stood still for these, copying out and waiting.
+    events from start to result, `lost` the time that steps stood still for them, copying out and
+    waiting.
 
     Args:
-        events: of one node: ``session.timeline.events``, or those that `jdaso.traces.read` gives.
+        events: of one node: ``session.timeline.events``, or those of `jdaso.traces.read`.
 
     Returns:
-        The share; 1 where no exchange is among them.
+        The share; 1 if there is no exchange among the events.
 
     Example:
         >>> from jdaso import Event, hidden_share
@@ -110,8 +110,8 @@ class Timeline:
     """Running totals and the latest events of one session; any thread may record.
 
     Attributes:
-        events: the latest 4096, in the order in which they ended.
-        sink: what gets each event besides; None where no trace is recorded.
+        events: the latest 4096, in the order of their ends.
+        sink: is called with each event too; None if no trace is recorded.
     """
 
     def __init__(self, keep: int = 4096):
@@ -122,7 +122,7 @@ class Timeline:
         self._lock = threading.Lock()
 
     def copy_to(self, sink: Callable[[Event], None] | None) -> None:
-        """Gives `sink` each event from here on; None ends that."""
+        """Passes each event from here on to `sink`; None stops that."""
         self.sink = sink
 
     @property
@@ -148,32 +148,32 @@ class Timeline:
         size_bytes: int | None = None,
         of: str | None = None,
     ) -> float:
-        """Ends an event now; gives its length in seconds. The fields are those of `Event`.
+        """Ends an event now; returns its length in seconds. The fields are those of `Event`.
 
-        A training loop that records its steps as "step" has them drawn beside the exchanges
+        If a training loop records its steps as "step", they are drawn beside the exchanges
         (`jdaso.plots.plot_timeline`).
         """
-        end, number = time.perf_counter(), operator.index(step)  # NumPy's and JAX's numbers too
+        end, number = time.perf_counter(), operator.index(step)  # also NumPy and JAX integers
         event = Event(name, number, begin_seconds, end, lane, chunk, size_bytes, of)
         self._keep(event)
         return event.seconds
 
     def stand(self, name: str, step: int, begin_seconds: float, *, device: int | None) -> None:
-        """Says that all devices of the node stood still until now.
+        """Notes that all devices of the node stood still until now.
 
         Args:
-            name: for what, "wait" or "mean".
+            name: the reason, "wait" or "mean".
             step: completed updates.
-            begin_seconds: since when.
-            device: the one whose lane shows it already; None for none.
+            begin_seconds: the begin of the standstill.
+            device: the device whose lane already shows it; None for none.
         """
         if self.sink is not None:
             self._stretches.stand(name, step, begin_seconds, time.perf_counter(), device)
 
     def mark(self, name: str, step: int, device: int) -> None:
-        """Says what a local device did since its last mark, "compute", "pack" or "merge".
+        """Notes a local device's activity since its last mark, "compute", "pack" or "merge".
 
-        Where it stood still meanwhile, that is told apart.
+        Times in which it stood still are recorded separately.
         """
         for what, at, begin, end in self._stretches.mark(name, step, device, time.perf_counter()):
             self._keep(Event(what, at, begin, end, f"device {device}"))

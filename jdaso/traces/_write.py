@@ -1,4 +1,4 @@
-"""Writes the traces of all nodes, and profiles of JAX's, as one file for Perfetto."""
+"""Writes the traces of all nodes, and JAX profiles, as one file for Perfetto."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ._timeline import Event
 
 
 def merge(trace: Trace, profiles: Iterable[Profile] = ()) -> list[Row]:
-    """Rows of Chrome's trace format: a process a node, a thread a lane; in the order of time.
+    """Rows of Chrome's trace format: a process per node, a thread per lane; in the order of time.
 
     Args:
-        trace: of all nodes.
-        profiles: what `jax.profiler` recorded of some of them meanwhile.
+        trace: the traces of all nodes.
+        profiles: profiles of some of them, recorded by `jax.profiler` during the trace.
 
     Returns:
         The rows; times are microseconds of node 0's clock since it began.
 
     Raises:
-        TraceError: a profile has no time by which to find its clock.
+        TraceError: a profile contains no time that shows its clock.
     """
     rows: list[Row] = []
     for node in trace.nodes:
@@ -34,15 +34,15 @@ def merge(trace: Trace, profiles: Iterable[Profile] = ()) -> list[Row]:
             rows += made.of(event)
     for number, profile in enumerate(profiles):
         rows += profile.rows(trace, first_process=trace.num_nodes + 10_000 * (number + 1))
-    # Names come before what they name, and what holds others before these.
+    # Names come before the rows they name, and outer events before inner ones.
     return sorted(rows, key=lambda row: (row["ph"] != "M", row.get("ts", 0.0), -row.get("dur", 0)))
 
 
 def untangled(events: Iterable[Event]) -> Iterator[Event]:
-    """Events in the order of their begin; what would cross another in its lane gets one more.
+    """Events in the order of their begin; events that would cross in a lane get a further lane.
 
-    Two threads of a device may copy at once, and Perfetto draws the bars of a lane beside or
-    within each other. Times are compared in nanoseconds, as the file holds them.
+    Two threads of a device may copy at the same time, and Perfetto draws the bars of a lane beside
+    or within each other. Times are compared in nanoseconds, as stored in the file.
     """
     timed = [(round(1e9 * x.begin_seconds), round(1e9 * x.end_seconds), x) for x in events]
     open_ends: dict[str, list[list[int]]] = {}  # of each lane and its further ones
@@ -60,7 +60,7 @@ def untangled(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def write(rows: Iterable[Row], path: str | Path) -> None:
-    """Writes rows as a file for Perfetto, compressed where its name ends in ``.gz``."""
+    """Writes rows as a file for Perfetto, compressed if its name ends in ``.gz``."""
     path = Path(path)
     text = json.dumps({"traceEvents": list(rows), "displayTimeUnit": "ms"}, separators=(",", ":"))
     if path.suffix == ".gz":

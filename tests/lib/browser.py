@@ -24,7 +24,7 @@ OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--h
 
 
 def find_browser():
-    """The path of a browser that can be driven; None where there is none."""
+    """The path of a browser that can be driven; None if there is none."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -33,10 +33,10 @@ class BrowserError(Exception):
 
 
 class Browser:
-    """One page of a browser of its own; use it as a context manager.
+    """One page of a separate browser process; use it as a context manager.
 
     Attributes:
-        events: what the browser told of itself: pairs of a method and its parameters.
+        events: events sent by the browser: pairs of a method and its parameters.
     """
 
     def __init__(self, limit_seconds=60.0):
@@ -75,7 +75,7 @@ class Browser:
         self._profile.cleanup()
 
     def send(self, method, **parameters):
-        """Has a command done and returns what it gives."""
+        """Sends a command and returns its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -99,7 +99,7 @@ class Browser:
         return json.loads(message)
 
     def open(self, path, *, width=1280, height=900, dark=False, scale=1):
-        """Opens a file as a window of that size shows it, and waits until it is loaded."""
+        """Opens a file in a window of that size, and waits until it is loaded."""
         self.events.clear()
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **size)
@@ -114,7 +114,7 @@ class Browser:
             time.sleep(0.02)
 
     def run(self, script):
-        """What a JavaScript expression gives. The page's own policy does not hold for it."""
+        """The value of a JavaScript expression. The page's own policy does not apply to it."""
         found = self.send("Runtime.evaluate", expression=script, returnByValue=True)
         if "exceptionDetails" in found:
             raise BrowserError(str(found["exceptionDetails"]))
@@ -130,7 +130,7 @@ class Browser:
                 self.send("Input.dispatchKeyEvent", type="char", text="\r", **about)
 
     def picture(self, path, *, whole=False):
-        """Writes what the window shows, or the whole page, as PNG."""
+        """Writes the visible part of the page, or all of it, as PNG."""
         data = self.send("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
         with contextlib.closing(open(path, "wb")) as file:
             file.write(base64.b64decode(data))

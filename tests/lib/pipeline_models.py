@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 VGG16 = (1, 1, 0, 2, 2, 0, 4, 4, 4, 0, 8, 8, 8, 0, 8, 8, 8, 0)
-"""Widths of the convolutions, of the first one's; 0 halves the image."""
+"""Widths of the convolutions, in units of the first one's; 0 halves the image."""
 
 
 class Model(NamedTuple):
-    """What a pipeline is made of."""
+    """Parameters, batches, loss and state of a model."""
 
     init: Callable[[int], Any]  # seed -> params
     batch: Callable[[int, int], Any]  # samples, seed -> batch
@@ -94,7 +94,7 @@ def images(size, channels, classes):
 
 
 def vgg16(width=64, size=32, channels=3, classes=10) -> Model:
-    """VGG-16 (Simonyan and Zisserman 2015, table 1, D) with the number of right answers as aux."""
+    """VGG-16 (Simonyan and Zisserman 2015, table 1, D) with the count of correct answers as aux."""
     widths = [width * n for n in VGG16 if n]
     hidden = 64 * width
 
@@ -130,12 +130,12 @@ def resnet(
 
     Args:
         depth: 110, 1001, 5006, ...: convolutions and the last layer.
-        width: of the narrow convolutions of the first group, doubled by each further one.
+        width: of the narrow convolutions of the first group, doubled in each further group.
         size: of the images.
         channels: of the images.
         classes: of the labels.
         norm: ``"group"``, or ``"batch"`` with running means as the state.
-        scan: whether the blocks of a group, but for its first, are one `lax.scan`.
+        scan: whether the blocks of a group, except its first, are one `lax.scan`.
     """
     blocks, rest = divmod(depth - 2, 9)
     assert rest == 0 and blocks, f"depth must be 9 n + 2, got {depth}"
@@ -222,17 +222,17 @@ def transformer(
     remat=False,
     dropout=0.0,
 ) -> Model:
-    """A decoder as GPT-2's: causal, pre-normalized, its embedding used again for the logits.
+    """A decoder like GPT-2: causal, pre-normalized, with its embedding reused for the logits.
 
     Args:
-        blocks: how many.
+        blocks: number of blocks.
         width: of the residual stream.
         heads: of attention.
         length: tokens of a sample.
-        vocabulary: different tokens.
-        scan: one `lax.scan` over stacked blocks, not a loop.
+        vocabulary: number of different tokens.
+        scan: one `lax.scan` over stacked blocks instead of a loop.
         remat: `jax.checkpoint` of each block.
-        dropout: share of activations left out; the batch then has a key, one for all samples.
+        dropout: share of activations dropped; the batch then has a key, one for all samples.
     """
 
     def init_block(random):
@@ -297,9 +297,9 @@ def transformer(
 
 
 def unet(levels=4, width=64, size=128, channels=3) -> Model:
-    """A U-Net (Ronneberger et al. 2015) that takes noise out: each level skips all that follow.
+    """A U-Net (Ronneberger et al. 2015) that removes noise: each level's skip spans all later ones.
 
-    It is told how much noise there is, as in diffusion: all stages use what one makes of that.
+    Its input includes the noise level, as in diffusion: all stages use an embedding of that.
     """
     widths = [width * 2**k for k in range(levels + 1)]
 

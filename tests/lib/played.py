@@ -1,4 +1,4 @@
-"""Nodes on a `World`: each with what a `Session` has beside JAX, and ending as a program does."""
+"""Nodes on a `World`: each with a `Session`'s parts except JAX, and ending as a program does."""
 
 from jdaso._errors import summary
 from jdaso._mpi.topology import find_topology
@@ -8,22 +8,22 @@ from jdaso._session import Session
 
 LIMIT_SECONDS = 6.0
 PROMPTLY_SECONDS = 0.5
-"""For what need not wait for any limit: two looks of the detector, and some messages."""
+"""For results that need not wait for a limit: two polls of the detector, and some messages."""
 
 
 class Members(Session):
-    """A session of which only these members are there."""
+    """A session with only these members."""
 
     def __init__(self, **members):
         self.__dict__.update(members)
 
 
 class Uncaught(Exception):
-    """An error, given to it, that ends the process outside any `with` of a session."""
+    """Ends the process with the error given to it, outside any `with` of a session."""
 
 
 class Node:
-    """One rank's part."""
+    """The part of one rank."""
 
     def __init__(self, world, topology, limit_seconds):
         self.world, self.clock = world, world.clock
@@ -37,7 +37,7 @@ class Node:
         self.clock.sleep(seconds)
 
     def come(self, what="train", **facts):
-        """Meets all others."""
+        """Meets all others in a collective call."""
         self.control.agree(what, [(name, str(value)) for name, value in facts.items()])
 
     def fail(self, text):
@@ -61,7 +61,7 @@ class Node:
 
 
 def play(world, program, limit_seconds=LIMIT_SECONDS):
-    """What becomes of ``program(node)``, as in a `with` of a session, and of the job at its end."""
+    """Outcomes of ``program(node)``, run as in a `with` of a session to the end of the job."""
 
     def of_rank(_, comm):
         node = Node(world, find_topology(comm, limit_seconds or 600.0), limit_seconds)

@@ -1,4 +1,4 @@
-"""Runs as `jdaso.metrics.Recorder` writes them, made up for the tests of the report."""
+"""Runs as `jdaso.metrics.Recorder` writes them, invented for the tests of the report."""
 
 import json
 
@@ -27,7 +27,7 @@ def step(n, **fields):
 
 
 def write_run(folder, nodes):
-    """Writes the rows of each node; a text as it is."""
+    """Writes the rows of each node; a string is written as it is."""
     folder.mkdir(parents=True, exist_ok=True)
     for node, rows in enumerate(nodes):
         lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]

@@ -1,16 +1,16 @@
-"""DASO in plain NumPy float32: a loop over nodes, every formula written out, nothing of jdaso's.
+"""DASO in plain NumPy float32: a loop over nodes, every formula written out, no code of jdaso.
 
-Parameters are one flat vector. `daso` returns what every node holds after every update, so a test
-can put the real thing beside it step by step. The rules are those of docs and design:
+Parameters are one flat vector. `daso` returns the values on every node after every update, so that
+a test can compare jdaso with it step by step. The rules are those of docs and design:
 
 * blocking update: mean of the gradients, then the inner optimizer (or, with
   ``blocking="parameters"``, the inner optimizer, then the mean of parameters and float state);
-* cycling update: inner optimizer, then merge what is due, then start what is due;
+* cycling update: inner optimizer, then merge an exchange that is due, then start one that is due;
 * last cycling update: merge at the true age, exact mean of parameters and of the inner float state;
 * first two cool-down updates: the same exact mean once more;
-* third cool-down update: the elements `stopped`, told by the test, become 0 (rounding decides which
-  few they are: those that the nodes could not reach together, on their way through zero);
-* one node alone exchanges nothing.
+* third cool-down update: the elements `stopped`, given by the test, become 0 (rounding decides
+  which few they are: those on which the nodes could not agree, on their way through zero);
+* a single node exchanges nothing.
 
 Sums run over the nodes in rank order.
 """
@@ -23,7 +23,7 @@ import numpy as np
 F = np.float32
 
 
-# Optimizers: `init` gives a dict of arrays; `update` gives (change of the parameters, new state).
+# Optimizers: `init` returns a dict of arrays; `update` returns (change of parameters, new state).
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class AdamW:
         return F(-self.rate) * step, {"count": count, "mu": mu, "nu": nu}
 
 
-# Wires: what a vector has become when it arrives.
+# Wires: the values of a vector when it arrives.
 
 
 def bfloat16(v):
@@ -98,13 +98,13 @@ def mean(values):
 
 
 def rows_of_blocks(places, nodes, block=256):
-    """Which node adds up which element: equal rows of whole blocks, the last ones part empty."""
+    """The node that sums each element: equal rows of whole blocks, the last ones partly empty."""
     width = -(-(int(places[-1]) + 1) // (nodes * block)) * block
     return places // width
 
 
 def places_of(leaves, wire, block=256):
-    """Where each element stands in the vector; on int8 each leaf begins a block of its own."""
+    """The position of each element in the vector; on int8 each leaf begins a new block."""
     room = block if wire == "int8" else 1
     begins = np.cumsum([0, *(-(-size // room) * room for size in leaves)])[:-1]
     return np.concatenate(
@@ -114,12 +114,12 @@ def places_of(leaves, wire, block=256):
 
 @dataclasses.dataclass
 class Trace:
-    """What happened: parameters and inner states of all nodes after each update."""
+    """The history of a run: parameters and inner states of all nodes after each update."""
 
     params: list  # [step][node] -> vector
     inner: list  # [step][node] -> dict
     events: list  # (step, "start" or "merge", age)
-    slack: np.ndarray  # of roundings on the wire that hung on the last bits of float32: their jumps
+    slack: np.ndarray  # jumps of roundings on the wire that depended on the last bits of float32
     final: list  # parameters after `finalize`, [node]
 
 
@@ -148,8 +148,8 @@ def daso(
     `sync_every` and `delay` are numbers, or tuples from which exchange k takes entry k (modulo the
     length): the delay of exchange k, and the distance from its start to the next. `merge` is
     "paper", "corrected" or "outer" (then `outer` is the outer optimizer). `owners(places, nodes)`
-    says which node adds up which element, and so keeps what the second rounding of a narrow wire
-    took. `leaves` are the sizes of the leaves (one of all); int8 takes scales for each apart.
+    gives the node that sums each element, and so keeps the error of a narrow wire's second
+    rounding. `leaves` are the sizes of the leaves (default: one leaf); int8 scales each separately.
     `steps` stops early, or goes on past `total`. `stopped` is a mask of elements.
     """
     everybody = range(nodes)
@@ -165,7 +165,7 @@ def daso(
     trace = Trace([], [], [], np.zeros_like(x0), [])
 
     def send(snapshots, age):
-        """Mean of the snapshots as it arrives, and the errors that are left to send."""
+        """Mean of the snapshots as it arrives, and the errors that remain to be sent."""
         if wire == "float32":
             return mean(snapshots), error
         ends = np.cumsum(leaves or (x0.size,))[:-1]
@@ -187,7 +187,7 @@ def daso(
         return base + arrived / F(nodes), left
 
     def merged(x, age, snapshots):
-        """Parameters after the merge; moves `base`, `error` and the outer optimizer on."""
+        """Parameters after the merge; updates `base`, `error` and the outer optimizer's state."""
         nonlocal base, error, outer_state
         average, error = send(snapshots, age)
         if merge == "paper":
@@ -203,7 +203,7 @@ def daso(
         return x
 
     def pay(x):
-        """What a narrow wire still owes enters before an exact mean."""
+        """Adds the error feedback of a narrow wire before an exact mean."""
         nonlocal error
         x, error = [x[p] + error[p] for p in everybody], [np.zeros_like(x0) for _ in everybody]
         return x
@@ -267,8 +267,8 @@ class Quadratic:
     """A problem whose nodes pull apart: node p's gradient at step n is ``h * x - pull[n, p]``.
 
     Curvatures in [0.5, 1] make every optimizer contract, so that rounding errors add up and never
-    grow: after n updates two right programs differ by a few n rounding errors of the largest
-    number in play (`tolerance`).
+    grow: after n updates two correct programs differ by a few n rounding errors of the largest
+    number involved (`tolerance`).
     """
 
     steps: int
@@ -301,9 +301,9 @@ def tolerance(trace):
     momentum M (the optimizer, the merge, the sum over the nodes, optax's x + (target - x)), each
     off by at most M eps / 2, and nothing in `Quadratic` makes an error grow.
 
-    A narrow wire adds a jump where a number was so near to the middle between two others that
-    its last bits in float32 decided. The error feedback takes the jump back; until then parameters
-    are off by at most the jump, and a momentum of 0.5 by its double.
+    A narrow wire adds a jump if a number was so close to the midpoint between two others that its
+    last bits in float32 decided. The error feedback takes the jump back; until then parameters are
+    off by at most the jump, and a momentum of 0.5 by twice the jump.
     """
     largest = max(
         np.max(np.abs(value))

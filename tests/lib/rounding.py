@@ -1,4 +1,4 @@
-"""How far two orders of the same sums may part: a bound from the sums themselves.
+"""The largest difference between two orders of the same sums: a bound from the sums themselves.
 
 A sum of n products, computed in any order, carries a relative error of about ``sqrt(n) u`` with
 ``u = eps / 2``: each of n roundings adds at most u of a partial sum, with random sign, and a bound
@@ -7,15 +7,15 @@ J. Sci. Comput. 41, A2815, theorem 2.4). Sums that follow each other, as layers 
 roundings: n is then the number of additions on the longest way through the program. A test compares
 some 10^6 numbers, none of which may fail in 10^6 runs: ``2 exp(-c^2 / 2) = 10^-12``, so c = 7.5.
 
-Of S steps of SGD the update is a sum of S gradients, each with that error and with that of the
-parameters it was computed at, which in a stable descent grows no larger: S times the bound. Each
-step also rounds the parameters once. Both of two computations err, hence the 2:
+After S steps of SGD the update is a sum of S gradients, each with that error and with the error of
+the parameters at which it was computed, which in a stable descent grows no larger: S times the
+bound. Each step also rounds the parameters once. Both computations have errors, hence the 2:
 
     |p - q| <= 2 S u (c sqrt(n) |p - p_0| + |p|)
     |loss - loss'| <= 2 S u c sqrt(n) |loss|
 
-where |.| is the norm of a leaf. What was left out is the condition of the network: it multiplies
-relative errors by about 1 where layers are normalized or have He's scale.
+where |.| is the norm of a leaf. The condition of the network is left out: it multiplies relative
+errors by about 1 if layers are normalized or have He's scale.
 """
 
 import math
@@ -28,7 +28,7 @@ CONFIDENCE = 7.5
 
 
 def additions(function, *args) -> int:
-    """Additions and other roundings on the longest way through a function."""
+    """Additions and other roundings on the longest path through a function."""
     closed = jax.make_jaxpr(function)(*args)
     return _longest(closed.jaxpr, [0] * len(closed.jaxpr.invars))
 
@@ -38,7 +38,7 @@ def unit(dtype) -> float:
 
 
 def params_bound(start, end, n: int, steps: int) -> list[float]:
-    """Of each leaf, how far two computations of it may lie apart."""
+    """For each leaf, the largest distance between two computations of it."""
     bounds = []
     for p0, p in zip(jax.tree.leaves(start), jax.tree.leaves(end), strict=True):
         moved = math.sqrt(n) * CONFIDENCE * norm(p - p0)

@@ -1,9 +1,9 @@
-"""What rows must be for Perfetto to draw them as they are meant."""
+"""Requirements on rows for Perfetto to draw them as intended."""
 
 from collections import defaultdict
 
 ROUNDING = 0.0021
-"""Microseconds: begin and length are rounded to nanoseconds, each."""
+"""Microseconds: begin and length are each rounded to nanoseconds."""
 
 
 def are_chromes(rows):

@@ -1,4 +1,4 @@
-"""The problem of `reference.Quadratic` trained by the real thing, on any engine, and compared."""
+"""Trains the problem of `reference.Quadratic` with jdaso, on any engine, and compares."""
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,10 @@ from jax.flatten_util import ravel_pytree
 import jdaso
 
 SHAPES = {"bias": (), "empty": (0,), "weight": (23, 1)}
-"""The 24 parameters of `Quadratic`; a test may bring other shapes."""
+"""The 24 parameters of `Quadratic`; a test may use other shapes."""
 
 SIZES = (1, 23)
-"""Of its leaves that travel."""
+"""Sizes of its leaves that are exchanged."""
 
 OPTIMIZERS = {
     "sgd": (reference.Sgd(0.2, 0.5), lambda: optax.sgd(0.2, momentum=0.5)),
@@ -35,7 +35,7 @@ def merge_of(name):
 
 
 def unravel_of(shapes):
-    """From the flat vector to a tree of these shapes."""
+    """Returns a function from the flat vector to a tree of these shapes."""
     return ravel_pytree({name: jnp.zeros(shape) for name, shape in shapes.items()})[1]
 
 
@@ -50,10 +50,10 @@ def floats(inner):
 
 
 def trainer(session, tx, problem, shapes=SHAPES):
-    """A compiled run over the whole problem, from a `PhaseState` or, given None, tx's own.
+    """A compiled run over the whole problem, from a `PhaseState` or, given None, from tx's own.
 
-    It returns parameters and momenta after each update, on engine "simulated" of all nodes,
-    ``[steps, nodes, size]``, else of this node, ``[steps, size]``; and the last carry.
+    It returns parameters and momenta after each update: ``[steps, nodes, size]`` of all nodes on
+    engine "simulated", otherwise ``[steps, size]`` of this node; and the last carry.
     """
     unravel, curvature = unravel_of(shapes), jnp.asarray(problem.curvature)
 
@@ -90,7 +90,7 @@ def train(session, tx, problem, shapes=SHAPES):
 
 
 def stopped(params, cooldown):
-    """Mask of the elements that all nodes set to 0 in the third cool-down update: few."""
+    """Mask of the (few) elements that all nodes set to 0 in the third cool-down update."""
     third = np.asarray(params)[-cooldown + 2].reshape(-1, np.shape(params)[-1])
     mask = np.all(third == 0, axis=0)
     assert np.mean(mask) < 0.01 or np.sum(mask) == 1

@@ -1,9 +1,9 @@
-"""A pytest plugin: tests go to two workers in scopes, the longest scope first.
+"""A pytest plugin: distributes tests to two workers by scopes, the longest scope first.
 
-A scope goes to one worker of pytest-xdist as a whole. A file of unit tests is a scope,
-for its tests share what is compiled; a launch is one; what makes network namespaces takes turns.
-`seconds.json` holds the CPU seconds of a scope, as ``--record-seconds`` noted them: of the process
-and of all that it started, so that a busy machine changes little.
+A scope goes as a whole to one worker of pytest-xdist. A file of unit tests is a scope, since its
+tests share compiled programs; a launch is one; tests with network namespaces take turns.
+`seconds.json` holds the CPU seconds of each scope, as recorded by ``--record-seconds``: of the
+process and of all processes it started, so that a busy machine changes little.
 """
 
 import json
@@ -28,7 +28,7 @@ def scope_of(nodeid: str) -> str:
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--record-seconds", action="store_true", help="note what scopes take in tests/lib"
+        "--record-seconds", action="store_true", help="record the seconds of scopes in tests/lib"
     )
 
 
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_xdist_make_scheduler(config, log):
     """Schedules scopes in the order of the items.
 
-    Its own groups (`--dist loadgroup`) do nothing with pytest 9.2 (pytest-xdist issue 1386).
+    pytest-xdist's own groups (`--dist loadgroup`) have no effect with pytest 9.2 (its issue 1386).
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -60,7 +60,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 class Recorder:
-    """CPU seconds of each test, its processes included, and their sums by scope."""
+    """Records the CPU seconds of each test, child processes included, and their sums by scope."""
 
     def __init__(self, config):
         self.config = config

@@ -1,8 +1,8 @@
-"""Threads that take turns on a clock of their own: a run is the same each time, and takes no time.
+"""Threads that take turns on a virtual clock: a run is the same each time, and takes no real time.
 
-Only one thread runs, until it pauses, waits or ends. Then the one that is due next does, and the
-clock jumps to its time. `Clock.patched` puts the three modules below in the place of Python's own
-in all modules of jdaso. Threads that are none of the clock's still reach Python's own.
+Only one thread runs, until it pauses, waits or ends. Then the thread that is due next runs, and the
+clock jumps to its time. `Clock.patched` replaces Python's own three modules with those below in all
+modules of jdaso. Threads that do not belong to the clock still use Python's own.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from collections import deque
 import pytest
 
 REAL_SECONDS = 20.0
-"""The longest that one thread may run without a pause: it waits for something that is not here."""
+"""The longest real time that a thread may run without a pause; then it waits for something else."""
 
 _LATE = ("jdaso._engines.mpi4py", "jdaso._engines.surviving", "jdaso._nodes.mail")
-"""Modules that jdaso imports only when it needs them: too late to be given this time."""
+"""Modules that jdaso imports lazily, which would be too late to be patched."""
 
 
 class Halted(BaseException):
@@ -34,7 +34,7 @@ class Halted(BaseException):
 
 
 class _Worker:
-    """A thread of Python's own. It is used again: to make one takes a hundred times as long."""
+    """A Python thread, which is reused: creating one takes a hundred times as long."""
 
     def __init__(self):
         self._call, self._called = None, threading.Lock()
@@ -59,7 +59,7 @@ _idle: list[_Worker] = []
 
 
 class Thread:
-    """`threading.Thread`, on a rank: that of the thread that makes it, or a given one."""
+    """`threading.Thread`, on a rank: that of the creating thread, or a given one."""
 
     def __init__(
         self, clock, group=None, target=None, name=None, args=(), kwargs=None, daemon=None
@@ -88,7 +88,7 @@ class Thread:
         self.clock.wait_for(lambda: self.ended, timeout, self._waiting)
 
     def check(self):
-        """Raises where nothing of this thread's happens any more."""
+        """Raises `Halted` if this thread's rank was killed, or if the run is over."""
         if self.clock.over or self.rank in self.clock.dead:
             raise Halted
 
@@ -99,25 +99,25 @@ class Thread:
             self._call()
         except Halted:
             pass
-        except BaseException:  # a thread has nobody to tell
+        except BaseException:  # no caller could catch it
             self.clock.defects.append(f"{self.name} ended:\n{traceback.format_exc()}")
         self.ended = True
         self.clock.leave(self)
 
 
 class Clock:
-    """Time, and whose turn it is.
+    """The time, and the order of turns.
 
     Args:
-        seed: the order of threads that are due at the same time; None is that of their coming.
-        least_pause: pauses are not shorter, for long waits to be looked at less often.
-        limit_seconds: then the run is over.
+        seed: draws the order of threads that are due at the same time; None keeps their order.
+        least_pause: the shortest pause, so that long waits poll less often.
+        limit_seconds: time after which the run is over.
 
     Attributes:
         now: seconds.
         offsets: seconds by which the clock of a rank is ahead.
         dead: ranks that were killed.
-        defects: what may never happen; `World.run` raises it.
+        defects: errors that must never happen; `World.run` raises them.
     """
 
     def __init__(self, seed=None, least_pause=0.01, limit_seconds=1000.0):
@@ -133,7 +133,7 @@ class Clock:
         self._all_ended.acquire()
 
     def run(self, programs):
-        """Begins these threads, and returns when all have ended."""
+        """Starts these threads, and returns when all have ended."""
         self.programs = list(programs)
         with self.patched():
             for program in self.programs:
@@ -145,7 +145,7 @@ class Clock:
 
     @contextlib.contextmanager
     def patched(self):
-        """jdaso's modules have this time, these threads and these queues."""
+        """Patches jdaso's modules with this time, these threads and these queues."""
         mine = {time: Time(self), threading: Threading(self), queue: Queues(self)}
         for name in _LATE:
             importlib.import_module(name)
@@ -157,19 +157,19 @@ class Clock:
                             patch.setattr(module, word, mine[value])
                         for part in vars(value).values() if isinstance(value, type) else ():
                             if isinstance(part, functools.cached_property):
-                                # Before Python 3.12 it locks, and who computes may pause.
+                                # Before Python 3.12 it locks, and the computing thread may pause.
                                 patch.setattr(part, "lock", contextlib.nullcontext(), raising=False)
             yield
 
     def current(self):
-        """The thread that has its turn, if it is who asks."""
+        """The thread whose turn it is, if called from that thread."""
         mine = self.running
         asks = mine is not None and (mine.lent or mine.ident == threading.get_ident())
         return mine if asks else None
 
     @contextlib.contextmanager
     def lent(self):
-        """This thread waits for JAX, whose threads call back in its place."""
+        """Marks that this thread waits for JAX, whose threads call back in its place."""
         mine = self.current()
         mine.lent = True
         try:
@@ -185,33 +185,33 @@ class Clock:
         self.pause(max(seconds, self._least_pause))
 
     def at(self, seconds, act):
-        """Calls `act` so many seconds after the begin."""
+        """Calls `act` at `seconds` after the begin."""
         self._push(self.begin + seconds, None, act)
 
     def kill(self, rank):
-        """Nothing of a rank's happens any more."""
+        """Kills a rank: its threads do nothing more."""
         self.dead.setdefault(rank, self.now)
         self._wake_all(rank)
 
     def freeze(self, rank, seconds):
-        """A rank stands still for so long, as after SIGSTOP."""
+        """Freezes a rank for so long, as after SIGSTOP."""
         self.frozen[rank] = self.now + seconds
         self._end_if_through()
 
     def end(self):
-        """The run is over for all."""
+        """Ends the run for all."""
         self.over = True
         self._wake_all()
 
     def forever(self):
-        """The thread comes no further."""
+        """Blocks the calling thread for ever."""
         self.current().stuck = True
         self._end_if_through()
         while True:
             self.pause(None)
 
     def pause(self, seconds):
-        """Lets others have their turns: for so long, or until woken where None."""
+        """Gives other threads their turns: for `seconds`, or until woken if None."""
         mine = self.current()
         if mine is None:
             return
@@ -225,11 +225,11 @@ class Clock:
         mine.check()
 
     def wake(self, thread):
-        """A thread is due now."""
+        """Makes a thread due now."""
         self._push(self.now, thread)
 
     def wait_for(self, done, timeout, waiting):
-        """Waits until `done`, being woken by who finds it in `waiting`; whether it is."""
+        """Waits until `done` or a timeout; others wake it through `waiting`. Returns `done()`."""
         until = None if timeout is None else self.now + timeout
         while not done():
             left = None if until is None else until - self.now
@@ -249,14 +249,14 @@ class Clock:
             self.wake(thread)
 
     def leave(self, thread):
-        """A thread has ended: the next has its turn."""
+        """Handles the end of a thread: the next thread gets its turn."""
         self.threads.remove(thread)
         self.wake_all_of(thread._waiting)
         self._end_if_through()
         self._hand_over()
 
     def _end_if_through(self):
-        """The run is over when no program comes any further."""
+        """Ends the run when no program can go any further."""
         gone = [rank for rank, until in self.frozen.items() if until == float("inf")]
         if all(x.ended or x.stuck or x.rank in gone for x in self.programs):
             self.end()
@@ -280,7 +280,7 @@ class Clock:
         heapq.heappush(self._due, (at, tie, next(self._numbers), thread, turn, act))
 
     def _next(self):
-        """Who has the next turn; moves the clock."""
+        """The thread with the next turn; advances the clock."""
         while True:
             if not self._due:
                 self.defects.append("All wait for ever:\n" + self._stacks())
@@ -298,7 +298,7 @@ class Clock:
                 if until < float("inf"):
                     self._push(until, thread)
                 continue
-            thread.turn += 1  # what else would wake it is of the past
+            thread.turn += 1  # makes all other wake-ups of the thread obsolete
             self.now = max(self.now, at)
             if self.now > self._limit and not self.over:
                 self.end()

@@ -1,7 +1,7 @@
-"""Wires: what crosses the network, float32 rows as the bytes of a format and back.
+"""Wires: the formats that cross the network, float32 rows to bytes and back.
 
-One class a format, in a file of its own, with the verbs of `base.Wire`. A new format is a new file
-and a name below. No wire knows of nodes, of MPI, or of what the numbers mean.
+One class per format, each in its own file, with the verbs of `base.Wire`. A new format is a new
+file and a name below. No wire depends on nodes, on MPI, or on the meaning of the numbers.
 """
 
 from .base import BLOCK as BLOCK
@@ -17,7 +17,7 @@ WIRES: dict[str, Wire] = {wire.name: wire for wire in (Float32(), BFloat16(), In
 
 
 def wire_of(wire: str | Wire) -> Wire:
-    """The wire format of that name; a format itself is taken as it is.
+    """The wire format with that name; an instance of `Wire` is returned unchanged.
 
     Raises:
         ValueError: no wire has this name.

@@ -1,4 +1,4 @@
-"""The verbs of a wire format, and what all formats share: headers in rows, and sums of rows."""
+"""The verbs of a wire format, and shared code: headers in rows, and sums of rows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..words import HEADER
 
 
 class Wire(abc.ABC):
-    """A wire format. Each verb takes NumPy's arrays on the host and JAX's on a device alike.
+    """A wire format. Each verb takes NumPy arrays on the host and JAX arrays on a device alike.
 
     Attributes:
-        name: as users write it.
+        name: the name that users write.
         dtype: of the buffers that MPI sees (bfloat16 and scales travel as bits).
         narrow: whether numbers lose bits, so that error feedback is needed.
-        block: how many numbers are encoded together: leaves begin at multiples of it.
+        block: how many numbers are encoded together; leaves begin at multiples of it.
     """
 
     name: ClassVar[str]
@@ -36,13 +36,13 @@ class Wire(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, rows: Any) -> Any:
-        """What `encode` gave, as float32."""
+        """The result of `encode` back to float32."""
 
     @abc.abstractmethod
     def first_bad(self, rows: np.ndarray) -> int | None:
         """Index of the first number in encoded rows ``[n, w]`` that is not finite, on the host.
 
-        One or two passes and no copy where all are.
+        If all are finite, it makes one or two passes and no copy.
         """
 
     def encoded_width(self, width: int) -> int:
@@ -51,20 +51,20 @@ class Wire(abc.ABC):
 
     @property
     def header_width(self) -> int:
-        """Length of a header in a row."""
+        """Length of a header in a row, in elements of `dtype`."""
         return HEADER * 4 // self.dtype.itemsize
 
     @property
     def parts(self) -> tuple[tuple[np.dtype, int], ...]:
-        """Of what `encode_leaf` gives: dtype, and for how many numbers an element stands."""
+        """For each array that `encode_leaf` gives: its dtype, and the numbers per element."""
         return ((self.dtype, 1),)
 
     def encode_leaf(self, leaf: jax.Array) -> tuple[jax.Array, ...]:
-        """A float32 leaf of any shape on the wire, in `parts`."""
+        """A float32 leaf of any shape in this format, as arrays described by `parts`."""
         return (self.encode(replicated(leaf)),)
 
     def decode_leaf(self, parts: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-        """What `encode_leaf` gave, or whole blocks cut from it, as float32."""
+        """The result of `encode_leaf`, or whole blocks cut from it, back to float32."""
         return self.decode(parts[0]).reshape(shape)
 
     def __eq__(self, other: object) -> bool:
@@ -77,7 +77,7 @@ class Wire(abc.ABC):
 def attach(wire: Wire, rows: jax.Array, head: jax.Array) -> jax.Array:
     """Encoded rows ``[nodes, w]`` with the header's bits at the end of each.
 
-    As integers: as floats a header's words could be NaN, which ``jax_debug_nans`` takes for one.
+    The bits are integers: as floats, header words could be NaN and trip ``jax_debug_nans``.
     """
     whole = np.dtype(f"uint{8 * wire.dtype.itemsize}")
     bits = bits_as(head, whole).reshape(-1)
@@ -93,7 +93,7 @@ def detach(wire: Wire, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def sum_rows(wire: Wire, rows: Any) -> Any:
-    """Sum of encoded rows ``[nodes, w]`` in float32, first row first: the same bits anywhere."""
+    """Sum of encoded rows ``[nodes, w]`` in float32, first row first: the same bits everywhere."""
     total = wire.decode(rows[0])
     if isinstance(rows, jax.Array):
         for row in rows[1:] if rows.shape[0] <= 16 else ():
@@ -109,7 +109,7 @@ def sum_rows(wire: Wire, rows: Any) -> Any:
 
 
 def bits_as(x: Any, dtype: Any) -> Any:
-    """The same bits as another dtype; a narrower one adds a last axis, a wider one takes it."""
+    """The same bits as another dtype; a narrower dtype adds a last axis, a wider one removes it."""
     if isinstance(x, jax.Array):
         return jax.lax.bitcast_convert_type(x, dtype)
     x, dtype = np.ascontiguousarray(x), np.dtype(dtype)
@@ -128,5 +128,5 @@ def first_not_finite(rows: np.ndarray) -> int | None:
 
 
 def first_of(bad: np.ndarray) -> int | None:
-    """Index of the first True; None where there is none (a sum of finite numbers may overflow)."""
+    """Index of the first True; None if there is none (a sum of finite numbers may overflow)."""
     return int(bad.argmax()) if bad.any() else None

@@ -1,4 +1,4 @@
-"""Wire ``"bfloat16"``: half the bytes; a number keeps its range and 8 bits of its digits."""
+"""Wire ``"bfloat16"``: half the bytes; a number keeps its range and 8 significant bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INFINITY, _SIGN = np.uint16(0x7F80), np.uint16(0x8000)
 
 
 class BFloat16(Wire):
-    """bfloat16 numbers, rounded to the nearest, ties to even. Not-finite numbers stay so."""
+    """bfloat16 numbers, rounded to nearest, ties to even. Numbers that are not finite stay so."""
 
     name, dtype, narrow = "bfloat16", np.dtype(np.uint16), True
 
@@ -29,7 +29,7 @@ class BFloat16(Wire):
         return np.left_shift(rows, 16, dtype=np.uint32).view(np.float32)
 
     def first_bad(self, rows: np.ndarray) -> int | None:
-        """As `Wire.first_bad`, by the bits: an exponent of ones."""
+        """As `Wire.first_bad`; tests the bits for an exponent of ones."""
         if rows.max() < _INFINITY + _SIGN and rows.view(np.int16).max() < _INFINITY:
             return None
         return first_of((rows & ~_SIGN) >= _INFINITY)

@@ -1,4 +1,4 @@
-"""Wire ``"float32"``: the numbers themselves."""
+"""Wire ``"float32"``: the numbers, unchanged."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .base import Wire, first_not_finite
 
 
 class Float32(Wire):
-    """Float32 numbers; nothing is lost."""
+    """Float32 numbers, without loss."""
 
     name, dtype, narrow = "float32", np.dtype(np.float32), False
 
     def encode(self, rows: Any) -> Any:
-        """The rows themselves."""
+        """The rows, unchanged."""
         return rows
 
     def decode(self, rows: Any) -> Any:
-        """The rows themselves."""
+        """The rows, unchanged."""
         return rows
 
     def first_bad(self, rows: np.ndarray) -> int | None:
-        """As `Wire.first_bad`: the sum of all is finite where each is."""
+        """As `Wire.first_bad`; the sum is finite only if each number is."""
         return first_not_finite(rows)

@@ -1,4 +1,4 @@
-"""Wire ``"int8"``: a quarter of the bytes; each block of 256 numbers has a scale of its own."""
+"""Wire ``"int8"``: a quarter of the bytes; each block of 256 numbers has its own scale."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _LEAST_SCALE = np.float32(2.0**-120)
 class Int8(Wire):
     """``round(v / scale)`` in blocks of 256, ``scale = max|v| / 127``; scales follow the numbers.
 
-    Of a block that holds a number that is not finite, the scale is not finite either.
+    If a block holds a number that is not finite, its scale is not finite either.
     """
 
     name, dtype, narrow, block = "int8", np.dtype(np.uint8), True, BLOCK
 
     def encoded_width(self, width: int) -> int:
-        """A byte a number, and four a block."""
+        """One byte per number, and four per block."""
         return width + 4 * width // BLOCK
 
     def encode(self, rows: Any) -> Any:
         """Float32 ``[..., width]`` to bytes ``[..., width + 4 width / 256]``."""
         xp = jnp if isinstance(rows, jax.Array) else np
         blocks = rows.reshape(*rows.shape[:-1], -1, BLOCK)
-        # A product: XLA would make one of a division by 127, and NumPy would not.
+        # A product: XLA would turn a division by 127 into one, and NumPy would not.
         scale = xp.max(xp.abs(blocks), axis=-1, keepdims=True) * np.float32(1 / 127)
         scale = xp.where(scale < _LEAST_SCALE, np.float32(0), scale)
         safe = xp.where(scale > 0, scale, np.float32(1))
@@ -56,20 +56,20 @@ class Int8(Wire):
         return (np.dtype(np.uint8), 1), (np.dtype(np.float32), BLOCK)
 
     def encode_leaf(self, leaf: jax.Array) -> tuple[jax.Array, ...]:
-        """A leaf's numbers as bytes, filled up to whole blocks, and its scales."""
+        """A leaf's numbers as bytes, padded to whole blocks, and its scales."""
         flat = replicated(leaf).reshape(-1)
         flat = jnp.pad(flat, (0, -flat.size % BLOCK))
         row = self.encode(flat.reshape(1, -1))[0]
         return row[: flat.size], bits_as(row[flat.size :].reshape(-1, 4), np.float32)
 
     def decode_leaf(self, parts: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-        """What `encode_leaf` gave, or whole blocks cut from it, as float32."""
+        """The result of `encode_leaf`, or whole blocks cut from it, back to float32."""
         numbers, scales = parts
         blocks = bits_as(numbers, np.int8).reshape(-1, BLOCK).astype(jnp.float32)
         return (blocks * scales[:, None]).reshape(-1)[: math.prod(shape)].reshape(shape)
 
     def first_bad(self, rows: np.ndarray) -> int | None:
-        """As `Wire.first_bad`; the first number of the block."""
+        """As `Wire.first_bad`; returns the first number of the bad block."""
         width = rows.shape[1] * BLOCK // (BLOCK + 4)
         scales = bits_as(rows[:, width:].reshape(len(rows), -1, 4), np.float32)
         found = first_not_finite(scales)

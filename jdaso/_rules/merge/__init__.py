@@ -1,8 +1,8 @@
-"""Merge rules: how the late result of an exchange enters parameters that have moved on since.
+"""Merge rules: how the late result of an exchange enters parameters that have since moved on.
 
-One class a rule, in a file of its own, with the verbs of `base.Merge`. All formulas in float32, on
-the exchanged leaves. P nodes; ``s_p`` is the snapshot of node p, ``x`` the node's current
-parameters, ``a`` the age: the steps between the two.
+One class per rule, each in its own file, with the verbs of `base.Merge`. All formulas are in
+float32, on the exchanged leaves. P nodes; ``s_p`` is the snapshot of node p, ``x`` the node's
+current parameters, ``a`` the age: the steps between the two.
 """
 
 from .base import Merge as Merge
@@ -16,7 +16,7 @@ RULES: dict[str, Merge] = {rule.name: rule for rule in (Corrected(), Paper())}
 
 
 def merge_of(rule: str | Merge) -> Merge:
-    """The merge rule of that name; a rule itself is taken as it is.
+    """The merge rule with that name; an instance of `Merge` is returned unchanged.
 
     Raises:
         ValueError: no rule has this name.

@@ -11,7 +11,7 @@ from ..._types import PyTree
 
 
 class Merged(NamedTuple):
-    """What a merge gives.
+    """The result of a merge.
 
     Attributes:
         params: the node's new parameters.
@@ -25,10 +25,10 @@ class Merged(NamedTuple):
 
 
 class Merge(abc.ABC):
-    """A merge rule; of a frozen dataclass its settings are compared between nodes.
+    """A merge rule. If it is a frozen dataclass, its settings are compared between nodes.
 
     Attributes:
-        name: as users write it.
+        name: the name that users write.
         needs_snapshot: whether the node's own snapshot is kept while the exchange is in flight.
         needs_anchor: whether a float32 point common to all nodes is kept between exchanges.
     """
@@ -61,11 +61,11 @@ class Merge(abc.ABC):
             nodes: P.
             age: a, at least 1, int32.
             living: the number of nodes whose snapshots count, float32; `total` is then P times
-                their mean. None where all do.
+                their mean. None if all count.
         """
 
     def init(self, params: PyTree) -> PyTree:
-        """The rule's own state; none."""
+        """The rule's own state; empty by default."""
         del params
         return ()
 

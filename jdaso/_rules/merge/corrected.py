@@ -1,4 +1,4 @@
-"""Merge ``"corrected"``: the mean of the snapshots, and all local progress since."""
+"""Merge ``"corrected"``: the mean of the snapshots, plus all local progress since then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merge ``jdaso.outer(optimizer)``: an optimizer step between the nodes, as DiLoCo takes one."""
+"""Merge ``jdaso.outer(optimizer)``: an optimizer step between the nodes, as in DiLoCo."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def outer(transformation: optax.GradientTransformation) -> Outer:
 
     All nodes hold a common anchor ``t``, the parameters before the first cycling update. The mean
     of the snapshots gives a pseudo-gradient that is the same on all nodes, ``g = t - mean_p s_p``;
-    the outer optimizer steps, ``t' = t + update(g)``; each node follows and keeps what it did
-    meanwhile, ``x' = x + (t' - s)``. With ``optax.sgd(1.0)`` this is ``"corrected"``.
+    the outer optimizer steps, ``t' = t + update(g)``; each node follows and keeps the progress it
+    made meanwhile, ``x' = x + (t' - s)``. With ``optax.sgd(1.0)`` this is ``"corrected"``.
 
     Args:
-        transformation: the outer optimizer. It sees float32 leaves and costs its own state; the
-            rule costs two copies of the parameters (anchor, and snapshot while in flight).
+        transformation: the outer optimizer. It sees float32 leaves and adds its own state; the
+            rule needs two copies of the parameters (anchor, and snapshot while in flight).
 
     Example:
         >>> import jdaso, optax
         >>> nesterov = optax.sgd(0.7, momentum=0.9, nesterov=True)
         >>> rule = jdaso.outer(nesterov)
 
-    Reference: DiLoCo, arXiv 2311.08105, algorithm 1; late as in arXiv 2501.18512. (A slope of
-    ``s_p - mean_p s_p`` would add up to zero over the nodes, so that the momentum of the common
-    motion, which DiLoCo lives from, would be lost.)
+    Reference: DiLoCo, arXiv 2311.08105, algorithm 1; late as in arXiv 2501.18512. (The slopes
+    ``s_p - mean_p s_p`` would add up to zero over the nodes, which would lose the momentum of the
+    common motion on which DiLoCo depends.)
     """
     return Outer(transformation)

@@ -1,4 +1,4 @@
-"""Merge ``"paper"``: a weighted mean of the late sum and of the parameters since."""
+"""Merge ``"paper"``: a weighted mean of the late sum and the current parameters."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def merge_paper(params: PyTree, total: PyTree, *, nodes: Any, age: Any) -> PyTre
 
 
 def _weights(nodes: Any, age: Any) -> tuple[jax.Array, jax.Array]:
-    """The weight of the node's own parameters, 2a, and of all together, 2a + P."""
+    """The weight of the node's own parameters, 2a, and the total weight, 2a + P."""
     own = 2 * jnp.asarray(age).astype(jnp.float32)
     return own, own + nodes

@@ -264,7 +264,7 @@ def test_a_hang_with_the_lock_held_has_a_limit(tmp_path):
     flags = ["--timeout-seconds=5"]
     done = mpirun(2, [PROGRAM, tmp_path, *flags], env=faults, quick_compiling=True, timeout=60)
     assert done.returncode != 0
-    assert re.search(r"Not arrived: node 1 .* not been heard of", done.stdout), done.stdout
+    assert re.search(r"Not arrived: node 1 .* has been silent", done.stdout), done.stdout
 
 
 def test_a_command_that_is_not_there_is_one_sentence():
@@ -290,4 +290,4 @@ def test_hosts_that_do_not_answer_are_left_out(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert told.read_text() == "a,c 2\n"
-    assert "left out, for they do not answer: b." in done.stderr
+    assert "left out because they do not answer: b." in done.stderr

@@ -31,7 +31,7 @@ def test_nodes_at_different_places_all_hear_where_each_is(seed):
 
     all_say(
         play(World(3, seed=seed), program),
-        "different places of the program: node 0 is about to restore a checkpoint, node 1 is about "
+        "different places in the program: node 0 is about to restore a checkpoint, node 1 is about "
         "to finalize, node 2 is about to restore a checkpoint",
     )
 

@@ -95,7 +95,7 @@ def test_the_error_names_those_that_did_not_come(how):
     outcomes = world.run(program)
     said = [outcomes[node].text.partition("not all nodes came: ")[2] for node in (0, 2, 3)]
     for text in (said[0], said[2]) if how == "is late" else said:
-        assert text.startswith("node 1 did not. Look whether")
+        assert text.startswith("node 1 did not. Check whether")
     assert how != "is late" or said[1].startswith("all answer now. Some were late")
     assert all(outcomes[node].seconds < 3 * LIMIT_SECONDS for node in (0, 2, 3))
 

@@ -100,7 +100,7 @@ def test_one_that_dies_in_an_exchange_is_silent_for_all_or_none(call, side, leas
     steps = {x.text.partition("exchange started at ")[2][:6] for x in (outcomes[0], outcomes[2])}
     assert len(steps) == 1 and steps <= {"step 0", "step 4"}, outcomes
     for outcome in (outcomes[0], outcomes[2]):
-        assert "node 1 (host b) has not been heard of" in outcome.text
+        assert "node 1 (host b) has been silent" in outcome.text
         assert outcome.seconds < LIMIT_SECONDS + 2
 
 

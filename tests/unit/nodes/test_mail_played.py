@@ -95,7 +95,7 @@ def test_who_waits_for_a_stage_in_vain_is_told_why(what):
     _, second, third = play(world, program)
     said = {
         "stuck": "Not arrived: node 0 (host a) is alive, at ",
-        "stopped": "Not arrived: node 0 (host a) has not been heard of for",
+        "stopped": "Not arrived: node 0 (host a) has been silent for",
         "fails": "node 0 on host a failed: KeyError: 'boom'",
         "leaves": "node 0 ended the session while this node waits for the activations of stage 0",
     }[what]
@@ -179,7 +179,7 @@ def test_one_that_dies_as_the_grid_is_split_is_named(use):
     outcomes = play(world, program)
     assert outcomes[1].fate == "died"
     for outcome in (outcomes[0], *outcomes[2:]):
-        assert "node 1 (host b) has not been heard of" in outcome.text, outcome
+        assert "node 1 (host b) has been silent" in outcome.text, outcome
         assert outcome.seconds < 2 * LIMIT_SECONDS
 
 

@@ -189,5 +189,5 @@ def test_one_that_stands_still_is_no_death(least_pause):
     world = World(3, ulfm=True, least_pause=least_pause)
     world.freeze(1, before="Isend", comm="world.1.0", nth=12)
     for outcome in play(world, train)[::2]:
-        assert "node 1 (host b) has not been heard of" in outcome.text
+        assert "node 1 (host b) has been silent" in outcome.text
         assert outcome.seconds < 2 * LIMIT_SECONDS

@@ -119,7 +119,7 @@ def test_one_that_leads_and_stands_still_ends_the_pause_of_the_others():
     outcomes = play(world, program)
     for outcome in outcomes[1:]:
         assert "agrees on where to stop" in outcome.text
-        assert "node 0 (host a) has not been heard of" in outcome.text
+        assert "node 0 (host a) has been silent" in outcome.text
         assert outcome.seconds < 1.5 + 2 * LIMIT_SECONDS
 
 

@@ -53,7 +53,7 @@ def test_one_that_is_stopped_is_not_heard_of_and_hears_why_when_it_goes_on():
 
     outcomes = play(world, program)
     for outcome in others(outcomes, 1):
-        assert "node 1 (host b) has not been heard of for" in outcome.text
+        assert "node 1 (host b) has been silent for" in outcome.text
         assert outcome.seconds < 1 + LIMIT_SECONDS + 1
     # It would have gone on, had the others not given it up and ended the job meanwhile.
     assert outcomes[1].fate == "cut off" and world.aborted in (0, 2)
@@ -70,7 +70,7 @@ def test_a_stop_shorter_than_the_limit_harms_nobody(caplog):
             node.come(step=step)
 
     assert [x.error for x in play(world, program)] == [None] * 3
-    assert "node 1 (host b) has not been heard of" in caplog.text, "the others say who is missing"
+    assert "node 1 (host b) has been silent" in caplog.text, "the others say who is missing"
     assert "did not run for 5." in caplog.text, "and it itself that it was stopped"
 
 
@@ -192,8 +192,8 @@ def test_one_that_dies_unseen_is_silent():
             node.come(step=step)
 
     for outcome in others(play(world, program), 1):
-        assert "node 1 (host b) has not been heard of for 6" in outcome.text
-        assert "It is given up." in outcome.text
+        assert "node 1 (host b) has been silent for 6" in outcome.text
+        assert "The wait is given up." in outcome.text
         assert outcome.seconds < LIMIT_SECONDS + 1
 
 
@@ -210,7 +210,7 @@ def test_where_no_limit_is_given_silence_ends_a_wait_long_before_patience():
             node.come()
 
         outcomes[what] = play(world, program, limit_seconds=None)[0]
-    assert "has not been heard of for 60" in outcomes["die"].text
+    assert "has been silent for 60" in outcomes["die"].text
     assert 60 < outcomes["die"].seconds < 63
     assert "within 600 s. Not arrived: node 1 (host b) is alive" in outcomes["hang"].text
     assert 600 < outcomes["hang"].seconds < 604
@@ -229,7 +229,7 @@ def test_a_link_that_loses_what_is_sent_is_said_to_be_stuck():
     first, *rest = play(world, program)
     assert "waits to begin an epoch" in first.text
     for outcome in (first, *rest):  # the others yield to node 0, which is nearer to the cause
-        assert "All nodes have come so far: the network is slow, or stuck." in outcome.text
+        assert "All nodes have arrived: the network is slow, or stuck." in outcome.text
         assert outcome.seconds < 1 + LIMIT_SECONDS + 1
 
 
@@ -248,7 +248,7 @@ def test_where_the_network_parts_each_side_names_the_other():
     for node, outcome in enumerate(outcomes):
         for other in {0: "cd", 1: "cd", 2: "ab", 3: "ab"}[node]:
             number = "abcd".index(other)
-            assert f"node {number} (host {other}) has not been heard of for" in outcome.text
+            assert f"node {number} (host {other}) has been silent for" in outcome.text
         assert outcome.seconds < 2 + LIMIT_SECONDS + 1
 
 

@@ -119,14 +119,14 @@ def test_it_names_who_is_missing_within_twice_the_usual_and_two_seconds(clock, c
     text = record.getMessage()
     assert "[node 0 of 3, host a, step 36] cycling:" in text
     assert "usual: 0.8 s" in text
-    assert "node 2 (host c) has not been heard of for" in text and "node 1" not in text
+    assert "node 2 (host c) has been silent for" in text and "node 1" not in text
 
 
 def test_it_names_who_arrived_and_is_silent_since(clock):
     known = known_by_three(timeout_seconds=5.0)
     known.heartbeats.table[:, STARTED] = 37
     why = pass_time(clock, wait_on(known), 6.0)
-    assert why and "Arrived, and silent since: node 2 (host c) has not been heard of for" in why
+    assert why and "Arrived, and silent since: node 2 (host c) has been silent for" in why
     assert "Not arrived" not in why and "the network" not in why and "node 1" not in why
 
 
@@ -135,7 +135,7 @@ def test_it_blames_the_network_where_all_arrived_and_are_heard_of(clock):
     known.heartbeats.table[:, STARTED] = 37
     known.heartbeats._heard[2] = math.inf
     why = pass_time(clock, wait_on(known), 6.0)
-    assert why and "All nodes have come so far: the network is slow, or stuck." in why
+    assert why and "All nodes have arrived: the network is slow, or stuck." in why
 
 
 def test_a_node_that_is_alive_says_where_it_is(clock, caplog):
@@ -219,7 +219,7 @@ def test_a_silent_node_is_given_up_and_a_living_one_waited_for(clock):
     known = known_by_three()
     known.heartbeats.table[1, STARTED] = 37
     why = pass_time(clock, wait_on(known), 100)
-    assert "node 2 (host c) has not been heard of for 60" in why
+    assert "node 2 (host c) has been silent for 60" in why
     known.heartbeats._heard[:] = clock.now + 1e9  # it is heard of, always
     why = pass_time(clock, wait_on(known), 700)
     assert "did not end within 600 s" in why and "node 2" in why
@@ -233,7 +233,7 @@ def test_where_no_call_is_waited_for_silence_tells(clock, caplog):
         known.heartbeats._heard[1] = clock.now
         pass_time(clock, wait, 0.1)
     text = caplog.records[0].getMessage()
-    assert "Not arrived: node 2 (host c) has not been heard of" in text and "node 1" not in text
+    assert "Not arrived: node 2 (host c) has been silent" in text and "node 1" not in text
 
 
 def test_time_in_which_this_process_was_stopped_does_not_count(clock):

@@ -195,7 +195,7 @@ def test_ranks_of_several_hosts_that_have_ended_are_counted(monkeypatch):
 def test_a_rank_that_waits_in_mpi_init_says_so_before_it_is_given_up(rank):
     process, witnesses = rank(limit=0.5, mode="starting")
     line = process.stderr.readline()
-    assert line.startswith("[rank 0 of 2] MPI_Init has waited") and "have not come" in line
+    assert line.startswith("[rank 0 of 2] MPI_Init has waited") and "have not arrived" in line
 
 
 class Known(Witnesses):
@@ -240,13 +240,13 @@ def test_one_that_is_stopped_or_unknown_is_given_up_as_before(wait):
     known, after = wait
     for known.witnesses.state in ("T", "?"):
         assert after(50) is None
-        assert "It is given up." in after(61)
+        assert "The wait is given up." in after(61)
 
 
 def test_one_that_has_ended_is_given_up_at_once(wait):
     known, after = wait
     known.witnesses.state = "gone"
-    assert "It is given up." in after(7)
+    assert "The wait is given up." in after(7)
     known.left.add(2)  # it has closed its session before
     assert "ended the session" in after(7)
 

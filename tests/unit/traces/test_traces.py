@@ -240,7 +240,7 @@ def test_files_of_two_runs_are_told_apart(tmp_path):
         about = {"node": node, "num_nodes": 2, "host": "h", "unix_seconds": node}
         row = Rows(node, float).named("jdaso", **about)
         (tmp_path / f"trace-{node:05d}.json").write_text(f"[\n{json.dumps(row)},\n")
-    with pytest.raises(TraceError, match="2 different runs.* older, which is trace-00000.json"):
+    with pytest.raises(TraceError, match="2 different runs.* older is trace-00000.json"):
         read(tmp_path)
 
 
