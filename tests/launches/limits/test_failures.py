@@ -58,7 +58,7 @@ BY_MPI4PY = ("shape", "phases_zero", "phases_long", "params_none", "axis", "nan"
     ("case", "engine"),
     rows(
         [(case, "mpi4jax") for case in AGREED] + [(case, "mpi4py") for case in BY_MPI4PY],
-        day=[("engine", "mpi4jax"), ("unknown_engine", "mpi4jax"), ("bits_traced", "mpi4py")],
+        day=[("bits_traced", "mpi4py")],
     ),
 )
 def test_every_node_says_what_is_wrong(case, engine):
@@ -113,6 +113,7 @@ def test_a_node_that_ends_early_takes_the_job_with_it(case, engine):
     assert re.search(r"node 0 of 2.*node 1 (on host|ended)", done.stdout), done.stdout
 
 
+@nightly  # played in unit/nodes/test_ends_played.py
 def test_the_job_ends_when_all_have_said_what_they_know():
     """Node 1 ends the job by itself, but not while another one is about to print its error."""
     done = launch("uncaught", nodes=3)
@@ -129,8 +130,8 @@ def test_a_killed_node_ends_the_job():
     "case, said",
     [
         ("stuck_before", r"Timeout \(0:00:06\)!(?s:.*) in start_mpi"),
-        ("stuck_before_session", r"node 0 of 2.*Waited 6 s to start a session"),
-        ("stuck_starting", r"node 0 of 2.*waits to open a communicator.*within 6 s"),
+        at_night(("stuck_before_session", r"node 0 of 2.*Waited 6 s to start a session")),
+        at_night(("stuck_starting", r"node 0 of 2.*waits to open a communicator.*within 6 s")),
         ("stuck_warmup", r"node 0 of 2.*waits for a mean of all nodes.*within 6 s"),
         ("stuck", r"node 0 of 2.*within 6 s"),
         # Node 1 waits in finalize, node 0 for its exchange; whose limit is met first tells both.

@@ -18,6 +18,7 @@ SELECT = [
 ]
 
 
+@pytest.mark.nightly
 def test_the_same_bits_as_users_compile():
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "tests/unit", *SELECT, "-k", "not contract or P1"],

@@ -19,12 +19,9 @@ from jdaso._launch import guard
 from jdaso._launch.supervise import placed
 
 TAG = "JDASO_TEST_LAUNCH"
-WITHOUT_JAX = f"""
-import sys, types
-sys.modules["jdaso"] = types.ModuleType("jdaso")
-sys.modules["jdaso"].__path__ = [{str(Path(guard.__file__).parent)!r}]
-from jdaso import _deaths
-import os, signal, time
+WITHOUT_JAX = """
+import os, signal, sys, time, types
+from jdaso._launch import first_failure as _deaths
 """
 
 SAVER = f"""{WITHOUT_JAX}

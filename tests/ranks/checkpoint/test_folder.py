@@ -14,6 +14,7 @@ import jdaso
 from jdaso.checkpoint import CheckpointError, Checkpoints, Reader
 from jdaso.checkpoint import _files as files
 
+pytestmark = pytest.mark.two_nodes
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 

@@ -49,7 +49,7 @@ def test_small_messages_bring_the_same_bits(wire, monkeypatch):
 
 
 @pytest.mark.any_mpi
-@pytest.mark.few_nodes
+@pytest.mark.three_nodes
 def test_a_segment_that_leaves_the_device_as_one_vector_brings_the_same_bits(monkeypatch):
     """As it leaves an accelerator; see `HostExchange._joins`. Of int8 it is two vectors."""
     apart, _ = exchanged("int8", False, monkeypatch)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import jdaso
 
-pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.few_nodes]
+pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.three_nodes]
 
 SIZE = MPI.COMM_WORLD.size
 ODD = MPI.COMM_WORLD.rank == 1

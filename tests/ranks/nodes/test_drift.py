@@ -10,7 +10,7 @@ from nights import rows
 
 import jdaso
 
-pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.few_nodes]
+pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.three_nodes]
 
 COMM = MPI.COMM_WORLD
 ODD = 1

@@ -11,6 +11,7 @@ from nights import at_night
 import jdaso
 import jdaso.data
 
+pytestmark = pytest.mark.three_nodes
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 FEATURES, RATE = 7, 0.05
 

@@ -17,6 +17,7 @@ from nights import at_night, rows
 
 import jdaso
 
+pytestmark = pytest.mark.two_nodes
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 several = pytest.mark.skipif(SIZE == 1, reason="needs several nodes")
@@ -176,7 +177,7 @@ def test_defect_13_unequal_numbers_of_steps_are_an_error_on_every_node():
 
 
 @several
-@engines
+@any_engine
 def test_defect_15_an_exchange_goes_on_while_the_node_does_something_else(engine):
     """While the host sleeps nothing calls MPI, which by itself would make no progress.
 
@@ -210,7 +211,7 @@ def test_defect_15_an_exchange_goes_on_while_the_node_does_something_else(engine
 
 
 @several
-@engines
+@any_engine
 def test_defect_16_narrow_wires_send_fewer_bytes(engine):
     """In the cycling phase: half for bfloat16, about a quarter for int8 (scales and headers)."""
     sent = {}

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import jdaso
 
-pytestmark = [pytest.mark.any_mpi, pytest.mark.several]
+pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.two_nodes]
 WORLD = MPI.COMM_WORLD
 PHASES = jdaso.Phases(total_steps=32, warmup_steps=6, cooldown_steps=6, sync_every=4, delay=2)
 

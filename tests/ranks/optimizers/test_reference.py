@@ -17,6 +17,7 @@ from nights import at_night, rows
 import jdaso
 from jdaso._rules.state import init_phases
 
+pytestmark = pytest.mark.three_nodes
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 TOTAL, WARMUP, COOLDOWN = 20, 3, 4

@@ -13,7 +13,7 @@ from nights import at_night
 
 import jdaso
 
-pytestmark = pytest.mark.any_mpi
+pytestmark = [pytest.mark.any_mpi, pytest.mark.two_nodes]
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 TOTAL, WARMUP, COOLDOWN, SYNC_EVERY, DELAY = 18, 3, 4, 4, 3
 RULE, INNER = training.OPTIMIZERS["sgd"]

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import jdaso
 
-pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.few_nodes]
+pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.two_nodes]
 
 SIZE = MPI.COMM_WORLD.size
 WIDTH, SAMPLES = 8, 12

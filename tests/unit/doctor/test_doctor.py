@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdaso._launch import environment
+from jdaso._launch import gpus
 from jdaso.cli import main
 from jdaso.doctor import (
     _advice,
@@ -295,7 +295,7 @@ def test_a_driver_that_does_not_work_is_trouble(monkeypatch, tmp_path):
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setattr(environment, "_DRIVER_DEVICE", tmp_path)
+    monkeypatch.setattr(gpus, "_DRIVER_DEVICE", tmp_path)
     found = next(x for x in _machine.machine(None) if x.what == "GPUs")
     assert not found.ok and "version mismatch" in found.found and "driver" in found.remedy
 
