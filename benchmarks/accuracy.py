@@ -199,9 +199,8 @@ def main():
     for task in options.tasks:
         for nodes in options.nodes:
             rows += _report.launch(__file__, [*flags, "--tasks", task], nodes)
-    simulate = partial(measure, options, engine="simulated")
     for nodes in options.simulated:
-        rows += simulate(num_nodes=nodes)
+        rows += measure(options, engine=jdaso.Simulated(nodes))
     about = {"seeds": options.seeds} | ({"rate": options.rate} if options.rate else {})
     epochs = ", ".join(f"{options.epochs or EPOCHS[task]} of {task}" for task in options.tasks)
     _report.report(options.name, summary(rows), epochs=epochs, **about)

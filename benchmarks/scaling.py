@@ -49,7 +49,7 @@ def measure(nodes, options):
         for name in options.settings if nodes > 1 else ["synchronous"]:
             scores = [{"accuracy": math.nan, "loss": math.nan}]
             diverged = contextlib.suppress(jax.errors.JaxRuntimeError, jdaso.NodeError)
-            with diverged, jdaso.Session(engine="simulated", num_nodes=nodes) as session:
+            with diverged, jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
                 scores = train(task, SETTINGS[name], session, options.epochs, range(options.seeds))
             jax.clear_caches()
             mean = {key: sum(s[key] for s in scores) / len(scores) for key in ("accuracy", "loss")}

@@ -9,6 +9,7 @@ from . import pipeline as pipeline
 from . import plots as plots
 from . import report as report
 from . import traces as traces
+from ._engines.simulated import Simulated as Simulated
 from ._errors import NodeError as NodeError
 from ._errors import Stopped as Stopped
 from ._exchange.collectives import broadcast as broadcast

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,7 @@ from ._compat import (
 )
 from ._engines.channel import Channel
 from ._engines.make import ENGINES, check_engine, make_reducer
+from ._engines.simulated import Simulated
 from ._errors import NodeError, Stopped, summary
 from ._launch.environment import launched_ranks, survives_deaths
 from ._launch.first_failure import say_failed, say_rank, say_through
@@ -85,10 +86,8 @@ class Session:
             jdaso shares out a host's GPUs among its own ranks only, and a failure still ends the
             whole job.
         engine: ``"mpi4py"`` (non-blocking calls, errors raised instead of aborting), ``"mpi4jax"``
-            (blocking calls in a thread of their own), ``"simulated"`` (virtual nodes under
-            ``jax.vmap(step, axis_name=session.node_axis)``) or ``"instant"`` (sends nothing; the
-            node's own numbers come back).
-        num_nodes: number of virtual nodes; for ``"simulated"`` only.
+            (blocking calls in a thread of their own), ``"instant"`` (sends nothing; the node's own
+            numbers come back), or `Simulated` (virtual nodes of one device).
         timeout_seconds: the longest that this node waits for the others, anywhere on the host.
             Where None that follows from what waits have taken so far: 100 times the longest of
             the last 16, at least 600 s; and 20 times, at least 60 s, for a node of which nothing
@@ -98,11 +97,6 @@ class Session:
         on_death: what happens where a node's process dies: the job is to ``"end"``, or to
             ``"shrink"``: the others go on without it, after at most the exchange in which they
             notice. That needs engine mpi4py and Open MPI's ``mpiexec --with-ft ulfm``.
-        exchange_steps: for ``"simulated"``: how many steps an exchange takes, as
-            ``delay="auto"`` sees it; or a table ``{step: steps}`` of those that start at these
-            steps, where all others take 1.
-        faults: for ``"simulated"``: ``{(node, step): value}`` puts ``value`` (NaN, inf)
-            in the first number of that node's snapshot of that step.
         trace: a folder into which each node writes what it does and when, while it runs:
             ``trace-00003.json`` of node 3, for `jdaso.traces` and Perfetto. Given on all nodes or
             on none; a folder of a node's own will do. None records nothing.
@@ -136,17 +130,16 @@ class Session:
     def __init__(
         self,
         comm: Any = None,
-        engine: str = "mpi4py",
+        engine: str | Simulated = "mpi4py",
         *,
-        num_nodes: int | None = None,
         timeout_seconds: float | None = None,
         share_gpus: bool = False,
         on_death: str = "end",
-        exchange_steps: int | Mapping[int, int] = 1,
-        faults: Mapping[tuple[int, int], float] | None = None,
         trace: str | os.PathLike[str] | None = None,
     ):
-        invalid = _check_settings(engine, num_nodes, timeout_seconds, faults, exchange_steps)
+        self.virtual = engine if isinstance(engine, Simulated) else None
+        engine = "simulated" if isinstance(engine, Simulated) else engine
+        invalid = _check_settings(engine, self.virtual, timeout_seconds)
         invalid = invalid or _check_on_death(on_death, engine, several=launched_ranks() > 1)
         if _exit.is_bereft():
             raise NodeError(
@@ -156,10 +149,9 @@ class Session:
         _exit.install()
         reserve_cpu_threads()
         several = members(comm) != 1 and launched_ranks() > 1
-        if several and invalid is None and engine != "simulated" and computes_on_cpus():
+        if several and invalid is None and not self.simulated and computes_on_cpus():
             keep_freed_memory()  # before MPI and XLA begin their threads
         self.engine = engine
-        self.exchange_steps, self.faults = exchange_steps, dict(faults or {})
         self.closed = self._disowned = False
         self._owner = threading.get_ident()
         self._channels: dict[Any, Channel] = {}
@@ -180,7 +172,7 @@ class Session:
         self.recorder: Recorder | None = None
         # Where it is invalid, the others are still to be told.
         limit = 60.0 if invalid is not None else timeout_seconds
-        if engine == "simulated" and comm is None and launched_ranks() == 1:
+        if self.simulated and comm is None and launched_ranks() == 1:
             self.topology = Topology(0, 1, socket.gethostname())  # MPI need not be there
         else:
             self.topology = find_topology(comm, limit or _START_SECONDS)
@@ -195,7 +187,7 @@ class Session:
                 self.topology = Topology(0, 1, self.topology.host)
                 self.control = Control(self.topology, limit)
             self.node = self.topology.node
-            self.num_nodes = num_nodes or self.topology.num_nodes
+            self.num_nodes = self.virtual.nodes if self.virtual else self.topology.num_nodes
             self.comparison = Comparison(self.control, virtual=self.simulated)
             say_rank(self.node, self.topology.host)
             self._begin()
@@ -235,7 +227,7 @@ class Session:
     @property
     def simulated(self) -> bool:
         """Whether the nodes are virtual ones of one device."""
-        return self.engine == "simulated"
+        return self.virtual is not None
 
     @property
     def sends(self) -> bool:
@@ -527,28 +519,14 @@ def _check_on_death(on_death: str, engine: str, *, several: bool) -> ValueError 
 
 
 def _check_settings(
-    engine: str,
-    num_nodes: int | None,
-    timeout_seconds: float | None,
-    faults: Any,
-    exchange_steps: Any,
+    engine: str, virtual: Simulated | None, timeout_seconds: float | None
 ) -> ValueError | None:
-    """What is wrong with the settings. Not raised here: the other nodes have to hear of it."""
-    if engine not in ENGINES:
-        return ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}.")
-    if engine == "simulated" and (num_nodes is None or num_nodes < 1):
+    """Returns an error about the settings. It is not raised here: all nodes must agree on it."""
+    if engine not in ENGINES or (engine == "simulated" and virtual is None):
+        names = ", ".join(f'"{name}"' for name in ENGINES if name != "simulated")
         return ValueError(
-            f'engine="simulated" needs num_nodes, at least 1 virtual node, got {num_nodes}.'
+            f"engine must be one of {names}, or jdaso.Simulated(nodes=...), got {engine!r}."
         )
-    if engine != "simulated" and (num_nodes is not None or faults or exchange_steps != 1):
-        return ValueError(
-            'num_nodes, faults and exchange_steps are for engine="simulated"; with '
-            f"engine={engine!r} the number of nodes is the number of MPI ranks (mpiexec -n N), and "
-            "exchanges take the time that they take."
-        )
-    times = exchange_steps.values() if isinstance(exchange_steps, Mapping) else [exchange_steps]
-    if wrong := [steps for steps in times if not steps >= 1]:
-        return ValueError(f"exchange_steps must be at least 1, got {wrong[0]}.")
     if timeout_seconds is not None and not 0 < timeout_seconds <= _LONGEST_SECONDS:
         return ValueError(
             f"timeout_seconds must be above 0 and at most {_LONGEST_SECONDS:g} (a year), got "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -176,8 +177,8 @@ class Averaging:
             )
         state = new._replace(ticket=jnp.zeros_like(state.ticket))
         phase = count_loss(state.phase, *loss_words(received.heads))
-        if self.session.simulated:
-            taken = steps_taken(self.session.exchange_steps, state.started)
+        if (virtual := self.session.virtual) is not None:
+            taken = steps_taken(virtual.exchange_steps, state.started)
             times = taken, jnp.float32(1)  # a step of virtual nodes takes a second
         else:
             times = time_words(received.heads)
@@ -367,8 +368,8 @@ class Averaging:
         """
         exchange = self.exchange_of(params, self.wire)
         leaves = to_leaves(apply_updates(params, updates))
-        if self.session.faults:
-            leaves = _inject(self.session, leaves, step)
+        if self.session.virtual is not None and (faults := self.session.virtual.faults):
+            leaves = _inject(faults, leaves, step)
         if self.keeps_anchor:
             first = step == self.phases.warmup_steps
             anchor = jax.lax.cond(
@@ -438,11 +439,11 @@ class Averaging:
         self.session.completions[self.number, exchange.layout.leaves] = done
 
 
-def _inject(session: Session, leaves: Leaves, step: jax.Array) -> Leaves:
+def _inject(faults: Mapping[tuple[int, int], float], leaves: Leaves, step: jax.Array) -> Leaves:
     """Puts the simulated faults of this step into the first number."""
-    node, (first, *others) = jax.lax.axis_index(session.node_axis), leaves
+    node, (first, *others) = jax.lax.axis_index(Session.node_axis), leaves
     flat = replicated(first).reshape(-1)
-    for (at_node, at_step), fault in session.faults.items():
+    for (at_node, at_step), fault in faults.items():
         hit = (node == at_node) & (step == at_step)
         flat = flat.at[0].set(jnp.where(hit, jnp.float32(fault), flat[0]))
     return (placed_like(flat.reshape(first.shape), first), *others)

@@ -53,7 +53,7 @@ def trainer(session, tx, problem, shapes=SHAPES):
     """A compiled run over the whole problem, from a `PhaseState` or, given None, from tx's own.
 
     It returns parameters and momenta after each update: ``[steps, nodes, size]`` of all nodes on
-    engine "simulated", otherwise ``[steps, size]`` of this node; and the last carry.
+    virtual nodes, otherwise ``[steps, size]`` of this node; and the last carry.
     """
     unravel, curvature = unravel_of(shapes), jnp.asarray(problem.curvature)
 
@@ -70,7 +70,7 @@ def trainer(session, tx, problem, shapes=SHAPES):
         state = state if phase is None else state._replace(phase=phase)
         return jax.lax.scan(step, (params, state), pulls)
 
-    if session.engine == "simulated":
+    if session.simulated:
         run = jax.vmap(run, in_axes=(None, 1), out_axes=(0, 1), axis_name=session.node_axis)
         pulls = problem.pull
     else:

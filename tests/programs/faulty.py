@@ -89,7 +89,7 @@ def run(rank):
     if odd and CASE == "engine":
         engine = "mpi4py" if ENGINE != "mpi4py" else "instant"
     if odd and CASE == "engine_simulated":
-        engine = "simulated"
+        engine = jdaso.Simulated(2)
     if odd and CASE == "unknown_engine":
         engine = "carrier pigeon"
     if odd and CASE == "version":
@@ -105,8 +105,7 @@ def run(rank):
     if odd and CASE == "stuck_starting":  # it has said who it is, and comes no further
         jdaso._session.Control = lambda *_: time.sleep(STUCK_SECONDS)
     limit = math.inf if odd and CASE == "unlimited" else TIMEOUT_SECONDS
-    virtual = 2 if engine == "simulated" else None
-    session = jdaso.Session(engine=engine, num_nodes=virtual, timeout_seconds=limit)
+    session = jdaso.Session(engine=engine, timeout_seconds=limit)
     unclosed = CASE in ("unclosed", "forgotten") or (odd and CASE == "uncaught")
     with contextlib.nullcontext() if unclosed else session:
         if odd and CASE == "phases_invalid":

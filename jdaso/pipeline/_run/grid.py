@@ -35,7 +35,7 @@ class Grid:
         """
         if session.simulated:
             raise ValueError(
-                'A pipeline needs real nodes, got engine="simulated". Start it with mpiexec -n N.'
+                "A pipeline needs real nodes, got jdaso.Simulated. Start it with mpiexec -n N."
             )
         if session.control.survives and partitions > 1:
             raise ValueError(

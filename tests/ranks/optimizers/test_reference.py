@@ -141,7 +141,7 @@ def test_virtual_nodes_take_the_same_path(session, merge, optimizer, wire):
     phases, shapes = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, 4, 2), {"all": (problem.size,)}
     tx = daso(session, optimizer, merge, phases, wire=wire)
     params, momenta, _ = training.train(session, tx, problem, shapes)
-    with jdaso.Session(engine="simulated", num_nodes=SIZE) as virtual:
+    with jdaso.Session(engine=jdaso.Simulated(SIZE)) as virtual:
         tx = daso(virtual, optimizer, merge, phases, wire=wire)
         virtual_params, virtual_momenta, _ = training.train(virtual, tx, problem, shapes)
     settings = dict(sync_every=4, delay=2, wire=wire, stopped=training.stopped(params, COOLDOWN))

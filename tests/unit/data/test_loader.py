@@ -351,7 +351,7 @@ with jdaso.Session() as session:
         Loader(np.arange(12), 4, session)
     except ValueError as error:
         assert "multiple of 3 (1 nodes times 3 local devices), got 4. Take 3 or 6" in str(error)
-with jdaso.Session(engine="simulated", num_nodes=3) as session:
+with jdaso.Session(engine=jdaso.Simulated(3)) as session:
     assert next(Loader(np.arange(12), 6, session)).tolist() == order
 print("done")
 """

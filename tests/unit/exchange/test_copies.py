@@ -196,7 +196,7 @@ def test_an_empty_state_holds_nothing_and_costs_no_trace():
 
 
 def nodes(count=3):
-    return jdaso.Session(engine="simulated", num_nodes=count)
+    return jdaso.Session(engine=jdaso.Simulated(count))
 
 
 def test_a_copy_in_another_form_is_refused_while_init_is_traced():

@@ -70,7 +70,7 @@ def test_trees_of_arrays(calls):
 
 
 def test_it_cannot_be_mapped(record):
-    with pytest.raises(NotImplementedError, match="simulated"):
+    with pytest.raises(NotImplementedError, match="Simulated"):
         jax.jit(jax.vmap(record))(jnp.arange(3))
 
 

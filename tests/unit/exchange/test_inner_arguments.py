@@ -19,7 +19,7 @@ every_optimizer = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 
 @pytest.fixture
 def nodes():
-    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
         yield session
 
 

@@ -135,7 +135,7 @@ def test_a_node_that_is_alone_says_so_once(caplog):
         for _ in range(2):
             with jdaso.Session(engine="mpi4py") as session:
                 assert float(jdaso.mean(jnp.float32(3), session)) == 3
-        with jdaso.Session(engine="simulated", num_nodes=2):
+        with jdaso.Session(engine=jdaso.Simulated(2)):
             pass
     [record] = caplog.records
     assert record.getMessage() == ("jdaso runs on one node: mpiexec -n N starts more.")

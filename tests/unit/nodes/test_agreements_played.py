@@ -94,7 +94,7 @@ SESSIONS = {
 def test_sessions_that_differ_do_not_begin(case, monkeypatch, tmp_path):
     about = {
         "engine": {"engine": "instant"},
-        "simulated": {"engine": "simulated", "num_nodes": 2},
+        "simulated": {"engine": jdaso.Simulated(2)},
         "unknown": {"engine": "carrier pigeon"},
         "unlimited": {"timeout_seconds": float("inf")},
         "trace": {"trace": tmp_path},
@@ -102,7 +102,7 @@ def test_sessions_that_differ_do_not_begin(case, monkeypatch, tmp_path):
     }
     world = World(2)
 
-    class Version:
+    class Version(str):
         def __str__(self):
             return f"0.0.{world.clock.current().rank}"
 

@@ -45,7 +45,7 @@ def both(nodes, optimizer, merge, sync_every, delay, cycling=13, size=24, **opti
     problem = reference.Quadratic(total, nodes, size)
     shapes = training.SHAPES if size == 24 else {"all": (size,)}
     phases = jdaso.Phases(total, WARMUP, COOLDOWN, sync_every, delay)
-    with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
+    with jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
         tx = daso(session, optimizer, merge, phases, **options)
         params, momenta, _ = training.train(session, tx, problem, shapes)
     settings = dict(sync_every=sync_every, delay=delay, **options)
@@ -64,7 +64,7 @@ def test_every_distance_and_delay(nodes, merge, optimizer):
     """
     total = WARMUP + 13 + COOLDOWN
     problem = reference.Quadratic(total, nodes)
-    with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
+    with jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
         tx = daso(session, optimizer, merge, jdaso.Phases(total, WARMUP, COOLDOWN))
         run = training.trainer(session, tx, problem)
         for sync_every, delay in PAIRS:
@@ -142,7 +142,7 @@ def test_phases_of_every_length(phases, merge):
     settings = {"warmup": 0, "cooldown": 0, **phases}
     trace = expected(problem, "sgd", merge, sync_every=3, delay=2, steps=9, **settings)
     lengths = jdaso.Phases(settings["total"], settings["warmup"], settings["cooldown"], 3, 2)
-    with jdaso.Session(engine="simulated", num_nodes=3) as session:
+    with jdaso.Session(engine=jdaso.Simulated(3)) as session:
         tx = daso(session, "sgd", merge, lengths)
         params, momenta, _ = training.train(session, tx, problem)
     training.assert_matches(params, momenta, trace)
@@ -164,7 +164,7 @@ def test_finalize_wherever_the_run_stops(merge, wire, stops):
     """
     lengths = dict(total=100, warmup=1, cooldown=0, sync_every=4, delay=3)
     phases = jdaso.Phases(100, 1, 0, 4, 3)
-    with jdaso.Session(engine="simulated", num_nodes=3) as session:
+    with jdaso.Session(engine=jdaso.Simulated(3)) as session:
         tx = daso(session, "sgd", merge, phases, wire=wire)
         for stop in stops:
             problem = reference.Quadratic(stop, 3)
@@ -205,7 +205,7 @@ def test_few_elements_stop_in_the_third_cool_down_update(nodes):
     total = WARMUP + 10 + COOLDOWN
     problem = reference.Quadratic(total, nodes, 10_000)
     phases = jdaso.Phases(total, WARMUP, COOLDOWN, 4, 2)
-    with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
+    with jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
         tx = daso(session, "adamw", "paper", phases)
         params, _, _ = training.train(session, tx, problem, {"all": (problem.size,)})
     second, third = np.asarray(params)[-COOLDOWN + 1 :][:2]

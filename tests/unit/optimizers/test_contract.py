@@ -64,7 +64,7 @@ class Case:
     @contextlib.contextmanager
     def session(self):
         """The session, and the nodes."""
-        virtual = dict(engine="simulated", num_nodes=self.nodes) if self.nodes > 1 else {}
+        virtual = dict(engine=jdaso.Simulated(self.nodes)) if self.nodes > 1 else {}
         with jdaso.Session(**virtual) as session:
             if self.nodes > 1:
                 yield session, Nodes(session.node_axis, self.nodes)
@@ -330,7 +330,7 @@ def test_params_like_state_can_be_mapped(case):
 def test_params_like_state_of_many_chunks_can_be_mapped(merge):
     """State kept between exchanges is shaped like the parameters, for any number of chunks."""
     params = {"a": jnp.ones((3, 5000)), "b": jnp.ones(7)}
-    with jdaso.Session(engine="simulated", num_nodes=3) as session:
+    with jdaso.Session(engine=jdaso.Simulated(3)) as session:
         settings = dict(session=session, wire="int8", chunk_bytes=4096)
         tx = DASO(optax.adam(1e-2), merge=merge, **settings)
         state = tx.init(params)
@@ -349,7 +349,7 @@ def test_an_inner_state_with_a_random_key():
     """Each node its own noise while cycling; node 0's key from the exact mean on."""
     params, loss = tree_problem()
     inner = optax.chain(optax.add_noise(0.01, 0.5, jax.random.key(3)), optax.sgd(0.05))
-    with jdaso.Session(engine="simulated", num_nodes=3) as session:
+    with jdaso.Session(engine=jdaso.Simulated(3)) as session:
         tx, each = DASO(inner, session=session), Nodes(session.node_axis, 3)
 
         def step(carry, _):
@@ -650,7 +650,7 @@ def test_state_survives_a_round_trip_through_numpy(case):
 @pytest.mark.parametrize("make", SETTINGS.values(), ids=SETTINGS)
 def test_virtual_nodes_may_be_given_what_vmap_does_not_map(make):
     """``in_axes=None``: the same values for all nodes, which `vmap` then does not batch."""
-    with jdaso.Session(engine="simulated", num_nodes=3) as session:
+    with jdaso.Session(engine=jdaso.Simulated(3)) as session:
         tx, x = make(optax.sgd(0.1), session), jnp.ones(3)
 
         def run():
@@ -663,7 +663,7 @@ def test_virtual_nodes_may_be_given_what_vmap_does_not_map(make):
 
 @pytest.mark.parametrize("make", SETTINGS.values(), ids=SETTINGS)
 def test_params_are_needed(make):
-    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
         tx = make(optax.sgd(0.1), session)
 
         def run(x):
@@ -693,7 +693,7 @@ def test_an_axis_that_is_not_bound(make):
     ids=str,
 )
 def test_bad_settings_of_daso(bad, message):
-    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
         with pytest.raises(ValueError, match=message):
             DASO(optax.sgd(0.1), session=session, **bad)
 

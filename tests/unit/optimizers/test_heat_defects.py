@@ -36,7 +36,7 @@ def run(tx, session, params, gradients, *, steps=None, state=None, value=None):
 
 
 def virtual(nodes, **settings):
-    return jdaso.Session(engine="simulated", num_nodes=nodes, **settings)
+    return jdaso.Session(engine=jdaso.Simulated(nodes, **settings))
 
 
 def pushes(nodes, steps, first):
@@ -477,14 +477,14 @@ def test_defect_18_the_delay_follows_a_table_of_times():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (dict(engine="simulated", num_nodes=2, exchange_steps=0), "at least 1, got 0"),
-        (dict(engine="simulated", num_nodes=2, exchange_steps={4: -2}), "at least 1, got -2"),
-        (dict(exchange_steps={4: 2}), 'exchange_steps are for engine="simulated"'),
+        (dict(exchange_steps=0), "exchange_steps must be at least 1, got 0"),
+        (dict(exchange_steps={4: -2}), "exchange_steps must be at least 1, got -2"),
+        (dict(nodes=0), "virtual nodes, at least 1, got 0"),
     ],
 )
 def test_defect_18_times_that_cannot_be_are_named(settings, said):
     with pytest.raises(ValueError, match=said):
-        jdaso.Session(**settings)
+        jdaso.Simulated(**dict(nodes=2) | settings)
 
 
 def test_defect_18_max_skips_bounds_the_first_cycle():

@@ -55,7 +55,7 @@ def inner_of(**settings):
 def factors(make, losses, weights=None, params=1.0):
     """Factor in force after each update on each virtual node, ``[steps, nodes]``."""
     nodes = losses.shape[1]
-    with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
+    with jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
         tx = make(session)
 
         def run(losses, weights):

@@ -25,7 +25,7 @@ def weights_of(seed=1):
 
 def run(make, grads, weights, losses=None, inner=None):
     """Returns the parameters of each virtual node after all updates, and the states after each."""
-    with jdaso.Session(engine="simulated", num_nodes=NODES) as session:
+    with jdaso.Session(engine=jdaso.Simulated(NODES)) as session:
         tx = make(inner or optax.sgd(RATE), session)
         params = {"w": jnp.asarray(START)}
         state = tx.init(params)

@@ -53,7 +53,7 @@ def both_flags():
 
 def run(make, params, gradient, *, inner=None, steps=STEPS, jit=True, value=False):
     """Parameters and state of two virtual nodes after all steps, from equal parameters."""
-    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
         tx = make(inner or optax.adam(1e-2), session)
 
         def step(params, state):
@@ -193,7 +193,7 @@ def test_a_gradient_that_is_none_leaves_its_leaf_alone(make):
 )
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_a_leaf_that_is_no_array_is_named(leaf, said, make):
-    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
         tx = make(optax.sgd(0.1), session)
         params = {"w": jnp.ones(3)}
 

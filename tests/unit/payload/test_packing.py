@@ -175,7 +175,7 @@ def test_chunks_are_few_but_enough_to_overlap(total, nodes, most):
 
 
 def test_exchanges_are_cut_so():
-    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
         cut = lambda size, **most: len(  # noqa: E731
             exchange_of([jnp.zeros(size)], session, **most).layout.widths
         )

@@ -210,7 +210,7 @@ def test_leaves_have_the_bits_of_rows(name, shape, seed):
 
 def test_unknown_wire():
     with pytest.raises(ValueError, match=r"wire must be one of .*float32.*, got 'float8'"):
-        with jdaso.Session(engine="simulated", num_nodes=2) as session:
+        with jdaso.Session(engine=jdaso.Simulated(2)) as session:
             jdaso.daso(optax.sgd(1.0), phases=jdaso.Phases(9), session=session, wire="float8")
 
 
@@ -226,7 +226,7 @@ def test_a_thousand_small_steps_arrive(nodes, wire, merge):
     steps at each of the 400 merges, with any wire. An update rounds in float32 at 1.0 or below.
     """
     lost = 400 * nodes / (2 + nodes) if merge == "paper" else 0
-    with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
+    with jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
         phases = jdaso.Phases(1000, 100, 100, sync_every=2, delay=1)
         tx = jdaso.daso(optax.sgd(1e-3), phases=phases, session=session, wire=wire, merge=merge)
 
@@ -251,7 +251,7 @@ def test_a_thousand_small_steps_arrive(nodes, wire, merge):
 def test_a_thousand_small_gradients_arrive_through_synchronous(wire):
     """Gradients too small for their block: the error feedback collects them until they count."""
     steps, nodes = 1000, 2
-    with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
+    with jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
         tx = jdaso.synchronous(optax.sgd(1.0), session=session, wire=wire)
         small, large = 1e-3, 1.0  # 1e-3 is less than half a level of an int8 block with a 1.0
 
@@ -282,7 +282,7 @@ def test_narrow_wires_reach_the_float32_loss(wire, merge):
 
     def loss(name):
         problem = reference.Quadratic(120, 4, size=64)
-        with jdaso.Session(engine="simulated", num_nodes=4) as session:
+        with jdaso.Session(engine=jdaso.Simulated(4)) as session:
             tx = jdaso.daso(
                 optax.sgd(0.1, momentum=0.5),
                 phases=jdaso.Phases(120, 10, 10, sync_every=3, delay=2),

@@ -135,5 +135,5 @@ def test_merges_compute_in_float32_and_compile():
 
 def test_unknown_merge():
     with pytest.raises(ValueError, match=r'"corrected", "paper" or jdaso.outer.*, got \'mean\''):
-        with jdaso.Session(engine="simulated", num_nodes=2) as session:
+        with jdaso.Session(engine=jdaso.Simulated(2)) as session:
             jdaso.daso(optax.sgd(1.0), phases=jdaso.Phases(9), session=session, merge="mean")

@@ -334,7 +334,7 @@ def test_the_loss_drives_a_real_run(nodes):
     phases = jdaso.Phases.heat(
         steps_per_epoch=length, total_epochs=epochs, warmup_epochs=2, cooldown_epochs=2
     )
-    with jdaso.Session(engine="simulated", num_nodes=nodes) as session:
+    with jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
         tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session)
 
         def run(loss):
