@@ -210,7 +210,7 @@ class HostExchange(Exchange):
         return heads + jax.lax.cond(wrong, call, lambda: jnp.int32(0))
 
     def _from_one(self, device: Any, call: Callable[[], PyTree], shapes: PyTree) -> PyTree:
-        """Calls on one local device and copies the result to all; no local axis: calls."""
+        """Calls from one local device; with a local axis, copies the result to all its devices."""
         if self.local_axis is None:
             return call()
         devices = jax.lax.axis_size(self.local_axis)

@@ -38,7 +38,7 @@ class VirtualExchange(Exchange):
         return self.node
 
     def empty_flight(self) -> PyTree:
-        """An exchange in flight, three arrays for any number of chunks: rows, residuals, headers."""
+        """An exchange in flight: rows, residuals and headers, one array each for all chunks."""
         layout, wire = self.layout, self.wire
         rows = [jnp.zeros((layout.nodes, wire.encoded_width(w)), wire.dtype) for w in layout.widths]
         lost = [jnp.zeros(w if wire.narrow else 0, jnp.float32) for w in layout.widths]
@@ -92,7 +92,7 @@ class VirtualExchange(Exchange):
     def _raise_if(
         self, wrong: jax.Array, heads: jax.Array, common: Common | None, report: Callable[..., Any]
     ) -> jax.Array:
-        # The headers are the same on all virtual nodes; pmax shows it to vmap, so `cond` stays one.
+        # The headers are the same on all virtual nodes; pmax tells vmap, which keeps `cond`.
         # vmap allows no effects there, so the callback is pure. The use of its result keeps it, and
         # XLA may call a pure callback even where the branch is not taken.
         wrong = jax.lax.pmax(wrong.astype(jnp.int32), Session.node_axis) > 0
