@@ -163,7 +163,8 @@ def _lower_host_call(ctx: Any, *args: Any, call: Callable[..., Any], results: An
 def _refuse_vmap(*_: Any, **__: Any) -> Any:
     raise NotImplementedError(
         "Exchanges between nodes cannot be mapped with jax.vmap: each would happen several times. "
-        "Map over nodes with Session(engine=jdaso.Simulated(nodes)), over devices with jax.shard_map."
+        "Map over nodes with Session(engine=jdaso.Simulated(...)), over devices with "
+        "jax.shard_map."
     )
 
 

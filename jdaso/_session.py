@@ -1,4 +1,4 @@
-"""What the machine owns: communicators, threads and buffers, from a `Session` to its `close()`."""
+"""Resources of a node: communicators, threads and buffers, from a `Session` to its `close()`."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ log = logging.getLogger("jdaso")
 _DAY_SECONDS = 24 * 3600.0
 _LONGEST_SECONDS = 365 * _DAY_SECONDS
 _START_SECONDS = 600.0
-"""The longest wait for all nodes to start, where no other limit is given."""
+"""The longest wait for all nodes to start, unless another limit is given."""
 
 
 class Completion(NamedTuple):
-    """How a run of one optimizer is completed.
+    """Completes the run of one optimizer.
 
     Attributes:
-        complete: merges what is in flight, and adds what a wire owes, into float32 leaves.
-        skips: whether numbers that are not finite are left out, and not an error.
-        channel: gives the channel of its late exchanges; all nodes call it together.
+        complete: merges the exchange in flight and the error feedback into float32 leaves.
+        skips: whether numbers that are not finite are left out, instead of an error.
+        channel: returns the channel of late exchanges; all nodes call it together.
     """
 
     complete: Callable[..., Leaves]
@@ -72,34 +72,33 @@ class Session:
 
     A node is one MPI rank and the JAX devices that it drives. The session owns what MPI needs
     (duplicates of the communicator; a thread and staging buffers for each kind of exchange) and
-    gives it back in `close()`; use it as a context manager. All nodes make and close their
-    sessions together (simulated ones too, where a launcher started several ranks), and use a
-    session from the thread that made it.
+    frees it in `close()`; use the session as a context manager. All nodes make and close their
+    sessions together (simulated ones too, if a launcher started several ranks). Use a session from
+    the thread that made it.
 
-    Several nodes on one host share out its GPUs here, so make the session before JAX's first use
-    of a device. Without an MPI library or a launcher there is one node, and nothing is sent. Where
-    several nodes compute on CPUs, glibc's malloc is set to keep freed memory, to the end of the
-    process. Where it is what starts MPI, it sets ``UCX_RNDV_THRESH``, unless that is set.
+    Several nodes on one host divide its GPUs here, so make the session before JAX's first use of a
+    device. Without an MPI library or a launcher there is one node, and nothing is sent. If several
+    nodes compute on CPUs, the session makes glibc's malloc keep freed memory, to the end of the
+    process. If the session starts MPI, it sets ``UCX_RNDV_THRESH``, unless that is set.
 
     Args:
-        comm: an mpi4py communicator of the nodes; ``MPI.COMM_WORLD`` where None. Of another one
-            jdaso shares out a host's GPUs among its own ranks only, and a failure still ends the
-            whole job.
+        comm: an mpi4py communicator of the nodes; ``MPI.COMM_WORLD`` if None. With another
+            communicator, a host's GPUs are divided among its ranks only, and a failure still ends
+            the whole job.
         engine: ``"mpi4py"`` (non-blocking calls, errors raised instead of aborting), ``"mpi4jax"``
             (blocking calls in a thread of their own), ``"instant"`` (sends nothing; the node's own
             numbers come back), or `Simulated` (virtual nodes of one device).
-        timeout_seconds: the longest that this node waits for the others, anywhere on the host.
-            Where None that follows from what waits have taken so far: 100 times the longest of
-            the last 16, at least 600 s; and 20 times, at least 60 s, for a node of which nothing
-            is heard any more. A wait of more than twice the usual is reported in the log, with the
-            nodes that are missing and where their programs are.
+        timeout_seconds: the longest that this node waits for the others in any call on the host.
+            If None, it is derived from past waits: 100 times the longest of the last 16, but at
+            least 600 s; for a node that has gone silent 20 times, but at least 60 s. A wait of more
+            than twice the usual is logged, with the missing nodes and where their programs are.
         share_gpus: whether nodes on one host may use the same GPU.
-        on_death: what happens where a node's process dies: the job is to ``"end"``, or to
-            ``"shrink"``: the others go on without it, after at most the exchange in which they
-            notice. That needs engine mpi4py and Open MPI's ``mpiexec --with-ft ulfm``.
-        trace: a folder into which each node writes what it does and when, while it runs:
-            ``trace-00003.json`` of node 3, for `jdaso.traces` and Perfetto. Given on all nodes or
-            on none; a folder of a node's own will do. None records nothing.
+        on_death: reaction if a node's process dies: ``"end"`` the job, or ``"shrink"`` it: the
+            others go on without that node, at the latest after the exchange in which they notice.
+            ``"shrink"`` needs engine mpi4py and Open MPI's ``mpiexec --with-ft ulfm``.
+        trace: a folder into which each node writes its timeline while it runs:
+            ``trace-00003.json`` for node 3, for `jdaso.traces` and Perfetto. Pass it on all nodes
+            or on none; each node may have its own folder. None records nothing.
 
     Attributes:
         node: this node's number, 0..num_nodes - 1.
@@ -110,13 +109,13 @@ class Session:
         timeline: what this node did and when; a `Timeline`.
 
     Raises:
-        ValueError: unknown engine, or settings of another one.
+        ValueError: unknown engine, or settings of another engine.
         ImportError: mpi4jax is missing, or was built for another MPI.
         NodeError: the nodes disagree; the launcher is of another MPI; MPI has no
             ``THREAD_MULTIPLE``; more nodes than GPUs on a host.
 
-    On failure: a node whose program ends by an exception tells the others, which raise
-    `NodeError` with its text in whatever they wait for; after some seconds the job is ended.
+    On failure: a node whose program ends by an exception notifies the others. Whatever they wait
+    for raises `NodeError` with the exception's text; after some seconds the job is ended.
 
     Example:
         >>> import jdaso
@@ -155,22 +154,22 @@ class Session:
         self.closed = self._disowned = False
         self._owner = threading.get_ident()
         self._channels: dict[Any, Channel] = {}
-        self.optimizers = 0  # how many were made
+        self.optimizers = 0  # number made so far
         self.timeout_seconds = timeout_seconds
         self.of_replicas: dict[int, Session] = {}  # by the number of partitions
-        self.facts: dict[int, Facts] = {}  # of each that was initialised, by its number
-        # What `finalize` does, by the optimizer's number and the leaves that its exchanges take.
+        self.facts: dict[int, Facts] = {}  # of each initialised optimizer, by its number
+        # For `finalize`, by the optimizer's number and the leaves that it exchanges.
         self.completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}
         self.programs: dict[Any, Callable[..., Any]] = {}  # compiled means
         self._warned = False
         self._reported: Exception | None = None
         self.last_words = "its session was closed after an error"  # see `fail`
-        self.reach: Callable[[str], None] = lambda point: None  # for faults on purpose
-        self.closing: list[Callable[[bool], None]] = []  # told whether it is after an error
+        self.reach: Callable[[str], None] = lambda point: None  # injects faults
+        self.closing: list[Callable[[bool], None]] = []  # called with whether an error came first
         self.observers: list[Callable[[str, int | None, str], None]] = []  # see `note`
         self.timeline = Timeline()
         self.recorder: Recorder | None = None
-        # Where it is invalid, the others are still to be told.
+        # If the settings are invalid, this node still has to report it to the others.
         limit = 60.0 if invalid is not None else timeout_seconds
         if self.simulated and comm is None and launched_ranks() == 1:
             self.topology = Topology(0, 1, socket.gethostname())  # MPI need not be there
@@ -182,7 +181,7 @@ class Session:
             self._agree_on_start(invalid, share_gpus, on_death, records=trace is not None)
             if self.control.alone and comm is None and not self.simulated:
                 _say_alone(has_mpi=self.topology.comm is not None)
-            if self.simulated:  # also where a launcher started many: each has virtual nodes
+            if self.simulated:  # also if a launcher started several: each has virtual nodes
                 self.control.close(failed=False)
                 self.topology = Topology(0, 1, self.topology.host)
                 self.control = Control(self.topology, limit)
@@ -218,36 +217,36 @@ class Session:
         devices = self.control.allgather("start a session", np.array([len(self.devices)]))[:, 0]
         if len(set(devices.tolist())) > 1 and self.node == 0:
             log.warning(
-                "%s The nodes drive different numbers of devices (%s). Where they take different "
-                "numbers of samples a step, give these as tx.update(..., weight=samples).",
+                "%s The nodes drive different numbers of devices (%s). If they process different "
+                "numbers of samples per step, pass these: tx.update(..., weight=samples).",
                 self.topology.prefix(),
                 ", ".join(map(str, devices)),
             )
 
     @property
     def simulated(self) -> bool:
-        """Whether the nodes are virtual ones of one device."""
+        """True if the nodes are virtual nodes of one device."""
         return self.virtual is not None
 
     @property
     def sends(self) -> bool:
-        """Returns whether steps call the host to talk to other nodes."""
+        """True if steps call the host to exchange with other nodes."""
         return self.num_nodes > 1 and not self.simulated
 
     @property
     def living(self) -> tuple[int, ...]:
-        """Nodes that have not died, as far as all knew when their hosts last spoke; see `share`."""
+        """Nodes that had not failed when all hosts last communicated; see `share`."""
         return self.control.living if not self.simulated else tuple(range(self.num_nodes))
 
     def share(self) -> tuple[int, int]:
-        """Which part of the work is this node's: its number among those that live, and theirs.
+        """Returns this node's part of the work: its index among living nodes, and their number.
 
-        All nodes call it together, for example before each epoch, and get parts that fit:
-        ``jdaso.data.batches(..., node=part, num_nodes=parts)``. With ``on_death="end"`` that is
-        always ``(node, num_nodes)``.
+        All nodes call this together, for example before each epoch, and get parts that fit:
+        ``jdaso.data.batches(..., node=part, num_nodes=parts)``. With ``on_death="end"`` the result
+        is always ``(node, num_nodes)``.
 
         Raises:
-            NodeError: a node failed, or does not come.
+            NodeError: a node failed or timed out.
         """
         self.require_usable()
         if self.control.survives:
@@ -259,13 +258,13 @@ class Session:
     def stats(self) -> Stats:
         """Running totals of this node: exchanges, bytes, seconds, share hidden.
 
-        Those between replicas of a pipeline's partition are in them.
+        Exchanges between replicas of a pipeline's partition are included.
         """
         inner = (session.timeline.stats for session in self.of_replicas.values())
         return Stats(*map(sum, zip(self.timeline.stats, *inner, strict=True)))
 
     def note(self, kind: str, step: int | None, text: str = "") -> None:
-        """Tells who records the run of a "checkpoint" or a "fault", before this returns."""
+        """Passes a "checkpoint" or a "fault" to all observers of the run, before it returns."""
         for observer in list(self.observers):
             observer(kind, step, text)
 
@@ -275,7 +274,7 @@ class Session:
         self.control.agree(what, facts)
 
     def channel(self, layout: Layout, wire: Wire, name: str) -> Channel:
-        """The channel of a layout on a wire, opened by all nodes together at its first use."""
+        """The channel of a layout on a wire; all nodes open it together at its first use."""
         self.require_usable()
         key = (layout, wire, name)
         if key not in self._channels:
@@ -287,7 +286,7 @@ class Session:
                 layout.nodes,
                 self.control.duplicate,
                 check=self.control.check,
-                limit_seconds=_DAY_SECONDS,  # the waits of steps are watched over, and end sooner
+                limit_seconds=_DAY_SECONDS,  # waits of steps have shorter limits of their own
                 bytes_per_second=self.control.bytes_per_second,
                 survives=self.control.survives,
             )
@@ -304,12 +303,12 @@ class Session:
         return self._channels[key]
 
     def number_optimizer(self) -> int:
-        """A number for one more optimizer; nodes that make them in the same order give the same."""
+        """Returns the next optimizer's number; equal on nodes that make them in the same order."""
         self.optimizers += 1
         return self.optimizers
 
     def warn_past_end(self, total_steps: int) -> None:
-        """Says once that the run has passed its end."""
+        """Warns once that the run has passed its end."""
         if not self._warned:
             self._warned = True
             log.warning(
@@ -345,13 +344,13 @@ class Session:
         common: tuple[str, ...] = (),
         prints: np.ndarray | None = None,
     ) -> None:
-        """Raises what the headers of an exchange say, if anything; the same everywhere.
+        """Raises the error that the headers of an exchange report, if any; the same on all nodes.
 
         Args:
-            heads: of all nodes.
+            heads: headers of all nodes.
             leaves: paths of the leaves that were exchanged.
-            common: of those that are to be the same on all nodes.
-            prints: checksums of these; between virtual nodes, of all nodes.
+            common: paths of the leaves that must be replicated.
+            prints: checksums of those leaves; with virtual nodes, of all nodes.
         """
         step = int(heads[self.node % len(heads), STEP])
         error = None
@@ -366,7 +365,7 @@ class Session:
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """What `report` raises in a program that is run here comes out as it is, not JAX's way."""
+        """Re-raises errors of `report` from programs run inside it, without JAX's wrapping."""
         self._reported = None
         try:
             yield
@@ -376,11 +375,11 @@ class Session:
             raise self._reported from error
 
     def disown(self) -> None:
-        """Leaves the session to the process from which this one was forked: nothing is closed."""
+        """Leaves the session to the process from which this one was forked; closes nothing."""
         self.closed = self._disowned = True
 
     def fail(self, text: str) -> None:
-        """Tells the other nodes that this one fails; what they wait for raises `NodeError`."""
+        """Notifies the other nodes that this one failed; their waits raise `NodeError`."""
         self.last_words = text
         if not self.control.alone and not self.closed:
             if self.control.known.failure is None:
@@ -389,15 +388,15 @@ class Session:
             self.control.detector.fail(f"{where} failed: {text}")
 
     def close(self) -> None:
-        """Completes what is on the wire and gives everything back; may be called twice.
+        """Completes exchanges in flight and frees all resources; may be called twice.
 
         Raises:
-            NodeError: what was on the wire could not be completed. The session is closed then too.
+            NodeError: an exchange could not be completed. The session is closed all the same.
         """
         self._close(after_error=False)
 
     def _close(self, after_error: bool) -> None:
-        """See `close`; after an error of the program's own nothing is raised beside that."""
+        """See `close`; after an error of the program itself, raises nothing else."""
         if self.closed:
             return
         failed = after_error
@@ -405,7 +404,7 @@ class Session:
         for close in list(self.closing):
             try:
                 close(after_error)
-            except Exception as error:  # the rest is to be closed all the same
+            except Exception as error:  # close the rest all the same
                 unsaid = error
                 if isinstance(error, NodeError):
                     failed = True
@@ -417,7 +416,7 @@ class Session:
             failed, ended, unsaid = True, False, error
             self.fail(summary(error))
         except STEP_ERRORS as error:
-            # Whoever asks for the step's result is told. It must not keep us from closing.
+            # Reading the step's result raises this too. It must not prevent closing.
             level = logging.DEBUG if after_error else logging.ERROR
             log.log(level, "A step failed before the session was closed: %s", error)
         failed = failed or bool(self.control.broken or self.control.known.failure)
@@ -483,8 +482,8 @@ class Session:
         if not cpu_threads_reserved(devices):
             raise RuntimeError(
                 f"{self.topology.prefix()} JAX started {devices} CPU devices before jdaso could "
-                "give them threads enough to wait in, and the run would hang. Import jdaso before "
-                f"the first use of a device, or set the environment variable NPROC to "
+                "reserve enough threads for their waits, and the run would hang. Import jdaso "
+                f"before the first use of a device, or set the environment variable NPROC to "
                 f"{4 * devices + 8} or more."
             )
 

@@ -17,7 +17,7 @@ from .._types import LocalAxis
 def start_channel(
     start: Callable[..., int], ticket: Any, head: Any, device: Any, *arrays: Any, owner: int
 ) -> np.ndarray:
-    """Hands arrays over with ``start(ticket, arrays, header, ...)``; returns the ticket."""
+    """Passes arrays to ``start(ticket, arrays, header, ...)``; returns the ticket."""
     arrays, head = tuple(np.asarray(x) for x in arrays), np.asarray(head)
     return np.asarray(start(int(ticket), arrays, head, owner=owner, device=int(device)), np.int32)
 
@@ -31,17 +31,17 @@ def start_parted(
     sizes: Sequence[int],
     **about: int,
 ) -> int:
-    """Starts with the arrays that were joined to vectors for the way from the device."""
+    """Splits vectors into the arrays that the device joined to them, then starts."""
     return start(ticket, parted(vectors, sizes), head, **about)
 
 
 def zeros(shapes: Any, *_: Any) -> Any:
-    """Zeros of these shapes, whatever the other arguments."""
+    """Zeros of these shapes; ignores the other arguments."""
     return jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)
 
 
 def spread(axis: LocalAxis, x: jax.Array) -> jax.Array:
-    """Sum of bits where all but one device hold zeros: that one's bits, -0.0 and NaN included."""
+    """Copies one device's bits to all (-0.0 and NaN too), as a sum; the others hold zeros."""
     if x.dtype == jnp.float32:
         bits = jax.lax.psum(jax.lax.bitcast_convert_type(x, jnp.int32), axis)
         return jax.lax.bitcast_convert_type(bits, jnp.float32)
@@ -51,7 +51,7 @@ def spread(axis: LocalAxis, x: jax.Array) -> jax.Array:
 def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Callable[..., Any]:
     """A callback that never raises: keeps the error for `Session.report`, returns `refused`.
 
-    That is a value, or a function of the arguments.
+    `refused` is a value, or a function of the arguments.
     """
 
     def call(*args: Any) -> Any:

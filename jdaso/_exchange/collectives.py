@@ -1,4 +1,4 @@
-"""What a training loop asks of all nodes at once: the same start, means, an exact end."""
+"""Collective calls of a training loop: node 0's values on all nodes, and means."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .within_node import mean_locally, refuse_other_axes
 
 
 def require_own_devices(session: Session, tree: PyTree) -> None:
-    """Raises where an array lies on devices of several processes; they all see it alike."""
+    """Raises if an array spans devices of several processes; each of them raises."""
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if spans_processes(leaf):
             text = f"Leaf {path_of(path)} {SPANS_PROCESSES}"
@@ -29,11 +29,11 @@ def require_own_devices(session: Session, tree: PyTree) -> None:
 
 
 def broadcast(tree: PyTree, session: Session) -> PyTree:
-    """Node 0's values on every node, for initial parameters.
+    """Returns node 0's values on every node, for initial parameters.
 
     Args:
-        tree: arrays of any dtype, of the same shapes on all nodes. With the simulated engine each
-            has a leading axis of nodes, or is inside ``vmap`` over them.
+        tree: arrays of any dtype, of the same shapes on all nodes. With the simulated engine
+            each has a leading axis of nodes, or the call is inside ``vmap`` over the nodes.
         session: the nodes.
 
     Returns:
@@ -73,13 +73,13 @@ def mean(tree: PyTree, session: Session, local_axis: LocalAxis = None) -> PyTree
         tree: float leaves are averaged, each in its own dtype; others stay as they are.
         session: the nodes.
         local_axis: inside ``shard_map`` or ``pmap``, the axis of the node's devices (or a tuple of
-            axes); these are averaged first.
+            axes), which is averaged first.
 
     Returns:
         The mean, bitwise the same on all nodes.
 
     Raises:
-        NodeError: on all nodes, if trees or shapes differ, or a node does not come.
+        NodeError: on all nodes, if trees or shapes differ, or a node failed or timed out.
 
     Example:
         >>> import jdaso
@@ -129,5 +129,5 @@ def _broadcast_leaf(x: Any, session: Session) -> Any:
         return jax.random.wrap_key_data(jnp.asarray(values), impl=jax.random.key_impl(x))
     if not isinstance(x, jax.Array):
         return values
-    # What JAX was free to move, it stays free to move: a step may want it on all local devices.
+    # An uncommitted array stays uncommitted: a step may want it on all local devices.
     return jax.device_put(values, x.sharding) if x.committed else jnp.asarray(values)

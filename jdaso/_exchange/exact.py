@@ -1,4 +1,4 @@
-"""Means that the step waits for, and how updates carry their result."""
+"""Exact means, which the step waits for, and their headers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .updates import select, weighed
 
 
 def same_on_virtual_nodes(session: Session, tree: PyTree) -> PyTree:
-    """Tells ``vmap`` that these scalars are the same on all virtual nodes, so that `cond` stays."""
+    """Marks scalars as equal on all virtual nodes, so that ``vmap`` keeps `cond` a `cond`."""
     if not session.simulated or session.num_nodes == 1:
         return tree
     return jax.tree.map(lambda x: jax.lax.pmax(x, session.node_axis), tree)
@@ -48,7 +48,7 @@ def same_on_virtual_nodes(session: Session, tree: PyTree) -> PyTree:
 def blocking_header(
     value: Any, step: jax.Array, sum_of_bits: jax.Array, weight: Any = None
 ) -> jax.Array:
-    """Header of a mean that the step waits for, of what has this weight."""
+    """Header of a mean that the step waits for; `weight` is this node's."""
     weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
     return header(
         loss_sum=sum_of_loss(value, weight),
@@ -60,7 +60,7 @@ def blocking_header(
 
 
 def warn_past_end(session: Session, total_steps: int, step: jax.Array) -> jax.Array:
-    """0; where the run passes its end, the host says so once. What uses the 0 keeps the call."""
+    """Returns 0; warns once when the run passes its end. If the 0 is unused, JAX drops the call."""
 
     def warn(_: Any) -> np.int32:
         session.warn_past_end(total_steps)
@@ -75,18 +75,18 @@ def warn_past_end(session: Session, total_steps: int, step: jax.Array) -> jax.Ar
 
 
 class Parameters(NamedTuple):
-    """What blocking steps keep the same on all nodes; the field's name is in errors."""
+    """Replicated state of blocking steps; the field's name appears in errors."""
 
-    params: PyTree  # those that travel; others are a node's own
+    params: PyTree  # exchanged leaves; others are local to a node
 
 
 def common_of(params: PyTree, due: Any) -> Common:
-    """The parameters, as what is to be the same on all nodes."""
+    """The parameters, as state that must be replicated on all nodes."""
     return Common(Parameters(dress(params, to_leaves(params))), due)
 
 
 def sum_of_bits(exchange: Exchange, tree: PyTree) -> jax.Array:
-    """Checksum of a tree; where the devices of the node differ, one that no other node has."""
+    """Checksum of a tree. If this node's devices disagree, a value that no other node has."""
     total = checksum(to_numbers(tree))
     if exchange.local_axis is None:
         return total
@@ -104,7 +104,7 @@ def mean_value(value: Any, heads: jax.Array) -> Any:
 
 
 def rounded(wire: Wire, chunks: Chunks) -> Chunks:
-    """Chunks as the wire rounds them."""
+    """Chunks, rounded as by the wire."""
     return tuple(wire.decode(wire.encode(chunk)) for chunk in chunks)
 
 
@@ -130,9 +130,9 @@ def exact_mean_of_finite(
     common: Common | None = None,
     weight: Any = None,
 ) -> tuple[PyTree, Received]:
-    """The same over the nodes whose numbers are finite.
+    """Like `exact_mean`, but over the nodes whose numbers are all finite.
 
-    Where numbers that are not are an error, all nodes raise it.
+    If the exchange has `raise_nonfinite`, all nodes raise instead.
     """
     own = exchange.pack(tree)
     sent, count = weighed(weight, own), exchange.layout.size
@@ -141,7 +141,7 @@ def exact_mean_of_finite(
 
 
 class Everything(NamedTuple):
-    """What is to be the same on all nodes; the fields' names are in errors."""
+    """All that one exact mean makes equal on all nodes; the fields' names appear in errors."""
 
     params: PyTree
     inner: PyTree
@@ -162,23 +162,23 @@ def exact_mean_of_everything(
 ) -> tuple[Chunks, PyTree, Received]:
     """Exact mean of parameters and inner state over the nodes whose numbers are finite.
 
-    Integers, booleans and keys of the inner state become node 0's, also where its floats are left
-    out.
+    Integers, booleans and keys of the inner state become node 0's, even if node 0's floats
+    are left out.
 
     Args:
-        exchange_of: gives the exchange of a tree.
+        exchange_of: returns the exchange of a tree.
         params: a tree like the parameters.
-        chunks: their numbers, packed.
-        owed: what is added to them once they are weighed; None for nothing.
+        chunks: the numbers of that tree, packed.
+        owed: error feedback, added to the weighted chunks; None for none.
         inner: the inner state.
-        owed_inner: what is added to its leaves once they are weighed, by their numbers.
+        owed_inner: error feedback by leaf number, added to weighted leaves of the inner state.
         head: this node's header.
         step: completed updates.
-        common: what the header sums up.
-        weight: of this node; None for 1 on all.
+        common: the state whose checksum is in the header.
+        weight: this node's weight; None if all nodes weigh 1.
 
     Returns:
-        The parameters' mean, packed; the inner state; what the exchange brought.
+        The parameters' mean, packed; the inner state; the exchange's result.
     """
     layout, leaves, whole = exchange_of(params).layout, to_leaves(inner), to_halves(inner)
     exchange = exchange_of(Everything(params, inner, whole))
@@ -210,7 +210,7 @@ def exact_mean_of_everything(
 
 
 def _of_one(exchange: Exchange, halves: Leaves, node: jax.Array, step: jax.Array) -> Leaves:
-    """The numbers of one node; one's own, where that has died too."""
+    """Returns the numbers of one node; this node's own, if that node has failed too."""
     mine = exchange.ask_node() == node
     sent = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in halves)
     received = exchange.total(cut(exchange.layout, sent), header(step=step), step)
@@ -227,9 +227,9 @@ def _mean_of_finite(
     step: jax.Array,
     common: Common | None,
 ) -> tuple[Chunks, Received]:
-    """Mean of the first `count` numbers over the nodes where all are finite; sum of the rest.
+    """Mean of the first `count` numbers over nodes where all these are finite; sum of the rest.
 
-    `sent` is weighed; where no node's are finite there, each keeps its `own`.
+    `sent` is already weighted. If no node's numbers are finite, each node keeps its `own`.
     """
     averaged, left = [], count
     for chunk in sent:
@@ -246,7 +246,7 @@ def _mean_of_finite(
     received = exchange.total(sent, head.at[BAD_LEAF].set(bad), step, common)
     finite, number = jnp.any(counted(received.heads)), weight_of_all(received.heads)
     means = received.total
-    if not exchange.raise_nonfinite:  # else one's own need not be kept
+    if not exchange.raise_nonfinite:  # else nodes raise, and `own` is not needed
         means = tuple(jnp.where(finite, *pair) for pair in zip(means, own, strict=True))
     number = jnp.where(finite, number, 1.0)
     means = tuple(

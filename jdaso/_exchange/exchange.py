@@ -1,8 +1,8 @@
-"""An exchange as compiled steps see it; all its verbs are traceable.
+"""An exchange as compiled steps see it; all its methods are traceable.
 
-A late exchange is `Exchange.start` and, steps later, `Exchange.wait`; `Exchange.total` is a mean
-that the step waits for. `make.exchange_of` gives the one for the nodes of a session: `host` calls
-the host's channel, `virtual` adds inside the compiled step.
+A late exchange is `Exchange.start` and, steps later, `Exchange.wait`; `Exchange.total` is a sum
+that the step waits for. `make.exchange_of` picks the subclass that fits a session: `host` calls the
+host's channel, `virtual` sums inside the compiled step.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .received import Received
 from .replicated import Common
 
 CHUNK_BYTES = 16 * 2**20
-"""Most float32 bytes in a chunk: small enough to overlap packing, sending and summing.
+"""Maximum float32 bytes in a chunk: small enough to overlap packing, sending and summing.
 
-And below 32 MiB: where `keep_freed_memory` is not in force, glibc gives larger blocks back to the
-kernel each time.
+Also below 32 MiB: unless `keep_freed_memory` is in force, glibc returns larger blocks to the kernel
+each time.
 """
 
 
@@ -43,10 +43,10 @@ class Exchange(abc.ABC):
         session: the nodes.
         layout: how the tree is packed.
         wire: the format.
-        local_axis: axis of the local devices that the caller is inside of, or None.
-        name: tells optimizers of equal shapes apart.
-        owner: the optimizer, whose exchange may be started again while it is in flight; -1 for the
-            host itself, which may too; 0 for a mean in a user's step, which may not.
+        local_axis: axis of the local devices that the caller runs inside, or None.
+        name: distinguishes optimizers of equal shapes.
+        owner: the optimizer's number, or -1 for the host itself: both may start an exchange again
+            while it is in flight. 0 for a mean in a user's step, which may not.
         raise_nonfinite: whether numbers that are not finite are an error.
     """
 
@@ -69,20 +69,20 @@ class Exchange(abc.ABC):
     @property
     @abc.abstractmethod
     def node(self) -> Any:
-        """This node's number; between virtual nodes a traced one."""
+        """This node's number; traced for virtual nodes."""
 
     @abc.abstractmethod
     def ask_node(self) -> jax.Array:
-        """The same, from the host while the step runs.
+        """This node's number, from the host while the step runs.
 
-        Where it decides between numbers it must not be a constant of the program. XLA would drop
-        what is not taken, fuse the rest otherwise than on other nodes, and so round otherwise:
-        what must be replicated on all nodes would differ by a bit.
+        A number that selects between values must not be a constant of the program. XLA would drop
+        the value not taken and fuse the rest differently on each node. Different fusion rounds
+        differently: replicated values would differ by a bit.
         """
 
     @abc.abstractmethod
     def empty_flight(self) -> PyTree:
-        """The part of the state that stands for an exchange in flight, before the first."""
+        """The state's placeholder for an exchange in flight, before the first."""
 
     @abc.abstractmethod
     def start(
@@ -92,47 +92,47 @@ class Exchange(abc.ABC):
 
         Args:
             leaves: what this node sends, float32.
-            head: its header.
+            head: this node's header.
             step: completed updates.
-            turn: which local device sends first; the segments go round from there.
+            turn: number of the local device that sends the first segment; the next devices follow.
 
         Returns:
-            The ticket (step + 1), what is in flight, and what was sent as the wire rounded it.
+            The ticket (step + 1), the exchange in flight, and the leaves as rounded by the wire.
         """
 
     @abc.abstractmethod
     def wait(
         self, ticket: jax.Array, flight: PyTree, turn: jax.Array, common: Common | None = None
     ) -> Received:
-        """Waits for a late exchange. Raises on every node what the headers say.
+        """Waits for a late exchange. Raises on every node if the headers report an error.
 
         Args:
-            ticket: what `start` gave.
-            flight: the same.
-            turn: which local device asks the host first.
-            common: of what the headers hold the checksum.
+            ticket: from `start`.
+            flight: from `start`.
+            turn: number of the local device that calls the host first.
+            common: the state whose checksum is in the headers.
         """
 
     @abc.abstractmethod
     def add_residual(self, leaves: Leaves, received: Received, factor: jax.Array) -> Leaves:
-        """`leaves` with `factor` times what the wire took from the part that this node summed."""
+        """`leaves` plus `factor` times the rounding error of the part that this node summed."""
 
     @abc.abstractmethod
     def total(
         self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
-        """Sum over nodes; the step waits for it. `common` is what the header sums up."""
+        """Sum over nodes, which the step waits for. The header has the checksum of `common`."""
 
     @abc.abstractmethod
     def _raise_if(
         self, wrong: jax.Array, heads: jax.Array, common: Common | None, report: Callable[..., Any]
     ) -> jax.Array:
-        """Calls ``report(heads, checksums)`` on the host where `wrong`; returns the headers."""
+        """Calls ``report(heads, checksums)`` on the host if `wrong`; returns the headers."""
 
     def _report(self, heads: jax.Array, common: Common | None) -> jax.Array:
-        """Every device of every node raises together if the headers say that something is wrong.
+        """Raises on every device of every node together if the headers report an error.
 
-        Returns the headers, so that nothing that follows can come before.
+        Returns the headers, so that later operations cannot run before the check.
         """
         wrong = (
             jnp.any(heads[:, STATUS] == FAILED) | differ(heads[:, STEP]) | weights_are_wrong(heads)
@@ -154,7 +154,7 @@ class Exchange(abc.ABC):
         return self._raise_if(wrong, heads, common, report)
 
     def _decoded(self, rows: Chunks, lost: Chunks, heads: jax.Array) -> Received:
-        """The result of rows of all nodes, of which each has summed one."""
+        """The result, decoded from the rows; each node has summed one row."""
         total = tuple(self.wire.decode(row) for row in rows)
         if not self.wire.narrow:
             return Received(total, (), heads)

@@ -1,6 +1,6 @@
 """Exchanges between real nodes: the compiled step calls the host, whose channel sends.
 
-Callbacks hand what is sent to a channel's thread on the host, and fetch what has come.
+Callbacks pass outgoing arrays to a channel's thread on the host, and fetch the results.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ class HostExchange(Exchange):
 
     @cached_property
     def channel(self) -> Channel:
-        """The host's end; opened by all nodes together, when the step is first traced."""
+        """The host's end. All nodes open it together, when the step is first traced."""
         return self.session.channel(self.layout, self.wire, self.name)
 
     @property
     def _call(self) -> Callable[..., Any]:
-        """How the host is called.
+        """The function that calls the host.
 
-        `host_call` where an optimizer's step profits: what it returns is in that step's state. A
-        user may drop what a mean returns; there it is JAX's own, which is never dropped.
+        Optimizers profit from `host_call`. JAX drops it if its result is unused, but here the
+        result is in the step's state. A user may drop the result of a mean, so a mean uses JAX's
+        own `io_callback`, which is never dropped.
         """
         return io_callback if self.owner <= 0 else host_call
 
@@ -57,21 +58,21 @@ class HostExchange(Exchange):
 
     @property
     def _joins(self) -> bool:
-        """Whether a segment leaves the device as one vector, and not leaf by leaf.
+        """True if a segment leaves the device as one vector, not leaf by leaf.
 
-        Each array that a callback takes is a copy of its own from an accelerator: some ten
+        From an accelerator each array that a callback takes is a separate copy: some ten
         microseconds, however small. On a CPU nothing is copied, and joining would be a copy.
         """
         return self.session.devices[0].platform != "cpu"
 
     def empty_flight(self) -> PyTree:
-        """Nothing: the channel keeps what is in flight."""
+        """Returns nothing: the channel holds the exchange in flight."""
         return ()
 
     def start(
         self, leaves: Leaves, head: jax.Array, step: jax.Array, turn: jax.Array
     ) -> tuple[jax.Array, PyTree, Leaves]:
-        """As `Exchange.start`: hands segments over, leaf by leaf."""
+        """As `Exchange.start`: passes segments to the channel, leaf by leaf."""
         encoded = [self.wire.encode_leaf(leaf) for leaf in leaves]
         sent = tuple(
             self.wire.decode_leaf(parts, leaf.shape)
@@ -94,11 +95,11 @@ class HostExchange(Exchange):
         step: jax.Array,
         turn: jax.Array,
     ) -> jax.Array:
-        """Calls the channel with arrays, once each, the local devices in turn; gives the ticket."""
+        """Makes each call once, the local devices taking turns; returns the ticket."""
         shape, tokens = ShapeDtype((), jnp.int32), []
         for k, (start, arrays) in enumerate(calls):
             call = partial(start_channel, start, owner=self.owner)
-            # A start that is refused keeps its ticket, so that the wait for it says why.
+            # A refused start still returns its ticket; the wait for that ticket raises the reason.
             call = guarded(call, self.session, lambda ticket, *_: np.array(ticket))
             call = partial(self._call, call, shape, step + 1, head, device_number(), *arrays)
             tokens.append(self._from_one(turn + k, call, shape))
@@ -128,7 +129,7 @@ class HostExchange(Exchange):
         if wire.narrow:
             shapes = tuple(ShapeDtype((width,), jnp.float32) for width in layout.widths)
             shapes = (*shapes, ShapeDtype((), jnp.int32))
-            # With the node's number, for the reason of `ask_node`.
+            # The last one is the node's number; `ask_node` has the reason.
             residual = self._fetch(self.channel.fetch_residual, shapes, ticket, heads, turn)
         return Received(tuple(leaves), residual, heads)
 
@@ -154,9 +155,9 @@ class HostExchange(Exchange):
     def _fetch(
         self, fetch: Callable[..., Any], shapes: Any, ticket: jax.Array, heads: jax.Array, turn: Any
     ) -> Any:
-        """What the channel gives, on one local device, and from it on all."""
+        """Fetches from the channel on one local device and copies the result to all."""
         nothing = partial(zeros, shapes)
-        # The headers are an argument so that XLA cannot fetch before it has waited.
+        # The headers are an argument so that XLA cannot schedule the fetch before the wait.
         call = guarded(lambda t, _: fetch(int(t)), self.session, nothing)
         return self._from_one(turn, partial(self._call, call, shapes, ticket, heads[0, 0]), shapes)
 
@@ -176,8 +177,8 @@ class HostExchange(Exchange):
     def total(
         self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
-        """As `Exchange.total`: hands chunks over, and fetches their sums."""
-        if self.owner <= 0 and jax.process_count() > 1:  # that of JAX does not look at devices
+        """As `Exchange.total`: passes chunks to the channel and fetches their sums."""
+        if self.owner <= 0 and jax.process_count() > 1:  # io_callback does not check devices
             head += host_call(lambda: np.int32(0), ShapeDtype((), jnp.int32))
         calls = [
             (partial(self.channel.start_chunk, k=k), (self.wire.encode(chunk),))
@@ -209,7 +210,7 @@ class HostExchange(Exchange):
         return heads + jax.lax.cond(wrong, call, lambda: jnp.int32(0))
 
     def _from_one(self, device: Any, call: Callable[[], PyTree], shapes: PyTree) -> PyTree:
-        """Calls on one local device and hands the result to all; plainly without a local axis."""
+        """Calls from one local device; with a local axis, copies the result to all its devices."""
         if self.local_axis is None:
             return call()
         devices = jax.lax.axis_size(self.local_axis)

@@ -1,4 +1,4 @@
-"""The last updates of a cool-down, which leave the same bits on all nodes."""
+"""Late cool-down updates, which leave identical bits on all nodes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .within_node import mean_locally
 def land_alike(
     exchange: Exchange, target: Chunks, params: PyTree, updates: PyTree, step: jax.Array
 ) -> Chunks:
-    """`target`, but 0 in the elements that would not become the same on all nodes and devices.
+    """`target`, with 0 in the elements that would otherwise differ between nodes or devices.
 
-    ``p + (t - p)`` rounds. Where the nodes' p differ in the last bit and t is far from p, they may
-    get different t; it can happen that no update at all takes them to one point but
-    ``p + (-p) = 0``, on the way of an element that changes its sign.
+    ``p + (t - p)`` rounds. If the nodes' p differ in the last bit and t is far from p, they may
+    arrive at different t. Sometimes no update takes all nodes to one point except
+    ``p + (-p) = 0``, which an element that changes its sign passes anyway.
     """
-    # Whole numbers so small that float32 sums of them are exact.
+    # Few enough bits that float32 sums of these integers are exact.
     bits = 24 - exchange.layout.nodes.bit_length()
     moved = difference(exchange.unpack(params, target), params, updates)
     landed = exchange.pack(apply_updates(params, moved))
@@ -34,15 +34,15 @@ def land_alike(
         return exchange.total(chunks, header(step=step), step)
 
     received = total(prints, step)
-    # XLA makes a product of a division by a constant, so that a mean of equals would be inexact.
+    # Compares sums: XLA turns division by a constant into a product, so means would be inexact.
     odd = tuple(
         (received.living * x != y).astype(jnp.float32)
         for x, y in zip(prints, received.total, strict=True)
     )
     odd = mean_locally(odd, exchange.local_axis)
-    # No step leads away from NaN: where a node holds it, the others go to the target.
+    # Adding cannot remove a NaN: if one node holds it, the others still go to the target.
     odd = tuple(jnp.where(jnp.isfinite(x), y, x - x) for x, y in zip(landed, odd, strict=True))
-    # Never negative, which XLA does not know: all of the first sum comes before the second.
+    # `number` is never negative. XLA cannot know, so it runs the whole first sum before the next.
     number = sum((jnp.sum(x) for x in odd), jnp.float32(0))  # or NaN, which is not < 0
     odd = total(odd, jnp.where(number < 0, 0, step)).total
     return tuple(jnp.where(x > 0, 0.0, t) for x, t in zip(odd, target, strict=True))

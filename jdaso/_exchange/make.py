@@ -1,4 +1,4 @@
-"""The exchange of a tree, for the kind of nodes that a session has."""
+"""Makes the exchange of a tree, for real or virtual nodes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def exchange_of(
     chunk_bytes: int = CHUNK_BYTES,
     raise_nonfinite: bool = True,
 ) -> Exchange:
-    """Exchanges of trees like `tree`; see `Exchange` for the settings.
+    """Returns the exchange of trees like `tree`; `Exchange` explains the settings.
 
     Args:
         tree: arrays, or their shapes and dtypes.
         session: the nodes.
         wire: the format, or its name.
         local_axis: axis of the local devices.
-        name: tells optimizers of equal shapes apart.
-        owner: the optimizer.
-        chunk_bytes: most float32 bytes of a chunk.
+        name: distinguishes optimizers of equal shapes.
+        owner: the optimizer's number.
+        chunk_bytes: maximum float32 bytes in a chunk.
         raise_nonfinite: whether numbers that are not finite are an error.
     """
     wire, nodes = wire_of(wire), session.num_nodes

@@ -9,7 +9,7 @@ from .._types import Chunks
 
 
 def after(zero: jax.Array, rows: Chunks) -> Chunks:
-    """Rows that nobody can have before that 0: what gave it is kept where the rows are used."""
+    """Makes `rows` depend on `zero`: if they are used, `zero` is kept and computed first."""
     last = rows[-1]
     first = jnp.where(zero == 0, last[0, 0], jnp.zeros((), last.dtype))
     return (*rows[:-1], last.at[0, 0].set(first))

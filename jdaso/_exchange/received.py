@@ -16,14 +16,13 @@ from .replicated import apart
 
 @dataclasses.dataclass(frozen=True)
 class Received:
-    """What an exchange brought.
+    """The sums and headers that an exchange returned.
 
     Attributes:
-        total: sum over nodes of what they sent, the same on all nodes: leaves of a late exchange,
-            chunks of a mean.
-        residual: what the wire took from the part that this node summed. Of a late exchange its row
-            of each chunk, and the node's number; see `add_residual`. Of a mean chunks, with zeros
-            elsewhere. Empty for the float32 wire.
+        total: sum over nodes, the same on all nodes: leaves of a late exchange, chunks of a mean.
+        residual: rounding error of the part that this node summed; empty for the float32 wire.
+            Late exchange: this node's row of each chunk, and the node's number; see `add_residual`.
+            Mean: chunks, 0 in the other nodes' parts.
         heads: headers of all nodes, int32 ``[nodes, HEADER]``.
     """
 
@@ -33,32 +32,32 @@ class Received:
 
     @property
     def finite(self) -> jax.Array:
-        """Whether the numbers of all nodes are finite."""
+        """True if the numbers of all nodes are finite."""
         return ~jnp.any(self.heads[:, BAD_LEAF] != 0)
 
     def scaled(self, total: PyTree) -> PyTree:
-        """What nodes of these weights sent, as if all had had the weight 1."""
+        """`total` rescaled as if all nodes had sent with weight 1."""
         factor = jnp.float32(len(self.heads)) / weight_of_all(self.heads)
         return jax.tree.map(lambda x: factor * x, total)
 
     def owed(self, debt: PyTree) -> PyTree:
-        """What rounding took from what nodes of these weights sent, as `scaled` does the rest.
+        """`debt` (rounding error) rescaled for the error feedback, as `scaled` does for totals.
 
-        The next exchange pays it to a mean over those that live.
+        Scaled by the living nodes: the next exchange adds it to a mean over these.
         """
         factor = self.living / weight_of_all(self.heads)
         return jax.tree.map(lambda x: factor * x, debt)
 
     @property
     def living(self) -> jax.Array:
-        """How many nodes have not died, float32."""
+        """The number of nodes that have not failed, float32."""
         return living(self.heads)
 
     @property
     def apart(self) -> jax.Array:
-        """Whether the nodes sent different checksums, but for those that are left out."""
+        """True if the nodes' checksums differ; those left out do not count."""
         return apart(self.heads)
 
 
 Reduced = tuple[Chunks, Chunks, jax.Array]
-"""Encoded sums ``[nodes, w]`` of each chunk, what encoding took from this node's row, headers."""
+"""Encoded sums ``[nodes, w]`` of each chunk; rounding error of this node's row; headers."""

@@ -1,7 +1,7 @@
-"""What is to be the same on all nodes, as compiled steps see it: checksums, and whether they agree.
+"""Replicated state as compiled steps see it: checksums, and whether the nodes' checksums agree.
 
-They travel in the header of exchanges that are made anyway. Only where they differ do the hosts
-compare further (`_drift`).
+Checksums travel in the headers of exchanges that are made anyway. Only if these differ do the hosts
+compare leaf by leaf (`_nodes.compare`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .._types import LocalAxis, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """What is to be the same on all nodes.
+    """State that must be replicated on all nodes.
 
     Attributes:
-        tree: a NamedTuple; the names of its fields are in errors.
+        tree: a NamedTuple; the names of its fields appear in errors.
         due: whether the nodes must agree yet; before that a difference is not an error.
     """
 
@@ -40,15 +40,15 @@ class Common:
         return tuple(leaf.path.removeprefix(".") for leaf in about)
 
     def is_wrong(self, heads: jax.Array) -> jax.Array:
-        """Whether headers say that nodes differ which must not, and nothing is to be done."""
+        """True if the headers show that nodes diverged when they must agree."""
         return self.due & apart(heads)
 
     def prints(self, node: Any, local_axis: LocalAxis) -> jax.Array:
-        """A checksum of each leaf; of one that the node's own devices hold differently, no other's.
+        """One checksum per leaf. If this node's devices disagree, a value that no other node has.
 
         Args:
             node: this node's number.
-            local_axis: the axis of its devices.
+            local_axis: the axis of this node's devices.
         """
         mine = checksums(to_numbers(self.tree))
         if local_axis is None:
@@ -58,11 +58,11 @@ class Common:
 
 
 def apart(heads: jax.Array) -> jax.Array:
-    """Whether the nodes sent different checksums, but for those that are left out."""
+    """True if the nodes' checksums differ; those left out do not count."""
     words, counts = heads[:, CHECKSUM], _counts(heads)
     return jnp.any(counts & (words != words[jnp.argmax(counts)]))
 
 
 def _counts(heads: jax.Array) -> jax.Array:
-    """Which nodes are not left out."""
+    """Mask of the nodes that are not left out."""
     return (heads[:, BAD_LEAF] == 0) & (heads[:, CHECKSUM] != LEFT_OUT)

@@ -1,4 +1,4 @@
-"""Marks in compiled steps, by which a trace shows what each local device does; none without one."""
+"""Marks in compiled steps, from which a trace shows what each local device does."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .._types import PyTree, ShapeDtype
 from .within_node import device_number
 
 COMPUTE, MERGE, PACK = range(3)
-"""What a device did up to a mark."""
+"""Kinds of activity that a mark ends."""
 
 _NAMES = ("compute", "merge", "pack")
 
 
 def mark(session: Session, kind: Any, step: jax.Array, behind: jax.Array) -> jax.Array:
-    """Ends what each local device did since its last mark; once for each.
+    """Ends the activity of each local device since its last mark; one call per device.
 
     Args:
-        session: without a trace, or with virtual nodes, nothing is marked.
+        session: without a trace, or with virtual nodes, no mark is made.
         kind: COMPUTE, MERGE or PACK; may be traced.
         step: completed updates.
-        behind: a scalar that is not there before what the mark comes behind.
+        behind: a scalar. The mark is recorded once this value has been computed.
 
     Returns:
-        0; what uses it comes after the mark.
+        0. Operations that use it run after the mark.
     """
     if session.recorder is None or session.simulated:
         return jnp.int32(0)
@@ -40,7 +40,7 @@ def mark(session: Session, kind: Any, step: jax.Array, behind: jax.Array) -> jax
 
 
 def any_of(tree: PyTree) -> jax.Array:
-    """A number of a tree, the first of a float leaf; 0 where there is none."""
+    """One number of a tree, from its first float leaf; 0 if it has none."""
     for leaf in jax.tree.leaves(tree):
         dtype = getattr(leaf, "dtype", type(leaf))
         if jnp.issubdtype(dtype, jnp.floating) and jnp.size(leaf):

@@ -1,4 +1,4 @@
-"""Updates that carry parameters to where an exchange puts them."""
+"""Updates that move parameters to the result of an exchange."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def select(condition: Any, yes: PyTree, no: PyTree) -> PyTree:
 
 
 def weighed(weight: Any, tree: PyTree) -> PyTree:
-    """Numbers times the weight of this node; as they are where it has none."""
+    """Numbers times this node's weight; unchanged if the weight is None."""
     if weight is None:
         return tree
     return jax.tree.map(lambda x: jnp.where(weight > 0, weight * x, jnp.zeros_like(x)), tree)
 
 
 def difference(target: PyTree, params: PyTree, updates: PyTree) -> PyTree:
-    """Updates that lead from `params` to `target`; leaves that do not travel keep theirs.
+    """Updates that lead from `params` to `target`; leaves not exchanged keep theirs.
 
-    None stays None: whoever adds the updates does not add it.
+    None stays None: adding the updates skips it.
     """
 
     def step(old: Any, start: Any, end: Any) -> Any:

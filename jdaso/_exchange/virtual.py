@@ -34,18 +34,18 @@ class VirtualExchange(Exchange):
         return jax.lax.axis_index(Session.node_axis)
 
     def ask_node(self) -> jax.Array:
-        """The same."""
+        """As `node`."""
         return self.node
 
     def empty_flight(self) -> PyTree:
-        """An exchange in flight as three arrays, whatever the chunks: rows, residuals, headers."""
+        """An exchange in flight: rows, residuals and headers, one array each for all chunks."""
         layout, wire = self.layout, self.wire
         rows = [jnp.zeros((layout.nodes, wire.encoded_width(w)), wire.dtype) for w in layout.widths]
         lost = [jnp.zeros(w if wire.narrow else 0, jnp.float32) for w in layout.widths]
         return _to_flight(rows, lost, jnp.zeros((layout.nodes, HEADER), jnp.int32))
 
     def _from_flight(self, flight: PyTree) -> PyTree:
-        """What `_to_flight` joined."""
+        """Splits what `_to_flight` joined."""
         rows, lost, heads = flight
         widths = [self.wire.encoded_width(width) for width in self.layout.widths]
         ends = list(itertools.accumulate(self.layout.nodes * width for width in widths))
@@ -57,7 +57,7 @@ class VirtualExchange(Exchange):
     def start(
         self, leaves: Leaves, head: jax.Array, step: jax.Array, turn: jax.Array
     ) -> tuple[jax.Array, PyTree, Leaves]:
-        """As `Exchange.start`: the sums are computed at once, and carried until they are due."""
+        """As `Exchange.start`: computes the sums at once; the state carries them until due."""
         del turn
         encoded = [self.wire.encode(chunk) for chunk in pack(self.layout, leaves)]
         sent = unpack(self.layout, tuple(self.wire.decode(chunk) for chunk in encoded))
@@ -92,9 +92,9 @@ class VirtualExchange(Exchange):
     def _raise_if(
         self, wrong: jax.Array, heads: jax.Array, common: Common | None, report: Callable[..., Any]
     ) -> jax.Array:
-        # The headers are the same on all virtual nodes; said so, vmap leaves cond a cond. It takes
-        # no effects there, so this callback is kept by the use of its result; and XLA may call a
-        # pure one where the branch is not taken.
+        # The headers are the same on all virtual nodes; pmax tells vmap, which keeps `cond`.
+        # vmap allows no effects there, so the callback is pure. The use of its result keeps it, and
+        # XLA may call a pure callback even where the branch is not taken.
         wrong = jax.lax.pmax(wrong.astype(jnp.int32), Session.node_axis) > 0
         heads = jax.lax.pmax(heads, Session.node_axis)
         callback = partial(jax.pure_callback, vmap_method="sequential")
@@ -114,11 +114,11 @@ def _to_flight(rows: Sequence[jax.Array], lost: Sequence[jax.Array], heads: jax.
 
 
 def reduce_virtual(wire: Wire, chunks: Sequence[jax.Array], head: jax.Array) -> Reduced:
-    """Sums encoded chunks over the axis of the virtual nodes; the last one carries the header."""
+    """Sums encoded chunks over the axis of the virtual nodes; the last chunk carries the header."""
     axis = Session.node_axis
 
     def each(x: jax.Array) -> jax.Array:
-        """Tells `vmap` to hold one x a node, also where it knows all to be the same."""
+        """Makes `vmap` hold one x per node, even where it knows all to be equal."""
         return jnp.where(jax.lax.axis_index(axis) >= 0, x, x)
 
     rows, lost, heads = [], [], head

@@ -17,11 +17,11 @@ def mean_gradients_locally(grads: PyTree, axis: LocalAxis) -> PyTree:
     """Gradients averaged over the node's devices.
 
     Under ``shard_map(..., check_vma=True)`` JAX itself sums the gradients of replicated parameters
-    over the axis. A mean of equal sums is that sum, L times too large, and nothing tells it from
-    a mean that the user took: so it is refused.
+    over the axis. The mean of these equal sums is that sum, L times too large for L devices. It
+    cannot be told from a mean that the user took, so such gradients are refused.
 
     Raises:
-        ValueError: JAX knows the gradients to be equal on all devices already.
+        ValueError: JAX tracks the gradients as already equal on all devices.
     """
     if axis is not None:
         require_axis(axis)
@@ -69,25 +69,25 @@ def require_axis(axis: LocalAxis) -> None:
 def refuse_other_axes(axis: LocalAxis, call: str) -> None:
     """Raises if the caller is inside an axis of several devices that `axis` does not name.
 
-    Each of its devices would call the host for the one exchange of this node: shards of different
+    Each device of that axis would call the host for this node's one exchange: shards of different
     places would be averaged, or the node would seem to make twice as many updates.
 
     Args:
-        axis: what is named, as ``local_axis=``.
-        call: what the user calls, for the message.
+        axis: the axes that ``local_axis=`` names.
+        call: the user's call, for the message.
     """
     named, bound = names_of(axis), bound_axes()
     others = [name for name, size in bound.items() if size > 1 and name not in named]
     for name in others:
         every, size, said = (*named, *others), bound[name], repr(name)
         remedy = f"local_axis={every if len(every) > 1 else name!r}"
-        if str(name).startswith("_"):  # the one that jax.pmap makes
+        if str(name).startswith("_"):  # the axis that jax.pmap makes
             said, remedy = "without a name", "axis_name='local' to jax.pmap and local_axis='local'"
         raise ValueError(
             f"{call} is called inside an axis {said} of size {size} (of jax.shard_map, jax.pmap or "
-            f"jax.vmap), and local_axis={axis!r} does not name it: each of the {size} would "
-            "exchange for itself what is one exchange of the node. Where its devices hold copies, "
-            f"pass {remedy}; then they are averaged first. Where they hold parts (tensor "
+            f"jax.vmap), and local_axis={axis!r} does not name it: each of the {size} "
+            "devices would start the node's one exchange. If the devices hold copies, pass "
+            f"{remedy}; then the copies are averaged first. If they hold parts (tensor "
             "parallelism, FSDP), call it outside of jax.shard_map, under plain jax.jit, with "
             "sharded arrays (NamedSharding) and local_axis=None. jax.vmap cannot map it."
         )
@@ -101,7 +101,7 @@ def refuse_other_axes(axis: LocalAxis, call: str) -> None:
 
 
 def device_number() -> Any:
-    """This device's number among all that are bound to axes here; 0 under plain ``jit``."""
+    """This device's number over all axes bound here; 0 under plain ``jit``."""
     axes = tuple(bound_axes())
     return jax.lax.axis_index(axes) if axes else jnp.int32(0)
 
@@ -109,19 +109,19 @@ def device_number() -> Any:
 def check_gradients(
     grads: PyTree, params: PyTree, call: str, local_axis: LocalAxis, *, between_nodes: bool
 ) -> None:
-    """Raises if gradients are averaged that do not have the shapes of the parameters.
+    """Raises if gradients to be averaged do not have the shapes of the parameters.
 
     Such gradients are of single examples, for an inner optimizer that clips each (differential
-    privacy). Example k of one node has nothing to do with example k of another one: a mean of the
-    two, clipped, is not the mean of what each would be, clipped.
+    privacy). Example k of one node has nothing to do with example k of another: the clipped mean of
+    the two is not the mean of the two clipped.
 
     Args:
-        grads: as the user passes them.
-        params: the parameters. Where these are another tree, as optax.lookahead's pairs are, a
+        grads: gradients as the user passes them.
+        params: the parameters. If these are another tree, as optax.lookahead's pairs are, each
             gradient needs the shape of any of them.
-        call: what the user calls, for the message.
-        local_axis: of the devices between which gradients are averaged.
-        between_nodes: whether they are averaged between nodes too.
+        call: the user's call, for the message.
+        local_axis: axis of the devices over which gradients are averaged.
+        between_nodes: whether gradients are averaged between nodes too.
     """
     sizes = bound_axes()
     local = any(sizes.get(name, 1) > 1 for name in names_of(local_axis))
@@ -139,7 +139,7 @@ def check_gradients(
             remedies.append(f"local_axis=None, under plain jax.jit (not local_axis={local_axis!r})")
         raise ValueError(
             f"{call} was given a gradient{jax.tree_util.keystr(path)} of shape {np.shape(x)}"
-            f"{of_param}. Gradients of single examples, say, would be averaged before the inner "
-            f"optimizer clips each of them. Use {' and '.join(remedies)}; then the inner optimizer "
-            "gets what this node computed."
+            f"{of_param}. Gradients of single examples, for instance, would be averaged before "
+            f"the inner optimizer clips each one. Use {' and '.join(remedies)}; then the inner "
+            "optimizer gets this node's own gradients."
         )

@@ -1,4 +1,4 @@
-"""What all nodes must hold alike before they begin."""
+"""Start-up check: all nodes hold the same settings and parameters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .._types import PyTree
 def agree_on_init(
     session: Session, params: PyTree, inner_state: PyTree, facts: list[tuple[str, str]]
 ) -> None:
-    """All nodes begin alike: settings, tree, shapes, dtypes, and the bits of the parameters.
+    """Raises unless all nodes have the same settings, tree, shapes, dtypes and parameter bits.
 
-    Another inner optimizer shows in the shapes of its state, though not in its settings.
+    A different inner optimizer is detected by the shapes of its state, not by its settings.
 
-    Where `params` are traced, the bits are left to the first update.
+    If `params` are traced, the first update compares the bits.
     """
     if session.topology.num_nodes == 1:
         return
@@ -46,7 +46,7 @@ def hash_name(text: str) -> int:
 
 
 def hash_bits(x: Any) -> str:
-    """A readable number for the bits of an array."""
+    """A readable checksum of the bits of an array."""
     if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     return f"{zlib.crc32(np.ascontiguousarray(np.asarray(x)).tobytes()):08x}"

@@ -1,22 +1,21 @@
-"""Copies of the parameters in an inner optimizer's state, which have to move with a merge.
+"""Copies of the parameters in an inner optimizer's state, which must move with a merge.
 
-Some optimizers keep a point of their own and lead the parameters back to it: float32 master weights
-of bfloat16 parameters, the z of schedule-free, the first parameters of COCOB and MADGRAD. A merge
-that moves the parameters only is undone by the next updates. So what such a state holds moves with
-them, by the same difference: the node goes on as if it had always been there.
+Some optimizers keep a point of their own and pull the parameters back to it: float32 master weights
+of bfloat16 parameters, the z of schedule-free, the first parameters of COCOB and MADGRAD. If a
+merge moves only the parameters, the next updates undo the merge. So such copies move by the same
+difference: the node goes on as if it had always been at the new point.
 
 One question decides: is a shift of the parameters undone? Then the copy moves. All else stays as
 optax makes it: averages of parameters that only record, distances to the first parameters (DoG,
 Prodigy), weak pulls to a point that is the same on all nodes (weight decay, L2-SP), and differences
-to the parameters before (L-BFGS).
+to the previous parameters (L-BFGS).
 
-Finding out costs a trace of `init` and `update`, none where the state is empty. Only where a state
-that steers updates was made from parameters at all, which Adam's is not, the optimizer is tried
-out: on stand-ins for the parameters of a few elements each, with gradients of 0, so that real
-gradients are not needed, and real shapes seldom, and also where `init` is itself traced. What
-weight decay takes from a shift it takes from parameters that were there from the start, too; that
-is subtracted. What comes back more slowly than `_LOSS`, or only after `_STEPS` updates, is not
-found.
+The search costs a trace of `init` and `update`; nothing if the state is empty. An optimizer is run
+on trial only if some state that steers updates was made from parameters, which Adam's was not. The
+trial uses stand-ins of a few elements for each parameter, with gradients of 0: so it needs no real
+gradients, seldom real shapes, and works where `init` itself is traced. Weight decay shrinks a shift
+as it shrinks parameters that had the shift from the start; that part is subtracted. A pull back is
+not found if it is slower than `_LOSS`, or begins only after `_STEPS` updates.
 """
 
 from __future__ import annotations
@@ -35,31 +34,31 @@ from .._payload.trees import to_leaves, travels
 from .._types import Leaves, PyTree
 
 Copies = tuple[tuple[int, int], ...]
-"""The leaf of the inner state that copies each of the parameters' leaves that are exchanged."""
+"""Pairs of numbers: a leaf of the inner state, and the exchanged parameter leaf that it copies."""
 
 _SIDES = 4, 32, 256, None
-"""Most elements along each axis of a stand-in; None: as many as the parameters have. Larger ones
-are taken where labels or masks go by sizes, or where `init` fails on smaller ones."""
+"""Maximum elements along each axis of a stand-in, tried in turn; None: the parameters' own shapes.
+Larger ones are needed if labels or masks depend on sizes, or if `init` fails on smaller ones."""
 
 _STEPS, _LEAST_STEPS, _WORK = 1024, 64, 2**20
-"""Updates for which a shift is followed: `optax.MultiSteps` makes none before its k-th. Fewer, but
-not fewer than the second, where updates times elements would be more than the third."""
+"""Updates for which a shift is followed: `optax.MultiSteps` makes no step before its k-th. Fewer,
+but not fewer than the second number, if updates times elements would exceed the third."""
 
 _SHIFT, _LOSS = 100.0, 0.05
-"""The shift that is added to the stand-ins, and the share of it that one update may take back. It
-is large beside the steps of optimizers that normalize gradients, weight decay among them: a shift
-changes the length of such a step, by at most a learning rate."""
+"""The shift added to the stand-ins, and the share of it that one update may take back. The shift
+is large beside the steps of optimizers that normalize gradients, weight decay among them: it
+changes the length of such a step by at most a learning rate."""
 
 _LARGE = 500.0
-"""Numbers above it are rounded too coarsely to show a shift, as bfloat16."""
+"""Numbers above this are too coarse in bfloat16 to show a shift."""
 
 
 class Finder:
     """Finds the copies that an inner optimizer holds, once for each tree of parameters.
 
     Args:
-        init: of the inner optimizer.
-        update: of the same, see `update_with`.
+        init: the inner optimizer's `init`.
+        update: the inner optimizer's update; see `update_with`.
     """
 
     def __init__(self, init: Callable[..., Any], update: Callable[..., Any]):
@@ -67,7 +66,7 @@ class Finder:
         self._known: dict[Any, Copies] = {}
 
     def at_init(self, params: PyTree, state: PyTree) -> None:
-        """Raises early where it can: some updates need arguments that come later.
+        """Searches early, unless `update` needs arguments that come later.
 
         Raises:
             ValueError: see `copies`.
@@ -75,23 +74,23 @@ class Finder:
         try:
             grads = jax.tree.map(jnp.zeros_like, params)
             steers = self._steering(grads, state, params, {}, {})
-        except Exception:  # it needs a loss, a function, or gradients of another tree
+        except Exception:  # update needs a loss, a function, or gradients of another tree
             return
         self._known[_key(params)] = self._copies(params, state, steers, {})
 
     def copies(
         self, grads: PyTree, state: PyTree, params: PyTree, losses: Mapping, extra: Mapping
     ) -> Copies:
-        """The copies in a state, by the arguments of an update.
+        """Returns the copies in a state, given the arguments of an update.
 
         Raises:
-            ValueError: the inner optimizer undoes merges, by what cannot be moved with them.
+            ValueError: the inner optimizer undoes merges, through state that cannot be moved.
         """
         key = _key(params)
         if key not in self._known:
             try:
                 steers = self._steering(grads, state, params, losses, extra)
-            except (jax.errors.JAXTypeError, TypeError):  # it runs outside of jit only
+            except (jax.errors.JAXTypeError, TypeError):  # update runs outside of jit only
                 steers = [True for _ in jax.tree.leaves(state)]
             self._known[key] = self._copies(params, state, steers, extra)
         return self._known[key]
@@ -99,7 +98,7 @@ class Finder:
     def _steering(
         self, grads: PyTree, state: PyTree, params: PyTree, losses: Mapping, extra: Mapping
     ) -> list[bool]:
-        """The leaves of the state that steer updates, if any of them was made from parameters."""
+        """Flags leaves of the state that steer updates; none if none was made from parameters."""
         if not jax.tree.leaves(state):
             return []
         update = lambda g, s, p: self._update(g, s, p, losses, **extra)  # noqa: E731
@@ -116,7 +115,7 @@ class Finder:
         try:
             start = jax.make_jaxpr(self._init)(params)
             made |= any(dce_jaxpr(start.jaxpr, list(steers))[1])
-        except jax.errors.JAXTypeError:  # such as NumPy's functions raise
+        except jax.errors.JAXTypeError:  # as NumPy's functions raise
             made = True
         return steers if made else [False] * count
 
@@ -130,9 +129,9 @@ class Finder:
             held = tuple((place, number) for place, number in held if steers[place])
             try:
                 undone = self._undone(stand_ins, (), extra)
-            except Exception:  # it wants real gradients, or arguments
+            except Exception:  # update needs real gradients or arguments
                 undone = None
-            if undone is None:  # what it holds is moved, to be safe
+            if undone is None:  # move every copy, to be safe
                 return held
             if not any(undone):
                 return ()
@@ -143,15 +142,15 @@ class Finder:
         named = [path for path, is_undone in zip(paths, undone, strict=True) if is_undone]
         raise ValueError(
             "The inner optimizer of jdaso.daso keeps the parameters in its state, in a form that "
-            f"jdaso cannot move with them: where a merge moves the parameters {named[0] or 'array'}"
-            f" ({len(named)} of {len(paths)} leaves), its next updates lead them back, and the "
-            "merge is undone. Put that which keeps them around jdaso.daso, so that daso is given "
-            "what is kept (float32 master weights: give daso those, and make the bfloat16 ones in "
-            "the loss); or take jdaso.synchronous, which merges nothing late."
+            f"jdaso cannot move with a merge: when a merge moves {named[0] or 'an array'} "
+            f"({len(named)} of {len(paths)} leaves), the next updates pull them back and undo the "
+            "merge. Wrap jdaso.daso in the transformation that keeps the parameters, so that daso "
+            "is given what is kept (float32 master weights: give daso those, and make the bfloat16 "
+            "ones in the loss); or use jdaso.synchronous, which has no late merges."
         )
 
     def _tried(self, params: PyTree, state: PyTree) -> tuple[PyTree, Copies]:
-        """Stand-ins whose state is built as the real one, and the copies in that state."""
+        """Stand-ins whose state is built like the real one, and the copies in that state."""
         stand_ins, held = params, ()
         for side in _SIDES:
             stand_ins = _stand_ins(params, side)
@@ -165,13 +164,13 @@ class Finder:
         return stand_ins, held
 
     def _undone(self, params: PyTree, held: Copies, extra: Mapping) -> list[bool] | None:
-        """Of which leaves a shift is undone, where these copies are shifted too; None: unknown."""
+        """Flags leaves whose shift is undone even if these copies shift too; None: unknown."""
         extra = jax.tree.map(_known_value, extra)
         elements = sum(np.size(x) for x in jax.tree.leaves(params))
         steps = max(_LEAST_STEPS, min(_STEPS, _WORK // max(elements, 1)))
 
         def course(before: Any, between: Any, size: Any) -> tuple[jax.Array, jax.Array]:
-            """`_means` after each of some updates, with shifts on the way."""
+            """`_means` after each update, with shifts before and after the first update."""
 
             def step(params: PyTree, state: PyTree, size: Any) -> tuple[PyTree, PyTree]:
                 grads = jax.tree.map(lambda x: _wave(size, x), params)
@@ -190,23 +189,23 @@ class Finder:
                 carry = step(carry[0], carry[1], size)
                 return carry, _means(carry[0])
 
-            sizes = size * (2 * (jnp.arange(steps) % 2) - 1)  # to and fro, so that all stays near
+            sizes = size * (2 * (jnp.arange(steps) % 2) - 1)  # to and fro, so that values stay near
             _, seen = jax.lax.scan(body, (start, state), sizes)
             return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), _means(start), seen)
 
         run = jax.jit(course)
-        for size in (0.0, 0.1):  # some divide by what is 0 without a gradient
+        for size in (0.0, 0.1):  # some optimizers divide by 0 without gradients
             up, down = (_lost(run, shift, size) for shift in (_SHIFT, -_SHIFT))
             if up is not None and down is not None:
-                # Where a shift makes steps longer or shorter, only one of the two loses by it.
+                # If a shift only makes steps longer or shorter, one of the two shows no loss.
                 return [bool(x > _LOSS) for x in np.max(np.minimum(up, down), axis=0)]
         return None
 
 
 def _lost(run: Callable[..., Any], shift: float, size: float) -> np.ndarray | None:
-    """The share of a shift that each update takes back of each leaf; None: nothing is known.
+    """The share of a shift that each update takes back, by leaf; None: unknown.
 
-    What it takes from parameters that were there from the start is no loss.
+    What an update takes from parameters that had the shift from the start is no loss.
     """
     shifts = (0.0, 0.0), (0.0, shift), (shift, 0.0)
     courses = [jax.tree.map(np.asarray, run(*each, size)) for each in shifts]
@@ -221,7 +220,7 @@ def _lost(run: Callable[..., Any], shift: float, size: float) -> np.ndarray | No
 
 
 def move(state: PyTree, copies: Copies, shifts: Leaves) -> PyTree:
-    """The inner state with its copies moved by what the parameters were, float32."""
+    """Returns the inner state, each copy moved by the shift of its parameter (float32)."""
     flat, tree = jax.tree.flatten(state)
     for place, number in copies:
         flat[place] = _add(flat[place], _as_numbers(shifts[number], flat[place]))
@@ -229,7 +228,7 @@ def move(state: PyTree, copies: Copies, shifts: Leaves) -> PyTree:
 
 
 def places_in_leaves(state: PyTree, copies: Copies) -> dict[int, int]:
-    """The same pairs, but of numbers among the state's leaves that are exchanged."""
+    """Returns `copies` as a dict; its keys number the state's exchanged leaves only."""
     flat = jax.tree.leaves(state)
     return {sum(travels(x) for x in flat[:place]): number for place, number in copies}
 
@@ -244,13 +243,13 @@ def _as_numbers(reals: jax.Array, like: Any) -> jax.Array:
 
 
 def _add(x: Any, y: Any) -> jax.Array:
-    """A sum in float32 or wider, in the first one's dtype."""
+    """The sum, computed in float32 or wider, in the dtype of `x`."""
     wide = jnp.promote_types(jnp.result_type(x), jnp.float32)
     return (jnp.asarray(x, wide) + jnp.asarray(y).astype(wide)).astype(jnp.result_type(x))
 
 
 def _alike(old: Any, new: Any) -> Any:
-    """A scan wants the same dtypes after each step."""
+    """`new` in the dtype of `old`; a scan needs the same dtypes after each step."""
     return new if new.dtype == old.dtype else new.astype(old.dtype)
 
 
@@ -259,7 +258,7 @@ def _shifted(params: PyTree, shift: Any) -> PyTree:
 
 
 def _wave(size: Any, x: Any) -> jax.Array:
-    """A gradient like x: `size` and -`size` in turn, whose mean does not look like a shift."""
+    """A gradient like x: `size` and -`size` in turn, whose mean does not resemble a shift."""
     dtype = jnp.result_type(x)
     if not is_float(dtype):
         return jnp.zeros_like(x)
@@ -268,7 +267,7 @@ def _wave(size: Any, x: Any) -> jax.Array:
 
 
 def _means(params: PyTree) -> tuple[jax.Array, jax.Array]:
-    """The mean of each leaf that is exchanged, of complex ones the real part's; the largest."""
+    """The mean of each exchanged leaf (complex: of the real part); the largest absolute value."""
     leaves = [x for x in jax.tree.leaves(params) if travels(x)]
     reals = [jnp.real(x).astype(jnp.float32) for x in leaves]
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in reals]))
@@ -276,18 +275,18 @@ def _means(params: PyTree) -> tuple[jax.Array, jax.Array]:
 
 
 def _known_value(x: Any) -> Any:
-    """An argument of an update as it is; ones in place of an array of which no value is known."""
+    """An argument of an update; if it is traced, and so has no known value, ones instead."""
     return jnp.ones(x.shape, x.dtype) if isinstance(x, Tracer) else x
 
 
 def _kinds(state: PyTree) -> Any:
-    """How a state is built: its tree, and dtype and number of axes of each leaf."""
+    """The structure of a state: its tree, and dtype and number of axes of each leaf."""
     leaves = jax.tree.leaves(state)
     return jax.tree.structure(state), [(jnp.result_type(x), np.ndim(x)) for x in leaves]
 
 
 def _stand_ins(params: PyTree, side: int | None) -> PyTree:
-    """Arrays of the same dtypes and numbers of axes, each with numbers of its own."""
+    """Arrays of the same dtypes and numbers of axes; floats get different numbers."""
     random = np.random.default_rng(0)
 
     def stand_in(x: Any) -> jax.Array:
@@ -301,7 +300,7 @@ def _stand_ins(params: PyTree, side: int | None) -> PyTree:
 
 
 def _equal_leaves(state: PyTree, params: PyTree) -> Copies:
-    """Leaves of a state that hold what a leaf of the parameters does, in whatever precision."""
+    """Leaves of a state that equal a leaf of the parameters, in any precision."""
     leaves = [x for x in jax.tree.leaves(params) if travels(x)]
     found = []
     for place, x in enumerate(jax.tree.leaves(state)):

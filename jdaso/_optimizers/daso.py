@@ -1,4 +1,4 @@
-"""DASO: parameters averaged between nodes now and then, and late."""
+"""DASO: parameters averaged between nodes every few steps, and merged late."""
 
 from __future__ import annotations
 
@@ -56,67 +56,69 @@ def daso(
 ) -> optax.GradientTransformationExtraArgs:
     """Distributed asynchronous and selective optimization.
 
-    Gradients are averaged inside the node at every step. While cycling, every B steps a node's
-    parameters start on their way to the other nodes, and S steps later, while the node computed
-    on, the average is merged at its true age a (P nodes, snapshots ``s_p``, current ``x``)::
+    Gradients are averaged inside the node at every step. While cycling, every B steps a node
+    starts to send its parameters to the other nodes and computes on. S steps later their average is
+    merged at its true age a (P nodes, snapshots ``s_p``, current ``x``)::
 
         "corrected":  x <- x + (mean_p s_p - s)
         "paper":      x <- (2a x + sum_p s_p) / (2a + P)
         outer(tx):    x <- x + (t' - s),  t' = t + tx(t - mean_p s_p)
 
     In warm-up and cool-down the nodes average gradients and wait (exact float32 means, whatever
-    the wire). The last cycling update completes what is in flight and ends with an exact mean of
-    parameters and of the inner state, which the next two updates repeat, because ``p + (t - p)``
-    rounds. From the third cool-down update on all nodes are bitwise equal: the few elements that
-    still differ then, changing their sign by more than their own size time after time, stop at 0
-    for that one update. One node is `inner`, exactly.
+    the wire). The last cycling update completes the exchange in flight and ends with an exact mean
+    of parameters and of the inner state. The next two updates repeat this mean, because
+    ``p + (t - p)`` rounds. From the third cool-down update on all nodes hold identical bits: a few
+    elements may still differ then, as they keep changing sign by more than their own size; these
+    are set to 0 for that one update. With one node this is exactly `inner`.
 
-    Put it last in an ``optax.chain``: it decides what the parameters become.
+    Put it last in an ``optax.chain``: it decides the new parameters.
 
     Args:
-        inner: any optax transformation. Copies of the parameters that it holds and leads them back
-            to (master weights, schedule-free's z) move with each merge.
-        phases: when the nodes talk.
+        inner: any optax transformation. Copies of the parameters in its state, to which it pulls
+            them back (master weights, schedule-free's z), move with each merge.
+        phases: when the nodes exchange.
         session: the nodes.
         local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
-            ``pmap`` over them, or a tuple of axes; None under plain ``jit``. An axis of several
-            devices that is not named is refused where the nodes are several.
-        wire: ``"float32"``, or the narrow ``"bfloat16"`` and ``"int8"``, which carry
-            the difference to the last common point, with error feedback: what rounding took from
-            one exchange goes with the next, and nothing is lost.
-        merge: ``"corrected"``, which keeps all that a node did meanwhile, ``"paper"``, which keeps
-            ``2a / (2a + P)`` of it and needs one copy of the parameters less, or `jdaso.outer`.
+            ``pmap`` over them, or a tuple of axes; None under plain ``jit``. With several nodes,
+            an axis of several devices that is not named is refused.
+        wire: ``"float32"``, or the narrow ``"bfloat16"`` and ``"int8"``, which send
+            the difference to the last common point, with error feedback: the rounding error of
+            one exchange is added to the next, and nothing is lost.
+        merge: ``"corrected"``, which keeps all of a node's progress meanwhile; ``"paper"``, which
+            keeps ``2a / (2a + P)`` of it and needs one copy of the parameters less; or
+            `jdaso.outer`.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam). An
-            `inner` that takes gradients of single examples needs the second.
-        on_nonfinite: what happens when any node's snapshot holds NaN or infinity: all nodes
-            ``"raise"``, or all nodes ``"skip"`` that merge. From an exact mean ``"skip"`` leaves
-            out that node; its own numbers stay (optax adds, and nothing leads away from NaN)
-            until `finalize` gives it the others' mean.
-        on_drift: what happens where nodes hold different bits of what is the same on all:
+            `inner` that takes gradients of single examples needs ``"parameters"``.
+        on_nonfinite: reaction to NaN or infinity in any node's snapshot: all nodes ``"raise"``, or
+            all nodes ``"skip"`` that merge. ``"skip"`` leaves the node out of an exact mean. That
+            node keeps its own numbers (optax adds, and adding cannot remove NaN) until `finalize`
+            gives it the others' mean.
+        on_drift: reaction if replicated values differ between nodes in any bit:
             parameters in warm-up, and in the cool-down from its fourth update on; the common point
-            of narrow wires and outer optimizers; the phases. A checksum goes with each exchange.
-            All nodes ``"raise"``, naming leaf and node, or ``"ignore"`` it.
-        chunk_bytes: most float32 bytes that travel at once.
-        name: tells optimizers of equal shapes that are used in one step apart.
+            of narrow wires and outer optimizers; the phases. A checksum travels with each
+            exchange. All nodes ``"raise"``, naming leaf and node, or ``"ignore"`` it.
+        chunk_bytes: maximum float32 bytes sent at once.
+        name: distinguishes optimizers of equal shapes that are used in one step.
 
     Returns:
         A transformation whose ``update`` needs ``params`` and takes the local loss as ``value=``
-        (a scalar; needed by phases that follow the loss). Where nodes take different numbers of
-        samples, give theirs as ``weight=`` (a scalar, at least 0; 1 where it is not given): every
-        mean over nodes is then weighted, ``sum_p w_p x_p / sum_p w_p``, late ones by the mean of
-        the weights since the last start. All nodes give one or none does. With 0 a node makes no
-        step of its own and follows the others. Other arguments go to `inner`, and with a loss
-        ``mean_loss=``: the mean over nodes of what was heard since its last update (NaN: nothing;
-        1e30 where ``jax_debug_nans`` refuses NaN). An `inner` that refuses ``value=`` or
-        ``mean_loss=`` is not given it.
+        (a scalar; needed by phases that follow the loss). If nodes process different numbers
+        of samples, pass each node's as ``weight=`` (a scalar, at least 0; 1 by default). Every mean
+        over nodes is then weighted, ``sum_p w_p x_p / sum_p w_p``; a late mean uses the mean of the
+        weights since the last start. All nodes pass a weight or none does. A node of weight 0 makes
+        no step of its own and follows the others. Other arguments go to `inner`. With a loss,
+        `inner` also gets ``mean_loss=``: the mean over nodes of the losses received since its last
+        update (NaN if none; 1e30 where ``jax_debug_nans`` refuses NaN). An `inner` that refuses
+        ``value=`` or ``mean_loss=`` is called without it.
 
     Raises:
         ValueError: a setting is out of its range, or does not fit the others; or, with several
-            nodes, `inner` holds a line search, or undoes merges by what cannot be moved.
+            nodes, `inner` holds a line search, or undoes merges through state that cannot be
+            moved.
 
-    On failure: what one node does wrong raises `NodeError` on all nodes, naming it. Numbers in
-    flight are never dropped; where a run ends early, `finalize` merges them.
+    On failure: an error on one node raises `NodeError` on all nodes, naming that node. Numbers in
+    flight are never dropped: if a run ends early, `finalize` merges them.
 
     Example:
         >>> import jax.numpy as jnp, jdaso, optax
@@ -136,7 +138,7 @@ def daso(
         raise ValueError(f'on_nonfinite must be "raise" or "skip", got {on_nonfinite!r}.')
     if phases.by_loss is None and phases.local_every > 1 and local_axis is None:
         raise ValueError(
-            f"local_every={phases.local_every} lets the devices of a node part, which needs a "
+            f"local_every={phases.local_every} lets the devices of a node diverge and needs a "
             "local_axis: call update inside shard_map or pmap and name its axis."
         )
     update_inner = update_with(inner)
@@ -205,9 +207,9 @@ def daso(
         act = decide(phases, phase, step, started, ticket)
         given_weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
         if weight is not None:
-            # One below 0 must not be lost in a sum: the headers say on all nodes who gave it.
+            # A weight below 0 must not vanish in a sum: all nodes see in the headers who gave it.
             given_weight = lift_below_zero(given_weight)
-            weight = given_weight / state.weight  # about 1: narrow wires have a range
+            weight = given_weight / state.weight  # about 1: a narrow wire's range is limited
 
         value = mean_locally(value, local_axis)
         together = act.blocking | act.start | act.mean | (drift + 1 >= phase.local_every)
@@ -243,7 +245,7 @@ def daso(
         if merges:
             copies = finder.copies(updates, state.inner, params, given, extra)
         updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
-        if weight is not None:  # a node that has run out moves with the others only
+        if weight is not None:  # a node out of data only follows the others
             works = weight > 0
             if blocking == "gradients":
                 works |= act.blocking
@@ -277,7 +279,7 @@ def daso(
         return updates, state._replace(step=step + 1 + ended, drift=drift, phase=phase)
 
     def _meet(params: PyTree, updates: PyTree, inner_state: PyTree) -> tuple[PyTree, PyTree]:
-        """The devices of the node have parted: average their parameters and inner states."""
+        """Averages parameters and inner states of the node's devices, which have diverged."""
         target = mean_locally(apply_updates(params, updates), local_axis)
         moved = difference(target, params, updates)
         return moved, mean_locally(inner_state, local_axis)
@@ -293,9 +295,9 @@ def daso(
         value: Any,
         weight: Any,
     ) -> tuple[PyTree, DasoState]:
-        """Merge, then the exact mean, then start: each snapshot holds the latest merge.
+        """Merges, takes the exact mean, then starts: each snapshot holds the latest merge.
 
-        What is sent is not what was merged, but what optax's addition makes of it.
+        It sends the parameters as optax's addition rounds them, not the merge result itself.
         """
         step += mark(session, COMPUTE, step, step)
         updates, state = jax.lax.cond(

@@ -1,4 +1,4 @@
-"""The exact end of a run: the mean of what the nodes hold."""
+"""The exact end of a run: the mean of all nodes' parameters."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from .state import DasoState
 
 
 def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
-    """Ends a run wherever it stops: merges what is in flight, then takes the exact mean.
+    """Ends a run at any step: merges the exchange in flight, then takes the exact mean.
 
     Args:
-        params: this node's parameters; inside ``pmap`` or ``shard_map`` over its devices with a
-            first axis of devices, as they are held there.
-        opt_state: the optimizer state that goes with them, of a `daso` anywhere inside it or of
-            any other optimizer. Discard it afterwards.
+        params: this node's parameters. If they hold a copy per device (``pmap`` or ``shard_map``),
+            pass them with that first axis of devices.
+        opt_state: the matching optimizer state, with a `daso` anywhere inside, or of any other
+            optimizer. Discard it afterwards.
         session: the nodes.
 
     Returns:
         Parameters, bitwise the same on all nodes.
 
     Raises:
-        NodeError: on all nodes, if they stopped at different steps, a node does not come, or one
-            holds numbers that are not finite (with ``on_nonfinite="skip"`` it is left out, and
-            gets the mean of the others).
+        NodeError: on all nodes, if they stopped at different steps, a node times out, or a node
+            holds numbers that are not finite (with ``on_nonfinite="skip"`` that node is left
+            out, and gets the mean of the others).
         TypeError: inside ``jit``, ``shard_map`` or ``pmap``.
     """
     session.require_usable()
@@ -85,7 +85,7 @@ def _number(state: DasoState) -> int:
 
 
 def _mean_of_devices(x: Any) -> Any:
-    """Mean over the first axis, of a node's devices, which may have parted (`local_every`)."""
+    """Mean over the first axis: the node's devices, which may have diverged (`local_every`)."""
     if not is_float(jnp.result_type(x)):
         return x[0]
     wide = jnp.promote_types(jnp.result_type(x), jnp.float32)
@@ -94,7 +94,7 @@ def _mean_of_devices(x: Any) -> Any:
 
 
 def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
-    """The same for arrays that are declared replicated, of which each device holds its own."""
+    """The same for arrays declared replicated, although each device holds different values."""
     devices = len(session.devices)
 
     def on_all(x: Any) -> bool:
@@ -103,9 +103,9 @@ def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
     leaves = [x for x in jax.tree.leaves(params) if is_float(jnp.result_type(x))]
     if not all(isinstance(x, jax.Array) and on_all(x) for x in leaves):
         raise session.control.error(
-            f"The {devices} devices of this node have parted (local_every > 1), and finalize was "
-            "given the parameters of one. Pass parameters and state of all devices, stacked along "
-            "their first axis."
+            f"The {devices} devices of this node have diverged (local_every > 1), and finalize "
+            "was given the parameters of one. Pass parameters and state of all devices, stacked "
+            "along their first axis."
         )
 
     def mean_of(x: Any) -> Any:
@@ -117,7 +117,7 @@ def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
 
 
 def _complete(params: PyTree, state: DasoState, in_flight: bool, session: Session) -> PyTree:
-    """Merges what one optimizer has in flight, and what its wire owes, into its own leaves."""
+    """Merges one optimizer's exchange in flight and error feedback into that optimizer's leaves."""
     flat, tree = jax.tree.flatten(params)
     here = describe(params)
     for (number, leaves), completion in session.completions.items():
@@ -140,7 +140,7 @@ def _complete(params: PyTree, state: DasoState, in_flight: bool, session: Sessio
 
 
 def _places(mine: list[Leaf], here: tuple[Leaf, ...], *, simulated: bool) -> list[int] | None:
-    """Where an optimizer's leaves are among all: by path, else (other containers) by order."""
+    """Positions of an optimizer's leaves among all: by path, else (other containers) by order."""
     skip = 1 if simulated else 0  # an axis of nodes
     of_path = {leaf.path: k for k, leaf in enumerate(here)}
     by_path = [of_path.get(leaf.path, -1) for leaf in mine]

@@ -1,4 +1,4 @@
-"""The inner optimizer: which arguments it is given, and what it must not be."""
+"""The inner optimizer: the arguments that it is given, and the kinds that are refused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .._types import PyTree
 
 
 def update_with(inner: optax.GradientTransformation) -> Callable[..., Any]:
-    """The update of `inner`, given only what it takes of the losses that jdaso adds.
+    """Returns the update of `inner`, which drops those added losses that `inner` refuses.
 
-    Call it as ``update(grads, state, params, losses, **extra)``. Of `losses` (``value=`` and
-    ``mean_loss=``) those are left out that `inner` refuses with a TypeError; what the user passed
-    goes to `inner` as it is. A signature does not tell: a chain takes any argument and hands it to
-    all its members.
+    Call it as ``update(grads, state, params, losses, **extra)``. It drops those of `losses`
+    (``value=`` and ``mean_loss=``) that `inner` refuses with a TypeError; the user's own arguments
+    go to `inner` unchanged. A signature does not help: a chain accepts any argument and passes it
+    to all its members.
     """
     update, refused = optax.with_extra_args_support(inner).update, set()
 
@@ -40,7 +40,7 @@ def update_with(inner: optax.GradientTransformation) -> Callable[..., Any]:
 def refuse_line_search(inner_state: PyTree, call: str) -> None:
     """Raises if the state of an inner optimizer is, or holds, that of a line search.
 
-    A line search evaluates ``value_fn``, a node's own loss, as often as that asks for, and the
+    A line search evaluates ``value_fn``, a node's own loss, as often as that loss requires, and the
     nodes would take steps of different lengths from the same gradients.
     """
 
@@ -51,7 +51,7 @@ def refuse_line_search(inner_state: PyTree, call: str) -> None:
         if searches(state):
             raise ValueError(
                 f"The inner optimizer of {call} holds a line search ({type(state).__name__}). It "
-                "looks for a step length by value_fn, this node's own loss, and the nodes would "
-                "part. With several nodes take an optimizer without one, as optax.lbfgs("
+                "chooses a step length by value_fn, this node's own loss, so the nodes would "
+                "diverge. With several nodes use an optimizer without one, such as optax.lbfgs("
                 "learning_rate, linesearch=None); on one node line searches work."
             )

@@ -54,20 +54,20 @@ from .state import DasoState, Late
 
 @dataclasses.dataclass(frozen=True)
 class Averaging:
-    """What one `daso` does between nodes, by its settings; what changes is in `DasoState`.
+    """The exchanges of one `daso`, by its settings; state that changes is in `DasoState`.
 
     Attributes:
         session: the nodes.
         number: the session's number for the optimizer.
-        phases: when the nodes talk.
+        phases: when the nodes exchange.
         rule: how a late result is merged.
         wire: the format of exchanges; exact means are float32.
-        local_axis: axis of the local devices that the caller is inside of, or None.
+        local_axis: axis of the local devices that the caller runs inside, or None.
         blocking: what is averaged while waiting, ``"gradients"`` or ``"parameters"``.
         on_nonfinite: ``"raise"`` or ``"skip"``.
-        on_drift: what happens where nodes differ that must not.
-        chunk_bytes: most float32 bytes that travel at once.
-        name: tells optimizers of equal shapes that are used in one step apart.
+        on_drift: ``"raise"`` or ``"ignore"``, if replicated values diverged.
+        chunk_bytes: maximum float32 bytes sent at once.
+        name: distinguishes optimizers of equal shapes that are used in one step.
     """
 
     session: Session
@@ -89,12 +89,12 @@ class Averaging:
 
     @property
     def keeps_anchor(self) -> bool:
-        """Whether a point common to all nodes is kept between exchanges."""
+        """True if a point common to all nodes is kept between exchanges."""
         return self.rule.needs_anchor or self.wire.narrow
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What must be the same on all nodes, by name."""
+        """Settings that must be the same on all nodes, by name."""
         settings = {
             "phases": self.phases,
             "wire": self.wire.name,
@@ -124,7 +124,7 @@ class Averaging:
     def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
         """The state before the first update."""
         exchange = self.exchange_of(params, self.wire)
-        # Each field its own buffers: steps that donate their state must not meet one twice.
+        # Each field has its own buffers: a step must not donate one twice.
         zeros = lambda: zeros_like(params) if self.nodes > 1 else ()  # noqa: E731
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
         rule, narrow = self.rule, self.wire.narrow
@@ -155,11 +155,11 @@ class Averaging:
         step: jax.Array,
         weight: Any,
     ) -> tuple[PyTree, DasoState]:
-        """Waits for what is in flight and merges it at its true age; new updates.
+        """Waits for the exchange in flight, merges it at its true age and returns new updates.
 
-        Leaf by leaf, so that XLA makes one pass over them: joined to chunks they take four.
-        `weight` is only asked whether there is one. `copies` in the inner state move as the
-        parameters do.
+        Merges leaf by leaf, so that XLA makes one pass over the leaves; joined to chunks they take
+        four. Only whether `weight` is None matters here. `copies` in the inner state move with the
+        parameters.
         """
         exchange, common = self.exchange_of(params, self.wire), self.common_of_late(state)
         received = exchange.wait(state.ticket, state.flight, state.phase.exchanges, common)
@@ -187,7 +187,7 @@ class Averaging:
         return merged, state._replace(phase=phase, weight=weight)
 
     def _leave_out(self, params: PyTree, received: Received, state: DasoState) -> DasoState:
-        """The state if a result is not merged: what all have sent they owe once more."""
+        """The state after a result was discarded: its mean goes back into the error feedback."""
         if not self.wire.narrow:
             return state
         exchange = self.exchange_of(params, self.wire)
@@ -205,7 +205,7 @@ class Averaging:
         state: DasoState,
         age: jax.Array,
     ) -> tuple[Leaves, DasoState]:
-        """The merge rule on what was received; keeps what the wire took for the next exchange."""
+        """Applies the merge rule to a result; keeps the rounding error for the next exchange."""
         total, error = received.scaled(received.total), state.error
         if self.wire.narrow:
             total = jax.tree.map(lambda c, d: self.nodes * c + d, strip(state.anchor), total)
@@ -239,12 +239,12 @@ class Averaging:
         value: Any,
         weight: Any,
     ) -> tuple[PyTree, DasoState]:
-        """Exact mean of parameters and of the inner state; pays what the wire still owes.
+        """Exact mean of parameters and of the inner state, with all remaining error feedback.
 
-        That is paid to the parameters and to `copies` of them.
+        The error feedback is added to the parameters and to `copies` of them.
 
-        Where no node has had a batch since the last start, all weigh the same. From the third
-        cool-down update on, what has not met by then is made to.
+        If no node had a batch since the last start, all weigh the same. From the third cool-down
+        update on, elements that still differ are made equal.
         """
         exchange = self.exchange_of(params)
         own, owed = exchange.pack(apply_updates(params, updates)), None
@@ -261,7 +261,7 @@ class Averaging:
             state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
         given, bits, common = None, jnp.int32(0), None
         if self.blocking == "parameters":
-            # Of parameters alone: moments of local gradients differ, and the mean sets them.
+            # Parameters only: moments of local gradients differ, and the mean makes them equal.
             given = value
             bits, common = self.common_of_blocking(params, (), step)
 
@@ -296,8 +296,8 @@ class Averaging:
     def blocking_header(
         self, value: Any, step: jax.Array, bits: jax.Array, weight: Any
     ) -> jax.Array:
-        """The header of an exact mean; where the run has passed its end, the host says so once."""
-        # All past the end is blocking: it costs a step in which nothing is due no condition.
+        """The header of an exact mean; warns once when the run passes its end."""
+        # Updates past the end all block, so updates that do not block need no check.
         warned = warn_past_end(self.session, self.phases.total_steps, step)
         return blocking_header(value, step + warned, bits, weight)
 
@@ -309,9 +309,9 @@ class Averaging:
         return mean(self.exchange_of(grads), grads, head, step, common, weight)
 
     def is_settled(self, step: jax.Array) -> jax.Array:
-        """Whether all nodes hold the same before this blocking update, bit for bit.
+        """True if all nodes hold identical bits before this blocking update.
 
-        In warm-up they always do. In the cool-down they have come to it by the third update.
+        In warm-up they always do; in the cool-down, once its third update is done.
         """
         end = self.phases.total_steps - self.phases.cooldown_steps
         settled = (self.phases.cycling_steps == 0) | (step < self.phases.warmup_steps)
@@ -320,10 +320,10 @@ class Averaging:
     def common_of_blocking(
         self, params: PyTree, inner: PyTree, step: jax.Array
     ) -> tuple[jax.Array, Common]:
-        """What is to be the same before a blocking update, and its checksum.
+        """Checksum of the state that must be replicated before a blocking update, and that state.
 
-        That sums up the parameters; where the nodes come together, the inner state too. A bit that
-        changes in an inner state later changes the parameters one update after.
+        The checksum covers the parameters; until the nodes have settled, the inner state too. A bit
+        that flips in an inner state after that changes the parameters one update later.
         """
         settled = self.is_settled(step)
         due = settled & ((step == 0) | (self.on_drift != "ignore"))
@@ -344,13 +344,13 @@ class Averaging:
         return jnp.where(jnp.all(jnp.stack(finite)), total, LEFT_OUT)
 
     def common_of_late(self, state: DasoState) -> Common:
-        """What is to be the same where an exchange starts, and until its merge."""
+        """State that must be replicated from the start of an exchange until its merge."""
         due = (state.started == 0) | (self.on_drift != "ignore")
         late = Late(state.anchor, state.outer, state.phase)
         return Common(late, due)
 
     def _sum_of_late(self, params: PyTree, state: DasoState, step: jax.Array) -> jax.Array:
-        """Checksum of what is to be the same where an exchange starts; first of parameters too."""
+        """Checksum of the replicated state as an exchange starts; the first includes parameters."""
         exchange, late = self.exchange_of(params), (state.anchor, state.phase)
         ignores = self.on_drift == "ignore"
         return jax.lax.cond(
@@ -364,7 +364,7 @@ class Averaging:
     ) -> DasoState:
         """Starts an exchange of the parameters as `updates` will make them.
 
-        Its weight is the mean of those since the last start.
+        Its weight is the mean of the weights since the last start.
         """
         exchange = self.exchange_of(params, self.wire)
         leaves = to_leaves(apply_updates(params, updates))
@@ -389,7 +389,7 @@ class Averaging:
             loss_sum=state.loss[0],
             loss_weight=state.loss[1],
             weight=1.0 if weight is None else weight,
-            # Between real nodes the host looks, while the step goes on (`Channel`).
+            # Between real nodes the host finds it, while the step goes on (`Channel`).
             bad_leaf=self._first_bad_leaf(leaves) if self.session.simulated else 0,
             step=step,
             checksum=self._sum_of_late(params, state, step),
@@ -410,7 +410,7 @@ class Averaging:
         return first_bad_leaf(exchange.layout, pack(exchange.layout, leaves))
 
     def register(self, params: PyTree) -> None:
-        """Tells `finalize` how to merge what this optimizer has in flight."""
+        """Registers the merge of this optimizer's exchange in flight, for `finalize`."""
         outside = dataclasses.replace(self, local_axis=None)
         exchange = outside.exchange_of(params, self.wire)
         shapes = jax.tree.map(lambda x: ShapeDtype(jnp.shape(x), jnp.result_type(x)), params)
@@ -432,7 +432,7 @@ class Averaging:
             return leaves
 
         def channel() -> Channel:
-            assert isinstance(exchange, HostExchange)  # virtual nodes carry what is in flight
+            assert isinstance(exchange, HostExchange)  # virtual nodes keep it in their state
             return exchange.channel
 
         done = Completion(complete, self.on_nonfinite == "skip", channel)

@@ -1,4 +1,4 @@
-"""The learning rate where nodes are added: scaled with the batch, and lowered on a plateau."""
+"""Learning rates for more nodes: scaled with the batch, and lowered on a plateau."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .._rules.state import NO_MEAN_LOSS
 from .._types import PyTree
 
 WORST_LOSS = 1e30
-"""Before the first: optax begins with infinity, and no mean over nodes may hold that."""
+"""The best loss before the first: optax uses infinity, which a mean over nodes must not contain."""
 
 
 def scaled_warmup(
@@ -26,7 +26,7 @@ def scaled_warmup(
     warmup_steps: int,
     then: optax.Schedule | None = None,
 ) -> optax.Schedule:
-    """A learning rate that grows linearly to what a larger batch can bear.
+    """A learning rate that grows linearly to one that suits a larger batch.
 
     With ``k = batch_size / base_batch_size``, and n updates before this one::
 
@@ -37,12 +37,12 @@ def scaled_warmup(
 
     Args:
         base_rate: the rate that suits `base_batch_size`, more than 0.
-        batch_size: samples in a step of all nodes together.
-        base_batch_size: samples in a step for which `base_rate` was found.
+        batch_size: samples per step of all nodes together.
+        base_batch_size: samples per step for which `base_rate` was found.
         warmup_steps: updates until the scaled rate is reached; 0 for none. Five epochs in the
             reference.
-        then: a factor by updates since the warm-up, such as
-            ``optax.cosine_decay_schedule(1.0, steps)``; constantly 1 if None.
+        then: a factor as a function of the updates since warm-up, such as
+            ``optax.cosine_decay_schedule(1.0, steps)``; constant 1 if None.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -54,7 +54,8 @@ def scaled_warmup(
         [0.1, 0.45, 0.8, 0.8]
 
     Reference: Goyal et al. 2017, arXiv 1706.02677, sections 2.1 and 2.2. The ImageNet example of
-    HeAT's DASO cites it: ``0.0125 e (G - 1) / 6`` in epoch e < 5 on G GPUs, then as on a plateau.
+    HeAT's DASO cites it: ``0.0125 e (G - 1) / 6`` in epoch e < 5 on G GPUs, then lowered
+    on a plateau.
     """
     if not base_rate > 0:
         raise ValueError(f"base_rate must be more than 0, got {base_rate}.")
@@ -79,7 +80,7 @@ class PlateauState(NamedTuple):
 
     step: Int[Array, ""]  # updates so far
     loss_sum: Float[Array, ""]  # of this window's mean losses
-    losses: Int[Array, ""]  # how many are in that sum
+    losses: Int[Array, ""]  # number of losses in that sum
     plateau: ReduceLROnPlateauState  # optax's; its `scale` is the factor in force
 
 
@@ -96,33 +97,34 @@ def reduce_on_plateau(
     """Multiplies updates by a factor that falls when the nodes' mean loss stops improving.
 
     Put it after the optimizer, both inside `daso` or `synchronous`, and give the loss to
-    ``tx.update(..., value=loss)``. At the end of each window the mean of the losses that the
-    exchanges brought meanwhile goes to ``optax.contrib.reduce_on_plateau``: it is bad if it is not
-    below ``best (1 - rtol) - atol``; after `patience` bad ones in a row the factor is multiplied
-    by `factor`. The loss travels in exchanges that are made anyway, and all nodes hear the same
-    number at the same update, so that their factors are the same bit for bit. While cycling it is
-    S to B + S steps late. A window in which nothing was heard does not count.
+    ``tx.update(..., value=loss)``. At the end of each window the mean of the losses
+    received in it goes to ``optax.contrib.reduce_on_plateau``. This mean is bad if it is not below
+    ``best (1 - rtol) - atol``; after `patience` bad ones in a row the factor is multiplied by
+    `factor`. The loss travels in exchanges that are made anyway. All nodes receive the same number
+    at the same update, so that their factors are the same bit for bit. While cycling the loss is
+    S to B + S steps late. A window in which no loss arrived does not count.
 
     Args:
-        window_steps: updates of a window (an epoch, say), at least 1.
-        factor: what the factor in force is multiplied by, between 0 and 1.
+        window_steps: updates per window (an epoch, say), at least 1.
+        factor: multiplies the current factor on each plateau, between 0 and 1.
         patience: bad windows in a row that make a plateau, at least 1. PyTorch's scheduler counts
-            otherwise: its 5 are 6 here.
-        rtol: improvement that counts, as a share of the best loss; 0, with an `atol`, for losses
-            below 0, of which a share is no improvement.
-        atol: improvement that counts beside that, in the loss's unit.
+            differently: its 5 is 6 here.
+        rtol: improvement that counts, as a share of the best loss. For losses below 0 a share is
+            no improvement: use 0, and an `atol`.
+        atol: improvement that counts, added to that share, in the loss's unit.
         cooldown: windows after a plateau that do not count.
-        min_scale: where the factor stops.
+        min_scale: lower limit of the factor.
 
     Returns:
-        A transformation whose ``update`` needs ``mean_loss=``, which `daso` and `synchronous` give
-        to what is inside them: a scalar, NaN (or 1e30) where nothing new was heard.
+        A transformation whose ``update`` needs ``mean_loss=``, which `daso` and `synchronous` pass
+        to their inner optimizer: a scalar, NaN (or 1e30) if no new loss arrived.
 
     Raises:
-        ValueError: an argument is out of its range; ``update`` was given no loss, or is outside.
+        ValueError: an argument is out of its range; ``update`` was given no loss, or is not inside
+            `daso` or `synchronous`.
 
-    *On failure*: where nodes hold different factors all the same (a bit flipped), the exact mean
-    that ends the cycling phase makes them equal again.
+    *On failure*: if the factors diverge all the same (a flipped bit), the exact mean that ends the
+    cycling phase makes them equal again.
 
     Example:
         >>> import jdaso, optax
@@ -134,7 +136,7 @@ def reduce_on_plateau(
         1.0
         >>> session.close()
 
-    Reference: the ImageNet example of HeAT's DASO, from which the other defaults are, has
+    Reference: the ImageNet example of HeAT's DASO, the source of the other defaults, has
     ``ReduceLROnPlateau(factor=0.5, patience=5, threshold=0.05, min_lr=1e-4)`` of PyTorch.
     """
     for name, value in (("window_steps", window_steps), ("patience", patience)):
@@ -143,7 +145,7 @@ def reduce_on_plateau(
     rule = on_each_value(factor, patience, rtol, atol, cooldown, min_scale=min_scale)
 
     def init(params: PyTree) -> PlateauState:
-        with jax.debug_nans(False), jax.debug_infs(False):  # it holds infinity, for a moment
+        with jax.debug_nans(False), jax.debug_infs(False):  # it contains infinity at first
             plateau: Any = rule.init(jnp.float32(0))
         plateau = plateau._replace(best_value=jnp.float32(WORST_LOSS))
         zero = jnp.zeros((), jnp.int32)
@@ -179,9 +181,9 @@ def reduce_on_plateau(
 
 
 def select_inner(condition: Any, new: PyTree, old: PyTree) -> PyTree:
-    """`jnp.where` over inner states, but for a `PlateauState`, which is the new one.
+    """`jnp.where` over inner states; a `PlateauState` is always the new one.
 
-    A node that has run out of data keeps its moments, and hears the loss as the others do.
+    A node out of data keeps its moments, but follows the loss as the others do.
     """
 
     def pick(new: Any, old: Any) -> Any:

@@ -12,7 +12,8 @@ def local_mean(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation
     """Averages gradients over the devices of a node: ``g <- pmean(g, axis_name)``.
 
     Args:
-        axis_name: the axis of the ``shard_map`` or ``pmap`` that ``update`` is called in, or axes.
+        axis_name: the axis of the ``shard_map`` or ``pmap`` that ``update`` is called in, or
+            a tuple of axes.
 
     Raises:
         ValueError: in ``update``, if no such axis is bound, or gradients of single examples would

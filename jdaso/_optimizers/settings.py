@@ -1,4 +1,4 @@
-"""Settings that `jdaso.daso` and `jdaso.synchronous` share, checked."""
+"""Checks of the settings that `jdaso.daso` and `jdaso.synchronous` share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .._types import PyTree
 
 
 def require_params(params: PyTree | None, name: str) -> PyTree:
-    """The parameters, or an error that says to pass them."""
+    """Returns the parameters; raises if they are None."""
     if params is None:
         raise ValueError(
             f"jdaso.{name} needs the parameters, got params=None. "
@@ -16,7 +16,7 @@ def require_params(params: PyTree | None, name: str) -> PyTree:
 
 
 def check_blocking(blocking: str) -> None:
-    """Raises unless it is one of the two ways to average while waiting."""
+    """Raises unless `blocking` is one of the two ways to average while waiting."""
     if blocking not in ("gradients", "parameters"):
         raise ValueError(f'blocking must be "gradients" or "parameters", got {blocking!r}.')
 
@@ -25,6 +25,6 @@ ON_DRIFT = ("raise", "ignore")
 
 
 def check_on_drift(on_drift: str) -> None:
-    """Raises unless it says what happens where nodes differ."""
+    """Raises unless `on_drift` is a reaction to nodes that diverged."""
     if on_drift not in ON_DRIFT:
         raise ValueError(f'on_drift must be "raise" or "ignore", got {on_drift!r}.')

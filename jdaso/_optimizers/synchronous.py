@@ -48,10 +48,10 @@ class SynchronousState(NamedTuple):
 
     step: Int[Array, ""]  # completed updates; the same on all nodes
     inner: optax.OptState  # the same on all nodes
-    # What a narrow wire has yet to deliver, like the parameters, in float32; differs between nodes.
+    # Error feedback of a narrow wire, a float32 tree like the parameters; differs between nodes.
     error: PyTree
-    weight: Float[Array, ""]  # the nodes' mean, when last heard of; the same on all nodes
-    losses: Float[Array, 2]  # sum and weight of the last losses heard; the same on all nodes
+    weight: Float[Array, ""]  # mean over the nodes, as last received; the same on all nodes
+    losses: Float[Array, 2]  # sum and weight of the last losses received; the same on all nodes
 
 
 def synchronous(
@@ -65,39 +65,39 @@ def synchronous(
     chunk_bytes: int = CHUNK_BYTES,
     name: str = "synchronous",
 ) -> optax.GradientTransformationExtraArgs:
-    """Averages gradients over all devices of all nodes, then applies `inner`; waits every step.
+    """Averages gradients over all devices of all nodes, then applies `inner`; each step waits.
 
-    ``g <- mean_p g_p``, then ``inner``: what one process would do with the nodes' batches joined.
-    A narrow wire sends ``g + e`` rounded, and carries the remainder e to the next step.
+    ``g <- mean_p g_p``, then ``inner``: as one process would do with the nodes' batches joined. A
+    narrow wire sends ``g + e`` rounded, and carries the rounding error e to the next step.
 
     Args:
         inner: any optax transformation.
         session: the nodes.
         local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
-            ``pmap`` over them, or a tuple of axes; None under plain ``jit``. An axis of several
-            devices that is not named is refused where the nodes are several.
+            ``pmap`` over them, or a tuple of axes; None under plain ``jit``. With several nodes,
+            an axis of several devices that is not named is refused.
         wire: ``"float32"``, ``"bfloat16"`` or ``"int8"``.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` instead (equal for SGD, not for Adam; float32 only). An `inner` that takes
-            gradients of single examples needs the second.
-        on_drift: what happens where nodes hold different parameters before an update, of which a
-            checksum goes with each exchange: all nodes ``"raise"``, naming leaf and node, or
-            ``"ignore"`` it.
-        chunk_bytes: most float32 bytes that travel at once.
-        name: tells optimizers of equal shapes that share a session apart.
+            gradients of single examples needs ``"parameters"``.
+        on_drift: reaction if nodes hold different parameters before an update: all nodes
+            ``"raise"``, naming leaf and node, or ``"ignore"`` it. A checksum travels with each
+            exchange.
+        chunk_bytes: maximum float32 bytes sent at once.
+        name: distinguishes optimizers of equal shapes that share a session.
 
     Returns:
         A transformation whose ``update`` needs ``params`` and takes the local loss as ``value=``;
-        `inner` gets the loss averaged over the nodes, also as ``mean_loss=`` (with
-        ``blocking="parameters"`` only so, and that of the update before). ``weight=`` (a scalar,
-        at least 0) is this node's weight in the means, as the number of its samples; 1 where it is
-        not given.
+        `inner` gets the loss averaged over the nodes as ``value=`` and as ``mean_loss=`` (with
+        ``blocking="parameters"`` only as ``mean_loss=``, from the update before). ``weight=`` (a
+        scalar, at least 0; 1 by default) is this node's weight in the means, such as the number of
+        its samples.
 
     Raises:
         ValueError: a setting is out of its range; or, with several nodes, `inner` holds a line
             search.
 
-    On failure: what another node does wrong raises `NodeError` on all nodes.
+    On failure: an error on one node raises `NodeError` on all nodes.
 
     Example:
         >>> import jdaso, optax
@@ -109,7 +109,7 @@ def synchronous(
     check_on_drift(on_drift)
     if wire_of(wire).narrow and blocking == "parameters":
         raise ValueError(
-            f'wire={wire!r} rounds, and weights are never rounded: use blocking="gradients", or '
+            f'wire={wire!r} rounds, and parameters are never rounded: use blocking="gradients", or '
             'wire="float32".'
         )
     update_inner = update_with(inner)
@@ -146,7 +146,7 @@ def synchronous(
             refuse_other_axes(local_axis, "jdaso.synchronous(...).update")
         several = session.num_nodes > 1
         if several:
-            describe(params)  # raises where a leaf is no array
+            describe(params)  # raises if a leaf is not an array
         averages = several and blocking == "gradients"
         check_gradients(updates, params, "jdaso.synchronous", local_axis, between_nodes=averages)
         if several:
@@ -165,7 +165,7 @@ def synchronous(
             chunk_bytes=chunk_bytes,
         )
         heard = state.weight
-        if weight is not None:  # about 1, whatever they count: narrow wires have a range
+        if weight is not None:  # about 1, in any unit: a narrow wire's range is limited
             weight = jnp.asarray(weight, jnp.float32) / state.weight
         due = (step == 0) | (on_drift != "ignore")
         common = common_of(params, due)
@@ -199,7 +199,7 @@ def synchronous(
             given = {"value": value, "mean_loss": mean_of_untold(losses) if several else value}
         updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
         if several and blocking == "parameters":
-            if weight is not None:  # a node that has run out moves with the others only
+            if weight is not None:  # a node out of data only follows the others
                 still = jax.tree.map(jnp.zeros_like, updates)
                 updates = select(weight > 0, updates, still)
                 inner_state = select_inner(weight > 0, inner_state, state.inner)
@@ -228,10 +228,10 @@ def synchronous(
 
 
 def _of_gradient(gradient: Any, error: PyTree) -> PyTree:
-    """The error feedback of a gradient on a narrow wire; nothing of one that is None."""
+    """The error feedback of a gradient on a narrow wire; None if the gradient is None."""
     return None if gradient is None else error
 
 
 def _replaced(new: Any, old: PyTree) -> PyTree:
-    """The new error; of a gradient that is None the old one, so that the state keeps its tree."""
+    """The new error feedback; the old one if the gradient is None, so the state keeps its tree."""
     return old if new is None else new
