@@ -227,7 +227,7 @@ def _mean_of_finite(
     step: jax.Array,
     common: Common | None,
 ) -> tuple[Chunks, Received]:
-    """Mean of the first `count` numbers over nodes where all these are finite; sum of the rest.
+    """Mean of the first `count` numbers over nodes where these are all finite; sum of the rest.
 
     `sent` is already weighted. If no node's numbers are finite, each node keeps its `own`.
     """

@@ -2,6 +2,6 @@
 
 Rule 1: a module here composes the rules (`_rules`) with exchanges (`_exchange`); formulas and waits
 live there.
-Rule 2: all state that an update needs is in the optimizer's state; a session keeps only what the
-machine owns.
+Rule 2: all state that an update needs is in the optimizer's state; a session keeps only machine
+resources.
 """

@@ -142,7 +142,7 @@ class Finder:
         named = [path for path, is_undone in zip(paths, undone, strict=True) if is_undone]
         raise ValueError(
             "The inner optimizer of jdaso.daso keeps the parameters in its state, in a form that "
-            f"jdaso cannot move with a merge: when a merge moves {named[0] or 'an array'} "
+            f"jdaso cannot move with a merge: after a merge of parameters {named[0] or 'array'} "
             f"({len(named)} of {len(paths)} leaves), the next updates pull them back and undo the "
             "merge. Wrap jdaso.daso in the transformation that keeps the parameters, so that daso "
             "is given what is kept (float32 master weights: give daso those, and make the bfloat16 "

@@ -124,7 +124,7 @@ class Averaging:
     def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
         """The state before the first update."""
         exchange = self.exchange_of(params, self.wire)
-        # Each field has its own buffers: a step must not donate one twice.
+        # Each field has its own buffers: a step that donates its state must not donate one twice.
         zeros = lambda: zeros_like(params) if self.nodes > 1 else ()  # noqa: E731
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
         rule, narrow = self.rule, self.wire.narrow

@@ -204,7 +204,7 @@ def test_a_copy_in_another_form_is_refused_while_init_is_traced():
     with nodes(2) as session:
         inner = optax.flatten(with_master(SGD))
         tx = jdaso.daso(inner, phases=PHASES, session=session)
-        message = r"\['a'\] \(3 of 3 leaves\).*around jdaso\.daso.*jdaso\.synchronous"
+        message = r"\['a'\] \(3 of 3 leaves\).*Wrap jdaso\.daso.*jdaso\.synchronous"
         with pytest.raises(ValueError, match=message):
             jax.eval_shape(tx.init, PARAMS)
         blocking = jdaso.Phases(total_steps=8, warmup_steps=8, cooldown_steps=0)
