@@ -26,7 +26,7 @@ from .._payload.header import differ, weights_are_wrong
 from .._payload.layout import Layout, chunk_bytes_of, describe, layout_of
 from .._payload.trees import from_leaves, to_leaves
 from .._payload.wire import Wire, wire_of
-from .._payload.words import BAD_LEAF, FAILED, HEADER, STATUS, STEP
+from .._payload.words import BAD_LEAF, FAILED, HEADER, STATUS, STEP, signed
 from .._session import Session
 from .._types import Chunks, Leaves, LocalAxis, PyTree, ShapeDtype
 from .callbacks import _spread, _start, _start_parted, _to_flight, _zeros, guarded
@@ -296,6 +296,7 @@ class Exchange:
             if self.session.simulated:
                 reduced = reduce_virtual(self.session, self.wire, encoded, head)
                 return self._received(*reduced, common)
+            head = head.at[STATUS].set(signed(self.owner))
             call = self._call
             reduced = reduce_by_mpi4jax(self.session, self.wire, encoded, head, step, call)
             return self._received(*reduced, common)

@@ -15,7 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._nodes.compare import crossed
 from .._payload.wire import Wire
+from .._payload.words import STATUS, WELL
 from .._session import Session
 from .._types import ShapeDtype
 from .order import after
@@ -48,8 +50,10 @@ def reduce_by_mpi4jax(
         session.control.detector.enter(int(step))
         return np.zeros((), np.int32)
 
-    def leave(_: Any, step: Any) -> np.ndarray:
+    def leave(_: Any, heads: Any, step: Any) -> np.ndarray:
         seconds = session.control.detector.leave()
+        if crossed(np.asarray(heads)) is not None:
+            session.report(np.asarray(heads), ())
         step, begin = int(step), time.perf_counter() - seconds
         session.timeline.record("mean", step, begin, lane="exchange", size_bytes=size)
         session.timeline.stand("mean", step, begin, device=None)
@@ -67,4 +71,5 @@ def reduce_by_mpi4jax(
         partial(mpi4jax.alltoall, comm=comm),
         partial(mpi4jax.allgather, comm=comm),
     )
-    return after(callback(leave, shape, rows[-1][0, 0], step), rows), lost, heads
+    left = callback(leave, shape, rows[-1][0, 0], heads, step)
+    return after(left, rows), lost, heads.at[:, STATUS].set(WELL)

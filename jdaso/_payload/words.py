@@ -15,7 +15,7 @@ EXCHANGE_SECONDS, STEP_SECONDS, STATUS = range(6, HEADER)
 of their weights since its last start; the weight of what it sends, which is multiplied by it; 1 +
 the first leaf that is not finite (0: none); completed updates; checksum of what is to be the same
 on all nodes (`Common`), else 0; measured seconds of the last exchange and of a step; one of the
-following."""
+following, and on the wire which optimizer sends (`signed`)."""
 
 WELL, FAILED, GONE = range(3)
 """What the status says: nothing; the host met an error; the node has died."""
@@ -29,6 +29,21 @@ LEFT_OUT = np.int32(np.iinfo(np.int32).max)
 
 LIFT, LIFTED = np.float32(1e30), np.float32(1e12)
 """Factor of weights below 0, so that no sum of weights hides them; the least size of such sums."""
+
+
+def signed(owner: int) -> int:
+    """The status word of an optimizer's header on its way; that of `WELL` where it has no number.
+
+    Optimizers of equal shapes share a channel, and nodes that call them in different orders would
+    average the numbers of one with those of another.
+    """
+    return GONE + owner if owner > 0 else WELL
+
+
+def senders(heads: np.ndarray) -> dict[int, int]:
+    """Which optimizer each living node's header is of, on the host."""
+    words = enumerate(heads[:, STATUS].tolist())
+    return {node: max(word - GONE, 0) for node, word in words if word != GONE}
 
 
 def bury(heads: np.ndarray, living: Sequence[int]) -> np.ndarray:
