@@ -294,12 +294,16 @@ def test_what_is_made_is_on_the_mesh_of_what_is_given(mesh, jit):
 @every_maker
 def test_a_state_is_on_the_mesh_of_the_parameters(mesh, make):
     """So that the second step is not compiled anew, and what the host gives is not cut in parts."""
-    sharded = NamedSharding(mesh, PartitionSpec(None, "data"))
-    params = {"w": jax.device_put(jnp.ones((4, 8)), sharded)}
-    _, state = run(make, params, lambda p, node: p, steps=0)
-    _, later = run(make, params, lambda p, node: p, steps=1)
-    for leaf in jax.tree.leaves((state, later)):
-        assert leaf.sharding.mesh == mesh
+    sharded = NamedSharding(mesh, PartitionSpec(None, None, "data"))
+    params = {"w": jax.device_put(jnp.ones((2, 4, 8)), sharded)}
+    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+        tx = make(optax.adam(1e-2), session)
+        first = jax.vmap(tx.init, axis_name=session.node_axis)
+        step = jax.vmap(
+            lambda p: tx.update(p, tx.init(p), p, value=1.0), axis_name=session.node_axis
+        )
+        made = [*jax.make_jaxpr(first)(params).out_avals, *jax.make_jaxpr(step)(params).out_avals]
+    assert not any(aval.sharding.mesh.empty for aval in made if aval.ndim > 1)
 
 
 # Ranks that are one jax.distributed world.
