@@ -35,12 +35,23 @@ from functools import partial
 import numpy as np
 
 from .._errors import NodeError
+from .._nodes.compare import crossed
 from .._nodes.control import Control
 from .._nodes.heartbeat import STARTED
 from .._nodes.wait import Wait
 from .._payload.layout import Layout
 from .._payload.wire import Wire
-from .._payload.words import BAD_LEAF, EXCHANGE_SECONDS, FAILED, HEADER, STATUS, STEP_SECONDS
+from .._payload.words import (
+    BAD_LEAF,
+    EXCHANGE_SECONDS,
+    FAILED,
+    GONE,
+    HEADER,
+    STATUS,
+    STEP_SECONDS,
+    WELL,
+    signed,
+)
 from ..traces._timeline import Timeline
 from .base import Reducer
 from .job import EARLIER_RUN, Flight, Job
@@ -242,6 +253,7 @@ class Channel:
         words = np.array(head, np.int32)
         words.view(np.float32)[EXCHANGE_SECONDS] = self._exchange_seconds
         words.view(np.float32)[STEP_SECONDS] = self._step_seconds
+        words[STATUS] = signed(owner)
         self._send[-1][:, -self.wire.header_width :] = words.view(self.wire.dtype)
         return job
 
@@ -272,7 +284,8 @@ class Channel:
         if error is not None:
             job.error = error
             heads[:, STATUS] = FAILED
-            self._control.note_broken(error)
+            # Where optimizers have met crosswise all nodes know it, and can go on.
+            (self._control.refuse if job.crossed else self._control.note_broken)(error)
             return heads
         assert job.heads is not None
         return job.heads
@@ -416,6 +429,7 @@ class Channel:
         while (job := self._queue.get()) is not None:
             try:
                 self._reduce(_Chunks(self, job))
+                self._unsign(job)
                 kind = "mean" if job.blocking else "exchange"
                 job.seconds = self._timeline.record(
                     kind,
@@ -439,6 +453,15 @@ class Channel:
                 job.error = NodeError(f"{prefix} {text}".strip())
             job.done.set()
         self._reduce.close()
+
+    def _unsign(self, job: Job) -> None:
+        """Looks whether all nodes have met with one optimizer, and takes its number out again."""
+        if job.heads is None:
+            return
+        if (text := crossed(job.heads)) is not None:
+            job.crossed, job.error = True, self._control.error(text, job.step)
+        job.heads = np.array(job.heads)
+        job.heads[job.heads[:, STATUS] > GONE, STATUS] = WELL
 
     def take(self, job: Job, k: int, limit_seconds: float) -> np.ndarray:
         """Chunk k of a job, for the thread; see `Work`."""

@@ -45,6 +45,7 @@ class Job:
         self.residuals: list[np.ndarray] = []
         self.heads: np.ndarray | None = None
         self.error: NodeError | None = None
+        self.crossed = False  # True if nodes met in it with different optimizers
         self.bad_leaf = 0  # 1 + the first leaf that is not finite
         self.fetched = 0
         self.waited = self.asked = False  # the latter by an optimizer

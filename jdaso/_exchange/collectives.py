@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from .._compat import SPANS_PROCESSES, spans_processes, unmapped
 from .._errors import NodeError
+from .._payload.explicit import on_its_mesh
 from .._payload.header import header
 from .._payload.layout import describe, path_of
 from .._session import Session
@@ -66,6 +67,7 @@ def broadcast(tree: PyTree, session: Session) -> PyTree:
     )
 
 
+@on_its_mesh
 def mean(tree: PyTree, session: Session, local_axis: LocalAxis = None) -> PyTree:
     """Exact float32 mean over nodes, for metrics and BatchNorm statistics; waits for all nodes.
 

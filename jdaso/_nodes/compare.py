@@ -9,7 +9,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .._payload.words import BAD_LEAF, CHECKSUM, LEFT_OUT, LIFT, LIFTED, STEP, WEIGHT
+from .._payload.words import (
+    BAD_LEAF,
+    CHECKSUM,
+    LEFT_OUT,
+    LIFT,
+    LIFTED,
+    STEP,
+    WEIGHT,
+    senders,
+)
 from .control import Control
 
 log = logging.getLogger("jdaso")
@@ -126,6 +135,23 @@ def drifted(step: int, odd: str) -> str:
     )
 
 
+def crossed(heads: np.ndarray) -> str | None:
+    """The error where nodes have met with different optimizers; None where it was one.
+
+    Args:
+        heads: headers of all nodes as they came over the wire, see `signed`.
+    """
+    numbers = senders(heads)
+    if len(set(numbers.values())) < 2:
+        return None
+    where = ", ".join(f"node {node} with number {number}" for node, number in numbers.items())
+    return (
+        f"Nodes have met with different optimizers of equal shapes ({where}, as the session "
+        "counts them), and their numbers must not be averaged. Give the second a name of its own, "
+        "jdaso.daso(..., name='second'), and call the updates in the same order on all nodes."
+    )
+
+
 def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
     """The error that the headers of an exchange show, the same on all nodes; None if fine.
 
@@ -133,6 +159,8 @@ def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
         heads: headers of all nodes, on the host.
         leaves: paths of the leaves that were exchanged.
     """
+    if (text := crossed(heads)) is not None:
+        return text
     steps = heads[:, STEP].tolist()
     if len(set(steps)) > 1:
         where = ", ".join(f"node {node} at {at}" for node, at in enumerate(steps))

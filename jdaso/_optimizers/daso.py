@@ -19,7 +19,7 @@ from .._exchange.within_node import (
     refuse_other_axes,
     require_axis,
 )
-from .._payload.explicit import alike
+from .._payload.explicit import alike, on_its_mesh
 from .._payload.header import add_losses, lift_below_zero, loss_words, mean_weight, sum_of_loss
 from .._payload.trees import apply_updates
 from .._payload.wire import wire_of
@@ -328,4 +328,6 @@ def daso(
         return updates, state
 
     # optax's protocol names its own aliases of Any for states.
-    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
+    if session.num_nodes == 1:
+        return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
+    return optax.GradientTransformationExtraArgs(on_its_mesh(init), on_its_mesh(update))  # pyright: ignore

@@ -12,6 +12,7 @@ import numpy as np
 from .._exchange.collectives import _agree_on_shapes, _traced
 from .._exchange.exact import exact_mean_of_finite
 from .._exchange.make import exchange_of
+from .._payload.explicit import on_its_mesh
 from .._payload.header import header
 from .._payload.layout import Leaf, describe, is_float
 from .._payload.trees import from_leaves, to_leaves
@@ -20,6 +21,7 @@ from .._types import PyTree
 from .state import DasoState
 
 
+@on_its_mesh
 def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     """Ends a run at any step: merges the exchange in flight, then takes the exact mean.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,26 +16,53 @@ def update_with(inner: optax.GradientTransformation) -> Callable[..., Any]:
     """Returns the update of `inner`, which drops those added losses that `inner` refuses.
 
     Call it as ``update(grads, state, params, losses, **extra)``. It drops those of `losses`
-    (``value=`` and ``mean_loss=``) that `inner` refuses with a TypeError; the user's own arguments
-    go to `inner` unchanged. A signature does not help: a chain accepts any argument and passes it
-    to all its members.
+    (``value=`` and ``mean_loss=``) that `inner` refuses; the user's own arguments go to `inner`
+    unchanged. A signature that lists its arguments decides. A chain accepts any argument and passes
+    it to all its members: there the update is tried, and Python's (or optax's) complaint about an
+    unexpected keyword argument is a refusal. Any other TypeError is the inner optimizer's own.
     """
-    update, refused = optax.with_extra_args_support(inner).update, set()
+    update = optax.with_extra_args_support(inner).update
+    taken, takes_any = _arguments(update)
+    refused: set[str] = set()
 
     def call(
         grads: PyTree, state: PyTree, params: PyTree, losses: Mapping[str, Any], **extra: Any
     ) -> tuple[PyTree, PyTree]:
+        given = {name: x for name, x in losses.items() if name in taken or takes_any}
+        left_out = set(refused)
+        first: TypeError | None = None
         while True:
-            given = {name: x for name, x in losses.items() if name not in refused}
             try:
-                return update(grads, state, params, **given, **extra)
+                rest = {name: x for name, x in given.items() if name not in left_out}
+                found = update(grads, state, params, **rest, **extra)
             except TypeError as error:
-                named = {name for name in given if f"'{name}'" in str(error)}
+                if first is not None and any(repr(name) in str(error) for name in left_out):
+                    raise first from None  # one member needs what another one refuses
+                named = {name for name in rest if name not in taken and _refuses(error, name)}
                 if not named:
                     raise
-                refused.update(named)
+                first, left_out = first or error, left_out | named
+            else:
+                refused.update(left_out)
+                return found
 
     return call
+
+
+def _arguments(update: Callable[..., Any]) -> tuple[set[str], bool]:
+    """The arguments that a function lists, and whether it takes any beside them."""
+    try:
+        listed = inspect.signature(update).parameters
+    except (TypeError, ValueError):  # nothing is known of it
+        return set(), True
+    takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in listed.values())
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name for name, x in listed.items() if x.kind in by_name}, takes_any
+
+
+def _refuses(error: TypeError, name: str) -> bool:
+    """Returns whether a function says that it was called with this argument too many."""
+    return "keyword argument" in str(error).lower() and repr(name) in str(error)
 
 
 def refuse_line_search(inner_state: PyTree, call: str) -> None:

@@ -29,7 +29,7 @@ from .._exchange.within_node import (
     refuse_other_axes,
 )
 from .._payload.chunks import pack, unpack
-from .._payload.explicit import alike
+from .._payload.explicit import alike, on_its_mesh
 from .._payload.header import loss_words, mean_weight, none_weighs
 from .._payload.layout import describe
 from .._payload.trees import apply_updates, dress, is_none, strip, zeros_like
@@ -224,7 +224,9 @@ def synchronous(
         return updates, SynchronousState(step + 1 + ended, inner_state, error, heard, losses)
 
     # optax's protocol names its own aliases of Any for states.
-    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
+    if session.num_nodes == 1:
+        return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
+    return optax.GradientTransformationExtraArgs(on_its_mesh(init), on_its_mesh(update))  # pyright: ignore
 
 
 def _of_gradient(gradient: Any, error: PyTree) -> PyTree:

@@ -6,13 +6,19 @@ must give equal shardings. On meshes with Auto axes, and without a mesh, all of 
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec, reshard
 
 from .._types import PyTree
+
+Given = ParamSpec("Given")
+Gives = TypeVar("Gives")
 
 
 def replicated(x: Any) -> Any:
@@ -41,6 +47,34 @@ def alike(new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(placed_like, new, old)
 
 
+def on_its_mesh(function: Callable[Given, Gives]) -> Callable[Given, Gives]:
+    """The function, called in the context of the mesh that its arguments' arrays are on.
+
+    What it makes is on that mesh then, replicated, and so is what the host gives. Otherwise XLA
+    places such numbers as it likes, from one device for the host to parts: what comes out has
+    another type than what went in, and devices wait for each other in another order. A mesh that
+    the user has set stays.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Gives:
+        with _mesh_of((args, kwargs)):
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _mesh_of(tree: PyTree) -> contextlib.AbstractContextManager[Any]:
+    if not jax.sharding.get_abstract_mesh().empty:
+        return contextlib.nullcontext()
+    for x in jax.tree.leaves(tree):
+        if _explicit_spec(x):
+            mesh = _mesh_under(x)
+            traced = isinstance(x, Tracer)
+            return jax.sharding.use_abstract_mesh(mesh) if traced else jax.set_mesh(mesh)
+    return contextlib.nullcontext()
+
+
 def _explicit_spec(x: Any) -> tuple[Any, ...]:
     """The Explicit axes over which each dimension is sharded; empty without such axes."""
     if not isinstance(x, jax.Array):
@@ -52,8 +86,11 @@ def _explicit_spec(x: Any) -> tuple[Any, ...]:
 
 
 def _moved(x: jax.Array, on: jax.Array, spec: PartitionSpec) -> jax.Array:
-    """`x` resharded on the mesh of another array."""
-    mesh: Any = jax.typeof(on).sharding.mesh  # pyright: ignore[reportAttributeAccessIssue]
-    if not isinstance(on, Tracer):  # outside of jit JAX needs the devices
-        mesh = on.sharding.mesh  # pyright: ignore[reportAttributeAccessIssue]
-    return reshard(x, NamedSharding(mesh, spec))
+    """`x` on the mesh of another array."""
+    return reshard(x, NamedSharding(_mesh_under(on), spec))
+
+
+def _mesh_under(x: jax.Array) -> Any:
+    """The mesh that an array is on; outside of jit JAX wants the devices too."""
+    sharding: Any = jax.typeof(x).sharding if isinstance(x, Tracer) else x.sharding  # pyright: ignore[reportAttributeAccessIssue]
+    return sharding.mesh

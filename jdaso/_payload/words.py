@@ -15,7 +15,7 @@ EXCHANGE_SECONDS, STEP_SECONDS, STATUS = range(6, HEADER)
 of them is not known), and the sum of their weights; the weight by which its numbers are multiplied;
 1 + the first leaf that is not finite (0: none); completed updates; checksum of the replicated
 leaves (`Common`), else 0; measured seconds of the last exchange and of a step; the status, one of
-the values below."""
+the values below, and on the wire the number of the optimizer that sends (`signed`)."""
 
 WELL, FAILED, GONE = range(3)
 """Values of the status: all is well; the host met an error; the node has failed."""
@@ -29,6 +29,21 @@ LEFT_OUT = np.int32(np.iinfo(np.int32).max)
 
 LIFT, LIFTED = np.float32(1e30), np.float32(1e12)
 """Factor of weights below 0, so that no sum of weights hides them; the least size of such sums."""
+
+
+def signed(owner: int) -> int:
+    """The status word of an optimizer's header on the wire; `WELL` if the optimizer has no number.
+
+    Optimizers of equal shapes share a channel, and nodes that call them in different orders would
+    average the numbers of one with those of another.
+    """
+    return GONE + owner if owner > 0 else WELL
+
+
+def senders(heads: np.ndarray) -> dict[int, int]:
+    """The optimizer's number in each living node's header, on the host."""
+    words = enumerate(heads[:, STATUS].tolist())
+    return {node: max(word - GONE, 0) for node, word in words if word != GONE}
 
 
 def bury(heads: np.ndarray, living: Sequence[int]) -> np.ndarray:

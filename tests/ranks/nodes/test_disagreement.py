@@ -91,6 +91,21 @@ def assert_first_meeting_raises(session, warmup, said):
             params, state = jax.block_until_ready(step(params, state))
 
 
+@pytest.mark.parametrize("engine", ["mpi4py", "mpi4jax"])
+def test_optimizers_of_equal_shapes_that_nodes_update_in_other_orders(engine):
+    """Their parameters are the same, so that no checksum differs: gradients would be mixed."""
+    if engine == "mpi4jax":
+        pytest.importorskip("mpi4jax")
+    params, said = jnp.zeros(3), "node 0 with number 1, node 1 with number 2"
+    with jdaso.Session(timeout_seconds=20, engine=engine) as session:
+        pair = [jdaso.synchronous(optax.sgd(1.0), session=session) for _ in "ab"]
+        states = [tx.init(params) for tx in pair]
+        which = int(ODD)
+        step = jax.jit(pair[which].update)
+        with pytest.raises(jdaso.NodeError, match=said), session.told():
+            jax.block_until_ready(step(jnp.ones(3), states[which], params))
+
+
 def test_the_session_is_as_good_as_before(session):
     """None of these errors leaves a message behind that a later collective would take."""
     assert float(jdaso.mean(float(session.node), session)) == np.mean(range(SIZE))

@@ -1,5 +1,6 @@
 """Arguments of the inner optimizer, and optimizers and arguments refused on several nodes."""
 
+import contextlib
 import functools
 
 import jax
@@ -11,6 +12,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 import jdaso
+from jdaso._optimizers.inner import update_with
 
 PHASES = jdaso.Phases(total_steps=8, warmup_steps=2, cooldown_steps=3, sync_every=2, delay=1)
 MAKE = {"daso": functools.partial(jdaso.daso, phases=PHASES), "synchronous": jdaso.synchronous}
@@ -139,13 +141,109 @@ def test_an_inner_optimizer_is_not_given_losses_that_it_does_not_take(make, take
     assert seen and all(names == takes for names in seen)
 
 
-def test_other_type_errors_come_through(nodes):
-    def update(updates, state, params=None, **given):
-        raise TypeError("sums of strings and numbers")
+def strict(**about):
+    """Takes what a chain hands on, and calls a function of the user with it."""
 
-    broken = optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
-    with pytest.raises(TypeError, match="sums of strings"):
-        traced(nodes, MAKE["daso"](broken, session=nodes), jnp.ones(3), jnp.ones(3), value=1.0)
+    def update(updates, state, params=None, **given):
+        about["calls"].append(tuple(given))
+        return about["then"](updates, **given), state
+
+    return optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
+
+
+def adds_value(updates, *, value):
+    return updates + value
+
+
+def says_value(updates, **given):
+    raise TypeError("unsupported operand: field 'value' of a string")
+
+
+def calls_wrongly(updates, **given):
+    return adds_value(updates, value=given["value"], scale=2)
+
+
+@pytest.mark.parametrize(
+    ("then", "said", "calls"),
+    [
+        (says_value, "field 'value' of a string", 1),
+        (calls_wrongly, "unexpected keyword argument 'scale'", 1),
+        (lambda updates, **given: updates + "text", "(?i)text|str", 1),
+        # Without `mean_loss` it would do: that is tried once.
+        (adds_value, None, 2),
+    ],
+)
+def test_a_type_error_of_its_own_comes_through_and_is_not_tried_again(then, said, calls, nodes):
+    seen = []
+    expected = contextlib.nullcontext() if said is None else pytest.raises(TypeError, match=said)
+    tx = MAKE["synchronous"](strict(then=then, calls=seen), session=nodes)
+    with expected:
+        traced(nodes, tx, jnp.ones(3), jnp.ones(3), value=1.0)
+    assert len(seen) == calls
+
+
+def given_losses(update, **losses):
+    """What an inner optimizer's update makes of numbers, by `update_with`."""
+    inner = optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
+    return lambda: update_with(inner)(1.0, None, None, losses)
+
+
+def test_the_first_error_is_raised_where_one_member_needs_what_another_refuses():
+    """As bare optax does; not that the loss is missing, which it was not."""
+
+    def refuses(**given):
+        if given:
+            raise TypeError("step() got an unexpected keyword argument 'value'")
+
+    def update(updates, state, params=None, **given):
+        refuses(**given)
+        return adds_value(updates, **given), state
+
+    call = given_losses(update, value=2.0)
+    for _ in "twice":  # nothing is kept of an attempt that failed
+        with pytest.raises(TypeError, match="step.. got an unexpected keyword argument 'value'"):
+            call()
+
+
+def test_an_error_behind_a_refusal_is_the_one_that_counts():
+    def update(updates, state, params=None, **given):
+        if given:
+            raise TypeError("step() got an unexpected keyword argument 'value'")
+        raise TypeError("shapes do not fit")
+
+    with pytest.raises(TypeError, match="shapes do not fit"):
+        given_losses(update, value=2.0)()
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_signature_that_lists_its_arguments_is_believed(listed):
+    """It is called once: an update that compiles, or counts, does not do so twice."""
+    calls = []
+
+    def takes_value(updates, state, params=None, *, value):
+        calls.append(value)
+        if not listed:
+            raise TypeError("adam() got an unexpected keyword argument 'value'")
+        return updates + value, state
+
+    call = given_losses(takes_value, value=2.0, mean_loss=3.0)
+    if listed:
+        assert call() == (3.0, None)
+    else:  # its own call, of which it says so itself
+        with pytest.raises(TypeError, match="adam"):
+            call()
+    assert calls == [2.0]
+
+
+def test_functions_of_c_and_arguments_given_twice():
+    def of_c(updates, state, params=None, **given):
+        return int("1", **given), state
+
+    def twice(updates, state, params=None, **given):
+        return dict(value=1, **given), state
+
+    assert given_losses(of_c, value=2.0)() == (1, None)
+    assert given_losses(twice, value=2.0)() == ({"value": 1}, None)
 
 
 # Line searches.

@@ -10,10 +10,11 @@ import pytest
 from jdaso._engines.base import InTurn
 from jdaso._engines.channel import Channel
 from jdaso._mpi.topology import Topology
+from jdaso._nodes.compare import crossed
 from jdaso._nodes.control import Control
 from jdaso._payload.layout import layout_of
 from jdaso._payload.wire import wire_of
-from jdaso._payload.words import HEADER, STATUS
+from jdaso._payload.words import GONE, HEADER, STATUS, WELL, bury, signed
 from jdaso.traces._timeline import Timeline
 
 
@@ -22,12 +23,40 @@ def echo(rows, out, headed):
     return np.zeros(0, np.float32), np.zeros((1, HEADER), np.int32)
 
 
+class Other:
+    """A second node, which sends what this one does, of an optimizer of its own."""
+
+    number = 1
+
+    def __call__(self, rows, out, headed):
+        np.copyto(out, rows[:, : out.shape[1]])
+        heads = np.zeros((2, HEADER), np.int32)
+        if headed:
+            heads[0] = np.ascontiguousarray(rows[0, out.shape[1] :]).view(np.int32)
+            heads[1] = [*heads[0, :STATUS], signed(self.number)]
+        return np.zeros(0, np.float32), heads
+
+
 @pytest.fixture
 def channel():
+    yield from channel_with(echo)
+
+
+@pytest.fixture
+def other():
+    return Other()
+
+
+@pytest.fixture
+def meeting(other):
+    yield from channel_with(other)
+
+
+def channel_with(reduce):
     layout = layout_of([jnp.zeros(600), jnp.zeros(600)], 1, 2048)
     assert len(layout.segments) == 2
     control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
-    channel = Channel(layout, wire_of("float32"), InTurn(echo, 20.0), control, Timeline())
+    channel = Channel(layout, wire_of("float32"), InTurn(reduce, 20.0), control, Timeline())
     yield channel
     channel.close(5.0)
 
@@ -105,3 +134,37 @@ def test_the_same_ticket_is_not_taken_while_it_is_being_fetched(channel):
     start(channel, 1, 20.0, owner=2)
     assert refused(channel, 1, owner=2)
     assert fetched(channel, 1) == [10.0, 10.0]
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_optimizers_that_meet_crosswise_are_an_error_on_both_nodes(meeting, other, blocking):
+    """One node updates the first, then the second, and another one the second first."""
+
+    def exchange(ticket, owner):
+        if not blocking:
+            start(meeting, ticket, 10.0, owner)
+            return
+        for k, width in enumerate(meeting.layout.widths):
+            rows = [np.ones((1, width), np.float32)]
+            meeting.start_chunk(ticket, rows, np.zeros(HEADER, np.int32), k=k, owner=owner)
+
+    for ticket, number in ((1, 1), (3, 2)):
+        other.number = number
+        exchange(ticket, number)
+        heads = meeting.wait(ticket, owner=number)
+        assert (heads[:, STATUS] == WELL).all()  # nor is the number in what a checkpoint keeps
+        for piece in (0, 1):
+            (meeting.fetch if blocking else meeting.fetch_segment)(ticket, piece)
+    exchange(5, 1)
+    assert refused(meeting, 5, owner=1)
+    assert meeting._control.broken is None  # the nodes are in step, and the run can go on
+    said = str(meeting._control.refused)
+    assert "node 0 with number 1, node 1 with number 2" in said and "name='second'" in said
+
+
+def test_nodes_that_have_died_meet_with_nobody():
+    heads = np.zeros((3, HEADER), np.int32)
+    heads[:, STATUS] = [signed(2), signed(2), WELL]
+    assert "node 2 with number 0" in str(crossed(heads))
+    heads = bury(heads, [0, 1])
+    assert heads[2, STATUS] == GONE and crossed(heads) is None

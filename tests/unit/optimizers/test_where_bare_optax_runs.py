@@ -21,7 +21,7 @@ from jdaso._exchange.collectives import require_own_devices
 from jdaso._nodes import compare
 from jdaso._payload import header, words
 from jdaso._payload.chunks import pack
-from jdaso._payload.explicit import placed_like, replicated
+from jdaso._payload.explicit import on_its_mesh, placed_like, replicated
 from jdaso._payload.layout import BARE, describe, layout_of
 from jdaso._payload.trees import to_leaves
 from jdaso._rules.loss import mean_of_untold
@@ -266,12 +266,52 @@ def test_what_is_in_parts_is_packed_and_put_back(mesh, jit):
     assert got.sharding.spec == PartitionSpec("data", None)
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_what_is_made_is_on_the_mesh_of_what_is_given(mesh, jit):
+    """Else XLA places it: on one device for the host, or in parts that the next step cannot take.
+
+    With two devices a step hung, or came back with state that JAX refused in the next.
+    """
+    x = jax.device_put(jnp.ones((8, 4)), NamedSharding(mesh, PartitionSpec("data", None)))
+
+    @on_its_mesh
+    def made(*given, other=None):
+        return jnp.zeros(2), jax.sharding.get_abstract_mesh()
+
+    make = jax.jit(lambda *x: made(*x)[0]) if jit else lambda *x: made(*x)[0]
+    for given in ((x,), (jnp.ones(3), {"w": x})):
+        assert make(*given).sharding.mesh == mesh
+    assert made(jnp.ones(3), other=[x])[1] == mesh.abstract_mesh
+    assert jax.sharding.get_abstract_mesh().empty
+    assert made(jnp.ones(3))[1].empty  # nothing is on a mesh
+    other = jax.make_mesh((1,), ("mine",))
+    with jax.set_mesh(other):  # the user's own stays
+        assert made(jnp.ones(3), other=None)[1] == other.abstract_mesh
+    auto = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    assert made(jax.device_put(x, NamedSharding(auto, PartitionSpec())))[1].empty
+
+
+@every_maker
+def test_a_state_is_on_the_mesh_of_the_parameters(mesh, make):
+    """So that the second step is not compiled anew, and what the host gives is not cut in parts."""
+    sharded = NamedSharding(mesh, PartitionSpec(None, None, "data"))
+    params = {"w": jax.device_put(jnp.ones((2, 4, 8)), sharded)}
+    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+        tx = make(optax.adam(1e-2), session)
+        first = jax.vmap(tx.init, axis_name=session.node_axis)
+        step = jax.vmap(
+            lambda p: tx.update(p, tx.init(p), p, value=1.0), axis_name=session.node_axis
+        )
+        made = [*jax.make_jaxpr(first)(params).out_avals, *jax.make_jaxpr(step)(params).out_avals]
+    assert not any(aval.sharding.mesh.empty for aval in made if aval.ndim > 1)
+
+
 # Ranks that are one jax.distributed world.
 
 
 def test_what_spans_processes_is_refused():
     prefix = Members(topology=SimpleNamespace(prefix=lambda: "[node 1 of 2]"))
-    spread = mock.patch("jdaso._optimizers.agree.spans_processes", lambda x: x.ndim == 2)
+    spread = mock.patch("jdaso._exchange.collectives.spans_processes", lambda x: x.ndim == 2)
     tree = {"a": jnp.ones(2), "w": jnp.ones((2, 2))}
     with spread, pytest.raises(jdaso.NodeError, match=r"\[node 1 of 2\] Leaf \['w'\] lies on"):
         require_own_devices(prefix, tree)
