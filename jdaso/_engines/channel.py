@@ -284,7 +284,7 @@ class Channel:
         if error is not None:
             job.error = error
             heads[:, STATUS] = FAILED
-            # Where optimizers have met crosswise all nodes know it, and can go on.
+            # Where optimizers have met crosswise all nodes have seen it, and can go on.
             (self._control.refuse if job.crossed else self._control.note_broken)(error)
             return heads
         assert job.heads is not None

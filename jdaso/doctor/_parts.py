@@ -49,8 +49,9 @@ def try_own(limit_seconds: float) -> Outcome:
 
 
 def _modules() -> str:
-    for name in ("_session", "_daso", "_synchronous", "checkpoint", "traces", "pipeline"):
-        importlib.import_module(f"jdaso.{name}")
+    jdaso = importlib.import_module("jdaso")
+    for name in ("Session", "daso", "synchronous", "finalize", "checkpoint", "traces", "pipeline"):
+        getattr(jdaso, name)
     return "imported"
 
 

@@ -191,7 +191,7 @@ def test_namespaces_of_others_stay():
     try:
         sleeper = subprocess.Popen(["ip", "netns", "exec", theirs[0], "sleep", "60"])
         with (
-            pytest.raises(ClusterError, match="of others with the names jdaso0-h1"),
+            pytest.raises(ClusterError, match="Network namespaces named jdaso0-h1 already exist"),
             emulated_cluster(2, check=False),
         ):
             pass

@@ -183,7 +183,7 @@ def test_a_type_error_of_its_own_comes_through_and_is_not_tried_again(then, said
 
 
 def given_losses(update, **losses):
-    """What an inner optimizer's update makes of numbers, by `update_with`."""
+    """A call of an inner optimizer's update, by `update_with`."""
     inner = optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
     return lambda: update_with(inner)(1.0, None, None, losses)
 
