@@ -154,6 +154,26 @@ def test_a_call_of_the_host_needs_no_jit():
             np.testing.assert_array_equal(got, np.ones(4))
 
 
+@pytest.mark.parametrize("blocking", ["gradients", "parameters"])
+@pytest.mark.parametrize("name", ["daso", "synchronous"])
+def test_gradients_narrower_than_their_parameters(name, blocking):
+    """Updates of bfloat16 round a merge to 8 bits: the nodes never met, and memory was blamed."""
+    phases = jdaso.Phases(STEPS, 1, 4, sync_every=2, delay=1)
+    settings = {"daso": {"phases": phases}, "synchronous": {}}[name]
+
+    def make(inner, session):
+        return getattr(jdaso, name)(inner, session=session, blocking=blocking, **settings)
+
+    start = jnp.asarray(np.random.default_rng(0).normal(size=300), jnp.float32)
+    gradient = lambda p, node: {"w": (p["w"] - 3.3 * node).astype(jnp.bfloat16)}  # noqa: E731
+    got, _ = run(make, {"w": start}, gradient, inner=optax.sgd(0.1))
+    assert got["w"].dtype == jnp.float32
+    np.testing.assert_array_equal(got["w"][0], got["w"][1])
+    kept = 0.9**STEPS  # of the distance to the mean of the nodes' targets; gradients have 8 bits
+    rtol = STEPS * 2.0**-8
+    np.testing.assert_allclose(got["w"][0], 1.65 + kept * (start - 1.65), rtol=rtol, atol=rtol)
+
+
 # None, leaves that are no arrays, bare arrays.
 
 
