@@ -21,7 +21,7 @@ from jdaso._exchange.collectives import require_own_devices
 from jdaso._nodes import compare
 from jdaso._payload import header, words
 from jdaso._payload.chunks import pack
-from jdaso._payload.explicit import on_its_mesh, placed_like, replicated
+from jdaso._payload.explicit import alike, on_its_mesh, placed_like, replicated
 from jdaso._payload.layout import BARE, describe, layout_of
 from jdaso._payload.trees import to_leaves
 from jdaso._rules.loss import mean_of_untold
@@ -324,6 +324,14 @@ def test_a_state_is_on_the_mesh_of_the_parameters(mesh, make):
         )
         made = [*jax.make_jaxpr(first)(params).out_avals, *jax.make_jaxpr(step)(params).out_avals]
     assert not any(aval.sharding.mesh.empty for aval in made if aval.ndim > 1)
+
+
+def test_branches_give_equal_shardings(mesh):
+    """As `cond` wants them: one computes what the other leaves as it is."""
+    x = jax.device_put(jnp.ones((8, 4)), NamedSharding(mesh, PartitionSpec("data", None)))
+    made = lambda old: {"x": replicated(old["x"]) + 1}  # noqa: E731
+    choose = lambda old: jax.lax.cond(True, lambda: alike(made(old), old), lambda: old)  # noqa: E731
+    assert jax.jit(choose)({"x": x})["x"].sharding.spec == PartitionSpec("data", None)
 
 
 # Ranks that are one jax.distributed world.
