@@ -23,6 +23,22 @@ def weighed(weight: Any, tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jnp.where(weight > 0, weight * x, jnp.zeros_like(x)), tree)
 
 
+def widened(updates: PyTree, params: PyTree) -> PyTree:
+    """Updates in a dtype that can lead their parameters anywhere; optax adds the same.
+
+    Those of bfloat16 gradients have 8 bits: a merge would be rounded to these, and nodes would
+    never meet.
+    """
+
+    def widen(update: Any, param: Any) -> Any:
+        if update is None or not travels(param):
+            return update
+        dtype = jnp.promote_types(jnp.result_type(update), jnp.result_type(param))
+        return jnp.asarray(update).astype(dtype)
+
+    return jax.tree.map(widen, updates, params, is_leaf=is_none)
+
+
 def difference(target: PyTree, params: PyTree, updates: PyTree) -> PyTree:
     """Updates that lead from `params` to `target`; leaves not exchanged keep theirs.
 

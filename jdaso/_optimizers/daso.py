@@ -11,7 +11,7 @@ import optax
 from .._exchange.exact import mean_value, same_on_virtual_nodes
 from .._exchange.exchange import CHUNK_BYTES
 from .._exchange.trace_marks import COMPUTE, MERGE, PACK, any_of, mark
-from .._exchange.updates import difference, select
+from .._exchange.updates import difference, select, widened
 from .._exchange.within_node import (
     check_gradients,
     mean_gradients_locally,
@@ -245,6 +245,7 @@ def daso(
         if merges:
             copies = finder.copies(updates, state.inner, params, given, extra)
         updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
+        updates = widened(updates, params)
         if weight is not None:  # a node out of data only follows the others
             works = weight > 0
             if blocking == "gradients":

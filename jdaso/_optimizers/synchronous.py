@@ -21,7 +21,7 @@ from .._exchange.exact import (
 from .._exchange.exchange import CHUNK_BYTES
 from .._exchange.make import exchange_of
 from .._exchange.trace_marks import COMPUTE, any_of, mark
-from .._exchange.updates import difference, select, weighed
+from .._exchange.updates import difference, select, weighed, widened
 from .._exchange.within_node import (
     check_gradients,
     mean_gradients_locally,
@@ -199,6 +199,7 @@ def synchronous(
             given = {"value": value, "mean_loss": mean_of_untold(losses) if several else value}
         updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
         if several and blocking == "parameters":
+            updates = widened(updates, params)
             if weight is not None:  # a node out of data only follows the others
                 still = jax.tree.map(jnp.zeros_like, updates)
                 updates = select(weight > 0, updates, still)

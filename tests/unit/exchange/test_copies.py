@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import jdaso
-from jdaso._optimizers.copies import Finder
+from jdaso._optimizers.copies import Finder, move, places_in_leaves
 from jdaso._optimizers.inner import update_with
 
 PHASES = jdaso.Phases(total_steps=20, warmup_steps=2, cooldown_steps=4, sync_every=4, delay=2)
@@ -259,3 +259,12 @@ def test_schedule_free_goes_on_from_where_a_merge_took_it():
     gap = lambda n: float(np.ptp(actual["b"][:, n], axis=0).max())  # noqa: E731
     # Each merge (every four updates, from 4 on) brings the nodes as close as the one before.
     assert abs(gap(12) - gap(8)) < 0.02 * gap(8) and gap(8) < 0.5 * gap(7)
+
+
+def test_places_among_leaves_that_are_exchanged():
+    """Counts, keys and what is empty are not; what a narrow wire owes is added by these places."""
+    state = [jnp.zeros((), int), jnp.ones(2), jnp.zeros(0), jax.random.key(0), jnp.ones(3)]
+    assert places_in_leaves(state, ((1, 5), (4, 7))) == {0: 5, 1: 7}
+    moved = move(state, ((4, 0),), (jnp.full(3, 2.0),))
+    np.testing.assert_array_equal(moved[4], np.full(3, 3.0))
+    assert moved[1] is state[1]
