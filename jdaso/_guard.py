@@ -93,7 +93,7 @@ class Job:
         return [pid for pid, value in _supervised() if self.tag in value.split(":")]
 
     def orphans(self, rank: int) -> list[int]:
-        """Ends what a dead rank has left behind: launchers give each rank a group of its own."""
+        """Returns what a dead rank has left behind: launchers give each rank its own group."""
         return [pid for pid in self.left() if pid != rank and _group(pid) == rank != self.leader]
 
     def note_files(self, pid: int) -> None:
@@ -151,7 +151,7 @@ class Job:
                 break  # nobody can end them
             if not runs() and now < begin + leave and not hurry():
                 continue
-            for pid in {*left, self.leader}:
+            for pid in {*left, self.leader} if runs() else left:  # else its number may be another's
                 _send(pid, signal.SIGKILL)
             ended = max(ended, len({*left} - {self.leader}))
         self.remove_files()

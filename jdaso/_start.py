@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 
 from . import _witness
-from ._environment import launched_rank, launched_ranks, left_over, rank_above, to_start_mpi
+from ._environment import (
+    launched_rank,
+    launched_ranks,
+    left_over,
+    local_ranks,
+    rank_above,
+    to_start_mpi,
+)
 from ._exit import end_job
 from ._poll import poll
 from ._types import NodeError
@@ -52,7 +59,8 @@ def start_mpi(timeout_seconds: float) -> Any:
     """
     several = launched_ranks() > 1
     if several:
-        _witness.start(rank_prefix(), timeout_seconds)
+        one_host = local_ranks() == launched_ranks()
+        _witness.start(rank_prefix(), timeout_seconds, one_host=one_host)
         _warn_of_little_shared_memory()
     first = several and not _is_initialized()
     if first:

@@ -38,6 +38,10 @@ _ORPHAN_SECONDS, _NOTICE_SECONDS = 1.0, 5.0
 """After a rank's death: what the rank had forked is ended, then the whole job, if its launcher has
 not seen to that. A launcher waits for a dead rank's pipes, which forked processes hold."""
 
+_NOT_STARTED = 127
+"""Exit status where there is no such command. Before the first start that is a mistake, which no
+restart mends; later a file system may be away."""
+
 _LOOK_SECONDS = 1.0
 _REPEAT_SECONDS = 0.3
 """Seconds within which two signals count as one: a process and its group may both get it."""
@@ -82,6 +86,7 @@ class Supervisor:
         self._told_at = 0.0
         self._count = 0  # of signals that are not the same one twice
         self._at_once = False
+        self._began = False  # whether the command has ever been started
 
     def run(self) -> int:
         """The exit status of the last start; 128 + the signal's number where it was killed."""
@@ -107,8 +112,9 @@ class Supervisor:
                 if self._told is not None:
                     return status
                 continue
-            if restarts >= self.max_restarts:
-                often = f" and was started again {restarts} times" if restarts else ""
+            if restarts >= self.max_restarts or (status == _NOT_STARTED and not self._began):
+                times = "once" if restarts == 1 else f"{restarts} times"
+                often = f" and was started again {times}" if restarts else ""
                 self._say(f"the job failed (status {status}){often}.")
                 return status
             restarts += 1
@@ -125,13 +131,17 @@ class Supervisor:
     def _start_once(self) -> tuple[int, bool]:
         """The exit status of one start, and whether the job says that it has saved."""
         hosts = self._answering()
+        if self._told is not None:
+            return 128 + self._told, False
         if self.hosts and not hosts:
             self._say("no host answers.")
             return 1, False
-        if self._told is not None:
-            return 128 + self._told, False
-        short = len(tempfile.gettempdir()) < _LONGEST_PATH
-        folder = tempfile.mkdtemp(prefix="jdaso-run-", dir=None if short else "/tmp")
+        try:
+            short = len(tempfile.gettempdir()) < _LONGEST_PATH
+            folder = tempfile.mkdtemp(prefix="jdaso-run-", dir=None if short else "/tmp")
+        except OSError as error:
+            self._say(f"no folder for temporary files ({error}). Free some space, or set TMPDIR.")
+            return 1, False
         try:
             return self._start_in(folder, hosts)
         finally:
@@ -161,7 +171,8 @@ class Supervisor:
             deaths.first()
             self._tell_guard(None)
             self._say(f"{command[0]} cannot be started ({error}).")
-            return 127, False
+            return _NOT_STARTED, False
+        self._began = True
         job.leader, left, first = process.pid, 0, None
         patience, leave = KILL_SECONDS, 1.0
         try:

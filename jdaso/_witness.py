@@ -4,6 +4,10 @@ C code that holds Python's lock keeps a node's threads from sending anything. A 
 rank (`_witness_process`) needs no lock of the rank's: it is asked over TCP, by who waits for a node
 that is silent. What it says tells three cases apart that are alike otherwise: a process that runs
 C code, one that is stopped, and one that has ended. A host that does not answer says nothing.
+
+It trusts nobody: what is sent to it is never read. Who connects learns the token, a letter and the
+CPU seconds, and can do nothing with them. The token is no secret; it shows that an answer is from
+this run's witness, and not from a later process at the same port.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ log = logging.getLogger("jdaso")
 Address = tuple[str, int, str]
 """The address of a rank's witness: host, port, and the token that its answers begin with."""
 
+SWITCH = "JDASO_WITNESS"
+"""A variable of the environment: "off" where ranks are to have no witness."""
+
 _PROGRAM = Path(__file__).with_name("_witness_process.py")
 _START_SECONDS = 10.0
 _WARN_SECONDS = 30.0
@@ -44,17 +51,22 @@ _BUSY = 0.2
 _own: dict[int, tuple[subprocess.Popen, tuple[int, str] | None]] = {}  # by this process
 
 
-def start(name: str, limit_seconds: float = math.inf) -> None:
+def start(name: str, limit_seconds: float | None = None, *, one_host: bool = False) -> None:
     """Starts this process's witness, if it has none yet; where that fails it goes without one.
 
     Args:
         name: how this rank's messages begin.
-        limit_seconds: after which a start of MPI is given up; it is reported before.
+        limit_seconds: after which a start of MPI is given up; it is reported before. None where MPI
+            has started.
+        one_host: whether all ranks are on this host; no other host can then connect.
     """
     if os.getpid() in _own or not sys.executable or getattr(sys, "frozen", False):
         return
-    token = secrets.token_hex(8)
-    about = [token, str(os.getpid()), name, str(min(_WARN_SECONDS, 0.8 * limit_seconds))]
+    if os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false"):
+        return
+    token, interface = secrets.token_hex(8), "127.0.0.1" if one_host else ""
+    warn_seconds = min(_WARN_SECONDS, 0.8 * (limit_seconds or math.inf))
+    about = [token, str(os.getpid()), name, str(warn_seconds), interface]
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_PROGRAM), *about],
@@ -66,6 +78,8 @@ def start(name: str, limit_seconds: float = math.inf) -> None:
         log.debug("%s no witness: %s", name, error)
         return
     _own[os.getpid()] = process, _port(process, token)
+    if limit_seconds is None:
+        note_started()
 
 
 def _port(process: subprocess.Popen, token: str) -> tuple[int, str] | None:

@@ -8,15 +8,30 @@ the seconds of CPU time that it has used.
 import contextlib
 import os
 import select
+import signal
 import socket
 import sys
 import time
+from pathlib import Path
+
+_MPICH = "MPI_LOCALNRANKS", "PMI_SIZE", "PMI_RANK"
+_OPEN_MPI = "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"
+LAUNCHERS = {"hydra_pmi_proxy": _MPICH, "prterun": _OPEN_MPI, "prted": _OPEN_MPI}
+"""Processes that start the ranks of a host, with the variables in which these find how many they
+are on this host, how many in all, and which one each is."""
 
 _LOOK_SECONDS = 0.25
+_READ_SECONDS = 1.0
+"""For launchers to read the last words: they discard them as they end the job."""
+
+_IN_VAIN = 3
+"""Looks, a second apart, at which a rank that has ended must be missing."""
 
 
-def listen() -> socket.socket:
-    """A socket on all interfaces; the kernel chooses the port."""
+def listen(interface: str = "") -> socket.socket:
+    """A socket on an interface, all of them where that is empty; the kernel chooses the port."""
+    if interface:
+        return socket.create_server((interface, 0))
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
             return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -44,18 +59,80 @@ def answer(server: socket.socket, token: str, process: int) -> None:
 
 
 def complain(name: str, seconds: float) -> None:
-    """Says that MPI_Init waits, where somebody reads it."""
-    text = (
+    """Reports that MPI_Init waits."""
+    tell(
         f"{name} MPI_Init has waited {seconds:.0f} s for all ranks that the launcher started. "
         "Those that do not say this have not come: they have ended, or are busy or stuck before "
         "their Session.\n"
     )
+
+
+def tell(text: str) -> None:
+    """Writes to standard error, where somebody reads it."""
     if select.select([], [2], [], 0)[1]:
         with contextlib.suppress(OSError):
             os.write(2, text.encode())
 
 
-def main(token: str, process: int, name: str, warn_seconds: float) -> None:
+def _fields(process: int) -> list[bytes]:
+    """State, parent and more of a process, as in ``/proc/PID/stat``."""
+    return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+
+
+def _launcher(process: int) -> tuple[int, str]:
+    """The nearest process above that starts ranks, and its name.
+
+    Raises:
+        OSError: there is none that is known.
+    """
+    while True:
+        process = int(_fields(process)[1])
+        name = Path(f"/proc/{process}/comm").read_text().strip()
+        if name in LAUNCHERS:
+            return process, name
+
+
+def _number(process: int, variable: str) -> int:
+    """The rank that a process was started as; -1 where it has written over its environment."""
+    for text in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+        if text.startswith(f"{variable}=".encode()):
+            return int(text.partition(b"=")[2])
+    return -1
+
+
+def ended_ranks(process: int) -> str:
+    """Names the ranks of this host that have ended; empty where none has, or it cannot be told.
+
+    A launcher has one child for each rank: the rank, or a script around it. It may have others.
+    """
+    try:
+        launcher, name = _launcher(process)
+        size_here, size, rank = LAUNCHERS[name]
+        here, everyone = int(os.environ[size_here]), int(os.environ[size])
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+        living = [child for child in map(int, children) if _fields(child)[0] not in b"ZX"]
+        if len(living) >= here:
+            return ""
+        ended = {*range(everyone)} - {_number(child, rank) for child in living}
+    except (OSError, ValueError, KeyError):  # a child that ends just now, say
+        return ""
+    if len(ended) == here - len(living):
+        return f"rank {', '.join(map(str, sorted(ended)))}"
+    return f"{here - len(living)} of the {here} ranks of this host"
+
+
+def give_up(process: int, name: str, gone: str) -> None:
+    """Ends the rank, which waits in MPI_Init for what cannot come; its launcher ends the others."""
+    tell(
+        f"{name} MPI_Init waits in vain for {gone}, which ended before making a Session (sys.exit, "
+        "os._exit, or the end of the program). The job is ended.\n"
+    )
+    time.sleep(_READ_SECONDS)
+    with contextlib.suppress(OSError):
+        os.kill(process, signal.SIGKILL)  # C code waits: no handler of Python's would be run
+
+
+def main(token: str, process: int, name: str, warn_seconds: float, interface: str) -> None:
     """Listens until the rank ends.
 
     Args:
@@ -63,12 +140,13 @@ def main(token: str, process: int, name: str, warn_seconds: float) -> None:
         process: the rank's, which started this one.
         name: how the rank's messages begin.
         warn_seconds: after which MPI_Init is reported; again each time that has doubled.
+        interface: to listen on.
     """
-    server = listen()
+    server = listen(interface)
     os.write(1, f"{server.getsockname()[1]}\n".encode())
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
-    begin, started = time.monotonic(), False
+    begin, started, look_at, in_vain = time.monotonic(), False, 0.0, 0
     while os.getppid() == process:
         ready = select.select([server, 0], [], [], _LOOK_SECONDS)[0]
         if 0 in ready:
@@ -79,10 +157,15 @@ def main(token: str, process: int, name: str, warn_seconds: float) -> None:
         if server in ready:
             answer(server, token, process)
         waited = time.monotonic() - begin
+        if not started and waited > look_at:
+            look_at = waited + 1.0
+            in_vain = in_vain + 1 if (gone := ended_ranks(process)) else 0
+            if in_vain > _IN_VAIN:
+                return give_up(process, name, gone)
         if not started and waited > warn_seconds:
             complain(name, waited)
             warn_seconds *= 2
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), sys.argv[5])

@@ -1,14 +1,19 @@
 """Whether a silent node's process runs: what its witness says, and what follows for a wait."""
 
+import contextlib
+import os
+import re
+import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 
 import pytest
 
-from jdaso import _witness
+from jdaso import _witness, _witness_process
 from jdaso._heartbeat import STARTED
 from jdaso._lookout import Lookout
 from jdaso._topology import Topology
@@ -20,12 +25,29 @@ import importlib.util, sys, time
 spec = importlib.util.spec_from_file_location("_witness", {_witness.__file__!r})
 sys.modules["_witness"] = _witness = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(_witness)  # alone: the rest of jdaso takes long to import
-_witness.start("[rank 0 of 2]", float(sys.argv[1]))
-port, token = _witness.own_port()
+one_host = sys.argv[2] == "on one host"
+limit = float(sys.argv[1])
+if sys.argv[2] == "MPI runs": _witness._WARN_SECONDS, limit = limit, None
+_witness.start("[rank 0 of 2]", limit, one_host=one_host)
+port, token = _witness.own_port() or ("none", "none")
 print(port, token, flush=True)
-if sys.argv[2] == "started": _witness.note_started()
+if sys.argv[2] in ("started", "on one host"): _witness.note_started()
 time.sleep(60)
 """
+
+LAUNCHER = f"""
+import ctypes, os, subprocess, sys, time
+name = sys.argv[1].encode()
+ctypes.CDLL(None).prctl(15, name)  # PR_SET_NAME
+ranks = []
+for rank in (0, 1):
+    about = dict(zip(sys.argv[2:5], ("2", sys.argv[5], str(rank))))
+    code = "import time; time.sleep(0.5)" if rank else {PROGRAM!r}
+    words = [sys.executable, "-c", code, "1000", "starting"]
+    ranks.append(subprocess.Popen(words, env=os.environ | about, stdout=subprocess.DEVNULL))
+print("status", ranks[0].wait(), flush=True)
+"""
+"""Starts two ranks as a launcher does, under its name; rank 1 ends at once, rank 0 waits for it."""
 
 
 @pytest.fixture
@@ -34,9 +56,10 @@ def rank(monkeypatch):
     monkeypatch.setattr(_witness, "_ASK_SECONDS", 0.01)
     processes = []
 
-    def start(limit=1000.0, mode="started"):
+    def start(limit=1000.0, mode="started", **variables):
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(limit), mode],
+            env=os.environ | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -44,7 +67,8 @@ def rank(monkeypatch):
         processes.append(process)
         assert process.stdout is not None
         port, token = process.stdout.readline().split()
-        return process, Witnesses([None, ("localhost", int(port), token)])
+        known = None if port == "none" else ("localhost", int(port), token)
+        return process, Witnesses([None, known])
 
     yield start
     for process in processes:
@@ -90,11 +114,81 @@ def test_nothing_is_known_of_a_witness_that_cannot_be_asked(rank):
         assert not unknown.runs(1) and not unknown.has_ended(1)
 
 
-def test_one_who_asks_and_says_nothing_holds_nobody_up(rank):
+def test_strangers_hold_nobody_up_and_learn_a_letter_and_a_number(rank):
+    """One says nothing, one sends what nobody reads, one resets, and one asks a question."""
     process, witnesses = rank()
     host, port, token = witnesses._addresses[1]
-    with socket.create_connection((host, port), 5):
+    with socket.create_connection((host, port), 5), socket.create_connection((host, port), 5) as b:
+        with contextlib.suppress(OSError):
+            b.sendall(b"x" * 1_000_000)
+        with socket.create_connection((host, port), 5) as reset:
+            linger = struct.pack("ii", 1, 0)
+            reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         until(witnesses, lambda: witnesses.runs(1))
+    with socket.create_connection((host, port), 5) as curious:
+        curious.settimeout(5)
+        curious.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        said = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := curious.recv(1000):
+                said += piece
+    assert re.fullmatch(rf"({token} \w \d+\.\d\d\n)?", said.decode())
+    assert process.poll() is None
+
+
+def test_where_all_ranks_are_on_one_host_no_other_can_connect(rank):
+    _, witnesses = rank(mode="on one host")
+    until(witnesses, lambda: witnesses.runs(1))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", witnesses._addresses[1][1]), 5)
+
+
+def test_witnesses_can_be_switched_off(rank):
+    process, witnesses = rank(JDASO_WITNESS="off")
+    assert witnesses._addresses == [None, None] and process.poll() is None
+
+
+def test_one_that_is_started_after_mpi_does_not_speak_of_its_start(rank):
+    process, _ = rank(limit=0.1, mode="MPI runs")
+    assert not select.select([process.stderr], [], [], 1.0)[0]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "variables"),
+    [
+        ("hydra_pmi_proxy", ("MPI_LOCALNRANKS", "PMI_SIZE", "PMI_RANK")),
+        ("prted", [f"OMPI_COMM_WORLD_{x}" for x in ("LOCAL_SIZE", "SIZE", "RANK")]),
+    ],
+)
+def test_a_rank_that_waits_in_mpi_init_for_one_that_has_ended_is_ended(launcher, variables):
+    """It names that one."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, launcher, *variables, "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    try:
+        out, err = process.communicate(timeout=30)
+        assert out == "status -9\n"
+        assert err.startswith("[rank 0 of 2] MPI_Init waits in vain for rank 1, which ended before")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=10)
+
+
+def test_ranks_of_several_hosts_that_have_ended_are_counted(monkeypatch):
+    """Which they are is not known: those of other hosts are not seen."""
+    for name, value in {"MPI_LOCALNRANKS": "3", "PMI_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    assert _witness_process.ended_ranks(os.getpid()) == ""  # no launcher that is known
+    monkeypatch.setattr(_witness_process, "_launcher", lambda _: (os.getpid(), "hydra_pmi_proxy"))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE):
+        assert _witness_process.ended_ranks(os.getpid()) == "2 of the 3 ranks of this host"
+        monkeypatch.setenv("MPI_LOCALNRANKS", "1")
+        assert _witness_process.ended_ranks(os.getpid()) == ""
 
 
 def test_a_rank_that_waits_in_mpi_init_says_so_before_it_is_given_up(rank):
