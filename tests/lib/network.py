@@ -208,7 +208,9 @@ class World:
             patch.setattr(mpi4py, "MPI", self.mpi, raising=False)
             patch.setitem(sys.modules, "mpi4py.MPI", self.mpi)
             patch.setattr(socket, "gethostname", self._host)
-            patch.setattr(_witness, "start", lambda *about: None)  # their hosts are none either
+            patch.setattr(
+                _witness, "start", lambda *about, **more: None
+            )  # their hosts are none either
             patch.setenv(_environment.RANK, "")
             patch.setenv("PMIX_NAMESPACE", "played")
             with mock.patch.dict(os.environ, self._environment(), clear=True):

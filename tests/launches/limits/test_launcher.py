@@ -48,10 +48,14 @@ def test_ranks_left_in_a_collective_end_the_job(mpi, tmp_path):
 @pytest.mark.parametrize(("given", "in_force"), [({}, "128k"), ({"UCX_RNDV_THRESH": "1m"}, "1m")])
 @BOTH
 def test_ucx_is_told_from_where_on_the_kernel_moves_messages(mpi, given, in_force):
-    code = "import os, jdaso\nwith jdaso.Session(): print('<', os.environ['UCX_RNDV_THRESH'], '>')"
+    """And MPI is started where mpi4py was told to leave that to the program."""
+    code = (
+        "import os, mpi4py, jdaso\nmpi4py.rc.initialize = False\nwith jdaso.Session() as session:"
+    )
+    code += "print('<', os.environ['UCX_RNDV_THRESH'], '>', session.num_nodes, 'nodes')"
     done = mpirun(2, ["-c", code], mpi=mpi, env=given, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count(f"< {in_force} >") == 2, done.stdout
+    assert done.stdout.count(f"< {in_force} > 2 nodes") == 2, done.stdout
 
 
 @BOTH

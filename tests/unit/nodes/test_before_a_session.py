@@ -1,0 +1,123 @@
+"""What becomes of ranks that fail, end or finalize MPI before their session."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from network import World
+from played import LIMIT_SECONDS
+
+import jdaso
+from jdaso import _exit, _start
+
+RAISES = f"""
+import sys, types
+sys.modules["jdaso"] = types.ModuleType("jdaso")  # the rest of jdaso takes long to import
+sys.modules["jdaso"].__path__ = [{str(Path(_exit.__file__).parent)!r}]
+from jdaso import _exit
+_exit.watch_ranks()
+raise ValueError("no data")
+"""
+
+
+@pytest.fixture
+def hook(monkeypatch):
+    """The hook of a process that is rank 1 of 2, and what its end then does."""
+    ends = []
+    fresh = dict(installed=False, doomed=False, bereft=False, began=False, early=False)
+    monkeypatch.setattr(_exit, "_state", fresh)
+    monkeypatch.setattr(_exit, "launched_ranks", lambda: 2)
+    monkeypatch.setattr(_exit, "launched_rank", lambda: 1)
+    monkeypatch.setattr(_exit, "speak_out", lambda: None)
+    monkeypatch.setattr(_exit, "_ALIKE_SECONDS", 0.0)
+    monkeypatch.setattr(_exit.atexit, "register", lambda call: None)
+    monkeypatch.setattr(_exit.signal, "signal", lambda *about: None)
+    monkeypatch.setattr(_exit.os, "kill", lambda _, number: ends.append(number))
+    monkeypatch.setattr(sys, "excepthook", lambda *about: None)
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    _exit.watch_ranks()
+    return sys.excepthook, ends
+
+
+def test_a_rank_that_raises_before_its_session_names_itself_and_ends_the_job():
+    """By a signal, which every launcher takes for a failure."""
+    rank = os.environ | {"PMI_SIZE": "2", "PMI_RANK": "1", "PMI_PORT": "nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", RAISES], env=rank, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -signal.SIGTERM
+    assert done.stderr.splitlines()[-1] == (
+        f"[rank 1 of 2, host {socket.gethostname()}] This rank failed before it made its Session: "
+        "ValueError: no data. The others would wait for it. The job is ended."
+    )
+
+
+def test_where_mpi_runs_mpi_ends_the_job(hook, monkeypatch):
+    raised, ends = hook
+    comm = types.SimpleNamespace(Abort=lambda status: ends.append(f"abort {status}"))
+    library = types.SimpleNamespace(COMM_WORLD=comm)
+    library.Is_initialized, library.Is_finalized = lambda: True, lambda: False
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", library)
+    raised(ValueError, ValueError("no data"), None)
+    _exit._end()
+    assert ends[0] == "abort 1"
+
+
+@pytest.mark.parametrize(
+    "case", ["a node's error", "after a session", "in a forked process", "alone"]
+)
+def test_who_is_no_rank_before_its_session_ends_as_any_program(case, hook, capsys, monkeypatch):
+    raised, ends = hook
+    error = jdaso.NodeError("no") if case == "a node's error" else ValueError("no")
+    if case == "after a session":
+        _exit._state["began"] = True
+    if case == "in a forked process":
+        _exit._leave_to_parent()
+    if case == "alone":
+        monkeypatch.setattr(_exit, "launched_ranks", lambda: 1)
+    raised(type(error), error, None)
+    _exit._end()
+    assert not ends and "before it made its Session" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["fails", "is stuck", "is late"])
+def test_the_error_names_those_that_did_not_come(how):
+    """And no others: node 2 is late too, but waits when node 0 asks."""
+    world = World(4)
+
+    def program(rank, comm):
+        if rank == 1 and how == "fails":
+            raise ValueError("no data")
+        if rank == 1 and how == "is stuck":
+            world.clock.forever()
+        world.clock.sleep({1: LIMIT_SECONDS + 3.0, 2: 3.0}.get(rank, 0.0))
+        jdaso.Session(timeout_seconds=LIMIT_SECONDS)
+
+    outcomes = world.run(program)
+    said = [outcomes[node].text.partition("not all nodes came: ")[2] for node in (0, 2, 3)]
+    for text in (said[0], said[2]) if how == "is late" else said:
+        assert text.startswith("node 1 did not. Look whether")
+    assert how != "is late" or said[1].startswith("all answer now. Some were late")
+    assert all(outcomes[node].seconds < 3 * LIMIT_SECONDS for node in (0, 2, 3))
+
+
+def test_mpi_that_was_finalized_before_a_session_is_an_error_of_all():
+    world = World(2)
+    world.mpi.Is_finalized = lambda: True
+    for outcome in world.run(lambda rank, comm: jdaso.Session(timeout_seconds=LIMIT_SECONDS)):
+        assert "called MPI.Finalize(), and MPI cannot be started again. Make" in outcome.text
+        assert outcome.seconds < 1.0
+
+
+def test_a_process_alone_whose_mpi_was_finalized_is_one_node(monkeypatch):
+    library = types.SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: True)
+    monkeypatch.setattr(_start, "_initialized", lambda: library)
+    monkeypatch.setattr(_start, "launched_ranks", lambda: 1)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", library)
+    assert _start.start_mpi(1.0) is None
+    assert _start.why_alone() == "the program has ended MPI"
