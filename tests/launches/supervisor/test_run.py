@@ -4,6 +4,7 @@ Ranks are played by programs that speak to the supervisor as ranks do, without J
 """
 
 import os
+import pty
 import select
 import signal
 import subprocess
@@ -81,6 +82,33 @@ time.sleep(float(sys.argv[2]))
 open(f"/dev/shm/mpich_shm_{{name}}_1", "w").close()
 os.kill(os.getpid(), 9)
 """
+
+
+FILLS = """
+import os, sys, time
+os.set_blocking(1, False)
+count, last = 0, time.monotonic()
+while time.monotonic() < last + 0.5:
+    try:
+        count += os.write(1, b"x" * 4096)
+        last = time.monotonic()
+    except BlockingIOError:
+        time.sleep(0.01)
+open("new", "w").write(str(count))
+os.rename("new", "count")
+sys.exit(3)
+"""
+
+SAVING = (sys.executable, "-c", SAVER)
+
+NO_ROOM = """
+import tempfile
+def mkdtemp(*about, whole=tempfile.mkdtemp, **more):
+    tempfile.mkdtemp = whole
+    raise OSError(28, "full")
+tempfile.mkdtemp = mkdtemp
+"""
+"""The first folder for temporary files cannot be made."""
 
 
 @pytest.fixture
@@ -204,6 +232,23 @@ def test_a_reader_that_pauses_gets_all(run, tmp_path):
     assert process.wait(30) == 3
 
 
+def test_all_that_a_job_could_write_arrives_before_what_is_said_of_it(run, tmp_path):
+    """The reader pauses until the job has filled all there is, and has ended."""
+    read_end, write_end = os.pipe()
+    command = ["--", sys.executable, "-c", FILLS]
+    process = run(*command, stdout=write_end, stderr=write_end)
+    os.close(write_end)
+    until((tmp_path / "count").exists)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    count = int((tmp_path / "count").read_text())
+    with os.fdopen(read_end, "rb") as output:
+        written, newline, said = output.read().partition(b"\n")
+    assert count > 1_000_000 and written == b"x" * count
+    assert said == b"jdaso run: the job failed (status 3).\n"
+    assert process.wait(30) == 3
+
+
 def test_a_signal_ends_the_wait_for_a_reader(run, tmp_path):
     read_end, write_end = os.pipe()
     script = "head -c 100000 /dev/zero; touch done"
@@ -292,6 +337,49 @@ def test_a_second_ctrl_c_waits_for_nothing(run, tmp_path):
     assert process.wait(30) == 137 and time.monotonic() - begin < 5
 
 
+def test_a_supervisor_that_was_stopped_takes_what_came_meanwhile(run, tmp_path):
+    """A death (the rank says who it is while nobody listens), and a signal."""
+    dies = (
+        f"{WITHOUT_JAX}print('up', flush=True); sys.stdin.readline(); _deaths.say_rank(0, 'here')"
+    )
+    dies += "; os.kill(os.getpid(), 9)"
+    command = [*("--max-restarts", 5, "--"), sys.executable, "-c", dies]
+    process = run(*command, stdin=subprocess.PIPE, **PIPED)
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(signal.SIGSTOP)
+    process.stdin.write(b"go on\n")
+    process.stdin.flush()
+    time.sleep(1)
+    process.send_signal(signal.SIGCONT)
+    assert b"node 0 died first" in process.stderr.readline()
+    process.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+    started_again = process.communicate(timeout=30)[0]
+    assert process.returncode in (137, 143) and not started_again
+
+
+def test_a_job_whose_terminal_is_closed_saves(run, tmp_path):
+    """The terminal sends SIGHUP, and then takes nothing more."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execv(sys.executable, [sys.executable, "-m", "jdaso", "run", "--", *SAVING])
+    said = b""
+    while b"ready" not in said and select.select([terminal], [], [], 30)[0]:
+        said += os.read(terminal, 1000)
+    os.close(terminal)
+    limit, ended = time.monotonic() + 30, 0
+    while not ended and time.monotonic() < limit:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.05)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert ended and os.waitstatus_to_exitcode(status) == 75
+    assert (tmp_path / "saved").exists()
+
+
 def test_what_a_killed_rank_has_forked_does_not_hide_its_death(run):
     process = run("--", sys.executable, "-c", WAITS_FOR_PIPES, stderr=subprocess.PIPE)
     said = process.communicate(timeout=60)[1]
@@ -330,6 +418,36 @@ def test_a_supervisor_under_a_supervisor(run, tmp_path):
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 75 and (tmp_path / "saved").read_text() == "s"
+
+
+def test_a_command_that_was_never_there_is_a_mistake(run, tmp_path):
+    """One that was is awaited: its file system may be away."""
+    process = run("--max-restarts", 3, "--", "./job", stderr=subprocess.PIPE)
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 127 and "restart" not in said
+    (tmp_path / "job").write_text("#!/bin/sh\nrm job\nexit 3\n")
+    (tmp_path / "job").chmod(0o700)
+    process = run("--max-restarts", 2, "--", "./job", stderr=subprocess.PIPE)
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 127 and "(status 127); restart 2 of 2" in said
+
+
+def test_no_room_for_temporary_files_is_a_failure_as_any_other(run, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(NO_ROOM)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "jdaso", "run", "--max-restarts", "1", "--", "echo", "hello"]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0 and done.stdout == b"hello\n"
+    assert b"no folder for temporary files ([Errno 28] full). Free some space" in done.stderr
+
+
+def test_a_signal_while_hosts_are_asked_is_no_silent_host(run):
+    words = ["--max-restarts", 1, "--hosts", "a", "--probe", "sh -c 'echo; sleep 3; false'"]
+    process = run(*words, "--", "true", stderr=subprocess.PIPE)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 143 and b"no host answers" not in said
 
 
 def test_arguments_are_handed_on_as_they_are(run):
