@@ -1,6 +1,7 @@
 """Starts ranks with ``mpiexec`` and makes sure that they end."""
 
 import contextlib
+import logging
 import os
 import queue
 import shutil
@@ -14,6 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+
+log = logging.getLogger("jdaso")
+
+_END_SECONDS = 5.0
+"""A launcher has this long to end its ranks when it is told to, and to go when it is killed."""
 
 
 class LaunchError(RuntimeError):
@@ -181,8 +187,11 @@ def _children(
         if process.poll() is None:
             process.terminate()  # mpiexec ends its ranks, on other hosts as well
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=5)
+                process.wait(_END_SECONDS)
         with contextlib.suppress(ProcessLookupError):  # whatever of its group is still there
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:  # in a system call that does not end
+            log.error("Process %d cannot be ended; it is left to itself.", process.pid)
         shutil.rmtree(folder, ignore_errors=True)

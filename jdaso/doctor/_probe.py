@@ -22,6 +22,8 @@ from typing import Any
 from .._environment import alone, with_home
 from ._connections import awaited, refused
 
+_KILL_SECONDS = 5.0
+
 
 class Steps:
     """The side of the process that is tried out: ``steps.take("name", function)``.
@@ -121,7 +123,10 @@ def try_out(
 
 
 def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> tuple[str, list[str]]:
-    """How the process ended, empty where it ended well; and for whose answer it waited."""
+    """Returns how the process ended, empty if well, and for whose answer it waited.
+
+    One that waits in the kernel, for a file server or a driver, cannot be killed: it is left.
+    """
     seen, since, pause = -1, time.monotonic(), 0.005
     try:
         while process.poll() is None:
@@ -135,7 +140,8 @@ def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> tuple
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_KILL_SECONDS)
     status = process.returncode
     if status < 0:
         return f"the process died of {signal.Signals(-status).name}", []

@@ -76,6 +76,24 @@ time.sleep(200)
     assert_ended(int((tmp_path / "pid").read_text()))
 
 
+class Undying(subprocess.Popen):
+    """A launcher that waits in the kernel and cannot be killed."""
+
+    def poll(self):
+        return None
+
+    def wait(self, timeout=None):
+        assert timeout is not None, "a wait without a limit"
+        raise subprocess.TimeoutExpired("undying", timeout)
+
+
+def test_a_launcher_that_cannot_be_killed_is_left(monkeypatch, caplog):
+    monkeypatch.setattr(_launch.subprocess, "Popen", Undying)
+    with _launch._children(["true"], os.environ):
+        pass
+    assert "cannot be ended; it is left to itself" in caplog.text
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_parent_ends_its_ranks(number):
     code = f"""

@@ -3,6 +3,7 @@
 import itertools
 import os
 import socket
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -224,6 +225,34 @@ def test_a_part_that_dies_names_its_step():
     assert outcome.values == {"a": 1}
     assert outcome.error("b") == "the process died of SIGSEGV; last words: some words"
     assert outcome.error("c") == "not reached"
+
+
+class Undying(subprocess.Popen):
+    """A process that waits in the kernel and cannot be killed."""
+
+    pid, returncode = 2**22 + 1, None
+
+    def __init__(self):
+        pass
+
+    def __del__(self):
+        pass
+
+    def poll(self):
+        return None
+
+    def kill(self):
+        pass
+
+    def wait(self, timeout=None):
+        assert timeout is not None, "a wait without a limit"
+        raise subprocess.TimeoutExpired("undying", timeout)
+
+
+def test_a_part_that_cannot_be_killed_is_left(tmp_path):
+    (tmp_path / "notes").touch()
+    end, _ = _probe._wait(Undying(), tmp_path / "notes", 0.01)
+    assert end == "no answer within 0.01 s"
 
 
 def test_a_process_without_launcher_keeps_its_settings():
