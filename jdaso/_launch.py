@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from ._environment import with_home
+
 log = logging.getLogger("jdaso")
 
 _END_SECONDS = 5.0
@@ -58,6 +60,7 @@ def mpi_command(
     if any(name in version.stdout for name in ("Open MPI", "OpenRTE", "PRRTE")):
         # It refuses more ranks than cores, and would hold a rank with all its devices to one core.
         options += ["--oversubscribe", "--bind-to", "none"]
+        environment = with_home(environment)
         if os.geteuid() == 0:
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return [mpiexec, *options, *command], environment

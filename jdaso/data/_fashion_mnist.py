@@ -65,13 +65,14 @@ def fashion_mnist(
         return _from_folder(Path(folder), "the folder")
     if all((debian_folder / f"{name}.gz").is_file() for name in CHECKSUMS):
         return _from_folder(debian_folder, "the Debian package's folder")
-    if cache_folder is None:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        cache_folder = Path(home) / "jdaso" / "fashion-mnist"
     try:
+        if cache_folder is None:
+            home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+            cache_folder = Path(home) / "jdaso" / "fashion-mnist"
         _download(cache_folder, url, timeout_seconds)
         return _from_folder(cache_folder, "the original download, kept in")
-    except (OSError, ValueError, EOFError, zlib.error) as error:  # a URLError is an OSError
+    # A URLError is an OSError; a user of no name, as containers have, no home: a RuntimeError.
+    except (OSError, ValueError, EOFError, zlib.error, RuntimeError) as error:
         logging.getLogger("jdaso").warning("Fashion-MNIST could not be downloaded: %s", error)
         return _digits(reason=str(error))
 

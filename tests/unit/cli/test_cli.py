@@ -133,6 +133,7 @@ def test_open_mpi_gets_its_options(version, tmp_path, monkeypatch):
     command, environment = mpi_command(3, ["prog"], {"A": "b"})
     assert command[:3] == [str(mpiexec), "-n", "3"] and command[-1] == "prog"
     assert environment["A"] == "b"
+    assert ("HOME" in environment) == ("Open MPI" in version)  # without it, it does not start
     assert ("--oversubscribe" in command) == ("Open MPI" in version)
     assert ("OMPI_ALLOW_RUN_AS_ROOT" in environment) == ("Open MPI" in version)
 

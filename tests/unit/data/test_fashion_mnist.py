@@ -1,5 +1,6 @@
 import gzip
 import hashlib
+import os
 import sys
 import threading
 from pathlib import Path
@@ -113,6 +114,14 @@ def test_wrong_checksum_is_refused_and_said(small, tmp_path, monkeypatch):
 
 def test_a_server_that_is_too_slow_is_given_up(small, tmp_path):
     assert "took more than 0 s" in load(small, tmp_path, timeout_seconds=0).source
+
+
+def test_a_user_without_a_home_gets_the_digits(small, monkeypatch):
+    """As in a container that was given a number for its user."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**30)
+    assert "Could not determine home directory" in load(small, None).source
 
 
 def test_one_downloads_and_the_others_wait(small, tmp_path, monkeypatch):
