@@ -54,7 +54,12 @@ def mpi_command(
     """Returns the whole command line that starts `command` on this machine, and its environment."""
     mpiexec = find_mpiexec()
     version = subprocess.run(
-        [mpiexec, "--version"], capture_output=True, text=True, timeout=30, check=False
+        [mpiexec, "--version"],
+        env=with_home(os.environ),  # without it Open MPI's does not even say what it is
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     options, environment = ["-n", str(num_ranks)], dict(environment)
     if any(name in version.stdout for name in ("Open MPI", "OpenRTE", "PRRTE")):

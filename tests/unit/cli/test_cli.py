@@ -126,7 +126,8 @@ def test_no_mpiexec_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize("version", ["mpiexec (Open MPI) 5.0.10", "HYDRA build details:"])
 def test_open_mpi_gets_its_options(version, tmp_path, monkeypatch):
     mpiexec = tmp_path / "mpiexec"
-    mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
+    mpiexec.write_text(f"#!/bin/sh\n[ -n \"$HOME\" ] && echo '{version}'\n")
+    monkeypatch.delenv("HOME", raising=False)
     mpiexec.chmod(0o755)
     monkeypatch.setattr(_launch, "find_mpiexec", lambda: str(mpiexec))
     monkeypatch.setattr(_launch.os, "geteuid", lambda: 0)
