@@ -21,6 +21,7 @@ from pathlib import Path
 
 from . import _guard
 from ._deaths import PATH, Deaths, say_job_saved
+from ._environment import with_home
 from ._guard import KILL_SECONDS, LAUNCH, STOPPED_STATUS, Job
 from ._launch import with_files_in
 from ._relay import Relay, open_standard_streams
@@ -161,7 +162,9 @@ class Supervisor:
             out, err = self._relay.outputs
             process = subprocess.Popen(
                 command,
-                env=with_files_in(folder, command, os.environ | {LAUNCH: tags, PATH: path}),
+                env=with_files_in(
+                    folder, command, with_home(os.environ | {LAUNCH: tags, PATH: path})
+                ),
                 stdin=_standard_input(),
                 stdout=out,
                 stderr=err,

@@ -441,6 +441,13 @@ def test_no_room_for_temporary_files_is_a_failure_as_any_other(run, tmp_path):
     assert b"no folder for temporary files ([Errno 28] full). Free some space" in done.stderr
 
 
+def test_a_job_has_a_home(run, monkeypatch):
+    """Open MPI's launcher does not start without; a service of systemd has none."""
+    monkeypatch.delenv("HOME", raising=False)
+    process = run("--", "sh", "-c", "echo $HOME", stdout=subprocess.PIPE)
+    assert process.communicate(timeout=60)[0].startswith(b"/")
+
+
 def test_a_signal_while_hosts_are_asked_is_no_silent_host(run):
     words = ["--max-restarts", 1, "--hosts", "a", "--probe", "sh -c 'echo; sleep 3; false'"]
     process = run(*words, "--", "true", stderr=subprocess.PIPE)
