@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import select
+import signal
 import socket
 import struct
 import sys
@@ -24,6 +25,9 @@ RANK_MARK = "\x1ejdaso-rank "
 character that nobody prints, since these bytes are taken out of the stream."""
 
 _MARK, _LONGEST_MARK, _LONGEST_LINE = RANK_MARK.encode(), 400, 1000
+
+_UNKNOWN = "a node {} first"
+"""A node that has not said who it is. The names of others have the same form."""
 
 _LIVES_ON = "goes on where others die"
 
@@ -124,7 +128,7 @@ class Deaths:
             host = found["host"].decode(errors="replace")
             name = f"node {rank and rank.decode()} {{}} first (process {pid} on host {host})"
             if rank is not None or pid in self._names:
-                self._said.append((pid, self._names.get(pid, name).format("died")))
+                self._said.append((pid, _named(self._names.get(pid, name), "died")))
 
     def _name(self, rank: re.Match[str]) -> None:
         node, pid, host, lives_on = rank.groups()
@@ -164,22 +168,22 @@ class Deaths:
         connection.close()
         self._job.savers.pop(own, None)
         if pid not in self._through:
-            self._first = self._first or self._names[pid].format("died")
+            self._first = self._first or _named(self._names[pid], "died")
             self.dead[own] = time.monotonic(), self.connected
 
     def _hear(self, pid: int, said: str, *, here: bool, own: int = 0) -> None:
         """Takes one message of a rank's; `own` is its process as this host's kernel knows it."""
-        what, *rest = said.split()
+        what, *rest = said.split() or [""]
         if what == _THROUGH:
             self._through.add(pid)
         elif what == _AGAIN:
             self._through.discard(pid)
         elif what == _FAILED:
-            self._first = self._first or self._names.get(pid, "a node {} first").format("failed")
+            self._first = self._first or _named(self._names.get(pid, _UNKNOWN), "failed")
         elif what == _SAVED:
             self.saved = True
         elif what == _SAVES:
-            taken = [int(number) for number in rest if number.isdecimal()]
+            taken = [n for n in signal.valid_signals() if str(int(n)) in rest]
             if not here:
                 self._job.saves_elsewhere = taken
             elif taken:
@@ -203,6 +207,11 @@ class Deaths:
                 self._poll.register(connection, select.EPOLLIN)
             elif said == _SAVED:
                 self.saved = True
+
+
+def _named(name: str, how: str) -> str:
+    """Puts into a name how its node ended; nothing else in it is touched, whatever it is."""
+    return name.replace("{}", how, 1)
 
 
 class _Look:

@@ -249,6 +249,19 @@ def test_nothing_else_is_taken_out_of_the_output(tmp_path):
     deaths.first()
 
 
+def test_no_words_of_a_job_can_stop_its_output(tmp_path):
+    """Those of a rank that were mixed with others' are not understood, and no error."""
+    deaths = Deaths(str(tmp_path / "socket"), Job("x"))
+    look = deaths.look()
+    mixed = ["", "process 1", "process 5  ", "process 1 saves 99999 x", "1 2", "0 7 {host} x"]
+    for words in mixed:
+        assert look(f"{RANK_MARK}{words}\nstep 3\n".encode()) == b"step 3\n"
+    assert not deaths._job.saves
+    line = b"process rank 1 with PID 9 on node {0}{x}{} exited\n"
+    assert look(line) == line
+    assert deaths.first() == "node 1 died first (process 9 on host {0}{x}{})"
+
+
 def test_who_never_had_a_session_is_not_named(tmp_path):
     deaths = Deaths(str(tmp_path / "socket"), Job("x"))
     deaths.look()(b"=   PID 1 RUNNING AT here\n")
