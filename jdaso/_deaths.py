@@ -183,7 +183,8 @@ class Deaths:
         elif what == _SAVED:
             self.saved = True
         elif what == _SAVES:
-            taken = [n for n in signal.valid_signals() if str(int(n)) in rest]
+            numbers = [int(number) for number in rest if number.isdecimal()]
+            taken = [number for number in numbers if number in signal.valid_signals()]
             if not here:
                 self._job.saves_elsewhere = taken
             elif taken:
