@@ -105,10 +105,8 @@ def _home() -> Finding:
     """The home folder: Open MPI does not start without HOME; caches of JAX and others lie there."""
     home = os.environ.get("HOME", "")
     if not home:
-        remedy = "export HOME=/a/folder: Open MPI's mpiexec does not start without it."
-        return Finding(
-            "home folder", "HOME is not set", not _environment.launched_ranks() > 1, remedy
-        )
+        found = "HOME is not set: jdaso does not need it, Open MPI's mpiexec does"
+        return Finding("home folder", found)
     if not os.path.isdir(home):
         return Finding("home folder", f"{home} is not there; jdaso does not need it")
     read_only = "" if os.access(home, os.W_OK) else " cannot be written; jdaso does not need it"
