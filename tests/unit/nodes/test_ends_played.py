@@ -114,3 +114,22 @@ def test_a_process_that_dies_with_ulfm_is_named_and_ends_the_job():
     for outcome in (first, third):
         assert re.search(r"^\[node [02] of 3, host [ac]\] node 1 \(host b\) died\.$", outcome.text)
         assert outcome.seconds < 2
+
+
+@pytest.mark.parametrize("late", [None, 0.5])
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("nth", range(1, 8))
+def test_one_that_dies_as_sessions_begin_is_named(nth, side, late):
+    """MPI tells node 0 of it at once, or later than node 2, which has ended the job by then."""
+    world = World(3, ulfm=True)
+    world.kill(1, nth=nth, **{side: None})
+    if late is not None:
+        world.notice(0, late)
+
+    def program(node):
+        node.come()
+        node.come()
+
+    for outcome in play(world, program)[::2]:
+        assert re.search(r"\bnode 1( \(host b\))? died", outcome.text), outcome
+        assert outcome.seconds < 1.5
