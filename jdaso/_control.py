@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import threading
 import time
@@ -25,6 +26,8 @@ from ._topology import Topology
 from ._types import NodeError
 from ._watchdog import Wait
 
+log = logging.getLogger("jdaso")
+
 _PART_BYTES = 1 << 26
 """Longest message: MPI counts have 32 bits."""
 
@@ -32,6 +35,10 @@ _TRIAL_BYTES, _TRIALS = 2 * 2**20, 3
 """Of a measured link: 50 ms at 1 Gbit/s."""
 
 _EXPLAIN_SECONDS = 1.0
+
+_OWN_WORK_SECONDS, _OWN_WORK_LOOK_SECONDS, _WARN_SECONDS = 3600.0, 1.0, 30.0
+"""How long a node's own steps may take once it has no exchange to start any more; how often it
+looks whether it has; and when it is first said."""
 
 _unfinished: list[Any] = []
 """Requests that ended in vain, with their data: MPI may yet write there, whoever is gone."""
@@ -247,6 +254,43 @@ class Control:
             slowest = self._allgather(np.array([seconds]), "measure the links").max()
             self._bytes_per_second = float(_TRIAL_BYTES / slowest)
         return self._bytes_per_second
+
+    def see_end(self, call: Callable[[], None], what: str) -> None:
+        """Makes a call that waits for this node's own work, and says now and then that it does.
+
+        Args:
+            call: the call; another thread makes it.
+            what: what it waits for.
+
+        Raises:
+            NodeError: the work did not end, and for an hour this node took part in nothing.
+        """
+        if self.alone:
+            return call()
+        heartbeats, node = self.lookout.heartbeats, self.topology.node
+        try:
+            work = InThread(call, "jdaso-steps")
+        except RuntimeError:  # Python is at its end and starts no more threads
+            return call()
+        begin, warn_at = time.monotonic(), _WARN_SECONDS
+        seen, since = heartbeats.taken_part(node), begin
+        while not poll(work.Test, lambda: None, _OWN_WORK_LOOK_SECONDS):
+            now = time.monotonic()
+            if (last := heartbeats.taken_part(node)) != seen:
+                seen, since = last, now
+            if now - since > _OWN_WORK_SECONDS:
+                raise self.error(
+                    f"This node waits for {what}, for {now - begin:.0f} s now, and took part in "
+                    f"no exchange for {_OWN_WORK_SECONDS:g} s. Look for a callback or a loop in a "
+                    "step that does not end."
+                )
+            if now - begin > warn_at:
+                text = "%s This node waits for %s, for %.0f s now (longest: %g s after the last "
+                text += "exchange)."
+                about = what, now - begin, _OWN_WORK_SECONDS
+                log.warning(text, self.topology.prefix(), *about)
+                warn_at *= 2
+        work.result()
 
     def close(self, failed: bool) -> None:
         """Parts from the other nodes; see `Lookout.close`."""

@@ -6,7 +6,9 @@ import pytest
 from network import World
 from played import LIMIT_SECONDS, Uncaught, play
 
-from jdaso import _exit
+import jdaso
+from jdaso import _control, _exit, _session
+from jdaso._heartbeat import STARTED
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
@@ -133,3 +135,44 @@ def test_one_that_dies_as_sessions_begin_is_named(nth, side, late):
     for outcome in play(world, program)[::2]:
         assert re.search(r"\bnode 1( \(host b\))? died", outcome.text), outcome
         assert outcome.seconds < 1.5
+
+
+@pytest.mark.parametrize("takes_part", [False, True])
+def test_a_step_that_does_not_end_is_said_and_given_up(takes_part, monkeypatch, caplog):
+    """A last step may take for hours, as long as it still starts exchanges."""
+    monkeypatch.setattr(_control, "_OWN_WORK_SECONDS", 100.0)
+    world = World(2, limit_seconds=1000)
+
+    def program(node):
+        def step():
+            for k in range(20 if takes_part else 0):
+                node.sleep(50.0)
+                node.lookout.heartbeats.note(STARTED, k + 1)
+            if not takes_part:
+                world.clock.forever()
+
+        node.control.see_end(step, "steps that it has called")
+
+    outcomes = play(world, program)
+    if takes_part:
+        assert [x.error for x in outcomes] == [None] * 2
+    else:
+        for outcome in outcomes:
+            assert "took part in no exchange for 100 s. Look for a callback" in outcome.text
+            assert 100 < outcome.seconds < 105
+    assert "waits for steps that it has called, for 3" in caplog.text
+
+
+def test_a_session_that_cannot_be_closed_ends_the_job(monkeypatch):
+    monkeypatch.setattr(_control, "_OWN_WORK_SECONDS", 100.0)
+    world = World(2, limit_seconds=1000)
+    monkeypatch.setattr(_session, "steps_called", lambda devices: world.clock.forever)
+
+    def program(rank, comm):
+        with jdaso.Session(timeout_seconds=20):
+            pass
+
+    for outcome in world.run(program, _exit._end):
+        assert "This node waits for steps that it has called" in outcome.text
+        assert outcome.seconds < 110
+    assert world.aborted is not None, "a thread waits for the step, and Python's end would too"
