@@ -130,6 +130,8 @@ def run_ranks(
 def run_through(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs a command on this process's own streams; returns its exit status.
 
+    It may take as long as it likes: it is the user's, and Ctrl-C ends it.
+
     *On failure*, and when this process is interrupted or terminated, all it started is ended first.
     """
     with termination_raises(), _children(command, environment, pipe=None) as process:
@@ -184,5 +186,6 @@ def _children(
                 process.wait(timeout=5)
         with contextlib.suppress(ProcessLookupError):  # whatever of its group is still there
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel cannot end it yet
+            process.wait(timeout=5)
         shutil.rmtree(folder, ignore_errors=True)

@@ -135,7 +135,8 @@ def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> tuple
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel cannot end it yet
+            process.wait(timeout=5)
     status = process.returncode
     if status < 0:
         return f"the process died of {signal.Signals(-status).name}", []
