@@ -227,7 +227,7 @@ def host_call(call: Callable[..., Any], shapes: Any, *args: Any) -> Any:
     branch, but JAX is not told of an effect. A program with effects is dispatched by Python, leaf
     by leaf, at some 10 microseconds for each array that a step takes or gives (60: 0.5 ms). The
     price: JAX drops calls whose results nobody uses, and `jax.effects_barrier` does not wait for
-    them (`wait_for_steps` does).
+    them (`steps_called` does).
 
     Args:
         call: takes NumPy arrays, returns arrays of these shapes. What it is given is the step's
@@ -256,21 +256,28 @@ def annotate(node: int, microseconds: float) -> None:
         pass
 
 
-def wait_for_steps(devices: Sequence[Any]) -> None:
-    """Waits until the steps that were called have run, as far as any of their results are held.
+def steps_called(devices: Sequence[Any]) -> Callable[[], None]:
+    """Returns a function that waits until the steps that this thread has called have run.
 
-    Raises:
-        STEP_ERRORS: one of them failed.
+    It may be called in another thread. Of steps without effects it waits for those of which any
+    result is held. It raises one of `STEP_ERRORS` where a step failed.
     """
-    failure = None
-    for array in jax.live_arrays(devices[0].platform):
-        try:
-            if not array.is_deleted():
-                array.block_until_ready()
-        except STEP_ERRORS as error:
-            failure = error
-    if failure is not None:
-        raise failure
+    # What `jax.effects_barrier` waits for, which knows the steps of its own thread only.
+    tokens = _dispatch.runtime_tokens
+    effects = [*tokens.current_tokens.values(), *tokens.output_runtime_tokens.values()]
+
+    def wait() -> None:
+        failure = None
+        for array in (*effects, *jax.live_arrays(devices[0].platform)):
+            try:
+                if not (isinstance(array, jax.Array) and array.is_deleted()):
+                    array.block_until_ready()
+            except STEP_ERRORS as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    return wait
 
 
 def memory_limit_bytes() -> int:

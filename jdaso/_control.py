@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import threading
 import time
@@ -15,14 +16,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ._exit import end_job
-from ._group import Died, Group
+from ._group import Died, Group, InThread
 from ._heartbeat import CALLS
 from ._host import survives_deaths
 from ._lookout import Lookout
+from ._messages import dead_ranks
 from ._poll import poll
 from ._topology import Topology
 from ._types import NodeError
 from ._watchdog import Wait
+
+log = logging.getLogger("jdaso")
 
 _PART_BYTES = 1 << 26
 """Longest message: MPI counts have 32 bits."""
@@ -31,6 +35,10 @@ _TRIAL_BYTES, _TRIALS = 2 * 2**20, 3
 """Of a measured link: 50 ms at 1 Gbit/s."""
 
 _EXPLAIN_SECONDS = 1.0
+
+_OWN_WORK_SECONDS, _OWN_WORK_LOOK_SECONDS, _WARN_SECONDS = 3600.0, 1.0, 30.0
+"""How long a node's own steps may take once it has no exchange to start any more; how often it
+looks whether it has; and when it is first said."""
 
 _unfinished: list[Any] = []
 """Requests that ended in vain, with their data: MPI may yet write there, whoever is gone."""
@@ -63,6 +71,7 @@ class Control:
         self.given_up: Exception | None = None  # what is waited for no longer
         self.refused: Exception | None = None  # what was asked in vain; the run can go on
         self._lock = threading.Lock()
+        self._caller: int | None = None  # the thread that holds it
         self._copies: list[Any] = []  # communicators given out by `duplicate`
         self._bytes_per_second: float | None = None
         self._calls = 0  # made so far; the same on all nodes where they make the same
@@ -95,6 +104,8 @@ class Control:
         while survives_deaths() and not isinstance(error, NodeError) and time.monotonic() < limit:
             if self.lookout.failure is not None:
                 return self.lookout.failure
+            if not self.lookout.began and (dead := dead_ranks(self.topology.comm)):
+                return f"{self.lookout.name(dead)} died."
             time.sleep(0.01)
         return str(error)
 
@@ -129,6 +140,24 @@ class Control:
         comm = self._together(lambda: self._duplicate(self._group.comm))
         self._copies.append(comm)
         return Group(comm, self._group.living)
+
+    def split(self, comm: Any, color: int, key: int) -> Any:
+        """A communicator of the nodes that give the same color, in the order of `key`. Collective.
+
+        MPI has only a call for it that blocks, so a thread makes it.
+
+        On failure: see above, and the job ends with this process: the thread is still inside MPI.
+        """
+        what = "split a communicator"
+        self.agree(what, [])
+        call = InThread(lambda: comm.Split(color, key), "jdaso-split")
+        try:
+            self._wait(call, what)
+        except NodeError:
+            end_job()
+            raise
+        with self.explained():
+            return call.result()
 
     def _duplicate(self, comm: Any) -> Any:
         copy, request = comm.Idup()
@@ -226,6 +255,43 @@ class Control:
             self._bytes_per_second = float(_TRIAL_BYTES / slowest)
         return self._bytes_per_second
 
+    def see_end(self, call: Callable[[], None], what: str) -> None:
+        """Makes a call that waits for this node's own work, and says now and then that it does.
+
+        Args:
+            call: the call; another thread makes it.
+            what: what it waits for.
+
+        Raises:
+            NodeError: the work did not end, and for an hour this node took part in nothing.
+        """
+        if self.alone:
+            return call()
+        heartbeats, node = self.lookout.heartbeats, self.topology.node
+        try:
+            work = InThread(call, "jdaso-steps")
+        except RuntimeError:  # Python is at its end and starts no more threads
+            return call()
+        begin, warn_at = time.monotonic(), _WARN_SECONDS
+        seen, since = heartbeats.taken_part(node), begin
+        while not poll(work.Test, lambda: None, _OWN_WORK_LOOK_SECONDS):
+            now = time.monotonic()
+            if (last := heartbeats.taken_part(node)) != seen:
+                seen, since = last, now
+            if now - since > _OWN_WORK_SECONDS:
+                raise self.error(
+                    f"This node waits for {what}, for {now - begin:.0f} s now, and took part in "
+                    f"no exchange for {_OWN_WORK_SECONDS:g} s. Look for a callback or a loop in a "
+                    "step that does not end."
+                )
+            if now - begin > warn_at:
+                text = "%s This node waits for %s, for %.0f s now (longest: %g s after the last "
+                text += "exchange)."
+                about = what, now - begin, _OWN_WORK_SECONDS
+                log.warning(text, self.topology.prefix(), *about)
+                warn_at *= 2
+        work.result()
+
     def close(self, failed: bool) -> None:
         """Parts from the other nodes; see `Lookout.close`."""
         if self.lookout.close(failed) and not self.lookout.dead:
@@ -237,7 +303,7 @@ class Control:
     ) -> np.ndarray:
         if self.alone:
             return array[None]
-        with self._lock:
+        with self._alone_in_call(what):
             out = np.empty((self.topology.num_nodes, *array.shape), array.dtype)
             flat, bits = array.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
             rows = bits.reshape(self.topology.num_nodes, -1)
@@ -246,6 +312,31 @@ class Control:
                 gather = partial(self._gather, part, what, limit_seconds)
                 rows[:, begin : begin + _PART_BYTES] = self._together(gather)
             return out
+
+    @contextlib.contextmanager
+    def _alone_in_call(self, what: str) -> Iterator[None]:
+        """Around a call that one thread makes at a time; the others wait for its end.
+
+        Raises:
+            NodeError: the same thread is in one already: a signal handler makes this one, and
+                would wait for what it interrupted.
+        """
+        if self._caller == threading.get_ident():
+            raise self.error(
+                f"A signal handler was about to {what} while its thread was in such a call of all "
+                "nodes already. Note in the handler that the signal came, and act after the step."
+            )
+        doing = f"waits for another thread's call before it can {what}"
+        wait = Wait(self.lookout, "call", doing, call=self._calls, column=CALLS)
+        while not self._lock.acquire(timeout=0.05):
+            if (why := wait.why_no_longer()) is not None:
+                raise self.error(why)
+        self._caller = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._caller = None
+            self._lock.release()
 
     def _gather(self, send: np.ndarray, what: str, limit_seconds: float | None) -> np.ndarray:
         """Rows of all nodes; of dead ones the first living one's."""

@@ -32,7 +32,7 @@ class Comparison:
         self._control, self._virtual = control, virtual
         self._lock = threading.Lock()
         # For which headers, what the nodes hold.
-        self._last: tuple[object, dict[int, np.ndarray]] | None = None
+        self._last: tuple[object, dict[int, np.ndarray] | Exception] | None = None
 
     def complaint(
         self,
@@ -103,11 +103,17 @@ class Comparison:
         """Says which nodes hold other bits than most, and in which leaves."""
         if self._virtual:
             return odd_leaves(dict(enumerate(prints)), common)
-        with self._lock:  # each local device asks; the nodes talk once
+        with self._lock:  # each local device asks; the nodes talk once, whatever comes of it
             asked = common, heads.tobytes()
             if self._last is None or self._last[0] != asked:
-                self._last = asked, self._everyones(prints)
-            return odd_leaves(self._last[1], common)
+                try:
+                    self._last = asked, self._everyones(prints)
+                except Exception as error:
+                    self._last = asked, error
+            found = self._last[1]
+        if isinstance(found, Exception):
+            raise found
+        return odd_leaves(found, common)
 
 
 def majority(prints: Mapping[int, np.ndarray]) -> int:

@@ -106,7 +106,9 @@ class Group:
         old = self.comm
         old.Revoke()
         clean()
-        new = _bounded(old.Shrink, check)
+        call = InThread(old.Shrink, "jdaso-shrink")
+        poll(call.Test, check, np.inf)
+        new = call.result()
         new.Set_errhandler(MPI.ERRORS_RETURN)
         ranks = MPI.Group.Translate_ranks(new.Get_group(), None, old.Get_group())
         self.comm, self.living = new, tuple(self.living[rank] for rank in ranks)
@@ -127,20 +129,33 @@ class Group:
             failed.Free()
 
 
-def _bounded(call: Callable[[], Any], check: Callable[[], None]) -> Any:
-    """What a call gives that may block, and cannot be left; `check` may raise meanwhile."""
-    found: list[Any] = []
-    done = threading.Event()
+class InThread:
+    """A call that may block and cannot be left, in a thread; asked like a request of MPI.
 
-    def run() -> None:
+    Args:
+        call: the call.
+        name: of the thread.
+    """
+
+    def __init__(self, call: Callable[[], Any], name: str):
+        self._call, self._done = call, threading.Event()
+        self._found: Any = None
+        self._error: Exception | None = None
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def Test(self) -> bool:  # noqa: N802
+        """Returns whether it has ended."""
+        return self._done.is_set()
+
+    def result(self) -> Any:
+        """Returns what it gave, or raises what it raised, once it has ended."""
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+    def _run(self) -> None:
         try:
-            found.append(call())
+            self._found = self._call()
         except Exception as error:
-            found.append(error)
-        done.set()
-
-    threading.Thread(target=run, name="jdaso-shrink", daemon=True).start()
-    poll(done.is_set, check, np.inf)
-    if isinstance(found[0], Exception):
-        raise found[0]
-    return found[0]
+            self._error = error
+        self._done.set()

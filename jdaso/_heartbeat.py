@@ -86,6 +86,10 @@ class Heartbeats:
         self.table[newer] = table[newer]
         self._heard[newer] = time.monotonic()
 
+    def taken_part(self, node: int) -> tuple[int, int]:
+        """What it has started with others, and how many calls it has made: they only grow."""
+        return int(self.table[node, STARTED]), int(self.table[node, CALLS])
+
     def silent_seconds(self, node: int) -> float:
         """How long nothing new was heard of a node, while this one was listening."""
         if node in self.dead:

@@ -139,6 +139,16 @@ class Lookout:
         phase = "" if step is None else self.phase_of(step)
         return self.topology.prefix(step) + (f" {phase}:" if phase else "")
 
+    @property
+    def began(self) -> bool:
+        """Whether it has begun to look out; before, nothing is heard."""
+        return self._messages.open
+
+    def name(self, nodes: Iterable[int]) -> str:
+        """Nodes with their hosts."""
+        hosts = self.topology.hosts
+        return ", ".join(f"node {node} (host {hosts[node]})" for node in sorted(nodes))
+
     def describe(self, node: int) -> str:
         """What is known of a node that is waited for."""
         hosts, silent = self.topology.hosts, self.heartbeats.silent_seconds(node)
@@ -284,8 +294,7 @@ class Lookout:
     def _note_deaths(self) -> bool:
         """Whether a node has died since this was last asked, where MPI can say that."""
         new = self._messages.newly_dead()
-        hosts = self.topology.hosts
-        who = ", ".join(f"node {node} (host {hosts[node]})" for node in new)
+        who = self.name(new)
         if new and self.survives:
             log.warning("%s %s died. The others go on.", self.topology.prefix(), who)
             for node in new:

@@ -91,17 +91,23 @@ class Messages:
         """Nodes that have died since this was last asked, where MPI can say that."""
         if not survives_deaths():
             return []
-        from mpi4py import MPI
-
-        failed, everyone = self._comm.Get_failed(), self._comm.Get_group()
-        ranks = MPI.Group.Translate_ranks(failed, None, everyone)
-        failed.Free()
-        everyone.Free()
-        new = sorted(set(ranks) - self.dead)
+        new = sorted(dead_ranks(self._comm) - self.dead)
         if new:
             self._comm.Ack_failed()  # from here on those of any node can be taken again
             self.dead.update(new)
         return new
+
+
+def dead_ranks(comm: Any) -> set[int]:
+    """Ranks of a communicator that MPI has seen die, where it can (`survives_deaths`)."""
+    from mpi4py import MPI
+
+    failed, everyone = comm.Get_failed(), comm.Get_group()
+    try:
+        return set(MPI.Group.Translate_ranks(failed, None, everyone))
+    finally:
+        failed.Free()
+        everyone.Free()
 
 
 def _has_gone(request: Any) -> bool:

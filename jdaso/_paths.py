@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):[/\\]")  # a drive of Windows (C:\) too
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})")
 
 

@@ -23,7 +23,7 @@ from ._compat import (
     has_cpu_device,
     keep_freed_memory,
     reserve_cpu_threads,
-    wait_for_steps,
+    steps_called,
 )
 from ._control import Control, Facts
 from ._deaths import say_failed, say_rank, say_through
@@ -434,16 +434,18 @@ class Session:
                 if isinstance(error, NodeError):
                     failed = True
                     self.fail(_exit.summary(error))
+        ended = True
         try:
-            jax.effects_barrier()
-            wait_for_steps(self.devices)
+            self.control.see_end(steps_called(self.devices), "steps that it has called")
+        except NodeError as error:
+            failed, ended, unsaid = True, False, error
+            self.fail(_exit.summary(error))
         except STEP_ERRORS as error:
             # Whoever asks for the step's result is told. It must not keep us from closing.
             level = logging.DEBUG if after_error else logging.ERROR
             log.log(level, "A step failed before the session was closed: %s", error)
         failed = failed or bool(self.control.broken or self.control.lookout.failure)
         limit = 1.0 if failed else None
-        ended = True
         for channel in self._channels.values():
             ended &= channel.close(limit, after_error=after_error)
             limit = limit if self.control.broken is None else 1.0

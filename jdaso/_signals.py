@@ -131,8 +131,15 @@ class _Handler:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
+    def _goes_to_c(self) -> bool:
+        """Returns whether the handler in C is still to be called.
+
+        Not where it has come over this one meanwhile, and calls it.
+        """
+        return self._in_c is not None and _address(_action(self._number)) != _address(self._in_c)
+
     def _call_previous(self, number: int, frame: Any) -> None:
-        if self._in_c is not None:
+        if self._goes_to_c():
             with self._away():
                 signal.raise_signal(number)
         elif callable(self._previous) and self._previous is not signal.default_int_handler:
@@ -140,9 +147,9 @@ class _Handler:
 
     def _pass_on(self, number: int, frame: Any) -> None:
         """Nobody takes it any more, and somebody else's handler calls this one."""
-        if self._in_c is None and callable(self._previous):
+        if not self._goes_to_c() and callable(self._previous):
             self._previous(number, frame)
-        elif self._in_c is not None or self._previous != signal.SIG_IGN:
+        elif self._goes_to_c() or self._previous != signal.SIG_IGN:
             with self._away():
                 signal.raise_signal(number)
 
@@ -150,6 +157,7 @@ class _Handler:
     def _away(self) -> Iterator[None]:
         """The signal is the previous handler's meanwhile, whatever that one chains to."""
         above, above_in_c = signal.getsignal(self._number), _action(self._number)
+        wakes = signal.set_wakeup_fd(-1)  # asyncio, say, which has read of this signal already
         self.put_back()
         try:
             yield
@@ -157,8 +165,11 @@ class _Handler:
                 pass
         finally:
             signal.signal(self._number, above)
-            if above is not self and above_in_c is not None:
+            if above_in_c is not None:
                 _set_action(self._number, above_in_c)
+            if wakes != -1:
+                with contextlib.suppress(ValueError, OSError):  # closed by the handler
+                    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
 
 
 def _action(number: int) -> Any:

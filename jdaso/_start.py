@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from ._environment import (
     to_start_mpi,
 )
 from ._exit import end_job
+from ._host import survives_deaths
+from ._messages import dead_ranks
 from ._poll import poll
 from ._types import NodeError
 
@@ -35,6 +38,7 @@ _SHARED_MEMORY = "/dev/shm"
 _LEAST_SHARED_BYTES = 16 * 2**20
 _WARN_SECONDS = 30.0
 _ROLL_SECONDS = 2.0
+_DEATH_SECONDS = 1.0  # MPI names who died a moment after a call has failed of it
 _ROLL_TAG = 32_109  # on the user's communicator, once its session is given up; tags go to 32767
 
 
@@ -225,23 +229,39 @@ def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[
                 f"{_absent(roll.missing())}"
             )
 
-    own, request = comm.Idup()
-    wait(request)
     text = json.dumps(about).encode()
     sizes = np.zeros(comm.Get_size(), np.int64)
-    wait(own.Iallgather(np.array([len(text)], np.int64), sizes))
-    padded, rows = np.zeros(sizes.max(), np.uint8), np.zeros((len(sizes), sizes.max()), np.uint8)
-    padded[: len(text)] = np.frombuffer(text, np.uint8)
-    wait(own.Iallgather([padded, MPI.BYTE], [rows, MPI.BYTE]))
+    try:
+        own, request = comm.Idup()
+        wait(request)
+        wait(own.Iallgather(np.array([len(text)], np.int64), sizes))
+        padded = np.zeros(sizes.max(), np.uint8)
+        rows = np.zeros((len(sizes), padded.size), np.uint8)
+        padded[: len(text)] = np.frombuffer(text, np.uint8)
+        wait(own.Iallgather([padded, MPI.BYTE], [rows, MPI.BYTE]))
+    except MPI.Exception as error:
+        end_job()
+        raise NodeError(f"{name} A session could not start: {_why(error, comm)}") from error
     own.Free()
     return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def _why(error: Exception, comm: Any) -> str:
+    """The cause of an error in MPI: a rank that died, where MPI can say which."""
+    dead: set[int] = set()
+    if survives_deaths():
+        poll(lambda: bool(dead.update(dead_ranks(comm)) or dead), lambda: None, _DEATH_SECONDS)
+    return f"{_names(sorted(dead))} died." if dead else f"{error}."
+
+
+def _names(nodes: Sequence[int]) -> str:
+    return f"{'nodes' if len(nodes) > 1 else 'node'} {', '.join(map(str, nodes))}"
 
 
 def _absent(nodes: list[int]) -> str:
     if not nodes:
         return "all answer now. Some were late: raise Session(timeout_seconds=...)."
-    plural = "nodes" if len(nodes) > 1 else "node"
     return (
-        f"{plural} {', '.join(map(str, nodes))} did not. Look whether it failed, ended, or is "
+        f"{_names(nodes)} did not. Look whether it failed, ended, or is "
         "stuck or busy before its Session; raise Session(timeout_seconds=...) if it is only slow."
     )

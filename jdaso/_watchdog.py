@@ -178,11 +178,20 @@ class Wait:
         return not answered and waited < self._over_at + _ANSWER_SECONDS
 
     def _late(self) -> list[int]:
-        heartbeats = self._lookout.heartbeats
+        """Nodes that have not arrived, and those that may have and are silent since."""
         if self._nodes is not None:
             return list(self._nodes)
-        if self._call:
-            return heartbeats.missing(self._column, self._call)
+        return sorted({*self._not_arrived(), *self._silent()})
+
+    def _not_arrived(self) -> list[int]:
+        if self._nodes is not None:
+            return list(self._nodes)
+        if not self._call:
+            return self._silent()
+        return self._lookout.heartbeats.missing(self._column, self._call)
+
+    def _silent(self) -> list[int]:
+        heartbeats = self._lookout.heartbeats
         delay = heartbeats.usual_delay_seconds
         return [x for x in range(heartbeats.nodes) if heartbeats.silent_seconds(x) > delay]
 
@@ -207,8 +216,16 @@ class Wait:
         self._warn_at, self._asked_at = 2 * waited, 0.0
 
     def _missing(self) -> str:
-        """Who has not arrived, and what is known of each."""
-        lookout, late = self._lookout, self._late()
+        """Names the nodes that have not arrived or are silent since, and says what is known."""
+        late, absent = self._late(), self._not_arrived()
         if not late:
             return "All nodes have come so far: the network is slow, or stuck."
-        return "Not arrived: " + "; ".join(lookout.describe(node) for node in late) + "."
+        of = {
+            "Not arrived": absent,
+            "Arrived, and silent since": [node for node in late if node not in absent],
+        }
+        return " ".join(
+            f"{what}: {'; '.join(map(self._lookout.describe, nodes))}."
+            for what, nodes in of.items()
+            if nodes
+        )

@@ -317,7 +317,10 @@ class Checkpoints:
             try:
                 folder.take(run)
             except OSError as error:
-                said = f"{shown(folder.path)} cannot be used ({error})."
+                said = (
+                    f"{shown(folder.path)} cannot be used ({error}). Give a folder in which this "
+                    "user may write, of a file system that has room."
+                )
             except CheckpointError as error:
                 said = str(error)
         self._raise_together("open checkpoints", said)

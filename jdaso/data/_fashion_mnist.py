@@ -22,6 +22,7 @@ CHECKSUMS = {
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
+_LOOK_SECONDS = 0.1
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 ORIGINAL_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 
@@ -142,7 +143,7 @@ def _download(cache_folder: Path, url: str, timeout_seconds: float) -> None:
     """Fetches what the cache lacks or has damaged. A file appears whole or not at all."""
     cache_folder.mkdir(parents=True, exist_ok=True)
     with open(cache_folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and then finds the files
+        _acquire(lock, (len(CHECKSUMS) + 1) * timeout_seconds)  # the one before may take as long
         for name, wanted in CHECKSUMS.items():
             target, part = cache_folder / f"{name}.gz", cache_folder / f"{name}.part"
             with contextlib.suppress(OSError, EOFError, zlib.error):
@@ -153,6 +154,17 @@ def _download(cache_folder: Path, url: str, timeout_seconds: float) -> None:
             if found != wanted:
                 raise ValueError(f"{url}{name}.gz has SHA-256 {found}, expected {wanted}")
             os.replace(part, target)
+
+
+def _acquire(lock: Any, limit_seconds: float) -> None:
+    """Locks a file; a second process waits here, and then finds what the first has fetched."""
+    end = time.monotonic() + limit_seconds
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if time.monotonic() > end:
+            raise TimeoutError(f"another process has held {lock.name} for {limit_seconds:g} s")
+        time.sleep(_LOOK_SECONDS)
 
 
 def _fetch(url: str, timeout_seconds: float) -> bytes:

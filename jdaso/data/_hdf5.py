@@ -44,7 +44,8 @@ class HDF5:
     Raises:
         ImportError: h5py is missing.
         FileNotFoundError: the file is missing.
-        ValueError: it is no HDF5 file, has no such data set, or it has no rows of numbers.
+        ValueError: it is no HDF5 file (a pipe neither), has no such data set, or it has no rows of
+            numbers.
 
     Example:
         >>> import tempfile, h5py, numpy as np

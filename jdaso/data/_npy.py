@@ -10,7 +10,7 @@ import numpy as np
 from .._paths import shown
 from .._types import PyTree
 from ._arrays import common_length
-from ._reading import Joined, OpenFile, Rows
+from ._reading import Joined, OpenFile, Rows, require_regular
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -23,7 +23,8 @@ class Npy:
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is no ``.npy`` of rows in C order, or they do not fit each other.
+        ValueError: a file is no ``.npy`` of rows in C order (a pipe neither), or they do not fit
+            each other.
 
     Example:
         >>> import tempfile, numpy as np
@@ -64,6 +65,7 @@ def _joined(paths: Paths) -> Joined:
 def _open(path: Path) -> Rows:
     """The array of a file, by its header."""
     name = shown(path)
+    require_regular(path)
     with open(path, "rb") as file:
         try:
             version = np.lib.format.read_magic(file)

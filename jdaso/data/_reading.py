@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import stat
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,8 +22,25 @@ class LoadingError(RuntimeError):
     """Data could not be read. Says which samples, of which step, and why."""
 
 
+def require_regular(path: Path) -> None:
+    """Raises `ValueError` for what is no regular file, nor a link to one.
+
+    To open a pipe would wait for somebody who writes into it, for ever.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_one, name in _KINDS.items() if is_one(mode)), "a device")
+        raise ValueError(
+            f"{shown(path)} is {kind}, and rows are read at any place of a file. Give a regular "
+            "file: copy what comes out of a pipe into one."
+        )
+
+
+_KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
+
+
 class OpenFile:
-    """A file to read from.
+    """A regular file to read from.
 
     Reads are ``preadv``: any number of threads at once, each without Python's lock. A memory map
     would count as memory of the process, page by page as it is touched.
@@ -30,6 +48,7 @@ class OpenFile:
 
     def __init__(self, path: str | Path):
         self.path = Path(path).absolute()
+        require_regular(self.path)
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._descriptor)
 

@@ -361,10 +361,12 @@ def _measure_link(cluster: Cluster, k: int, to: int) -> float:
     receive = cluster.on_host(to, [*python, _RECEIVER, cluster.addresses[to], str(skip)])
     with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout is not None
+        limit = 20 + 3 * total / rate
+        late = threading.Timer(2 * limit, receiver.kill)  # what is read of it ends then
+        late.start()
         try:
             port = receiver.stdout.readline().strip()
             send = [*python, _SENDER, cluster.addresses[to], port, str(total)]
-            limit = 20 + 3 * total / rate
             subprocess.run(cluster.on_host(k, send), check=True, timeout=limit)
             return float(receiver.stdout.readline())
         except (subprocess.SubprocessError, ValueError) as error:
@@ -373,6 +375,7 @@ def _measure_link(cluster: Cluster, k: int, to: int) -> float:
                 f"({error})."
             ) from error
         finally:
+            late.cancel()
             receiver.kill()
 
 

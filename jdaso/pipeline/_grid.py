@@ -76,7 +76,8 @@ class Grid:
         session = self.session
         if self.partitions == 1:
             return lambda array: array[None]
-        comm = session.control.duplicate().comm.Split(self.replica, self.partition)
+        comm = session.control.duplicate().comm
+        comm = session.control.split(comm, self.replica, self.partition)
         nodes = [self.replica * self.partitions + k for k in range(self.partitions)]
 
         def gather(array: np.ndarray) -> np.ndarray:
@@ -111,9 +112,9 @@ class Grid:
             return session
         if self.partitions in session.of_replicas:
             return session.of_replicas[self.partitions]
-        assert session.topology.comm is not None  # there are several nodes
+        comm = session.control.split(session.topology.comm, self.partition, self.replica)
         inner = Session(
-            comm=session.topology.comm.Split(self.partition, self.replica),
+            comm=comm,
             engine=session.engine,
             timeout_seconds=session.timeout_seconds,
             share_gpus=True,

@@ -237,6 +237,13 @@ def test_what_is_no_folder_is_refused(session, name):
         Checkpoints(name, session)
 
 
+def test_a_folder_that_cannot_be_made_is_refused_with_what_to_do(session, tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "run", "/proc/self/run"):
+        with pytest.raises(CheckpointError, match="cannot be used .* Give a folder in which"):
+            Checkpoints(path, session)
+
+
 def test_a_name_is_expanded_and_stays_where_it_is(session, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     checkpoints = Checkpoints("~/run", session)

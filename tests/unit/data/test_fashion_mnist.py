@@ -1,8 +1,10 @@
+import fcntl
 import gzip
 import hashlib
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -192,3 +194,12 @@ def test_wrong_shares_are_named(wrong):
     settings = {"batch_size": 4, "node": 0, "num_nodes": 2, "epoch": 0} | wrong
     with pytest.raises(ValueError, match=r"Pass node=session.node"):
         batches(100, **settings)
+
+
+def test_a_process_that_holds_the_cache_and_does_not_end_is_not_waited_for_for_ever(tmp_path):
+    with open(tmp_path / "lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError, match="another process has held .*lock for 0.5 s"):
+            data._download(tmp_path, "http://localhost:9/", 0.1)
+        assert time.monotonic() - begin < 5

@@ -1,9 +1,13 @@
 """Sources larger than memory give what plain NumPy gives."""
 
+import contextlib
 import logging
 import os
+import signal
+import socket
 import sys
 import threading
+from pathlib import Path
 from unittest import mock
 
 import h5py
@@ -376,3 +380,43 @@ def test_a_data_set_that_the_library_cannot_read_is_named(tmp_path):
         file.write(b"\xff" * 40)
     with pytest.raises(LoadingError, match=r"'/y' of .*x.h5 cannot be read from row 150"):
         HDF5(tmp_path / "x.h5", "y").rows(np.array([150]))
+
+
+@contextlib.contextmanager
+def within(seconds):
+    """Ends what waits in a system call for longer."""
+
+    def end(number, frame):
+        raise AssertionError(f"it took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a pipe", "socket", "folder", "device"])
+@pytest.mark.parametrize("source", [Npy, lambda path: HDF5(path, "x")], ids=["Npy", "HDF5"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(source, kind, tmp_path):
+    path = tmp_path / "x"
+    if kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(path))
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        path.symlink_to(tmp_path / "pipe") if "link" in kind else (tmp_path / "pipe").rename(path)
+    with within(5), pytest.raises(ValueError, match=f"{path} is a {kind.split()[-1]}.*regular"):
+        source(path)
+
+
+def test_a_link_to_a_regular_file_is_followed(tmp_path):
+    np.save(tmp_path / "x.npy", content())
+    (tmp_path / "link").symlink_to("x.npy")
+    same(Npy(tmp_path / "link"), content())

@@ -1,5 +1,6 @@
 """The parts of the doctor that need no machine: lines, pairs, versions, addresses, advice."""
 
+import contextlib
 import itertools
 import os
 import socket
@@ -349,6 +350,21 @@ def test_a_folder_that_was_made_to_try_is_taken_away(tmp_path):
     (tmp_path / "file").write_text("")
     finding, _ = _machine.write_in(str(tmp_path / "file"))
     assert not finding.ok and "is a file" in finding.found
+
+
+@pytest.mark.parametrize("name", ["s3://bucket/run", "gs://bucket", "~nobody_of_this_name", ""])
+def test_what_is_no_folder_is_a_finding_and_nothing_is_made(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = Outcome(values={}, errors={}, died={})
+    monkeypatch.setattr(_examine, "try_own", lambda limit_seconds: own)
+    monkeypatch.setattr(_examine, "software", lambda *about: [])
+    launch = _launcher.Launch(0, 1, "")
+    wishes = _examine.Wishes(1.0, name, (), 1e6, 1.0)
+    with contextlib.ExitStack() as stack:
+        record, _ = _examine._look(launch, wishes, stack)
+    (finding,) = [x for x in record["findings"] if x["what"] == _machine.CHECKPOINTS]
+    assert not finding["ok"] and repr(name) in finding["found"] and "Give" in finding["remedy"]
+    assert record["file"] is None and not list(tmp_path.iterdir())
 
 
 def disk_of(free, size):

@@ -1,13 +1,16 @@
 """Host functions in compiled steps: each call happens, once, and only where its branch is taken."""
 
+import threading
 import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
-from jdaso._compat import STEP_ERRORS, host_call, wait_for_steps
+from jdaso import _compat
+from jdaso._compat import STEP_ERRORS, host_call, steps_called
 
 SHAPE = jax.ShapeDtypeStruct((), jnp.int32)
 
@@ -91,5 +94,28 @@ def test_waiting_for_steps_whose_results_are_held():
 
     step = jax.jit(lambda x: x + 1 + host_call(slow, SHAPE, x))
     x = step(step(jnp.int32(0)))
-    wait_for_steps(jax.local_devices())
+    steps_called(jax.local_devices())()
     assert done == [0, 1] and int(x) == 2
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_another_thread_waits_for_effects_of_steps_of_which_nothing_is_held(ordered, monkeypatch):
+    """JAX keeps them by threads, and runs a small step on CPUs before it returns."""
+    step = jax.jit(lambda x: io_callback(lambda x: None, None, x, ordered=ordered))
+    step(jnp.int32(0))
+    tokens = _compat._dispatch.runtime_tokens
+    kept = tokens.current_tokens if ordered else tokens.output_runtime_tokens
+    assert kept, "what JAX keeps of them"
+    go, waited = threading.Event(), threading.Event()
+
+    class Token:
+        def block_until_ready(self):
+            assert go.wait(20)
+
+    monkeypatch.setitem(kept, next(iter(kept)), Token())
+    wait = steps_called(jax.local_devices())
+    thread = threading.Thread(target=lambda: (wait(), waited.set()), daemon=True)
+    thread.start()
+    assert not waited.wait(0.3)
+    go.set()
+    assert waited.wait(20)

@@ -6,7 +6,9 @@ import pytest
 from network import World
 from played import LIMIT_SECONDS, Uncaught, play
 
-from jdaso import _exit
+import jdaso
+from jdaso import _control, _exit, _session
+from jdaso._heartbeat import STARTED
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
@@ -114,3 +116,63 @@ def test_a_process_that_dies_with_ulfm_is_named_and_ends_the_job():
     for outcome in (first, third):
         assert re.search(r"^\[node [02] of 3, host [ac]\] node 1 \(host b\) died\.$", outcome.text)
         assert outcome.seconds < 2
+
+
+@pytest.mark.parametrize("late", [None, 0.5])
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("nth", range(1, 8))
+def test_one_that_dies_as_sessions_begin_is_named(nth, side, late):
+    """MPI tells node 0 of it at once, or later than node 2, which has ended the job by then."""
+    world = World(3, ulfm=True)
+    world.kill(1, nth=nth, **{side: None})
+    if late is not None:
+        world.notice(0, late)
+
+    def program(node):
+        node.come()
+        node.come()
+
+    for outcome in play(world, program)[::2]:
+        assert re.search(r"\bnode 1( \(host b\))? died", outcome.text), outcome
+        assert outcome.seconds < 1.5
+
+
+@pytest.mark.parametrize("takes_part", [False, True])
+def test_a_step_that_does_not_end_is_said_and_given_up(takes_part, monkeypatch, caplog):
+    """A last step may take for hours, as long as it still starts exchanges."""
+    monkeypatch.setattr(_control, "_OWN_WORK_SECONDS", 100.0)
+    world = World(2, limit_seconds=1000)
+
+    def program(node):
+        def step():
+            for k in range(20 if takes_part else 0):
+                node.sleep(50.0)
+                node.lookout.heartbeats.note(STARTED, k + 1)
+            if not takes_part:
+                world.clock.forever()
+
+        node.control.see_end(step, "steps that it has called")
+
+    outcomes = play(world, program)
+    if takes_part:
+        assert [x.error for x in outcomes] == [None] * 2
+    else:
+        for outcome in outcomes:
+            assert "took part in no exchange for 100 s. Look for a callback" in outcome.text
+            assert 100 < outcome.seconds < 105
+    assert "waits for steps that it has called, for 3" in caplog.text
+
+
+def test_a_session_that_cannot_be_closed_ends_the_job(monkeypatch):
+    monkeypatch.setattr(_control, "_OWN_WORK_SECONDS", 100.0)
+    world = World(2, limit_seconds=1000)
+    monkeypatch.setattr(_session, "steps_called", lambda devices: world.clock.forever)
+
+    def program(rank, comm):
+        with jdaso.Session(timeout_seconds=20):
+            pass
+
+    for outcome in world.run(program, _exit._end):
+        assert "This node waits for steps that it has called" in outcome.text
+        assert outcome.seconds < 110
+    assert world.aborted is not None, "a thread waits for the step, and Python's end would too"

@@ -9,7 +9,7 @@ from network import World
 from played import LIMIT_SECONDS, PROMPTLY_SECONDS, play
 
 from jdaso._drift import Comparison
-from jdaso._header import BAD_LEAF, STEP, WEIGHT, complaint
+from jdaso._header import BAD_LEAF, CHECKSUM, HEADER, STEP, WEIGHT, complaint
 
 
 @pytest.mark.parametrize("rate", [FAST, SLOW], ids=["collectives", "messages"])
@@ -79,9 +79,13 @@ def test_one_that_never_starts_its_exchange_is_named(rate):
 
 @pytest.mark.parametrize("call", ["Ialltoall", "Iallgather"])
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_one_that_dies_in_an_exchange_is_silent_for_all_or_none(call, side):
-    """What left before its death comes: an exchange may end, and then the next one does not."""
-    world = World(3)
+@pytest.mark.parametrize("least_pause", [0.01, 0.02])
+def test_one_that_dies_in_an_exchange_is_silent_for_all_or_none(call, side, least_pause):
+    """What left before its death comes: an exchange may end, and then the next one does not.
+
+    With the longer pause the dead one has said before that it has started the next one.
+    """
+    world = World(3, least_pause=least_pause)
     world.kill(1, comm=SCATTER if call == "Ialltoall" else GATHER, nth=2, **{side: call})
 
     def program(node):
@@ -204,3 +208,25 @@ def test_where_checksums_differ_all_find_the_leaf(seed, word):
     said = {x.result for x in play(World(4, seed=seed), program)}
     assert len(said) == 1
     assert "should hold the same: node 2 in params['w']. A bit has changed" in said.pop()
+
+
+def test_local_devices_that_ask_who_differs_wait_for_the_limit_once():
+    """Each asks one after another; a node that is missing would cost each a limit of its own."""
+    world, devices = World(2), 4
+
+    def program(node):
+        if node.number == 1:
+            world.clock.forever()
+        comparison = Comparison(node.control, virtual=False)
+        heads, texts = np.zeros((2, HEADER), np.int32), []
+        heads[:, CHECKSUM] = 1, 2
+        for _ in range(devices):
+            try:
+                comparison.complaint(heads, ("w",), ("w",), np.zeros(1, np.int32))
+            except Exception as error:
+                texts.append(str(error))
+        return texts, world.clock.now - world.clock.begin
+
+    texts, seconds = play(world, program)[0].result
+    assert len(texts) == devices and len(set(texts)) == 1 and "node 1 (host b)" in texts[0]
+    assert seconds < LIMIT_SECONDS + 2

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from network import EAGER_BYTES, World
+from network import EAGER_BYTES, Comm, World
 from played import LIMIT_SECONDS, PROMPTLY_SECONDS, Members, play
 
 from jdaso._timeline import Timeline
@@ -162,3 +162,40 @@ def test_what_was_sent_is_not_gone_before_it_was_taken():
         return None
 
     assert play(world, program)[0].result > 3.0
+
+
+@pytest.mark.parametrize("use", ["gatherer", "replicas"])
+def test_one_that_dies_as_the_grid_is_split_is_named(use):
+    """MPI has only a call for it that blocks, and nothing ends that where a node is missing."""
+    world = World(4)
+    world.kill(1, before="Split")
+
+    def program(node):
+        session = Members(
+            control=node.control,
+            topology=node.topology,
+            num_nodes=4,
+            node=node.number,
+            of_replicas={},
+            engine="mpi4py",
+            timeout_seconds=LIMIT_SECONDS,
+        )
+        return getattr(Grid(session, 2), use)()
+
+    outcomes = play(world, program)
+    assert outcomes[1].fate == "died"
+    for outcome in (outcomes[0], *outcomes[2:]):
+        assert "node 1 (host b) has not been heard of" in outcome.text, outcome
+        assert outcome.seconds < 2 * LIMIT_SECONDS
+
+
+def test_where_mpi_hangs_as_the_grid_is_split_all_end(monkeypatch):
+    world = World(2)
+    monkeypatch.setattr(Comm, "Split", lambda *about: world.clock.forever())
+
+    def program(node):
+        node.control.split(node.topology.comm, 0, node.number)
+
+    for outcome in play(world, program):
+        assert "waits to split a communicator, which did not end within 6 s" in outcome.text
+    assert world.aborted is not None, "MPI_Finalize would wait for the thread"

@@ -29,6 +29,8 @@ def test_a_relative_name_stays_where_it_was(tmp_path, monkeypatch):
         ("s3://bucket/run", r"'s3://bucket/run' is an address .* where it is mounted"),
         (Path("gs://bucket/run"), "'gs:/bucket/run' is an address"),
         ("abfss://a@b/run", "is an address"),
+        ("C:\\runs\\a", "is an address"),
+        ("memory://run", "is an address"),
         ("file:///scratch/run", "is an address .* the path without it"),
         ("", "folder's name is ''"),
         (" ", "folder's name is ' '"),

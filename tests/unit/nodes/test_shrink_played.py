@@ -184,8 +184,9 @@ def test_an_error_on_one_that_lives_still_ends_all():
     assert outcomes[0].seconds < outcomes[2].seconds + 0.5
 
 
-def test_one_that_stands_still_is_no_death():
-    world = World(3, ulfm=True)
+@pytest.mark.parametrize("least_pause", [0.01, 0.02])
+def test_one_that_stands_still_is_no_death(least_pause):
+    world = World(3, ulfm=True, least_pause=least_pause)
     world.freeze(1, before="Isend", comm="world.1.0", nth=12)
     for outcome in play(world, train)[::2]:
         assert "node 1 (host b) has not been heard of" in outcome.text

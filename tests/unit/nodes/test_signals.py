@@ -1,5 +1,6 @@
 """Signals are taken beside the program's own handlers, given back, and left to forked processes."""
 
+import ctypes
 import faulthandler
 import itertools
 import os
@@ -117,6 +118,77 @@ def test_a_handler_in_c_chains_to_the_programs_own(tmp_path):
             faulthandler.unregister(NUMBER)
     assert (tmp_path / "dump").read_text().count("Current thread") == 3
     assert CALLED == [NUMBER] * 3
+
+
+def put_c_handler():
+    """A handler in C that neither does anything nor calls the one before, as an MPI may set one."""
+    library = ctypes.CDLL(None)
+    library.signal.restype = library.signal.argtypes = None
+    library.signal(ctypes.c_int(NUMBER), ctypes.cast(library.abs, ctypes.c_void_p))
+
+
+def test_a_handler_in_c_that_comes_later_and_chains_stays(tmp_path):
+    put_c_handler()
+    part = taking()
+    with open(tmp_path / "dump", "w") as file:
+        faulthandler.register(NUMBER, file=file, chain=True)
+        try:
+            for _ in range(3):
+                signal.raise_signal(NUMBER)
+                assert told(part)
+        finally:
+            faulthandler.unregister(NUMBER)
+    assert (tmp_path / "dump").read_text().count("Current thread") == 3
+    part.close()
+
+
+def test_a_handler_in_c_that_is_set_anew_is_called_once(tmp_path):
+    with open(tmp_path / "dump", "w") as file:
+        faulthandler.register(NUMBER, file=file)
+        try:
+            part = taking()
+            faulthandler.unregister(NUMBER)
+            faulthandler.register(NUMBER, file=file, chain=True)
+            signal.raise_signal(NUMBER)
+            assert told(part)
+            part.close()
+            signal.raise_signal(NUMBER)
+        finally:
+            faulthandler.unregister(NUMBER)
+    assert (tmp_path / "dump").read_text().count("Current thread") == 2
+    assert CALLED == [NUMBER] * 2
+
+
+def test_who_is_woken_by_signals_reads_of_each_once(tmp_path):
+    """asyncio's handlers are called for what it reads."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with open(tmp_path / "dump", "w") as file:
+        faulthandler.register(NUMBER, file=file, chain=True)
+        before = signal.set_wakeup_fd(write)
+        try:
+            part = taking()
+            for _ in range(2):
+                signal.raise_signal(NUMBER)
+            assert os.read(read, 10) == bytes([NUMBER] * 2) and told(part)
+            part.close()
+        finally:
+            signal.set_wakeup_fd(before)
+            faulthandler.unregister(NUMBER)
+    assert CALLED == [NUMBER] * 2
+
+
+def test_pythons_own_ctrl_c_is_no_handler_of_the_program():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        part = Stopping(0, 1, lambda *_: None)
+        part.on_signals([signal.SIGINT])
+        signal.raise_signal(signal.SIGINT)
+        assert told(part) and part.held is None
+        part.close()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_later_handler_stays_and_may_call_ours():

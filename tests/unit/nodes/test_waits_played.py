@@ -5,6 +5,7 @@ import re
 import pytest
 from network import World
 from played import LIMIT_SECONDS, PROMPTLY_SECONDS, play
+from virtual_clock import Thread
 
 from jdaso._watchdog import _YIELD_SECONDS
 
@@ -319,3 +320,50 @@ def test_two_that_wait_for_each_other_both_end():
     for outcome in outcomes:
         assert "within 6 s" in outcome.text
         assert outcome.seconds < LIMIT_SECONDS + _YIELD_SECONDS + 1
+
+
+def test_a_signal_handler_that_calls_all_nodes_does_not_wait_for_what_it_interrupted():
+    """The thread that holds the lock would wait for it."""
+    world, nodes = World(2), {}
+
+    def handler():
+        nodes[0].come("save a checkpoint")
+
+    world.do(handler, 0, before="Iallgather", nth=4)  # two of them start a session
+
+    def program(node):
+        nodes[node.number] = node
+        for step in range(5):
+            node.come(step=step)
+
+    outcomes = play(world, program)
+    assert "A signal handler was about to save a checkpoint while its thread" in outcomes[0].text
+    assert "A signal handler was about to save a checkpoint" in outcomes[1].text
+    assert max(x.seconds for x in outcomes) < PROMPTLY_SECONDS
+
+
+def test_a_thread_that_waits_for_another_ones_call_ends_in_the_limit_too():
+    world, said = World(2), []
+
+    def program(node):
+        if node.number == 1:
+            world.clock.forever()
+
+        def second():
+            try:
+                node.come("evaluate")
+            except Exception as error:
+                said.append((world.clock.now - world.clock.begin, str(error)))
+
+        thread = Thread(world.clock, target=second, name="second")
+        thread.start()
+        try:
+            node.come("train")
+        finally:
+            thread.join()
+
+    outcome = play(world, program)[0]
+    assert "waits to train, which did not end within 6 s" in outcome.text
+    ((seconds, text),) = said
+    assert "which did not end within 6 s" in text and "node 1 (host b)" in text
+    assert seconds < 2 * LIMIT_SECONDS + 2

@@ -83,7 +83,10 @@ def test_what_is_noted_only_grows():
 
 
 def lookout_of_three(timeout_seconds=None):
-    return Lookout(Topology(0, 3, "a", hosts=("a", "b", "c")), timeout_seconds)
+    """Node 0's; of node 1 something is heard all the time."""
+    lookout = Lookout(Topology(0, 3, "a", hosts=("a", "b", "c")), timeout_seconds)
+    lookout.heartbeats._heard[1] = math.inf
+    return lookout
 
 
 def wait_on(lookout, **settings):
@@ -117,6 +120,22 @@ def test_it_names_who_is_missing_within_twice_the_usual_and_two_seconds(clock, c
     assert "[node 0 of 3, host a, step 36] cycling:" in text
     assert "usual: 0.8 s" in text
     assert "node 2 (host c) has not been heard of for" in text and "node 1" not in text
+
+
+def test_it_names_who_arrived_and_is_silent_since(clock):
+    lookout = lookout_of_three(timeout_seconds=5.0)
+    lookout.heartbeats.table[:, STARTED] = 37
+    why = pass_time(clock, wait_on(lookout), 6.0)
+    assert why and "Arrived, and silent since: node 2 (host c) has not been heard of for" in why
+    assert "Not arrived" not in why and "the network" not in why and "node 1" not in why
+
+
+def test_it_blames_the_network_where_all_arrived_and_are_heard_of(clock):
+    lookout = lookout_of_three(timeout_seconds=5.0)
+    lookout.heartbeats.table[:, STARTED] = 37
+    lookout.heartbeats._heard[2] = math.inf
+    why = pass_time(clock, wait_on(lookout), 6.0)
+    assert why and "All nodes have come so far: the network is slow, or stuck." in why
 
 
 def test_a_node_that_is_alive_says_where_it_is(clock, caplog):
