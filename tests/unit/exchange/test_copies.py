@@ -174,6 +174,12 @@ def test_what_undoes_no_shift_is_left_alone(inner):
     assert found(inner, {"a": PARAMS["a"], **odd}) == {}
 
 
+def test_steps_that_grow_with_every_update_undo_no_shift():
+    """Prodigy's would leave what float32 can show, were the trial's gradients always the same."""
+    params = {"b": jnp.ones(1), "many": [jnp.ones((2, 2))] * 30}
+    assert found(optax.contrib.prodigy(1.0, weight_decay=0.1), params) == {}
+
+
 def test_adam_is_not_tried_out():
     """It would cost a second for each tree of parameters."""
     inner = optax.adamw(1e-3)
