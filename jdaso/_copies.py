@@ -10,11 +10,13 @@ optax makes it: averages of parameters that only record, distances to the first 
 Prodigy), weak pulls to a point that is the same on all nodes (weight decay, L2-SP), and differences
 to the parameters before (L-BFGS).
 
-Finding out costs a trace of `init` and `update`. Only where a state that steers updates was made
-from parameters at all, which Adam's is not, the optimizer is tried out: on stand-ins for the
-parameters of a few elements each, with gradients of 0, so that real shapes and gradients are not
-needed, and also where `init` is itself traced. What weight decay takes from a shift it takes from
-parameters that were there from the start, too; that is subtracted.
+Finding out costs a trace of `init` and `update`, none where the state is empty. Only where a state
+that steers updates was made from parameters at all, which Adam's is not, the optimizer is tried
+out: on stand-ins for the parameters of a few elements each, with gradients of 0, so that real
+gradients are not needed, and real shapes seldom, and also where `init` is itself traced. What
+weight decay takes from a shift it takes from parameters that were there from the start, too; that
+is subtracted. What comes back more slowly than `_LOSS`, or only after `_STEPS` updates, is not
+found.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from ._packing import describe, is_float, to_leaves, travels
@@ -33,14 +36,21 @@ from ._types import Leaves, PyTree
 Copies = tuple[tuple[int, int], ...]
 """The leaf of the inner state that copies each of the parameters' leaves that are exchanged."""
 
-_SIDE = 4
-"""Elements along each axis of a stand-in."""
+_SIDES = 4, 32, 256, None
+"""Most elements along each axis of a stand-in; None: as many as the parameters have. Larger ones
+are taken where labels or masks go by sizes, or where `init` fails on smaller ones."""
 
-_STEPS = 64
-"""Updates for which a shift is followed: `optax.MultiSteps` makes none before its k-th."""
+_STEPS, _LEAST_STEPS, _WORK = 1024, 64, 2**20
+"""Updates for which a shift is followed: `optax.MultiSteps` makes none before its k-th. Fewer, but
+not fewer than the second, where updates times elements would be more than the third."""
 
-_SHIFT, _LOSS = 1.0, 0.05
-"""The shift that is added to the stand-ins, and the share of it that one update may take back."""
+_SHIFT, _LOSS = 100.0, 0.05
+"""The shift that is added to the stand-ins, and the share of it that one update may take back. It
+is large beside the steps of optimizers that normalize gradients, weight decay among them: a shift
+changes the length of such a step, by at most a learning rate."""
+
+_LARGE = 500.0
+"""Numbers above it are rounded too coarsely to show a shift, as bfloat16."""
 
 
 class Finder:
@@ -66,7 +76,7 @@ class Finder:
             steers = self._steering(grads, state, params, {}, {})
         except Exception:  # it needs a loss, a function, or gradients of another tree
             return
-        self._known[_key(params)] = self._copies(params, state, steers)
+        self._known[_key(params)] = self._copies(params, state, steers, {})
 
     def copies(
         self, grads: PyTree, state: PyTree, params: PyTree, losses: Mapping, extra: Mapping
@@ -82,13 +92,15 @@ class Finder:
                 steers = self._steering(grads, state, params, losses, extra)
             except (jax.errors.JAXTypeError, TypeError):  # it runs outside of jit only
                 steers = [True for _ in jax.tree.leaves(state)]
-            self._known[key] = self._copies(params, state, steers)
+            self._known[key] = self._copies(params, state, steers, extra)
         return self._known[key]
 
     def _steering(
         self, grads: PyTree, state: PyTree, params: PyTree, losses: Mapping, extra: Mapping
     ) -> list[bool]:
         """The leaves of the state that steer updates, if any of them was made from parameters."""
+        if not jax.tree.leaves(state):
+            return []
         update = lambda g, s, p: self._update(g, s, p, losses, **extra)  # noqa: E731
         step, (updates, _) = jax.make_jaxpr(update, return_shape=True)(grads, state, params)
         begin, count, out = (len(jax.tree.leaves(x)) for x in (grads, state, updates))
@@ -107,24 +119,24 @@ class Finder:
             made = True
         return steers if made else [False] * count
 
-    def _copies(self, params: PyTree, state: PyTree, steers: Sequence[bool]) -> Copies:
+    def _copies(
+        self, params: PyTree, state: PyTree, steers: Sequence[bool], extra: Mapping
+    ) -> Copies:
         if not any(steers):
             return ()
-        held: Copies = ()
         with jax.ensure_compile_time_eval():
-            stand_ins = _stand_ins(params)
+            stand_ins, held = self._tried(params, state)
+            held = tuple((place, number) for place, number in held if steers[place])
             try:
-                held = _equal_leaves(self._init(stand_ins), stand_ins)
-                held = tuple((place, number) for place, number in held if steers[place])
-                undone = self._undone(stand_ins, ())
-            except Exception:  # it wants real shapes, or arguments
+                undone = self._undone(stand_ins, (), extra)
+            except Exception:  # it wants real gradients, or arguments
                 undone = None
             if undone is None:  # what it holds is moved, to be safe
                 return held
             if not any(undone):
                 return ()
             held = tuple((place, number) for place, number in held if undone[number])
-            if held and not any(self._undone(stand_ins, held) or ()):
+            if held and not any(self._undone(stand_ins, held, extra) or ()):
                 return held
         paths = [leaf.path for leaf in describe(params) if leaf.exchanged]
         named = [path for path, is_undone in zip(paths, undone, strict=True) if is_undone]
@@ -137,43 +149,74 @@ class Finder:
             "the loss); or take jdaso.synchronous, which merges nothing late."
         )
 
-    def _undone(self, params: PyTree, held: Copies) -> list[bool] | None:
+    def _tried(self, params: PyTree, state: PyTree) -> tuple[PyTree, Copies]:
+        """Stand-ins whose state is built as the real one, and the copies in that state."""
+        stand_ins, held = params, ()
+        for side in _SIDES:
+            stand_ins = _stand_ins(params, side)
+            try:
+                tried = self._init(stand_ins)
+            except Exception:  # some sizes do not fit each other
+                continue
+            held = _equal_leaves(tried, stand_ins)
+            if _kinds(tried) == _kinds(state):
+                break
+        return stand_ins, held
+
+    def _undone(self, params: PyTree, held: Copies, extra: Mapping) -> list[bool] | None:
         """Of which leaves a shift is undone, where these copies are shifted too; None: unknown."""
+        extra = jax.tree.map(_known_value, extra)
+        elements = sum(np.size(x) for x in jax.tree.leaves(params))
+        steps = max(_LEAST_STEPS, min(_STEPS, _WORK // max(elements, 1)))
 
-        def course(before: Any, between: Any, size: Any) -> jax.Array:
-            """Means of the leaves after each of some updates, with shifts on the way."""
+        def course(before: Any, between: Any, size: Any) -> tuple[jax.Array, jax.Array]:
+            """`_means` after each of some updates, with shifts on the way."""
 
-            def step(params: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
+            def step(params: PyTree, state: PyTree, size: Any) -> tuple[PyTree, PyTree]:
                 grads = jax.tree.map(lambda x: _wave(size, x), params)
                 losses = {"value": jnp.float32(1), "mean_loss": jnp.float32(1)}
-                updates, new = self._update(grads, state, params, losses)
+                updates, new = self._update(grads, state, params, losses, **extra)
                 params = jax.tree.map(lambda p, u: _add(p, u) if travels(p) else p, params, updates)
                 return params, jax.tree.map(_alike, state, new)
 
             start = _shifted(params, before)
-            start, state = step(start, self._init(start))
+            start, state = step(start, self._init(start), size)
             start = _shifted(start, between)
             shifts = tuple(jnp.full_like(x, between) for x in to_leaves(start))
             state = move(state, held, shifts)
 
-            def body(carry: Any, _: Any) -> tuple[Any, Any]:
-                carry = step(*carry)
+            def body(carry: Any, size: Any) -> tuple[Any, Any]:
+                carry = step(carry[0], carry[1], size)
                 return carry, _means(carry[0])
 
-            _, seen = jax.lax.scan(body, (start, state), length=_STEPS)
-            return jnp.concatenate([_means(start)[None], seen])
+            sizes = size * (2 * (jnp.arange(steps) % 2) - 1)  # to and fro, so that all stays near
+            _, seen = jax.lax.scan(body, (start, state), sizes)
+            return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), _means(start), seen)
 
         run = jax.jit(course)
         for size in (0.0, 0.1):  # some divide by what is 0 without a gradient
-            plain, shifted, from_start = (
-                np.asarray(run(*shifts, size))
-                for shifts in ((0.0, 0.0), (0.0, _SHIFT), (_SHIFT, 0.0))
-            )
-            if np.isfinite([plain, shifted, from_start]).all():
-                kept, expected = (shifted - plain) / _SHIFT, (from_start - plain) / _SHIFT
-                lost = np.max(np.diff(expected, axis=0) - np.diff(kept, axis=0), axis=0)
-                return [bool(x > _LOSS) for x in lost]
+            up, down = (_lost(run, shift, size) for shift in (_SHIFT, -_SHIFT))
+            if up is not None and down is not None:
+                # Where a shift makes steps longer or shorter, only one of the two loses by it.
+                return [bool(x > _LOSS) for x in np.max(np.minimum(up, down), axis=0)]
         return None
+
+
+def _lost(run: Callable[..., Any], shift: float, size: float) -> np.ndarray | None:
+    """The share of a shift that each update takes back of each leaf; None: nothing is known.
+
+    What it takes from parameters that were there from the start is no loss.
+    """
+    shifts = (0.0, 0.0), (0.0, shift), (shift, 0.0)
+    courses = [jax.tree.map(np.asarray, run(*each, size)) for each in shifts]
+    means, sizes = (np.stack(x) for x in zip(*courses, strict=True))
+    if not np.isfinite(means[:, :2]).all():
+        return None
+    fine = np.logical_and.accumulate((sizes < _LARGE).all(axis=0))  # until they grow too large
+    kept, expected = (means[k] - means[0] for k in (1, 2))
+    with np.errstate(invalid="ignore"):
+        lost = (np.diff(expected, axis=0) - np.diff(kept, axis=0)) / shift
+    return np.where(fine[1:, None], lost, 0.0)
 
 
 def move(state: PyTree, copies: Copies, shifts: Leaves) -> PyTree:
@@ -223,18 +266,31 @@ def _wave(size: Any, x: Any) -> jax.Array:
     return (size * signs).reshape(x.shape).astype(dtype)
 
 
-def _means(params: PyTree) -> jax.Array:
-    """The mean of each leaf that is exchanged; of complex ones the real part's."""
+def _means(params: PyTree) -> tuple[jax.Array, jax.Array]:
+    """The mean of each leaf that is exchanged, of complex ones the real part's; the largest."""
     leaves = [x for x in jax.tree.leaves(params) if travels(x)]
-    return jnp.stack([jnp.mean(jnp.real(x).astype(jnp.float32)) for x in leaves])
+    reals = [jnp.real(x).astype(jnp.float32) for x in leaves]
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in reals]))
+    return jnp.stack([jnp.mean(x) for x in reals]), largest
 
 
-def _stand_ins(params: PyTree) -> PyTree:
+def _known_value(x: Any) -> Any:
+    """An argument of an update as it is; ones in place of an array of which no value is known."""
+    return jnp.ones(x.shape, x.dtype) if isinstance(x, Tracer) else x
+
+
+def _kinds(state: PyTree) -> Any:
+    """How a state is built: its tree, and dtype and number of axes of each leaf."""
+    leaves = jax.tree.leaves(state)
+    return jax.tree.structure(state), [(jnp.result_type(x), np.ndim(x)) for x in leaves]
+
+
+def _stand_ins(params: PyTree, side: int | None) -> PyTree:
     """Arrays of the same dtypes and numbers of axes, each with numbers of its own."""
     random = np.random.default_rng(0)
 
     def stand_in(x: Any) -> jax.Array:
-        dtype, shape = jnp.result_type(x), tuple(min(n, _SIDE) for n in np.shape(x))
+        dtype, shape = jnp.result_type(x), tuple(min(n, side or n) for n in np.shape(x))
         if jnp.issubdtype(dtype, jax.dtypes.prng_key):
             return jnp.broadcast_to(jax.random.key(0, impl=jax.random.key_impl(x)), shape)
         numbers = random.normal(size=shape) if is_float(dtype) else np.zeros(shape)

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from ._agreement import agree_on_init
@@ -25,7 +24,7 @@ from ._common import check_on_drift
 from ._copies import Copies, Finder
 from ._exchange import CHUNK_BYTES
 from ._explicit import alike
-from ._header import add_losses, loss_words, mean_weight, sum_of_loss
+from ._header import add_losses, lift_below_zero, loss_words, mean_weight, sum_of_loss
 from ._inner import refuse_line_search, update_with
 from ._learning_rate import select_inner
 from ._local import (
@@ -43,8 +42,6 @@ from ._schedule import Actions, PhaseState, count_loss, decide, end_step, mean_o
 from ._session import Session
 from ._types import LocalAxis, PyTree
 from ._wire import wire_of
-
-_BELOW_ANY_SUM = np.float32(-1e30)
 
 
 def daso(
@@ -215,7 +212,7 @@ def daso(
         given_weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
         if weight is not None:
             # One below 0 must not be lost in a sum: the headers say on all nodes who gave it.
-            given_weight = jnp.where(given_weight < 0, _BELOW_ANY_SUM, given_weight)
+            given_weight = lift_below_zero(given_weight)
             weight = given_weight / state.weight  # about 1: narrow wires have a range
 
         value = mean_locally(value, local_axis)

@@ -141,8 +141,11 @@ def drifted(step: int, odd: str) -> str:
             "jdaso.broadcast(params, session) before tx.init."
         )
     return (
-        f"Nodes hold different bits where all should hold the same: {odd}. A bit has changed in "
-        "the memory of one of them, or they do not compute the same. Go on from a checkpoint; let "
-        'the majority decide with on_drift="repair"; or, where nodes are meant to differ, '
-        'on_drift="ignore".'
+        f"Nodes hold different bits where all should hold the same: {odd}. Either a bit has "
+        "changed in the memory of one of them, or a function of the program gives different "
+        "results on different nodes: a line search or objective on the node's own batch, random "
+        "numbers of its own, code that asks for the node. Average inside such a function with "
+        'jdaso.mean, or use blocking="parameters". After a bit has changed, go on from a '
+        'checkpoint, or let the majority decide with on_drift="repair". Where nodes are meant to '
+        'differ, use on_drift="ignore".'
     )

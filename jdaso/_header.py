@@ -36,6 +36,9 @@ LEFT_OUT = np.int32(np.iinfo(np.int32).max)
 
 _ROW = 1024
 
+_LIFT, _LIFTED = np.float32(1e30), np.float32(1e12)
+"""Factor of weights below 0, so that no sum of weights hides them; the least size of such sums."""
+
 
 def header(
     *,
@@ -195,8 +198,8 @@ def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
     weights = np.ascontiguousarray(heads[:, WEIGHT]).view(np.float32)
     wrong = [(node, w) for node, w in enumerate(weights) if not (np.isfinite(w) and w >= 0)]
     if wrong:
-        said = lambda w: "a number below 0" if w < 0 else f"{w:g}"  # noqa: E731
-        where = ", ".join(f"node {node} gave {said(weight)}" for node, weight in wrong)
+        said = lambda w: w / _LIFT if -np.inf < w < -_LIFTED else w  # noqa: E731
+        where = ", ".join(f"node {node} gave {said(weight):g}" for node, weight in wrong)
         return (
             f"A weight must be finite and at least 0: {where} (in units of the nodes' mean). Give "
             "tx.update(..., weight=) the number of samples, or 0 where there are none."
@@ -209,6 +212,12 @@ def complaint(heads: np.ndarray, leaves: tuple[str, ...]) -> str | None:
             'clip gradients, or leave such exchanges out with on_nonfinite="skip".'
         )
     return None
+
+
+def lift_below_zero(weight: jax.Array) -> jax.Array:
+    """Multiplies a weight below 0, which is an error, so that a sum with others still shows it."""
+    lifted = jnp.clip(weight, -1e7, -1e-12) * _LIFT  # finite, and below any sum
+    return jnp.where(weight < 0, lifted, weight)
 
 
 def living(heads: jax.Array) -> jax.Array:

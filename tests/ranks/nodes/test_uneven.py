@@ -107,9 +107,7 @@ def test_a_weight_that_is_none_is_an_error_on_all(session, make, weight):
         return optax.apply_updates(params, updates), state
 
     odd = RANK == SIZE - 1
-    said = (
-        rf"A weight must be finite and at least 0: node {SIZE - 1} gave (a number below 0|nan|inf) "
-    )
+    said = rf"A weight must be finite and at least 0: node {SIZE - 1} gave (-\d[.\d]*|nan|inf) "
     with pytest.raises(jdaso.NodeError, match=said):
         for n in range(9):  # late exchanges tell at their merge
             with session.told():

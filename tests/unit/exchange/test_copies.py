@@ -76,6 +76,64 @@ def test_masters_are_found_wherever_they_are():
     assert all("inner_state[1][0]" in path for path in copies)
 
 
+def in_form(to, back):
+    """Keeps the parameters, written otherwise, and leads them back to that."""
+
+    def update(grads, state, params=None):
+        weights = jax.tree.map(lambda s, x: back(s, x), state, params)
+        weights = jax.tree.map(lambda x, g: x - 0.1 * g, weights, grads)
+        return jax.tree.map(jnp.subtract, weights, params), jax.tree.map(to, weights)
+
+    return optax.GradientTransformation(lambda params: jax.tree.map(to, params), update)
+
+
+@pytest.mark.parametrize(("large", "small"), [("master", "plain"), ("plain", "master")])
+def test_labels_that_go_by_sizes(large, small):
+    """Sizes of a few elements would give other labels, and places of other leaves."""
+    labels = lambda p: jax.tree.map(lambda x: large if x.size > 13 else small, p)  # noqa: E731
+    inner = optax.partition({"master": with_master(SGD), "plain": SGD}, labels)
+    masters = ["['a']"] if large == "master" else ["['b']", "['c']"]
+    copies = found(inner)
+    assert list(copies.values()) == masters
+    for path, of in copies.items():
+        assert "['master']" in path and path.endswith(of)
+
+
+def test_a_copy_that_comes_back_late():
+    late = optax.MultiSteps(with_master(SGD), 100).gradient_transformation()
+    assert list(found(late).values()) == ["['a']", "['b']", "['c']"]
+
+
+@pytest.mark.parametrize(
+    ("to", "back"),
+    [
+        (lambda x: 8 * x, lambda s, x: s / 8),
+        (lambda x: x.T, lambda s, x: s.T),
+        (lambda x: x.reshape(3, 5), lambda s, x: s.reshape(5, 3)),
+    ],
+    ids=["scaled", "turned", "of one size only"],
+)
+def test_a_copy_in_another_form_is_refused(to, back):
+    with pytest.raises(ValueError, match=r"parameters \['a'\] \(1 of 1 leaves\)"):
+        found(in_form(to, back), {"a": PARAMS["a"]})
+
+
+def test_arguments_of_an_update_are_given_to_the_trial():
+    """They come with the first update, traced or not."""
+    scaled = in_form(lambda x: 8 * x, lambda s, x: s / 8)
+
+    def update(grads, state, params=None, *, scale):
+        return scaled.update(jax.tree.map(lambda g: scale * g, grads), state, params)
+
+    inner = optax.GradientTransformationExtraArgs(scaled.init, update)
+    state, finder = inner.init(PARAMS), Finder(inner.init, update_with(inner))
+    finder.at_init(PARAMS, state)
+    step = lambda scale: finder.copies(PARAMS, state, PARAMS, {}, {"scale": scale})  # noqa: E731
+    for call in (step, functools.partial(jax.eval_shape, step)):
+        with pytest.raises(ValueError, match="3 of 3 leaves"):
+            call(jnp.float32(2))
+
+
 def test_masters_of_bfloat16_and_those_that_numpy_makes():
     half = {"a": jnp.linspace(-1, 1, 6).astype("bfloat16")}
     assert found(numpy_copy(SGD), half) == {"[0]['a']": "['a']"}
@@ -103,12 +161,23 @@ def test_points_to_which_parameters_are_led_back(inner, name):
         optax.chain(optax.add_decayed_weights(0.5), SGD),
         optax.chain(SGD, ema()),
         optax.contrib.dog(1.0),
+        optax.contrib.prodigy(1.0, weight_decay=0.1),
         optax.lbfgs(0.1, linesearch=None),
+        optax.chain(optax.add_decayed_weights(0.5), optax.rmsprop(0.1)),
+        optax.chain(optax.add_decayed_weights(0.5), optax.lion(0.1)),
     ],
-    ids=["weight decay", "in the momentum", "average", "DoG", "L-BFGS"],
+    ids=["weight decay", "in momentum", "average", "DoG", "Prodigy", "L-BFGS", "RMS", "Lion"],
 )
 def test_what_undoes_no_shift_is_left_alone(inner):
-    assert found(inner, {"a": PARAMS["a"]}) == {}
+    """Also where a shift changes the length of steps, which a gradient's mean shows."""
+    odd = {"c": jnp.float32(2), "d": jnp.ones((3, 3, 3)), "e": jnp.ones(1)}
+    assert found(inner, {"a": PARAMS["a"], **odd}) == {}
+
+
+def test_steps_that_grow_with_every_update_undo_no_shift():
+    """Prodigy's would leave what float32 can show, were the trial's gradients always the same."""
+    params = {"b": jnp.ones(1), "many": [jnp.ones((2, 2))] * 30}
+    assert found(optax.contrib.prodigy(1.0, weight_decay=0.1), params) == {}
 
 
 def test_adam_is_not_tried_out():
@@ -118,6 +187,12 @@ def test_adam_is_not_tried_out():
     finder._undone = lambda *_: pytest.fail("was tried out")
     finder.at_init(PARAMS, inner.init(PARAMS))
     assert finder.copies(PARAMS, inner.init(PARAMS), PARAMS, {}, {}) == ()
+
+
+def test_an_empty_state_holds_nothing_and_costs_no_trace():
+    finder = Finder(lambda params: (), lambda *_, **__: pytest.fail("was traced"))
+    finder.at_init(PARAMS, optax.EmptyState())
+    assert finder.copies(PARAMS, optax.EmptyState(), PARAMS, {}, {}) == ()
 
 
 def nodes(count=3):

@@ -2,6 +2,7 @@
 
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from exchanging import FAST, GATHER, SCATTER, SLOW, exchange, finish, open_channel, start
@@ -9,7 +10,7 @@ from network import World
 from played import LIMIT_SECONDS, PROMPTLY_SECONDS, play
 
 from jdaso._drift import Comparison
-from jdaso._header import BAD_LEAF, CHECKSUM, HEADER, STEP, WEIGHT, complaint
+from jdaso._header import BAD_LEAF, CHECKSUM, HEADER, STEP, WEIGHT, complaint, lift_below_zero
 
 
 @pytest.mark.parametrize("rate", [FAST, SLOW], ids=["collectives", "messages"])
@@ -170,9 +171,10 @@ HEADERS = {
         {STEP: 17},
         r"different numbers of updates \(node 0 at 4, node 1 at 17, node 2 at 4\)",
     ),
-    "weight": (
-        {WEIGHT: -2.0},
-        r"A weight must be finite and at least 0: node 1 gave a number below 0 ",
+    "weight": ({WEIGHT: -2.0}, r"A weight must be finite and at least 0: node 1 gave -2 "),
+    "lifted weight": (
+        {WEIGHT: float(lift_below_zero(jnp.float32(-2))) + 32.0},
+        r"A weight must be finite and at least 0: node 1 gave -2 ",
     ),
     "nan": ({WEIGHT: np.nan}, r"A weight must be finite and at least 0: node 1 gave nan "),
     "leaf": ({BAD_LEAF: 2}, r"not finite \(NaN or infinite\): node 1, leaf \['w'\]"),
@@ -207,7 +209,9 @@ def test_where_checksums_differ_all_find_the_leaf(seed, word):
 
     said = {x.result for x in play(World(4, seed=seed), program)}
     assert len(said) == 1
-    assert "should hold the same: node 2 in params['w']. A bit has changed" in said.pop()
+    text = said.pop()
+    assert "should hold the same: node 2 in params['w']. Either a bit has changed in the" in text
+    assert "or a function of the program gives different results on different nodes" in text
 
 
 def test_local_devices_that_ask_who_differs_wait_for_the_limit_once():

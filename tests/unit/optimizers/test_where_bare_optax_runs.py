@@ -181,6 +181,7 @@ def test_a_gradient_that_is_none_leaves_its_leaf_alone(make):
         ("float32", "str ('float32')"),
         (np.str_("relu"), "relu"),
         (jnp.float32, "jax.numpy.float32"),
+        (np.float32, "numpy.float32"),
         (np.dtype("int8"), "int8"),
         (np.array([object()]), "an array of object"),
         (np.zeros(2, "datetime64[s]"), "datetime64"),
