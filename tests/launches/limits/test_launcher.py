@@ -52,7 +52,7 @@ def test_ucx_is_told_from_where_on_the_kernel_moves_messages(mpi, given, in_forc
     code = (
         "import os, mpi4py, jdaso\nmpi4py.rc.initialize = False\nwith jdaso.Session() as session:"
     )
-    code += "print('<', os.environ['UCX_RNDV_THRESH'], '>', session.num_nodes, 'nodes')"
+    code += "print(f'< {os.environ[\"UCX_RNDV_THRESH\"]} > {session.num_nodes} nodes')"
     done = mpirun(2, ["-c", code], mpi=mpi, env=given, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count(f"< {in_force} > 2 nodes") == 2, done.stdout

@@ -7,9 +7,9 @@ import sys
 import time
 
 import pytest
-from jdaso._mpiexec.mpiexec import LaunchError, find_mpiexec, mpi_command, run_ranks
 
 from jdaso._launch import mpiexec as _mpiexec
+from jdaso._launch.mpiexec import LaunchError, find_mpiexec, mpi_command, run_ranks
 from jdaso.cli import VERBS, main
 
 
@@ -98,7 +98,7 @@ def test_a_launcher_that_cannot_be_killed_is_left(monkeypatch, caplog):
 def test_an_interrupted_parent_ends_its_ranks(number):
     code = f"""
 import os, sys
-from jdaso._mpiexec.mpiexec import run_ranks
+from jdaso._launch.mpiexec import run_ranks
 child = "import os, time; print(os.getpid(), flush=True); time.sleep(200)"
 run_ranks([{sys.executable!r}, "-c", child], os.environ, timeout_seconds=200)
 """

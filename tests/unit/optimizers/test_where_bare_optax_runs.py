@@ -316,7 +316,7 @@ def test_a_state_is_on_the_mesh_of_the_parameters(mesh, make):
     """So that the second step is not compiled anew, and what the host gives is not cut in parts."""
     sharded = NamedSharding(mesh, PartitionSpec(None, None, "data"))
     params = {"w": jax.device_put(jnp.ones((2, 4, 8)), sharded)}
-    with jdaso.Session(engine="simulated", num_nodes=2) as session:
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
         tx = make(optax.adam(1e-2), session)
         first = jax.vmap(tx.init, axis_name=session.node_axis)
         step = jax.vmap(

@@ -122,7 +122,7 @@ def test_too_few_places(line):
 
 
 def test_more_forced_cuts_than_stages():
-    with pytest.raises(CutError, match="2 cuts are asked for, and there are to be 2 stages"):
+    with pytest.raises(CutError, match="2 cuts are requested, too many for 2 stages"):
         best_cuts([1.0] * 4, [], 2, allowed=[1, 2, 3], balance=1.1, forced=[1, 2])
 
 
