@@ -482,7 +482,7 @@ class Session:
         if not cpu_threads_reserved(devices):
             raise RuntimeError(
                 f"{self.topology.prefix()} JAX started {devices} CPU devices before jdaso could "
-                "reserve enough threads for their waits, and the run would hang. Import jdaso "
+                "reserve enough threads for their waits, and the run would hang. Make the Session "
                 f"before the first use of a device, or set the environment variable NPROC to "
                 f"{4 * devices + 8} or more."
             )

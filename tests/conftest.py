@@ -21,7 +21,9 @@ if os.environ.get("JDASO_TYPECHECK") == "1":
 
 import jax
 
-import jdaso  # noqa: F401  sets up the CPU's threads, so before the first use of a device
+import jdaso
+
+assert jdaso.Session  # loading it sets up the CPU's threads: before the first use of a device
 
 # Tracing makes millions of objects that live on; looking through them again and again takes time.
 gc.set_threshold(50_000, 20, 100)

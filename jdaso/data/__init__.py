@@ -2,7 +2,7 @@
 
 from ._arrays import Arrays, Source
 from ._deal import batches, evened
-from ._fashion_mnist import CHECKSUMS, DEBIAN_FOLDER, ImageData, fashion_mnist, parse_idx
+from ._fashion_mnist import ImageData, fashion_mnist
 from ._hdf5 import HDF5
 from ._images import ImageFolder
 from ._loader import Loader
@@ -11,8 +11,6 @@ from ._order import Order
 from ._reading import LoadingError
 
 __all__ = [
-    "CHECKSUMS",
-    "DEBIAN_FOLDER",
     "HDF5",
     "Arrays",
     "ImageData",
@@ -25,5 +23,4 @@ __all__ = [
     "batches",
     "evened",
     "fashion_mnist",
-    "parse_idx",
 ]

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jdaso.data._fashion_mnist as data
-from jdaso.data import CHECKSUMS, DEBIAN_FOLDER, batches, fashion_mnist, parse_idx
+from jdaso.data import batches, fashion_mnist
+from jdaso.data._fashion_mnist import CHECKSUMS, DEBIAN_FOLDER, parse_idx
 
 
 def idx(array):
