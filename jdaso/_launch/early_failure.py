@@ -45,6 +45,7 @@ def watch_rank() -> None:
 
     sys.excepthook = hook
     atexit.register(_end)
+    os.register_at_fork(after_in_child=leave_to_sessions)
 
 
 def leave_to_sessions() -> None:

@@ -51,6 +51,23 @@ def test_a_rank_that_raises_before_its_session_names_itself_and_ends_the_job():
     )
 
 
+FORKS = """
+import os, sys, jdaso
+if os.fork() == 0:
+    raise ValueError("in a worker")
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_worker_that_a_rank_forks_before_its_session_is_no_rank():
+    rank = os.environ | {"PMI_SIZE": "2", "PMI_RANK": "1", "PMI_PORT": "nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], env=rank, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "in a worker" in done.stderr
+    assert "before it made its Session" not in done.stderr
+
+
 def test_where_mpi_runs_mpi_ends_the_job(hook, monkeypatch):
     raised, ends = hook
     comm = types.SimpleNamespace(Abort=lambda status: ends.append(f"abort {status}"))
