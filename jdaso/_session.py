@@ -461,8 +461,12 @@ class Session:
         raised = invalid
         if raised is None:
             try:
-                found = {"on_cpus": computes_on_cpus(), "started": backend_started()}
-                claim_gpus(self.topology, share=share_gpus, **found)
+                claim_gpus(
+                    self.topology,
+                    share=share_gpus,
+                    on_cpus=computes_on_cpus(),
+                    started=backend_started(),
+                )
                 check_engine(self.engine, self.topology.num_nodes)
             except (ImportError, NodeError) as error:
                 raised = error

@@ -20,7 +20,6 @@ from .._payload.words import HEADER
 from .._session import Session
 from .._types import Chunks, Leaves, PyTree, ShapeDtype
 from .exchange import Exchange
-from .order import after
 from .received import Received, Reduced
 from .replicated import Common
 
@@ -87,7 +86,7 @@ class VirtualExchange(Exchange):
     def _checked(self, reduced: Reduced, common: Common | None) -> Received:
         rows, lost, heads = reduced
         checked = self._report(heads, common)
-        return self._decoded(after(jnp.max(checked - heads), rows), lost, checked)
+        return self._decoded(_after(jnp.max(checked - heads), rows), lost, checked)
 
     def _raise_if(
         self, wrong: jax.Array, heads: jax.Array, common: Common | None, report: Callable[..., Any]
@@ -133,3 +132,10 @@ def reduce_virtual(wire: Wire, chunks: Sequence[jax.Array], head: jax.Array) -> 
         lost.append(total - wire.decode(encoded) if wire.narrow else total[:0])
         rows.append(jax.lax.all_gather(each(encoded), axis))
     return tuple(rows), tuple(lost), heads
+
+
+def _after(zero: jax.Array, rows: Chunks) -> Chunks:
+    """Makes `rows` depend on `zero`: if they are used, `zero` is kept and computed first."""
+    last = rows[-1]
+    first = jnp.where(zero == 0, last[0, 0], jnp.zeros((), last.dtype))
+    return (*rows[:-1], last.at[0, 0].set(first))

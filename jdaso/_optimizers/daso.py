@@ -22,7 +22,7 @@ from .._exchange.within_node import (
 from .._payload.explicit import alike, on_its_mesh
 from .._payload.header import add_losses, lift_below_zero, loss_words, mean_weight, sum_of_loss
 from .._payload.trees import apply_updates
-from .._payload.wire import wire_of
+from .._payload.wire import Wire, wire_of
 from .._rules.decide import Actions, decide
 from .._rules.loss import count_loss, mean_of_untold
 from .._rules.merge import Merge, merge_of
@@ -46,7 +46,7 @@ def daso(
     phases: Phases,
     session: Session,
     local_axis: LocalAxis = None,
-    wire: str = "float32",
+    wire: str | Wire = "float32",
     merge: str | Merge = "corrected",
     blocking: str = "gradients",
     on_nonfinite: str = "raise",

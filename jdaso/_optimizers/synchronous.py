@@ -33,7 +33,7 @@ from .._payload.explicit import alike, on_its_mesh
 from .._payload.header import loss_words, mean_weight, none_weighs
 from .._payload.layout import describe
 from .._payload.trees import apply_updates, dress, is_none, strip, zeros_like
-from .._payload.wire import wire_of
+from .._payload.wire import Wire, wire_of
 from .._rules.loss import mean_of_untold, sum_of_losses
 from .._session import Session
 from .._types import LocalAxis, PyTree
@@ -59,7 +59,7 @@ def synchronous(
     *,
     session: Session,
     local_axis: LocalAxis = None,
-    wire: str = "float32",
+    wire: str | Wire = "float32",
     blocking: str = "gradients",
     on_drift: str = "raise",
     chunk_bytes: int = CHUNK_BYTES,

@@ -68,7 +68,7 @@ class Wire(abc.ABC):
         return self.decode(parts[0]).reshape(shape)
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
+        return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
         return hash(type(self))

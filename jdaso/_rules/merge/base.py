@@ -25,7 +25,7 @@ class Merged(NamedTuple):
 
 
 class Merge(abc.ABC):
-    """A merge rule. If it is a frozen dataclass, its settings are compared between nodes.
+    """A merge rule. Nodes compare its name only; give all nodes the same settings.
 
     Attributes:
         name: the name that users write.

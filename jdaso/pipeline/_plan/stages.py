@@ -44,16 +44,7 @@ def alike(part: Part, line: Line, states: int) -> bool:
 class Stages:
     """A model cut into stages; the same on all nodes.
 
-    Attributes:
-        num_partitions: K, ranks of a pipeline.
-        chunks: V, stages per rank.
-        microbatches: the cut of a batch.
-        boundaries: places between equations where stages meet; they may be edited by hand and given
-            to `partition` again.
-        parts: maps the size of a micro-batch to the computation of each stage.
-        holding: the parameters that each rank holds.
-        aux: structure of the loss's auxiliary output; None if it has none.
-        state: the model's state, as shapes and dtypes; None if it has none.
+    `Plan` describes the attributes.
     """
 
     loss_fn: Callable[..., Any]

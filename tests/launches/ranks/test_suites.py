@@ -31,7 +31,6 @@ def test_suite_passes_on_every_rank(mpi, nodes, request):
     left_out = ["any_mpi"] * (mpi == "openmpi") + ["several"] * (nodes == 1)
     if night:
         args += ["--nightly"]
-        left_out += ["two_nodes", "three_nodes"] * (nodes == 4)
     else:
         left_out += ["nightly"]
         if mpi == "mpich" and nodes > 1:

@@ -45,7 +45,7 @@ def test_news_reaches_all_in_as_many_beats_as_promised(nodes, clock):
     everyone = [Heartbeats(node, nodes) for node in range(nodes)]
     everyone[nodes // 2].note(STARTED, 17)
     beats = math.ceil(everyone[0].usual_delay_seconds / everyone[0].beat_seconds)
-    for _ in range(beats - 2):  # beside what the look-outs' pauses take
+    for _ in range(beats - 2):  # beside what the detectors' pauses take
         clock.now += everyone[0].beat_seconds
         beat(everyone)
     assert all(x.table[nodes // 2, STARTED] == 17 for x in everyone)

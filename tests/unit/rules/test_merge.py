@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jdaso
+from jdaso._payload.wire.bfloat16 import BFloat16
 from jdaso._rules import merge as _merge
 
 pytestmark = pytest.mark.strict_dtypes
@@ -137,3 +138,52 @@ def test_unknown_merge():
     with pytest.raises(ValueError, match=r'"corrected", "paper" or jdaso.outer.*, got \'mean\''):
         with jdaso.Session(engine=jdaso.Simulated(2)) as session:
             jdaso.daso(optax.sgd(1.0), phases=jdaso.Phases(9), session=session, merge="mean")
+
+
+class Halfway(_merge.Merge):
+    """A user's own rule: half the way to the mean."""
+
+    name, needs_snapshot, needs_anchor = "halfway", False, False
+
+    def merge(self, params, snapshot, total, anchor, outer, *, nodes, age, living=None):
+        mean = jax.tree.map(lambda t: t / nodes, total)
+        half = jax.tree.map(lambda x, m: (x + m) / 2, params, mean)
+        return _merge.Merged(half, mean, outer)
+
+
+class Doubled(BFloat16):
+    """A user's own wire: sends twice the numbers, which bfloat16 holds as well."""
+
+    name = "doubled"
+
+    def encode(self, rows):
+        return super().encode(2 * rows)
+
+    def decode(self, rows):
+        return super().decode(rows) / 2
+
+
+def trained(**settings):
+    """Parameters of two virtual nodes that pull apart, after a late merge and before the next."""
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
+        phases = jdaso.Phases(20, sync_every=4, delay=2)
+        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session, **settings)
+        params = {"w": jnp.ones(5)}
+        state = tx.init(params)
+
+        def run(pull):
+            def step(carry, _):
+                updates, new = tx.update({"w": pull * jnp.ones(5)}, carry[1], carry[0])
+                return (optax.apply_updates(carry[0], updates), new), None
+
+            return jax.lax.scan(step, (params, state), None, length=4)[0][0]["w"]
+
+        pulls = jnp.array([0.25, -0.25])
+        return np.asarray(jax.jit(jax.vmap(run, axis_name=session.node_axis))(pulls))[:, 0]
+
+
+def test_a_rule_and_a_wire_of_the_users_own():
+    """Snapshots of mean 1, merged in update 3: (.25 + 1) / 2 and (1.75 + 1) / 2; then a step."""
+    np.testing.assert_allclose(trained(merge=Halfway()), [0.375, 1.625], rtol=1e-6)
+    plain, own = trained(wire="bfloat16"), trained(wire=Doubled())
+    np.testing.assert_array_equal(own, plain)
