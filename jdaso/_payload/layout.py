@@ -122,10 +122,13 @@ def is_float(dtype: object) -> bool:
 
 
 def describe(tree: PyTree) -> tuple[Leaf, ...]:
-    """Path, shape and dtype of every leaf; works on tracers too."""
+    """Path, shape and dtype of every leaf; works on tracers too, and on leaves described before."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     found = []
     for path, leaf in flat:
+        if isinstance(leaf, Leaf):
+            found.append(leaf)
+            continue
         where = path_of(path)
         if not _is_array(leaf):
             raise TypeError(

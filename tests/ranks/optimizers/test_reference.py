@@ -3,6 +3,8 @@
 Run it as ``mpiexec -n 3 python -m pytest tests/ranks``, or without a launcher with one node.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -105,6 +107,38 @@ def test_narrow_wires(session, merge, optimizer, wire):
         trace = expected(problem, optimizer, merge, **settings)
         training.assert_matches(params, momenta, trace, node=RANK)
         assert_equal_while_blocking(params, momenta)
+
+
+@the_other
+@pytest.mark.parametrize(
+    ("merge", "wire", "parts", "sync_every", "delay"),
+    [
+        ("corrected", "float32", training.ROWS, 4, 1),
+        ("outer", "int8", training.COLUMNS, (4, 2), (3, 1)),
+        at_night(("paper", "bfloat16", training.COLUMNS, 4, 4)),
+    ],
+)
+def test_fragments(session, merge, wire, parts, sync_every, delay):
+    """Every fragment by itself; and `finalize` wherever the run stops."""
+    size = sum(piece.size for pieces in parts.elements for piece in pieces)
+    problem = reference.Quadratic(TOTAL, SIZE, size)
+    phases = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, sync_every, delay, fragments=parts.count)
+    tx = daso(session, "sgd", merge, phases, wire=wire)
+    settings = dict(sync_every=sync_every, delay=delay, wire=wire, fragments=parts.elements)
+    params, momenta, _ = training.trainer(session, tx, problem, parts.shapes)()
+    stopped = training.stopped(params, COOLDOWN)
+    trace = expected(problem, "sgd", merge, stopped=stopped, **settings)
+    training.assert_matches(params, momenta, trace, node=RANK)
+    assert_equal_while_blocking(params, momenta)
+    stop = WARMUP + 3
+    problem = dataclasses.replace(problem, steps=stop)
+    _, _, (params, state) = training.trainer(session, tx, problem, parts.shapes)()
+    assert SIZE == 1 or np.count_nonzero(state.ticket) > 0
+    final = ravel_pytree(jdaso.finalize(params, state, session))[0]
+    trace = expected(problem, "sgd", merge, steps=stop, **settings)
+    wrong = np.abs(np.asarray(final) - trace.final[RANK]) > reference.tolerance(trace)
+    assert not wrong.any()
+    assert same_on_all_nodes(final)
 
 
 @both_engines
@@ -225,7 +259,7 @@ def test_finalize_wherever_the_run_stops(session, wire):
         state = tx.init(params)
         for n in range(stop):
             params, state = step(params, state, problem.pull[n, RANK])
-        in_flight = int(state.ticket) != 0
+        in_flight = bool(state.ticket.any())
         final = ravel_pytree(jdaso.finalize(params, state, session))[0]
         trace = reference.daso(
             problem.x0,
