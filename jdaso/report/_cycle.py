@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bokeh.models import ColumnDataSource, FactorRange, HoverTool
+
 from .. import traces
-from ._axes import short
-from ._charts import figure, legend, patch
-from ._html import Element, element
+from ._charts import COLOURS, Plot, figure, new_plot, patch
+from ._html import Element, short, table
 from ._runs import Run, counted
 
 ROWS = {
@@ -49,47 +50,50 @@ def cycle_chart(run: Run) -> Element | None:
     begin, end = window
     bars = [bar for bar in bars if bar.end > begin and bar.begin < end]
     nodes = sorted({bar.node for bar in bars})
-    rows, width = [], 1e3 * (end - begin)
+    drawn: dict[tuple[str, str], list[Bar]] = {}
     for node in nodes[:_MOST_NODES]:
-        mine = [bar for bar in bars if bar.node == node]
         for row in dict.fromkeys(row for row, _ in ROWS.values()):
-            if here := [bar for bar in mine if ROWS[bar.name][0] == row]:
-                rows += [element("span", f"node {node}, {row}"), lane(here, node, row, begin, end)]
-    scale = [element("span", f"{short(round(width * part / 2, 1))} ms") for part in range(3)]
-    axis = element("div", scale, class_="scale")
-    there = {ROWS[bar.name] for bar in bars}
-    names = [kind for kind in dict.fromkeys(ROWS.values()) if kind in there]
-    left_out = len(nodes) - _MOST_NODES
-    return figure(
-        f"A cycle: {run.name}",
-        element("div", rows, element("span"), axis, class_="lanes"),
-        legend([(_kind(row, style), patch(f"bar s{style}")) for row, style in names]),
-        element("p", f"Left out: {counted(left_out, 'more node')}.") if left_out > 0 else None,
-    )
+            if here := [bar for bar in bars if bar.node == node and ROWS[bar.name][0] == row]:
+                drawn[f"node {node}", row] = here
+    width = 1e3 * (end - begin)
+    plot = new_plot("ms", "", y_range=FactorRange(factors=list(drawn)[::-1]), x_range=(0, width))
+    plot.height = 110 + 24 * len(drawn)
+    kinds = [kind for kind in dict.fromkeys(ROWS.values()) if kind in {ROWS[b.name] for b in bars}]
+    for kind in kinds:
+        draw_bars(plot, kind, drawn, begin)
+    rows = [
+        [f"{node}, {row}", str(len(here)), short(sum(inside(bar, begin, end) for bar in here))]
+        for (node, row), here in drawn.items()
+    ]
+    title, left_out = f"A cycle: {run.name}", len(nodes) - _MOST_NODES
+    about = ". ".join(f"{name}: {count} events, {ms} ms" for name, count, ms in rows)
+    if left_out > 0:
+        about += f". Left out: {counted(left_out, 'more node')}"
+    switches = [(_name(kind), patch(COLOURS[kind[1]])) for kind in kinds]
+    head = ["", "events", "ms in the cycle"]
+    return figure(title, plot, about, switches, [table(f"{title}, {short(width)} ms", head, rows)])
 
 
-def lane(bars: Sequence[Bar], node: int, row: str, begin: float, end: float) -> Element:
-    """Makes one row; its bars stretch with the page."""
-    made = []
-    for bar in bars:
-        left, right = max(bar.begin, begin), min(bar.end, end)
-        at = "" if bar.step is None else f" at step {bar.step}"
-        made.append(
-            element(
-                "rect",
-                element("title", f"{bar.name}{at}: {short(1e3 * (bar.end - bar.begin))} ms"),
-                x=round(1e3 * (left - begin) / (end - begin), 2),
-                y=0,
-                width=round(max(1e3 * (right - left) / (end - begin), 0.5), 2),
-                height=18,
-                class_=f"bar s{ROWS[bar.name][1]}",
-            )
-        )
-    total = sum(min(bar.end, end) - max(bar.begin, begin) for bar in bars)
-    label = f"node {node}, {row}: {len(bars)} events, {short(1e3 * total)} ms"
-    return element(
-        "svg", made, viewBox="0 0 1000 18", preserveAspectRatio="none", role="img", aria_label=label
-    )
+def draw_bars(
+    plot: Plot, kind: tuple[str, int], drawn: Mapping[tuple[str, str], Sequence[Bar]], begin: float
+) -> None:
+    """Draws all events of one kind; their lengths are as recorded, the plot shows the cycle."""
+    some = [(row, bar) for row, bars in drawn.items() for bar in bars if ROWS[bar.name] == kind]
+    data = {
+        "row": [row for row, _ in some],
+        "left": [1e3 * (bar.begin - begin) for _, bar in some],
+        "right": [1e3 * (bar.end - begin) for _, bar in some],
+        "ms": [1e3 * (bar.end - bar.begin) for _, bar in some],
+        "text": [_at(bar) for _, bar in some],
+    }
+    look = {"height": 0.8, "color": COLOURS[kind[1]], "name": _name(kind)}
+    bars = plot.hbar("row", left="left", right="right", source=ColumnDataSource(data), **look)
+    plot.add_tools(HoverTool(renderers=[bars], tooltips="@text: @ms ms", visible=False))
+
+
+def inside(bar: Bar, begin: float, end: float) -> float:
+    """Returns the milliseconds of a bar within a window."""
+    return 1e3 * (min(bar.end, end) - max(bar.begin, begin))
 
 
 def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
@@ -152,5 +156,9 @@ def _steps(node: int, columns: dict[str, Any]) -> list[Bar]:
     ]
 
 
-def _kind(row: str, style: int) -> str:
-    return "blocking mean" if (row, style) == ROWS["mean"] else row
+def _at(bar: Bar) -> str:
+    return bar.name if bar.step is None else f"{bar.name} at step {bar.step}"
+
+
+def _name(kind: tuple[str, int]) -> str:
+    return "blocking mean" if kind == ROWS["mean"] else kind[0]
