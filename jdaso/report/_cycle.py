@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bokeh.models import ColumnDataSource, FactorRange, HoverTool
-
 from .. import traces
-from ._charts import COLOURS, Plot, figure, new_plot, patch
+from ._charts import COLOURS, Plot, Switch, add_hover, figure, new_plot, patch
 from ._html import Element, short, table
 from ._runs import Run, counted
 
@@ -50,50 +48,47 @@ def cycle_chart(run: Run) -> Element | None:
     begin, end = window
     bars = [bar for bar in bars if bar.end > begin and bar.begin < end]
     nodes = sorted({bar.node for bar in bars})
-    drawn: dict[tuple[str, str], list[Bar]] = {}
-    for node in nodes[:_MOST_NODES]:
-        for row in dict.fromkeys(row for row, _ in ROWS.values()):
-            if here := [bar for bar in bars if bar.node == node and ROWS[bar.name][0] == row]:
-                drawn[f"node {node}", row] = here
-    width = 1e3 * (end - begin)
-    plot = new_plot("ms", "", y_range=FactorRange(factors=list(drawn)[::-1]), x_range=(0, width))
-    plot.height = 110 + 24 * len(drawn)
-    kinds = [kind for kind in dict.fromkeys(ROWS.values()) if kind in {ROWS[b.name] for b in bars}]
-    for kind in kinds:
-        draw_bars(plot, kind, drawn, begin)
-    rows = [
-        [f"{node}, {row}", str(len(here)), short(sum(inside(bar, begin, end) for bar in here))]
-        for (node, row), here in drawn.items()
-    ]
-    title, left_out = f"A cycle: {run.name}", len(nodes) - _MOST_NODES
-    about = ". ".join(f"{name}: {count} events, {ms} ms" for name, count, ms in rows)
-    if left_out > 0:
-        about += f". Left out: {counted(left_out, 'more node')}"
-    switches = [(_name(kind), patch(COLOURS[kind[1]])) for kind in kinds]
-    head = ["", "events", "ms in the cycle"]
-    return figure(title, plot, about, switches, [table(f"{title}, {short(width)} ms", head, rows)])
+    names = dict.fromkeys(name for name, _ in ROWS.values())
+    rows: dict[str, list[Bar]] = {}
+    for node, name in itertools.product(nodes[:_MOST_NODES], names):
+        if here := [bar for bar in bars if bar.node == node and ROWS[bar.name][0] == name]:
+            rows[f"node {node}, {name}"] = here
+    width, height = 1e3 * (end - begin), 110 + 24 * len(rows)
+    plot = new_plot("ms", "", y_range=[*rows][::-1], x_range=(0, width), height=height)
+    switches = draw_bars(plot, rows, begin)
+    cells = []
+    for row, here in rows.items():
+        ms = sum(1e3 * (min(bar.end, end) - max(bar.begin, begin)) for bar in here)
+        cells.append([row, str(len(here)), short(ms)])
+    words = "; ".join(f"{row}: {count} events, {ms} ms" for row, count, ms in cells)
+    if (left_out := len(nodes) - _MOST_NODES) > 0:
+        words += f". Left out: {counted(left_out, 'more node')}"
+    title = f"A cycle: {run.name}"
+    numbers = table(f"{title}, {short(width)} ms", ["", "events", "ms in the cycle"], cells)
+    return figure(title, plot, words, switches, [numbers])
 
 
-def draw_bars(
-    plot: Plot, kind: tuple[str, int], drawn: Mapping[tuple[str, str], Sequence[Bar]], begin: float
-) -> None:
-    """Draws all events of one kind; their lengths are as recorded, the plot shows the cycle."""
-    some = [(row, bar) for row, bars in drawn.items() for bar in bars if ROWS[bar.name] == kind]
-    data = {
-        "row": [row for row, _ in some],
-        "left": [1e3 * (bar.begin - begin) for _, bar in some],
-        "right": [1e3 * (bar.end - begin) for _, bar in some],
-        "ms": [1e3 * (bar.end - bar.begin) for _, bar in some],
-        "text": [_at(bar) for _, bar in some],
-    }
-    look = {"height": 0.8, "color": COLOURS[kind[1]], "name": _name(kind)}
-    bars = plot.hbar("row", left="left", right="right", source=ColumnDataSource(data), **look)
-    plot.add_tools(HoverTool(renderers=[bars], tooltips="@text: @ms ms", visible=False))
-
-
-def inside(bar: Bar, begin: float, end: float) -> float:
-    """Returns the milliseconds of a bar within a window."""
-    return 1e3 * (min(bar.end, end) - max(bar.begin, begin))
+def draw_bars(plot: Plot, rows: Mapping[str, Sequence[Bar]], begin: float) -> list[Switch]:
+    """Draws bars, which may reach beyond the cycle that the plot shows, and returns the legend."""
+    switches = []
+    for row, style in dict.fromkeys(ROWS.values()):
+        some = [(y, bar) for y in rows for bar in rows[y] if ROWS[bar.name] == (row, style)]
+        if not some:
+            continue
+        source = {
+            "y": [y for y, _ in some],
+            "left": [1e3 * (bar.begin - begin) for _, bar in some],
+            "right": [1e3 * (bar.end - begin) for _, bar in some],
+            "ms": [1e3 * (bar.end - bar.begin) for _, bar in some],
+            "name": [bar.name for _, bar in some],
+            "step": [str(bar.step) for _, bar in some],
+        }
+        name = "blocking mean" if (row, style) == ROWS["mean"] else row
+        look = {"height": 0.8, "color": COLOURS[style], "name": name, "source": source}
+        drawn = plot.hbar("y", left="left", right="right", **look)
+        add_hover(plot, [drawn], [("", "@name"), ("step", "@step"), ("ms", "@ms")])
+        switches.append((name, patch(COLOURS[style], stroke_width=10)))
+    return switches
 
 
 def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
@@ -154,11 +149,3 @@ def _steps(node: int, columns: dict[str, Any]) -> list[Bar]:
         Bar(node, "step", int(step) - 1, begin, end)
         for step, begin, end in zip(steps[1:], seconds, seconds[1:], strict=False)
     ]
-
-
-def _at(bar: Bar) -> str:
-    return bar.name if bar.step is None else f"{bar.name} at step {bar.step}"
-
-
-def _name(kind: tuple[str, int]) -> str:
-    return "blocking mean" if kind == ROWS["mean"] else kind[0]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from bokeh.models import DataRange1d, HoverTool
 
 from ._charts import (
     Line,
+    add_hover,
+    described,
     draw_lines,
     figure,
     line_chart,
@@ -16,15 +17,14 @@ from ._charts import (
     new_plot,
     numbers,
     patch,
-    said,
     swatch,
 )
 from ._html import Element, short, table
 from ._runs import Node, Run
 from ._series import BINS, Thinned, over_nodes, thin
 
-PHASES = {"warm-up": "#e3a008", "cycling": "#16936b", "cool-down": "#4f7be0"}
-OTHER = "#7c848e"
+COLOURS = {"warm-up": "#e3a008", "cycling": "#16936b", "cool-down": "#4f7be0"}
+BLOCKING = "#7c848e"
 OPACITY = 0.12
 
 
@@ -39,23 +39,23 @@ def phase_chart(run: Run) -> Element | None:
         if (known := np.isfinite(column)).any():
             points = stairs(node.columns["seconds"][known], column[known])
             lines.append(Line(label, style, points, stairs=True))
-    plot = new_plot("seconds", "steps", y_range=DataRange1d(start=0, only_visible=True))
-    names, drawn = dict.fromkeys(name for name, _, _ in spans), []
-    for name in names:
-        begin, end = zip(*[span[1:] for span in spans if span[0] == name], strict=True)
-        look = {"fill_color": PHASES.get(name, OTHER), "fill_alpha": OPACITY, "line_color": None}
-        drawn.append(plot.vstrip(list(begin), list(end), name=name, **look))
-    tips = [("", "$name"), ("from", "@x0 s"), ("to", "@x1 s")]
-    plot.add_tools(HoverTool(renderers=drawn, tooltips=tips))
+    top = max([1.0, *(float(line.points.high.max()) for line in lines)])
+    plot = new_plot("seconds", "steps", y_range=(0, 1.08 * top))
+    drawn, switches = [], []
+    for name in dict.fromkeys(name for name, _, _ in spans):
+        begins, ends = zip(*[span[1:] for span in spans if span[0] == name], strict=True)
+        colour = COLOURS.get(name, BLOCKING)
+        look = {"fill_color": colour, "fill_alpha": OPACITY, "line_color": None, "name": name}
+        drawn.append(plot.vstrip(list(begins), list(ends), **look))
+        switches.append((name, patch(colour, stroke_width=10, stroke_opacity=OPACITY)))
+    add_hover(plot, drawn, [("", "$name"), ("from", "@x0 s"), ("to", "@x1 s")])
     draw_lines(plot, lines)
-    title = f"Phase, B and S: {run.name}"
-    bands = [(name, patch(PHASES.get(name, OTHER), OPACITY)) for name in names]
-    switches = bands + [(line.label, swatch(line.style)) for line in lines]
-    rows = [[name, short(begin), short(end)] for name, begin, end in spans]
+    switches += [(line.label, swatch(line.style)) for line in lines]
+    title, rows = f"Phase, B and S: {run.name}", [[n, short(a), short(b)] for n, a, b in spans]
     tables = [table(f"Phases of {run.name}", ["phase", "from, seconds", "to"], rows)]
-    tables += numbers(title, "seconds", lines)
-    about = ", ".join(f"{name} from {begin} to {end} s" for name, begin, end in rows)
-    return figure(title, plot, f"{about}. {said(lines)}", switches, tables)
+    words = ", ".join(f"{name} from {begin} to {end} s" for name, begin, end in rows)
+    words = f"{words}. {described(lines)}"
+    return figure(title, plot, words, switches, tables + numbers(title, plot, lines))
 
 
 def stairs(x: np.ndarray, y: np.ndarray) -> Thinned:

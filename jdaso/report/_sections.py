@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bokeh.models import DataRange1d
-
 from ._charts import Sign, line_chart, lines_of, new_plot, scalar_plot
 from ._cycle import cycle_chart
 from ._html import Element, element
@@ -13,6 +11,8 @@ from ._phases import phase_chart, time_charts
 from ._runs import Run
 from ._series import of_run
 from ._tables import about, marks_tables, nodes_table, summary_table
+
+_MOST_SIGNS = 80  # drawn for each run and kind
 
 
 def sections_of(runs: Sequence[Run]) -> list[tuple[str, str, Sequence[Element]]]:
@@ -58,21 +58,23 @@ def bytes_chart(runs: Sequence[Run]) -> list[Element]:
     lines = lines_of(data)
     if not lines:
         return []
-    y_range = DataRange1d(start=0, only_visible=True)
-    plot = new_plot("steps", "megabytes, total", y_range=y_range)
+    top = max(float(line.points.high.max()) for line in lines)
+    plot = new_plot("steps", "megabytes, total", y_range=(0, 1.04 * top or 1.0))
     return [line_chart("Bytes sent by a node", plot, lines)]
 
 
 def _signs(run: Run, against: str) -> list[Sign]:
     """Returns checkpoints of the first node, as all nodes make them together; faults of all."""
     found = []
-    for node in run.nodes:
-        for mark in node.marks:
+    for kind, nodes in (("checkpoint", run.nodes[:1]), ("fault", run.nodes)):
+        some = []
+        for mark in (mark for node in nodes for mark in node.marks if mark.kind == kind):
             x = mark.seconds if against == "seconds" else mark.step
-            if x is not None and (mark.kind == "fault" or node is run.nodes[0]):
+            if x is not None:
                 at = "" if mark.step is None else f" at step {mark.step}"
-                title = f"{run.name}: {mark.kind}{at}, node {mark.node} {mark.text}".strip()
-                found.append(Sign(mark.kind, float(x), run.name, title))
+                text = f"{run.name}: {kind}{at}, node {mark.node} {mark.text}".strip()
+                some.append(Sign(kind, float(x), run.name, text))
+        found += some[:: len(some) // _MOST_SIGNS + 1]
     return found
 
 
