@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import bokeh.plotting
 import numpy as np
 from bokeh.embed import json_item
-from bokeh.models import BasicTickFormatter, DataRange1d, HoverTool, PlainText
+from bokeh.models import BasicTickFormatter, DataRange1d, HoverTool
 from bokeh.resources import Resources
 
 from ._html import Element, element, short, table
@@ -69,8 +69,7 @@ def lines_of(data: Iterable[tuple[str, int, np.ndarray, np.ndarray]]) -> list[Li
 
 def new_plot(x_label: str, y_label: str, **options: Any) -> Plot:
     """Makes an empty plot as wide as its place, with zoom, pan and reset; options are Bokeh's."""
-    # A str as a label could be read as mathematics.
-    labels = {"x_axis_label": PlainText(text=x_label), "y_axis_label": PlainText(text=y_label)}
+    labels = {"x_axis_label": x_label, "y_axis_label": y_label}
     look = dict.fromkeys(("background_fill_color", "border_fill_color", "outline_line_color"))
     place = {"height": 300, "sizing_mode": "stretch_width", "toolbar_location": "above"}
     range_of_visible = {"y_range": DataRange1d(only_visible=True)}
@@ -121,7 +120,7 @@ def draw_lines(plot: Plot, lines: Sequence[Line]) -> None:
         look |= {"line_dash": dash_of(style), "line_width": 2}
         step = {"mode": "after"} if stairs else {}
         drawn.append((plot.step if stairs else plot.line)("x", "mean", **look, **step))
-    x_label = plot.xaxis[0].axis_label.text
+    x_label = plot.xaxis[0].axis_label
     tips = [("", "$name"), (x_label, "@x"), ("mean", "@mean"), ("range", "@low to @high")]
     add_hover(plot, drawn, tips)
 
@@ -197,7 +196,7 @@ def patch(colour: str, **look: Any) -> Element:
 
 def numbers(title: str, plot: Plot, lines: Sequence[Line], rows: int = 9) -> list[Element]:
     """Makes the chart's tables, for readers who cannot see it: at most `rows` points of each."""
-    made, head = [], [plot.xaxis[0].axis_label.text, "least", "mean", "largest"]
+    made, head = [], [plot.xaxis[0].axis_label, "least", "mean", "largest"]
     for line in lines:
         points = np.stack(line.points, axis=1)
         chosen = np.unique(np.linspace(0, len(points) - 1, rows).astype(int))

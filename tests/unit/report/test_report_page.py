@@ -299,7 +299,7 @@ def test_without_scripts_there_are_all_tables_and_no_empty_charts(browser, page)
 
 def test_names_that_look_like_markup_or_mathematics_are_text(browser, tmp_path):
     evil = '$$x^2$$ <img src=x onerror="window.broken=1">'
-    rows = [header(0), *(step(n, **{evil: 1.0 * n}) for n in range(1, 9))]
+    rows = [header(0), *(step(n, **{evil: 1.0 * n, "$$x^2$$": n}) for n in range(1, 9))]
     rows.append({"kind": "fault", "step": 4, "seconds": 0.4, "text": evil})
     run = read_run(write_run(tmp_path, [rows]))
     run.name = evil
@@ -319,7 +319,7 @@ def test_names_that_look_like_markup_or_mathematics_are_text(browser, tmp_path):
 
 def test_the_page_of_a_long_run_is_small_and_opens_soon(browser, tmp_path):
     path = tmp_path / "page.html"
-    path.write_text(make_page([long_run("long", steps=10_000)]))
+    path.write_text(make_page([long_run("long", steps=100_000, nodes=2)]))
     assert path.stat().st_size < 1_500_000
     show(browser, path)
     assert browser.run("performance.now()") < 20_000
