@@ -134,7 +134,7 @@ def _judge(
     low, high, held = values[0], values[-1], sum(map(holds, values))
     spread = f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
     if 0 < held < len(values):
-        spread += f"; held in {held} of {len(values)}"
+        spread += f"; met in {held} of {len(values)}"
     yield Mark(what, wanted, spread, held == len(values))
 
 
@@ -150,5 +150,5 @@ def table(found: dict[str, Rows]) -> str:
         f"| {mark.what} | {mark.wanted} | {mark.measured} | {'yes' if mark.held else 'no'} |\n"
         for mark in marks(found)
     ]
-    head = "| what | mark | measured | held |\n| --- | --- | --- | --- |\n"
+    head = "| what | goal | measured | met |\n| --- | --- | --- | --- |\n"
     return head + "".join(lines) if lines else ""

@@ -153,7 +153,7 @@ def write() -> None:
         raise SystemExit(f"No results in {_report.OUT}: run a benchmark first.")
     machine = next(iter(found.values()))["machine"]
     text = [INTRO.read_text().format(**machine)]
-    text.append("## Marks\n\nThe goals, and the results.\n")
+    text.append("## Goals\n\nThe goals, and the results.\n")
     text.append(_marks.table({name: result["rows"] for name, result in found.items()}))
     if missing := [title for name, (title, *_) in SECTIONS.items() if name not in found]:
         text.append("Not measured this time: " + "; ".join(missing) + ".\n")
