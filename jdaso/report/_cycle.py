@@ -84,8 +84,8 @@ def draw_bars(plot: Plot, rows: Mapping[str, Sequence[Bar]], begin: float) -> li
             "step": [str(bar.step) for _, bar in some],
         }
         name = "blocking mean" if (row, style) == ROWS["mean"] else row
-        look = {"height": 0.8, "color": COLOURS[style], "name": name, "source": source}
-        drawn = plot.hbar("y", left="left", right="right", **look)
+        look = {"height": 0.8, "color": COLOURS[style], "fill_alpha": 0.85}
+        drawn = plot.hbar("y", left="left", right="right", name=name, source=source, **look)
         add_hover(plot, [drawn], [("", "@name"), ("step", "@step"), ("ms", "@ms")])
         switches.append((name, patch(COLOURS[style], stroke_width=10)))
     return switches
@@ -102,7 +102,10 @@ def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
         if not some:
             continue
         first = min(bar.node for bar in some)
-        starts = sorted((bar.begin, bar.end) for bar in some if bar.node == first)
+        by_step: dict[float, Bar] = {}  # a trace has such an event on several tracks
+        for bar in sorted((bar for bar in some if bar.node == first), key=lambda bar: bar.begin):
+            by_step.setdefault(bar.begin if bar.step is None else bar.step, bar)
+        starts = [(bar.begin, bar.end) for bar in by_step.values()]
         if len(starts) == 1:
             begin, end = starts[0]
         else:

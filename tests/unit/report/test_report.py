@@ -14,7 +14,7 @@ from recorded import STATS, header, long_run, step, write_run
 import jdaso
 from jdaso.cli import main
 from jdaso.report import ReportError, make_page, read_run, thin
-from jdaso.report._cycle import bars_of, cycle_of
+from jdaso.report._cycle import Bar, bars_of, cycle_of
 from jdaso.report._html import short
 from jdaso.report._phases import phase_spans, stairs
 from jdaso.report._series import of_run, over_nodes
@@ -185,6 +185,14 @@ def test_the_cycle_comes_from_traces_where_there_are_any(tmp_path):
     assert apart == pytest.approx([0, 1, 2], abs=1e-5)
     trace.write_text("[")
     assert [bar.step for bar in bars_of(run) if bar.name == "exchange"] == [0, 4, 8]
+
+
+def test_one_step_on_several_tracks_of_a_trace_is_no_cycle():
+    bars = [Bar(0, "mean", k, k + 1e-5 * n, k + 0.5) for k in range(4) for n in range(3)]
+    begin, end = cycle_of(bars)
+    assert end - begin == pytest.approx(1.12)
+    begin, end = cycle_of([bar._replace(step=None) for bar in bars[::3]])
+    assert end - begin == pytest.approx(1.12)
 
 
 class Tags(HTMLParser):
