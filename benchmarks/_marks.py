@@ -27,39 +27,39 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
     paced = [row for name in PACED for row in found.get(name, [])]
     cycling = [row for row in paced if row["method"].startswith("daso")]
     yield from least(
-        "daso beside *instant*, wherever an exchange fits into S steps",
+        "daso relative to *instant*, where an exchange fits into S steps",
         0.97,
         (row["of instant"] for row in cycling if row["fits"] and row["of instant"] != ""),
     )
     for n in (2, 4):
         yield from least(
-            f"daso beside *bare*, the key case, {n} hosts",
+            f"daso relative to *bare*, the key case, {n} hosts",
             0.92,
             (row["of bare"] for row in key if (row["method"], row["hosts"]) == (JDASO, n)),
         )
     yield from least(
-        "daso beside what the link allows, wherever an exchange does not fit",
+        "daso relative to what the link allows, where an exchange does not fit",
         0.9,
         (row["of allowed"] for row in cycling if not row["fits"]),
     )
     yield from most(
-        "what a start and a merge cost, in times of the fewest bytes' plain copy",
+        "cost of a start and a merge, relative to a plain copy of the fewest bytes",
         1.5,
         (row["of passes"] for row in cycling if row["fits"] and "of passes" in row),
     )
     yield from least(
-        "the key case, 4 hosts: daso's steps a second, times those of each synchronous peer",
+        "the key case, 4 hosts: daso's steps per second, relative to each synchronous peer",
         5.0,
         times_faster(row for row in key if row["hosts"] == 4),
     )
     real = (row for row in found.get("demo", []) if (row["hosts"], row["Gbit/s"]) == (4, 0.1))
     yield from least(
-        "real compute, 4 hosts, 100 Mbit/s: images a second, times those of each synchronous peer",
+        "real compute, 4 hosts, 100 Mbit/s: images per second, relative to each synchronous peer",
         2.0,
         times_faster(real),
     )
     yield from least(
-        "the same: time to 90 % of synchronous training's accuracy, times shorter",
+        "the same: speed-up of the time to 90 % of synchronous training's accuracy",
         1.8,
         (r["times shorter"] for r in found.get("time_to_accuracy", []) if r["method"] == "daso"),
     )
@@ -90,12 +90,12 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
     )
     for schedule in ("gpipe", "1f1b"):
         yield from least(
-            f"pipelines, {schedule}: speed beside the bound",
+            f"pipelines, {schedule}: speed relative to the bound",
             0.95,
             (r["of bound"] for r in found.get("pipelines", []) if r["schedule"] == schedule),
         )
     yield from least(
-        "2 partitions, 2 replicas: daso beside synchronous data parallelism",
+        "2 partitions, 2 replicas: daso relative to synchronous data parallelism",
         1.6,
         (
             row["of data synchronous"]
@@ -109,7 +109,7 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
         (row["first step s"] for row in found.get("deep", []) if row["depth"] == 1001),
     )
     yield from most(
-        "the model's step time: off by",
+        "the model's step time: relative error",
         0.15,
         (abs(row["model off"]) for row in paced if "model off" in row),
     )
@@ -134,7 +134,7 @@ def _judge(
     low, high, held = values[0], values[-1], sum(map(holds, values))
     spread = f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
     if 0 < held < len(values):
-        spread += f"; held in {held} of {len(values)}"
+        spread += f"; met in {held} of {len(values)}"
     yield Mark(what, wanted, spread, held == len(values))
 
 
@@ -150,5 +150,5 @@ def table(found: dict[str, Rows]) -> str:
         f"| {mark.what} | {mark.wanted} | {mark.measured} | {'yes' if mark.held else 'no'} |\n"
         for mark in marks(found)
     ]
-    head = "| what | mark | measured | held |\n| --- | --- | --- | --- |\n"
+    head = "| what | goal | measured | met |\n| --- | --- | --- | --- |\n"
     return head + "".join(lines) if lines else ""

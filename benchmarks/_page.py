@@ -39,13 +39,13 @@ COLUMNS = {
 SECTIONS = {
     "key": (
         "The key case: 25.6 M parameters, paced steps of 200 ms, 1 Gbit/s",
-        "As many parameters as ResNet-50. A paced step takes its time and no core, as on an "
-        "accelerator. Engine mpi4py.",
+        "As many parameters as ResNet-50. A paced step waits for its time without using a core, "
+        "as on an accelerator. Engine mpi4py.",
         (),
     ),
     "mpi4jax": (
         "The same with engine mpi4jax",
-        "Its calls block a thread, chunk after chunk. The model is not of them.",
+        "This engine's calls block a thread, one chunk after another. The model does not cover it.",
         ("model ms", "model off", "copy GB/s"),
     ),
     "rare": ("The same with B = S = 8", "All methods in the same processes.", ("peak MB",)),
@@ -56,9 +56,9 @@ SECTIONS = {
     ),
     "eight": (
         "Eight hosts",
-        "12.8 M parameters, paced: eight processes with 25.6 M and a bfloat16 wire take 3.1 GB "
-        "each, more than 24 GiB in all. Eight hosts share two cores: *instant*, which sends "
-        "nothing, shows what that alone costs.",
+        "12.8 M parameters, paced: with 25.6 M and a bfloat16 wire, eight processes need 3.1 GB "
+        "each, more than 24 GiB together. Eight hosts share two cores; *instant*, which sends "
+        "nothing, shows the cost of this sharing alone.",
         ("hidden", "MB a step", "lost ms"),
     ),
     "large": (
@@ -69,74 +69,77 @@ SECTIONS = {
     ),
     "links": (
         "Exchanges alone",
-        "50 MB of float32 numbers, nothing computes meanwhile. *of link* is the time that a ring "
-        "needs at the link's nominal rate over the time that was taken.",
+        "50 MB of float32 numbers, with no computation beside the exchange. *of link* is the "
+        "time that a ring needs at the link's nominal rate, divided by the measured time.",
         (),
     ),
     "demo": (
         "Real compute: the demo's network",
-        "Fashion-MNIST, 64 images a host and step; the processor computes, and shares its cores "
-        "with the exchanges. PyTorch's network has the same shapes.",
+        "Fashion-MNIST, 64 images per host and step. Computation and exchanges share the "
+        "processor's cores. PyTorch's network has the same shapes.",
         ("model ms", "model off", "step", "peak MB", "copy GB/s", "of passes"),
     ),
     "text": (
         "Real compute: a character transformer",
-        "The Jargon File, 64 texts a host and step. Its exchanges are so small that the links' "
-        "bursts (128 KiB) carry a good part of them.",
+        "The Jargon File, 64 texts per host and step. The exchanges are so small that the "
+        "links' bursts (128 KiB) carry a large part of them.",
         ("model ms", "model off", "step", "peak MB", "copy GB/s", "of passes"),
     ),
     "time_to_accuracy": (
         "Time to an accuracy",
-        "The demo's network on Fashion-MNIST, trained to the end. The test images are looked at "
-        "when the clock has stopped.",
+        "The demo's network on Fashion-MNIST, trained to the end. The accuracy on the test "
+        "images is computed after the clock has stopped.",
         (),
     ),
     "accuracy": (
         "Accuracy after equal epochs",
-        "Points of accuracy; *behind* is how far below synchronous training, the mean over seeds.",
+        "Accuracy in percent; *behind* is the distance below synchronous training in points, "
+        "the mean over seeds.",
         (),
     ),
     "accuracy_text": (
         "Accuracy after equal epochs: text",
-        "Share of characters that are foretold right.",
+        "Share of characters predicted correctly.",
         (),
     ),
     "many_nodes": (
         "Accuracy with 64 nodes",
-        "Virtual ones (engine simulated): 16 images a node and step, one seed. Momentum SGD at a "
-        "rate of 0.1; synchronous training ends half a point higher at 0.2, and 64 nodes diverge.",
+        "Virtual nodes (engine simulated): 16 images per node and step, one seed. SGD with "
+        "momentum at a learning rate of 0.1. At 0.2, synchronous training ends half a point "
+        "higher, and 64 nodes diverge.",
         (),
     ),
     "more_nodes": ("Accuracy with 8 to 128 nodes", "As above.", ()),
     "many_nodes_adamw": ("Accuracy with 64 nodes and AdamW", "As above, at a rate of 0.006.", ()),
     "settings": (
         "Accuracy after equal epochs: all settings",
-        "Real nodes; `benchmarks/accuracy.py` says what each setting is.",
+        "Real nodes; `benchmarks/accuracy.py` defines each setting.",
         (),
     ),
     "settings_text": (
         "Accuracy after equal epochs: all settings, text",
-        "Share of characters that are foretold right; real nodes.",
+        "Share of characters predicted correctly, on real nodes.",
         (),
     ),
-    "packing": ("Work on numbers, in times of a copy", "", ()),
+    "packing": ("Packing, encoding and summing, relative to a copy", "", ()),
     "pipelines": (
         "Pipelines: how near schedules come to their bound",
-        "K hosts, a stage each, V stages where interleaved; M micro-batches. *of bound* is the "
-        "least time of the schedule, with messages and optimizer for nothing, over the time of a "
-        "step; *busy* the share of a step in which a host computes.",
+        "K hosts with one stage each, or V stages each if interleaved; M micro-batches. *of "
+        "bound* is the least time of the schedule, if messages and optimizer cost nothing, "
+        "divided by the time of a step. *busy* is the share of a step in which a host computes.",
         (),
     ),
     "hybrid": (
         "Pipelines and replicas beside data parallelism",
-        "Four hosts, the same samples and the same compute a step; hybrid is 2 partitions and 2 "
-        "replicas.",
+        "Four hosts, with the same samples and the same computation per step; hybrid has 2 "
+        "partitions and 2 replicas.",
         (),
     ),
     "deep": (
         "Very deep models",
-        "ResNets of bottleneck blocks, each block written out, on K nodes of this machine. *plan "
-        "s* is tracing and cutting, *first step s* all from the program's start.",
+        "ResNets of bottleneck blocks, each block written out, on K nodes of this machine. "
+        "*plan s* is the time to trace and cut the model, *first step s* the time from the "
+        "start of the program to the end of its first step.",
         ("loss", "fits"),
     ),
 }
@@ -150,7 +153,7 @@ def write() -> None:
         raise SystemExit(f"No results in {_report.OUT}: run a benchmark first.")
     machine = next(iter(found.values()))["machine"]
     text = [INTRO.read_text().format(**machine)]
-    text.append("## Marks\n\nWhat was meant to be reached, and what was.\n")
+    text.append("## Goals\n\nThe goals, and the results.\n")
     text.append(_marks.table({name: result["rows"] for name, result in found.items()}))
     if missing := [title for name, (title, *_) in SECTIONS.items() if name not in found]:
         text.append("Not measured this time: " + "; ".join(missing) + ".\n")
