@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jdaso.data import batches, fashion_mnist
+from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.data import batches
 
 ROOT = Path(__file__).parents[2]
 JARGON = "usr/share/dictd/jargon.dict.dz"

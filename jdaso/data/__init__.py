@@ -2,7 +2,6 @@
 
 from ._arrays import Arrays, Source
 from ._deal import batches, evened
-from ._fashion_mnist import ImageData, fashion_mnist
 from ._hdf5 import HDF5
 from ._images import ImageFolder
 from ._loader import Loader
@@ -13,7 +12,6 @@ from ._reading import LoadingError
 __all__ = [
     "HDF5",
     "Arrays",
-    "ImageData",
     "ImageFolder",
     "Loader",
     "LoadingError",
@@ -22,5 +20,4 @@ __all__ = [
     "Source",
     "batches",
     "evened",
-    "fashion_mnist",
 ]
