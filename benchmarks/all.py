@@ -30,7 +30,7 @@ SHORT = ["--rounds", "1", "--cycles", "2", "--warm", "2"]
 
 RUNS = {
     "key": [  # each in its own processes: memory is shown, and all at once would not fit
-        *("speed/throughput.py", "--apart", "--rounds", "1", "--methods"),
+        *("speed/throughput.py", "--separate", "--rounds", "1", "--methods"),
         *(*LIMITS, *WIRES, *MERGES, *PEERS),
     ],
     "demo": [
@@ -45,7 +45,7 @@ RUNS = {
     "packing": ["cost/packing.py"],
     "links": ["speed/links.py", "--hosts", "4", "8", "--gigabits", "1"],
     "mpi4jax": [
-        *("speed/throughput.py", "--apart", "--rounds", "1", "--engine", "mpi4jax", "--methods"),
+        *("speed/throughput.py", "--separate", "--rounds", "1", "--engine", "mpi4jax", "--methods"),
         *(*LIMITS, JDASO, "synchronous"),
     ],
     "pipelines": ["pipelines/pipelines.py", "--parts", "efficiency", *PASSES],
@@ -62,11 +62,21 @@ RUNS = {
         *("--cycles", "5", "--methods", *LIMITS, JDASO, *PEERS),
     ],
     "eight": [  # half as many parameters: 25.6 M do not fit into 24 GiB
-        *("speed/throughput.py", *SHORT, "--apart", "--hosts", "8", "--gigabits", "1", "2.5", "10"),
+        *(
+            "speed/throughput.py",
+            *SHORT,
+            "--separate",
+            "--hosts",
+            "8",
+            "--gigabits",
+            "1",
+            "2.5",
+            "10",
+        ),
         *("--parameters", "12.8e6", "--step-ms", "200", "400", "--methods", *LIMITS, JDASO),
     ],
     "large": [
-        *("speed/throughput.py", *SHORT, "--apart", "--hosts", "2", "--gigabits", "1", "10"),
+        *("speed/throughput.py", *SHORT, "--separate", "--hosts", "2", "--gigabits", "1", "10"),
         *("--parameters", "124e6", "138e6", "--methods", *LIMITS, JDASO),
     ],
     "more_nodes": [

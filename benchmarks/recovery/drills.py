@@ -321,8 +321,8 @@ def shrink(minutes, chance, nodes=4, an_hour=240):
                     going.append(time.monotonic() - at)
                     break
                 time.sleep(0.005)
-            if ranks and trains and (heard := job.said(died, at)) is not None:
-                seen.append(heard - at)
+            if ranks and trains and (reported := job.said(died, at)) is not None:
+                seen.append(reported - at)
         status, orphans = job.wait()
     losses = [float(x) for x in re.findall(r"end \d+ \d+ (\S+)", job.text)]
     if status != 0 or orphans:

@@ -72,7 +72,7 @@ def parse():
     parser.add_argument("--sync-every", type=int, default=4, help="B")
     parser.add_argument("--delay", type=int, help="S; default B")
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--apart", action="store_true", help="each method in its own processes")
+    parser.add_argument("--separate", action="store_true", help="each method in its own processes")
     parser.add_argument("--engine", default="mpi4py")
     parser.add_argument("--instant-wire", default="bfloat16")
     parser.add_argument("--warm", type=int, default=2, help="cycles before the clock runs")
@@ -96,12 +96,12 @@ def run_cell(cluster, parameters, options):
     os.environ |= cluster.environment
     os.environ[COORDINATOR] = f"{cluster.addresses[0]}:{PORT}"
     together = [m for m in options.methods if m not in (*PEERS, "jax gloo")]
-    groups = [[m] for m in together] if options.apart else [together]
+    groups = [[m] for m in together] if options.separate else [together]
     groups += [[m] for m in options.methods if m not in together]
     found = []
-    for number in range(options.rounds if options.apart else 1):
+    for number in range(options.rounds if options.separate else 1):
         for group in groups:
-            rounds = 1 if options.apart or group[0] not in together else options.rounds
+            rounds = 1 if options.separate or group[0] not in together else options.rounds
             if group[0] in PEERS:
                 found += torch_rows(cluster, group[0], parameters, options)
                 continue

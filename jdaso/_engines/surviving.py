@@ -67,22 +67,22 @@ class SurvivingReducer(Mpi4pyReducer):
         self._requests: list[Any] = []  # of this attempt
         # Rounding errors of a failed node's rows that this node sums, by chunk and row: those of
         # the last exchange, which the next one adds; and those of this attempt.
-        self._owed: dict[tuple[int, int], np.ndarray] = {}
-        self._owes: dict[tuple[int, int], np.ndarray] = {}
+        self._residuals: dict[tuple[int, int], np.ndarray] = {}
+        self._next_residuals: dict[tuple[int, int], np.ndarray] = {}
         self._encode = compiled_for_host(lambda numbers, _: wire.encode(numbers))
 
     def __call__(self, work: Work) -> None:
         """Reduces all chunks of an exchange; see `Mpi4pyReducer`."""
 
         def attempt() -> _Results:
-            results, self._owes = _Results(work), {}
+            results, self._next_residuals = _Results(work), {}
             super(SurvivingReducer, self).__call__(results)
             return results
 
         checks = lambda: self._outside_check  # noqa: E731  (waits for exchanges have a limit)
         results = self._group.together(attempt, checks, self._drain)
         self._requests.clear()
-        self._owed = self._owes
+        self._residuals = self._next_residuals
         for k, residual, heads in results.given:
             work.give(k, residual, heads)
 
@@ -129,8 +129,9 @@ class SurvivingReducer(Mpi4pyReducer):
         messages = Messages()
         for own, row in zip(received, mine, strict=True):
             np.copyto(own[self._node], rows[row])
-            if (owed := self._owed.get((k, row))) is not None:  # in place of the failed node's data
-                encoded = np.asarray(self._encode(owed, 0))
+            if (residual := self._residuals.get((k, row))) is not None:
+                # In place of the failed node's data.
+                encoded = np.asarray(self._encode(residual, 0))
                 np.copyto(own[row][: encoded.size], encoded)
             for other in self._others:
                 self._receive(messages, own[other], other, 2 * row)
@@ -162,7 +163,7 @@ class SurvivingReducer(Mpi4pyReducer):
         residual, *others = residual
         if self._wire.narrow:
             dealt = zip(self._mine[1:], others, strict=True)
-            self._owes |= {(chunk.k, row): lost for row, lost in dealt}
+            self._next_residuals |= {(chunk.k, row): lost for row, lost in dealt}
         self._gathered.append(Chunk(chunk.k, messages, encoded, place, residual, heads))
 
     def _send(self, messages: Messages, data: np.ndarray, node: int, tag: int) -> None:
