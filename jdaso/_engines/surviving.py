@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import NodeError
-from .._mpi.requests import as_bytes
+from .._mpi.requests import as_bytes, poll
 from .._mpi.ulfm import Group
 from .._payload.wire import Wire
 from .._payload.words import bury
@@ -93,10 +93,9 @@ class SurvivingReducer(Mpi4pyReducer):
         limit = time.perf_counter() + _DRAIN_SECONDS
         for request in self._requests:
             with contextlib.suppress(MPI.Exception):  # expected: the communicator was revoked
-                while not request.Test():
-                    if time.perf_counter() > limit:
-                        raise NodeError("MPI keeps requests of an exchange that lost a node.")
-                    time.sleep(1e-4)
+                left = limit - time.perf_counter()
+                if not poll(request.Test, lambda: None, left, 1e-4):
+                    raise NodeError("MPI keeps requests of an exchange that lost a node.")
         self._requests.clear()
         self._scattered.clear()
         self._gathered.clear()

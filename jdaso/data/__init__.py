@@ -3,7 +3,6 @@
 from ._arrays import Arrays, Source
 from ._deal import batches, evened
 from ._hdf5 import HDF5
-from ._images import ImageFolder
 from ._loader import Loader
 from ._npy import Npy
 from ._order import Order
@@ -12,7 +11,6 @@ from ._reading import LoadingError
 __all__ = [
     "HDF5",
     "Arrays",
-    "ImageFolder",
     "Loader",
     "LoadingError",
     "Npy",
