@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +23,15 @@ class Ahead:
     the one that waits. All threads start at once, so that a limit on memory (each has a stack) is
     hit at the start or never.
 
-    The threads are daemons, so that one that hangs in a file system does not keep a failed process
-    from ending, and with it all nodes. But a thread that drops an array of JAX while Python
-    finalizes would end the process: so only `close`, `take` and holders of `_putting` drop arrays.
+    The threads are daemons: one that hangs in a file system does not keep a failed process from
+    ending, and with it all nodes. But if Python ended while one is inside the HDF5 library, it
+    would keep the library's lock, for which the process's exit waits; and one that dropped an array
+    of JAX so late would crash the process. So `close` waits for the threads and drops their
+    batches itself.
 
     Args:
         read: reads a batch, given its number; called by the threads.
-        put: puts a batch on the devices; one at a time.
+        put: puts a batch on the devices.
         count: the number of batches; they are numbered from 0.
         workers: the number of threads.
         prefetch: the most batches on the devices besides those taken.
@@ -43,12 +46,16 @@ class Ahead:
         prefetch: int,
     ):
         self._read, self._put, self._count, self._prefetch = read, put, count, prefetch
-        self._changed, self._putting = threading.Condition(), threading.Lock()
+        self._changed = threading.Condition()
         self._ready: dict[int, Any] = {}
         self._begun = self._taken = 0
         self._closed = False
-        for _ in range(workers):
-            threading.Thread(target=self._run, name="jdaso-data", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=self._run, name="jdaso-data", daemon=True)
+            for _ in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def take(self, limit_seconds: float) -> Any:
         """Waits for the next batch.
@@ -68,13 +75,17 @@ class Ahead:
         return found
 
     def close(self) -> None:
-        """Ends the threads, each after its current read, and drops their batches."""
+        """Ends the threads, each after its current read, and drops their batches.
+
+        A read that takes longer than 10 s is not waited for any more.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        if self._putting.acquire(timeout=_END_SECONDS):
-            self._ready.clear()
-            self._putting.release()
+        end = time.monotonic() + _END_SECONDS
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0.0))
+        self._ready.clear()
 
     def _run(self) -> None:
         while (number := self._next()) is not None:
@@ -84,9 +95,7 @@ class Ahead:
                 batch = _Failed(error)
             if not self._may_put(number):
                 return
-            with self._putting:
-                if not self._closed:
-                    self._land(number, batch)
+            self._land(number, batch)
 
     def _next(self) -> int | None:
         """The number of the next batch; None if there is none, or nobody wants it any more."""
@@ -103,7 +112,7 @@ class Ahead:
             return not self._closed
 
     def _land(self, number: int, batch: Any) -> None:
-        """Puts a batch on the devices and keeps it; no other name may hold it here."""
+        """Puts a batch on the devices and keeps it, under no other name: `close` drops it."""
         try:
             self._ready[number] = batch if isinstance(batch, _Failed) else self._put(batch)
         except BaseException as error:
