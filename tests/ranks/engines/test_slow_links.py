@@ -52,10 +52,10 @@ def test_small_messages_bring_the_same_bits(wire, monkeypatch):
 @pytest.mark.three_nodes
 def test_a_segment_that_leaves_the_device_as_one_vector_brings_the_same_bits(monkeypatch):
     """As it leaves an accelerator; see `HostExchange._joins`. Of int8 it is two vectors."""
-    apart, _ = exchanged("int8", False, monkeypatch)
+    alone, _ = exchanged("int8", False, monkeypatch)
     monkeypatch.setattr(HostExchange, "_joins", True)
     together, _ = exchanged("int8", False, monkeypatch)
-    jax.tree.map(np.testing.assert_array_equal, together, apart)
+    jax.tree.map(np.testing.assert_array_equal, together, alone)
 
 
 def test_the_speed_of_links_is_measured_once_and_the_same_everywhere():

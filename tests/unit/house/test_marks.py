@@ -1,12 +1,8 @@
 """The verdicts of `make bench` on its own figures."""
 
-import runpy
-
 import pytest
-from launcher import ROOT
 
-MARKS = runpy.run_path(str(ROOT / "benchmarks" / "_marks.py"))
-JDASO = MARKS["JDASO"]
+from benchmarks.lib.marks import JDASO, marks, table
 
 
 def row(method, hosts=4, *, fits=True, **figures):
@@ -56,7 +52,7 @@ def found(**instead):
 
 
 def judged(rows):
-    return {mark.what: (mark.measured, mark.held) for mark in MARKS["marks"](rows)}
+    return {mark.what: (mark.measured, mark.held) for mark in marks(rows)}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +79,7 @@ def test_each_figure_is_held_against_its_mark(what, measured, held):
 
 
 def test_what_was_not_measured_is_not_judged():
-    assert judged({}) == {} and MARKS["table"]({}) == ""
+    assert judged({}) == {} and table({}) == ""
     only_links = judged({"links": [{"float32 of link": 0.89, "bfloat16 of link": 0.95}]})
     assert [held for _, held in only_links.values()] == [False, True]
-    assert MARKS["table"](found()).count("\n") == 2 + len(judged(found()))
+    assert table(found()).count("\n") == 2 + len(judged(found()))

@@ -276,10 +276,10 @@ def test_a_thousand_small_gradients_arrive_through_synchronous(wire):
         gradients = jnp.broadcast_to(jnp.array([small, large]), (nodes, 2))
         x = jax.jit(jax.vmap(run, axis_name=session.node_axis))(gradients)
     # What is still owed is at most one rounding of a node and one of the sum: about a level each.
-    owed = {"bfloat16": UNIT, "int8": 1 / 254}[wire] * 2 * large
+    kept_back = {"bfloat16": UNIT, "int8": 1 / 254}[wire] * 2 * large
     rounding = steps * steps * large * EPS / 2
-    np.testing.assert_allclose(x[:, 0], -small * steps, atol=owed + rounding)
-    np.testing.assert_allclose(x[:, 1], -large * steps, atol=2 * owed + rounding)
+    np.testing.assert_allclose(x[:, 0], -small * steps, atol=kept_back + rounding)
+    np.testing.assert_allclose(x[:, 1], -large * steps, atol=2 * kept_back + rounding)
 
 
 @pytest.mark.parametrize("merge", ["paper", "corrected", "outer"])
