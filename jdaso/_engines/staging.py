@@ -1,8 +1,8 @@
 """Host memory of a channel: rows to send, places for results, and the positions of leaves in them.
 
-A chunk is rows ``[nodes, width]`` of a vector (`Layout`). Rows of a blockwise wire have scales at their end;
-rows of the last chunk to send end in the header. So a leaf, which is one run of the vector, is one
-run of memory in the simple case, and otherwise pieces of several rows.
+A chunk is rows ``[nodes, width]`` of a vector (`Layout`). Rows of a blockwise wire have scales
+after the numbers; rows of the last chunk to send end in the header. So a leaf, which is one run of
+the vector, is one run of memory in the simple case, and otherwise pieces of several rows.
 """
 
 from __future__ import annotations

@@ -106,5 +106,7 @@ class Blockwise(Wire):
 
     def _decode_blocks(self, data: Any, scales: Any) -> Any:
         """Float32 ``[..., blocks, block]``."""
-        numbers = self.unpack(data.reshape(*scales.shape, self._bytes(self.block))).astype(np.float32)
+        numbers = self.unpack(data.reshape(*scales.shape, self._bytes(self.block))).astype(
+            np.float32
+        )
         return numbers * self.scales.decode(scales)[..., None]

@@ -17,7 +17,7 @@ from ..._payload.layout import BLOCK, chunk_bytes_of
 from ..._payload.wire import WIRES
 
 WIRE_BYTES = {name: w.encoded_width(BLOCK) * w.dtype.itemsize / BLOCK for name, w in WIRES.items()}
-"""Bytes per number on a wire; int8 includes a float32 scale for each block."""
+"""Bytes per number on a wire, the scales of blockwise wires included."""
 
 _PASSES = {"float32": (6, 7), "narrow": (11, 12)}
 """Approximate passes of a start and a merge over the parameters on a CPU, each a read or a write
@@ -286,7 +286,7 @@ def advise(
             fabric, training.parameters, training.wire, training.chunk_bytes
         )
         scale = exchange_seconds_measured / modelled
-    for wire in ("float32", "bfloat16", "int8"):
+    for wire in WIRE_BYTES:
         for delay in range(1, most_steps + 1):
             every = max(delay, training.sync_every)
             chosen = dataclasses.replace(training, wire=wire, sync_every=every, delay=delay)

@@ -175,6 +175,18 @@ def test_a_header_rides_along(name):
     np.testing.assert_array_equal(counts, [3] * 3)
 
 
+@pytest.mark.parametrize("name", BLOCKWISE)
+@pytest.mark.parametrize("largest", [0.0, 1e-40, 3e38])
+def test_blocks_do_not_trip_debug_nans(name, largest):
+    """Zeros and subnormal numbers have no scale to divide by, huge ones a huge scale."""
+    rows = np.full((1, BLOCK), largest, np.float32)
+    rows[0, :7] = 0
+    with jax.debug_nans(True), jax.debug_infs(True):
+        for leaf in (jnp.asarray(rows), jnp.asarray(rows[0, :5])):
+            again = WIRES[name].decode_leaf(WIRES[name].encode_leaf(leaf), leaf.shape)
+            np.testing.assert_allclose(again, leaf, rtol=4e-3, atol=1e-34)
+
+
 def naive_first_bad(name, rows):
     """By definition: the first number that is not finite; of blockwise wires that of its block."""
     block = WIRES[name].block
@@ -230,8 +242,18 @@ def test_unknown_wire():
             jdaso.daso(optax.sgd(1.0), phases=jdaso.Phases(9), session=session, wire="float8")
 
 
-@pytest.mark.parametrize("merge", ["paper", "corrected"])
-@pytest.mark.parametrize("wire", WIRES)
+# With "paper" the error feedback keeps only a share of an error. What is far below a level of its
+# block leaks away before it has added up.
+LEAKS = pytest.param("int4", "paper", marks=pytest.mark.xfail(strict=True))
+
+
+@pytest.mark.parametrize(
+    ("wire", "merge"),
+    [
+        *((w, m) for w in WIRES for m in ("paper", "corrected") if (w, m) != ("int4", "paper")),
+        LEAKS,
+    ],
+)
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_a_thousand_small_steps_arrive(nodes, wire, merge):
     """1000 steps of -1e-3 from 1.0. Weights rounded to bfloat16 would stay at 1.0.
