@@ -59,6 +59,7 @@ SETTINGS = {
     "mild outer": (fixed(4, 1), {"merge": MILD}),
     "bfloat16": (fixed(4, 1), {"wire": "bfloat16"}),
     "int8": (fixed(4, 1), {"wire": "int8"}),
+    "int4": (fixed(4, 1), {"wire": "int4"}),
     "heat": (heat, {}),
     "poster": (poster, {}),
     "half warm-up": (fixed(4, 1, warmup=1 / 2), {}),

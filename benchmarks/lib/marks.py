@@ -64,7 +64,7 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
         (r["times shorter"] for r in found.get("time_to_accuracy", []) if r["method"] == "daso"),
     )
     links = found.get("links", [])
-    for wire in ("float32", "bfloat16", "int8"):
+    for wire in ("float32", "bfloat16", "int8", "int4"):
         yield from least(
             f"an exchange alone, {wire}: share of the link's rate",
             0.9,

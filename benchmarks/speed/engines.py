@@ -29,7 +29,7 @@ RANKS, QUICK_RANKS = (2, 4), (2,)
 REPEATS, FEWER_REPEATS = 7, 3
 LARGE_MEGABYTES = 100  # of more than these, and with --quick, fewer times: they take minutes
 ENGINES = ("mpi4jax", "mpi4py", "instant")
-WIRES = ("float32", "bfloat16", "int8")
+WIRES = ("float32", "bfloat16", "int8", "int4")
 
 
 class Loop:

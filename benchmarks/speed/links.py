@@ -19,13 +19,12 @@ from functools import partial
 import jdaso
 from benchmarks.lib import harness
 from benchmarks.speed.engines import WIRES, Loop
-from jdaso._payload.layout import BLOCK
 from jdaso.fabric import ClusterError, emulated_cluster
 
 GIGABITS, QUICK_GIGABITS = (1, 2.5, 5, 8, 10), (1, 5)
 MEGABYTES, QUICK_MEGABYTES = 50, 10
 REPEATS, QUICK_REPEATS = 7, 3
-WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1 + 4 / BLOCK}
+WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1 + 4 / 256, "int4": 1 / 2 + 2 / 64}
 
 
 def measure(megabytes, engine, repeats):

@@ -38,7 +38,6 @@ from benchmarks.lib.marks import JDASO
 from benchmarks.lib.methods import COORDINATOR, Cell, measure, measure_gloo
 from benchmarks.lib.tasks import TASKS
 from benchmarks.lib.work import Kind
-from jdaso._payload.layout import BLOCK
 from jdaso.fabric import (
     ClusterError,
     Fabric,
@@ -55,7 +54,7 @@ FEWEST_PASSES = {"float32": 11, "narrow": 16}
 """Reads and writes of all parameters that a start and a merge ("corrected") need at the least."""
 METHODS = (*LIMITS, JDASO, "synchronous")
 PEERS = ("torch ddp", "torch post-local sgd", "horovod")
-WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1 + 4 / BLOCK}
+WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1 + 4 / 256, "int4": 1 / 2 + 2 / 64}
 PORT = 23456
 
 

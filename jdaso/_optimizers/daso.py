@@ -65,7 +65,7 @@ def daso(
         local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
             ``pmap`` over them, or a tuple of axes; None under plain ``jit``. With several nodes,
             an axis of several devices that is not named is refused.
-        wire: ``"float32"``, or the narrow ``"bfloat16"`` and ``"int8"``, which send
+        wire: ``"float32"``, or the narrow ``"bfloat16"``, ``"int8"`` and ``"int4"``, which send
             the difference to the last common point, with error feedback: the rounding error of
             one exchange is added to the next, and nothing is lost.
         merge: ``"corrected"``, which keeps all of a node's progress meanwhile; ``"paper"``, which

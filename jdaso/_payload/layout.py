@@ -16,7 +16,7 @@ import numpy as np
 from .._types import PyTree
 
 BLOCK = 256
-"""Elements that share a scale on the int8 wire; every row is a whole number of blocks."""
+"""Every row is a whole number of these: of the blocks that share a scale on any wire."""
 
 BARE = "(the array itself)"
 """Path of the only leaf of a tree that is a single array."""
@@ -184,7 +184,7 @@ def layout_of(tree: PyTree, nodes: int, chunk_bytes: int, align: int = 1) -> Lay
         tree: arrays, tracers or shapes.
         nodes: P, the number of rows.
         chunk_bytes: about how many float32 bytes go into a chunk.
-        align: leaves begin at multiples of it (of `BLOCK`, so that each has its own scales).
+        align: leaves begin at multiples of it (of `Wire.block`, so that each has its own scales).
     """
     unit = nodes * BLOCK
     return Layout(describe(tree), nodes, max(chunk_bytes // 4 // unit, 1) * unit, align)

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--sync-every", type=int, default=4, help="B (default 4)")
     number("--delay", type=int, help="S (default B)")
     number("--fragments", default="auto", help="F, which divides B (default auto)")
-    number("--wire", default="bfloat16", help="float32, bfloat16 or int8")
+    number("--wire", default="bfloat16", help="float32, bfloat16, int8 or int4")
     number("--samples", type=int, default=1_281_167, help="samples per epoch (default ImageNet's)")
     number("--batch", type=int, default=256, help="samples per device and step (default 256)")
     backward = (

@@ -83,7 +83,18 @@ def int8(v, block=256):
     return out
 
 
-WIRES = {"bfloat16": bfloat16, "int8": int8}
+def int4(v, block=64):
+    out = np.empty_like(v)
+    for begin in range(0, v.size, block):
+        part = v[begin : begin + block]
+        scale = bfloat16(np.max(np.abs(part)) * F(1 / 7))
+        levels = np.rint(part / scale) if scale > 0 else np.zeros_like(part)
+        out[begin : begin + block] = levels * scale
+    return out
+
+
+WIRES = {"bfloat16": bfloat16, "int8": int8, "int4": int4}
+BLOCKS = {"int8": 256, "int4": 64}
 
 
 def add(values):
@@ -103,9 +114,9 @@ def rows_of_blocks(places, nodes, block=256):
     return places // width
 
 
-def places_of(leaves, wire, block=256):
-    """The position of each element in the vector; on int8 each leaf begins a new block."""
-    room = block if wire == "int8" else 1
+def places_of(leaves, wire):
+    """The position of each element in the vector; of blockwise wires each leaf begins a block."""
+    room = BLOCKS.get(wire, 1)
     begins = np.cumsum([0, *(-(-size // room) * room for size in leaves)])[:-1]
     return np.concatenate(
         [begin + np.arange(size) for begin, size in zip(begins, leaves, strict=True)]
@@ -150,11 +161,11 @@ def daso(
     length): the delay of exchange k, and the distance from its start to the next. `merge` is
     "paper", "corrected" or "outer" (then `outer` is the outer optimizer). `owners(places, nodes)`
     gives the node that sums each element, and so keeps the error of a narrow wire's second
-    rounding. `leaves` are the sizes of the leaves (default: one leaf); int8 scales each separately.
-    `fragments` lists, for each fragment, the elements of its pieces of leaves (default: one
-    fragment of all `leaves`); fragment f starts ``floor(f B / F)`` steps after fragment 0, and an
-    exchange in flight is merged after the delay that fragment 0's last start brought.
-    `steps` stops early, or goes on past `total`. `stopped` is a mask of elements.
+    rounding. `leaves` are the sizes of the leaves (default: one leaf); blockwise wires scale each
+    separately. `fragments` lists, for each fragment, the elements of its pieces of leaves
+    (default: one fragment of all `leaves`); fragment f starts ``floor(f B / F)`` steps after
+    fragment 0, and an exchange in flight is merged after the delay that fragment 0's last start
+    brought. `steps` stops early, or goes on past `total`. `stopped` is a mask of elements.
     """
     everybody = range(nodes)
     last_cycling = total - cooldown - 1

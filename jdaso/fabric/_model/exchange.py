@@ -19,7 +19,7 @@ from ..._payload.wire import WIRES
 from ..._rules.phases import largest_count
 
 WIRE_BYTES = {name: w.encoded_width(BLOCK) * w.dtype.itemsize / BLOCK for name, w in WIRES.items()}
-"""Bytes per number on a wire; int8 includes a float32 scale for each block."""
+"""Bytes per number on a wire, the scales of blockwise wires included."""
 
 _PASSES = {"float32": (6, 7), "narrow": (11, 12)}
 """Approximate passes of a start and a merge over the parameters on a CPU, each a read or a write
@@ -314,7 +314,7 @@ def advise(
     found, scale = [], 1.0
     if exchange_seconds_measured is not None and fabric.nodes > 1:
         scale = exchange_seconds_measured / _fragment_seconds(fabric, training)
-    for wire in ("float32", "bfloat16", "int8"):
+    for wire in WIRE_BYTES:
         for every, delay in _settings(training, most_steps):
             chosen = dataclasses.replace(training, wire=wire, sync_every=every, delay=delay)
             prediction = predict(fabric, chosen, exchange_scale=scale)

@@ -316,7 +316,7 @@ def test_methods_are_compared_on_it(tmp_path):
 @nightly
 def test_exchanges_alone_are_measured_on_it(tmp_path):
     (row,) = quick_benchmark(tmp_path, "links", "--gigabits", "0.5", "--megabytes", "2").values()
-    for wire in ("float32", "bfloat16", "int8"):
+    for wire in ("float32", "bfloat16", "int8", "int4"):
         assert 0.1 < row[f"{wire} of link"] < 1.3  # what a burst lets through comes on top
 
 

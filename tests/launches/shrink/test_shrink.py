@@ -67,7 +67,7 @@ def test_every_number_is_that_of_fewer_nodes(kills, merge):
         assert end["given"] == living[0]
 
 
-@pytest.mark.parametrize("wire", rows(["bfloat16", "int8"], ["int8"]))
+@pytest.mark.parametrize("wire", rows(["bfloat16", "int8", "int4"], ["int4"]))
 def test_narrow_wires(wire):
     ends, _ = survivors(3, "numbers", "1@12", "corrected", wire)
     right = reference(3, {1: 12}, "corrected")

@@ -24,12 +24,13 @@ RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 EVERY_STEP = "JDASO_TEST_EVERY_STEP" in os.environ
 STEPS = 60 if EVERY_STEP else 20
 PHASES = jdaso.Phases(STEPS, STEPS // 5, STEPS // 5, sync_every=4, delay=3)
-WIRES = ["float32", "bfloat16", "int8"]
+WIRES = ["float32", "bfloat16", "int8", "int4"]
 ENGINES = ["mpi4py", "mpi4jax", "instant"]
 MIXES = [(engine, wire, count) for engine in ENGINES for wire in WIRES for count in (1, 2)]
 if not EVERY_STEP:
-    MIXES = [at_night(("mpi4py", "float32", 2)), ("mpi4py", "int8", 2)]
-    MIXES += [at_night(("mpi4jax", "bfloat16", 1)), at_night(("instant", "bfloat16", 2))]
+    MIXES = [at_night(("mpi4py", "float32", 2)), ("mpi4py", "int4", 2)]
+    MIXES += [at_night(("mpi4py", "int8", 1)), at_night(("mpi4jax", "bfloat16", 1))]
+    MIXES += [at_night(("instant", "bfloat16", 2))]
 SHAPES = {"bias": (3,), "empty": (0, 2), "weight": (300, 7)}
 
 
@@ -214,8 +215,8 @@ def test_on_other_nodes_floats_are_averaged(fewer, folder):
 @pytest.mark.parametrize(
     ("wire", "merge"),
     rows(
-        [*((wire, "corrected") for wire in WIRES), ("int8", "outer")],
-        day=[("int8", "outer")],
+        [*((wire, "corrected") for wire in WIRES), ("int8", "outer"), ("int4", "outer")],
+        day=[("int4", "outer")],
     ),
 )
 def test_what_is_saved_once_is_the_same_on_all_nodes(wire, merge):

@@ -27,7 +27,8 @@ ALL_PAIRS = [(b, s) for b in range(1, 9) for s in range(1, b + 1)]
 NARROW_PAIRS = [(4, 2), (5, 5), (8, 3)]  # with more exchanges roundings hang on float32's last bits
 MIXES = [
     pytest.param("mpi4jax", "paper", "adamw", "bfloat16", marks=pytest.mark.any_mpi),
-    ("mpi4py", "outer", "sgd", "int8"),
+    ("mpi4py", "outer", "sgd", "int4"),
+    at_night(("mpi4py", "outer", "sgd", "int8")),
     at_night(("mpi4py", "paper", "adamw", "bfloat16")),
     at_night(("mpi4jax", "outer", "sgd", "int8")),
 ]
@@ -166,7 +167,11 @@ def test_every_distance_and_delay(session, merge, optimizer):
 @pytest.mark.any_mpi
 @pytest.mark.parametrize(
     ("session", "merge", "optimizer", "wire"),
-    [("mpi4jax", "paper", "adamw", "float32"), ("mpi4py", "outer", "sgd", "int8")],
+    [
+        ("mpi4jax", "paper", "adamw", "float32"),
+        ("mpi4py", "outer", "sgd", "int4"),
+        at_night(("mpi4py", "outer", "sgd", "int8")),
+    ],
     indirect=["session"],
 )
 def test_virtual_nodes_take_the_same_path(session, merge, optimizer, wire):
@@ -234,7 +239,9 @@ def test_averaging_parameters_in_blocking_phases(session):
 
 
 @pytest.mark.parametrize(
-    ("session", "wire"), [("mpi4jax", "float32"), ("mpi4py", "int8")], indirect=["session"]
+    ("session", "wire"),
+    [("mpi4jax", "float32"), ("mpi4py", "int4"), at_night(("mpi4py", "int8"))],
+    indirect=["session"],
 )
 def test_finalize_wherever_the_run_stops(session, wire):
     """Bitwise equal parameters on all nodes, what is in flight merged at its true age."""
@@ -323,7 +330,7 @@ def test_synchronous_is_one_process_on_the_joined_batch(session, blocking):
 @one_engine
 def test_synchronous_with_narrow_wires(session):
     """Every node the same bits, and what is lost at a step comes with the next."""
-    for wire, unit in (("bfloat16", 2.0**-8), ("int8", 1 / 254)):
+    for wire, unit in (("bfloat16", 2.0**-8), ("int8", 1 / 254), ("int4", 1 / 14)):
         tx = jdaso.synchronous(optax.sgd(1.0), session=session, wire=wire)
         gradients = jnp.array([1e-3, 1.0]) * (RANK + 1)
 

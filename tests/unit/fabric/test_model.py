@@ -126,7 +126,7 @@ def test_the_slowest_of_many(nodes):
         (lambda: Training(0, 0.1), "parameters must be at least 1"),
         (lambda: Training(1, 0.0), "step_seconds must be above 0"),
         (lambda: Training(1, 0.1, sync_every=2, delay=3), "delay must be within 1..sync_every"),
-        (lambda: Training(1, 0.1, wire="int4"), "wire must be one of .*got 'int4'"),
+        (lambda: Training(1, 0.1, wire="int2"), "wire must be one of .*got 'int2'"),
     ],
 )
 def test_what_is_out_of_range_is_named(wrong, named):
@@ -151,7 +151,7 @@ def test_the_command(capsys, tmp_path):
     expected = predict(fabric, Training(25_600_000, 0.2))
     assert found["rows"][0]["step ms"] == pytest.approx(1e3 * expected.step_seconds)
     assert found["rows"][0]["step ms"] > 1.2 * rows["daso"]["step ms"]
-    assert main([*command, "--wire", "int4"]) == 2
+    assert main([*command, "--wire", "int2"]) == 2
     assert "jdaso simulate: wire must be" in capsys.readouterr().err
     for options, words in (
         (["--batch", "0"], "--batch must be at least 1, got 0"),

@@ -6,6 +6,7 @@ import pytest
 import reference
 import training
 from jax.flatten_util import ravel_pytree
+from nights import at_night
 
 import jdaso
 from jdaso._rules.state import init_phases
@@ -109,11 +110,14 @@ def test_averaging_parameters_in_blocking_phases(nodes, merge):
     [
         (2, "paper", "bfloat16"),
         (3, "paper", "int8"),
+        at_night((3, "paper", "int4")),
         (4, "paper", "bfloat16"),
         (2, "corrected", "bfloat16"),
         (3, "corrected", "bfloat16"),
-        (4, "corrected", "int8"),
-        (2, "outer", "int8"),
+        (4, "corrected", "int4"),
+        (2, "outer", "int4"),
+        at_night((4, "corrected", "int8")),
+        at_night((2, "outer", "int8")),
         (3, "outer", "bfloat16"),
         (4, "outer", "bfloat16"),
         (1, "paper", "int8"),
@@ -199,7 +203,8 @@ def test_phases_of_every_length(phases, merge):
     ("merge", "wire", "stops"),
     [
         ("paper", "float32", (2, 4, 5)),
-        ("corrected", "int8", (3, 5)),
+        ("corrected", "int4", (3, 5)),
+        at_night(("corrected", "int8", (3, 5))),
         ("outer", "float32", (3,)),
     ],
 )
