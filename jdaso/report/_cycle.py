@@ -37,6 +37,7 @@ class Bar(NamedTuple):
     step: int | None
     begin: float
     end: float
+    channel: str = ""  # of an exchange: each fragment has its own
 
 
 def cycle_chart(run: Run) -> Element | None:
@@ -92,7 +93,7 @@ def draw_bars(plot: Plot, rows: Mapping[str, Sequence[Bar]], begin: float) -> li
 
 
 def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
-    """Returns the begin and end of one cycle: two starts of exchanges, with a margin.
+    """Returns the begin and end of one cycle: two starts of one fragment, with a margin.
 
     Of the cycles that the first node recorded this is the one of median length; without exchanges,
     blocking means are used.
@@ -101,9 +102,10 @@ def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
         some = [bar for bar in bars if bar.name == name]
         if not some:
             continue
-        first = min(bar.node for bar in some)
+        first = min(some, key=lambda bar: (bar.node, bar.begin))
+        some = [bar for bar in some if (bar.node, bar.channel) == (first.node, first.channel)]
         by_step: dict[float, Bar] = {}  # a trace has such an event on several tracks
-        for bar in sorted((bar for bar in some if bar.node == first), key=lambda bar: bar.begin):
+        for bar in sorted(some, key=lambda bar: bar.begin):
             by_step.setdefault(bar.begin if bar.step is None else bar.step, bar)
         starts = [(bar.begin, bar.end) for bar in by_step.values()]
         if len(starts) == 1:
@@ -123,7 +125,8 @@ def bars_of(run: Run) -> list[Bar]:
     for node in run.nodes:
         for event in node.events:
             begin, end, name = event["begin"], event["end"], str(event.get("name"))
-            bars.append(Bar(node.node, name, event.get("step"), begin, end))
+            channel = _channel(event.get("of"))
+            bars.append(Bar(node.node, name, event.get("step"), begin, end, channel))
         if not any(event.get("name") in ("step", "compute") for event in node.events):
             bars += _steps(node.node, node.columns)
     return bars
@@ -139,10 +142,15 @@ def _traced(folder: Path) -> list[Bar]:
     except traces.TraceError:
         return []
     return [
-        Bar(node.node, event.name, event.step, event.begin_seconds, event.end_seconds)
+        Bar(node.node, x.name, x.step, x.begin_seconds, x.end_seconds, _channel(x.of))
         for node in nodes
-        for event in node.events
+        for x in node.events
     ]
+
+
+def _channel(of: object) -> str:
+    """Returns the channel in ``"channel.ticket"``, the exchange that an event belongs to."""
+    return str(of or "").partition(".")[0]
 
 
 def _steps(node: int, columns: dict[str, Any]) -> list[Bar]:

@@ -195,6 +195,13 @@ def test_one_step_on_several_tracks_of_a_trace_is_no_cycle():
     assert end - begin == pytest.approx(1.12)
 
 
+def test_a_cycle_runs_from_one_start_of_a_fragment_to_its_next():
+    """Four fragments, one a step: the cycle has four steps, not one."""
+    bars = [Bar(0, "exchange", k, k, k + 0.5, str(1 + k % 4)) for k in range(12)]
+    begin, end = cycle_of(bars)
+    assert end - begin == pytest.approx(4 * 1.12)
+
+
 class Tags(HTMLParser):
     def __init__(self, page):
         super().__init__()
