@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ._charts import Sign, line_chart, lines_of, new_plot, scalar_plot
 from ._cycle import cycle_chart
@@ -20,9 +20,9 @@ def sections_of(runs: Sequence[Run]) -> list[tuple[str, str, Sequence[Element]]]
     sections = [
         ("summary", "Summary", [_wide(summary_table(runs))]),
         *((f"scalar-{k}", name, charts) for k, (name, charts) in enumerate(scalar_charts(runs))),
-        ("phases", "Phases", _grid([chart for run in runs if (chart := phase_chart(run))])),
+        ("phases", "Phases", _grid(_there(phase_chart(run) for run in runs))),
         ("time", "Communication", _grid([*time_charts(runs), *bytes_chart(runs)])),
-        ("cycle", "Timeline of a cycle", [c for run in runs if (c := cycle_chart(run))]),
+        ("cycle", "Timeline of a cycle", _there(cycle_chart(run) for run in runs)),
         ("nodes", "Nodes", [_wide(nodes_table(run)) for run in runs]),
         ("marks", "Checkpoints and faults", [_wide(marks) for marks in marks_tables(runs)]),
         ("about", "Settings and machine", [about(run) for run in runs]),
@@ -76,6 +76,10 @@ def _signs(run: Run, against: str) -> list[Sign]:
                 some.append(Sign(kind, float(x), run.name, text))
         found += some[:: len(some) // _MOST_SIGNS + 1]
     return found
+
+
+def _there(charts: Iterable[Element | None]) -> list[Element]:
+    return [chart for chart in charts if chart is not None]
 
 
 def _grid(charts: Sequence[Element]) -> list[Element]:
