@@ -27,13 +27,13 @@ NESTEROV = jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))
 MILD = jdaso.outer(optax.sgd(0.7, momentum=0.5, nesterov=True))
 
 
-def fixed(sync_every, delay, *, warmup=0.1, cooldown=0.1):
+def fixed(sync_every, delay, *, warmup=0.1, cooldown=0.1, fragments="auto"):
     """Phases with shares of the run for warm-up and cool-down."""
 
     def make(steps, epochs):
         total = steps * epochs
         blocking = [int(total * share) for share in (warmup, cooldown)]
-        return jdaso.Phases(total, *blocking, sync_every, delay)
+        return jdaso.Phases(total, *blocking, sync_every, delay, fragments=fragments)
 
     return make
 
@@ -67,9 +67,11 @@ SETTINGS = {
     "half cool-down": (fixed(4, 1, cooldown=1 / 2), {}),
     "third cool-down": (fixed(4, 1, cooldown=1 / 3), {}),
     "near, half warm-up": (fixed(1, 1, warmup=1 / 2), {}),
-    "late": (fixed(4, 4), {}),
-    "late paper": (fixed(4, 4), {"merge": "paper"}),
-    "late int8": (fixed(4, 4), {"wire": "int8"}),
+    "late": (fixed(4, 4, fragments=1), {}),
+    "late paper": (fixed(4, 4, fragments=1), {"merge": "paper"}),
+    "late int8": (fixed(4, 4, fragments=1), {"wire": "int8"}),
+    "four fragments": (fixed(4, 1, fragments=4), {}),  # uses a link as much as "late" does
+    "near int4": (fixed(1, 1), {"wire": "int4"}),  # half of its bytes
     "far": (fixed(16, 4), {}),
     "far outer": (fixed(16, 4), {"merge": NESTEROV}),
 }
