@@ -5,6 +5,8 @@ of the parameters whatever the delay, so after T steps of SGD and `finalize` eve
 ``x - rate * T * mean(gradient)``, but for what the wire still owes it, and that is paid too.
 """
 
+from importlib.util import find_spec
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +15,9 @@ import optax
 import jdaso
 from benchmarks.gpu import _part
 
-ENGINES, WIRES = ("mpi4py", "mpi4jax"), ("float32", "bfloat16", "int8")
-QUICK_WIRES = ("float32", "int8")
+ENGINES = ("mpi4py", "mpi4jax") if find_spec("mpi4jax") else ("mpi4py",)
+WIRES = ("float32", "bfloat16", "int8", "int4")
+QUICK_WIRES = ("float32", "int4")
 SIZE, QUICK_SIZE = 10_000_000, 10_000
 STEPS, RATE = 13, 0.125
 TOLERANCE = 1e-4
