@@ -167,8 +167,8 @@ def test_every_package_has_its_place():
 
 
 def test_the_reader_sees_imports():
-    seen = GRAPH[PACKAGE / "_optimizers" / "daso.py"]
-    assert {PACKAGE / "_optimizers" / "late.py", "jax", "optax"} <= seen
+    seen = GRAPH[PACKAGE / "_optimizers" / "between.py"]
+    assert {PACKAGE / "_optimizers" / "state.py", "jax", "optax"} <= seen
     assert "mpi4py" in GRAPH[PACKAGE / "_engines" / "mpi4py.py"]
 
 
