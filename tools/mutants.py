@@ -144,10 +144,10 @@ MUTANTS = [
         "tests/unit/payload/test_wire.py",
     ),
     Mutant(
-        "scales of two bytes in a row to send",
+        "place of the scales in a row to send",
         "_engines/staging.py",
         "first += size * (width // each)",
-        "first += width // each * (1 + (size > 1))",
+        "first += width",
         "tests/unit/engines/test_staging.py",
     ),
     Mutant(
