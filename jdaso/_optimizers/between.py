@@ -63,6 +63,11 @@ class Between:
         return self.rule.needs_anchor or self.wire.narrow
 
     @property
+    def keeps_paid(self) -> bool:
+        """True if a merge leaves a share of parameters that lack the error feedback just sent."""
+        return self.wire.narrow and type(self.rule).kept_share is not Merge.kept_share
+
+    @property
     def facts(self) -> list[tuple[str, str]]:
         """Settings that must be the same on all nodes, by name."""
         settings = {
@@ -133,6 +138,7 @@ class Between:
             anchor=zeros() if self.keeps_anchor else (),
             snapshot=zeros() if rule.needs_snapshot else (),
             error=zeros() if self.wire.narrow else (),
+            paid=zeros() if self.keeps_paid else (),
             outer=tuple(rule.init(tree) for tree in trees),
             flight=tuple(flight),
         )

@@ -78,6 +78,7 @@ class LateExchange:
             anchor=cut(state.anchor),
             snapshot=cut(state.snapshot),
             error=cut(state.error),
+            paid=cut(state.paid),
             outer=state.outer[f],
             flight=state.flight[f],
             phase=state.phase,
@@ -111,6 +112,7 @@ class LateExchange:
             anchor=join(state.anchor, part.anchor),
             snapshot=join(state.snapshot, part.snapshot),
             error=join(state.error, part.error),
+            paid=join(state.paid, part.paid),
             outer=(*state.outer[:f], part.outer, *state.outer[f + 1 :]),
             flight=(*state.flight[:f], part.flight, *state.flight[f + 1 :]),
             phase=part.phase,
@@ -182,9 +184,11 @@ class LateExchange:
         total = received.scaled(received.total)
         if between.wire.narrow:
             total = tuple(between.nodes * c + d for c, d in zip(part.anchor, total, strict=True))
-            lost = jnp.asarray(1 - between.rule.kept_share(received.living, age), jnp.float32)
-            lost = received.owed(lost)
+            kept = jnp.asarray(between.rule.kept_share(received.living, age), jnp.float32)
+            lost, kept = received.owed((1 - kept, kept))
             owed = tuple(lost * e for e in error)
+            if between.keeps_paid:  # the node's own parameters, which lack it, stay by this share
+                owed = tuple(x + kept * r for x, r in zip(owed, part.paid, strict=True))
             error = self.exchange.add_residual(owed, received, lost)
         tree = lambda pieces: dressed(params, self.fragment, pieces)  # noqa: E731
         merged = between.rule.merge(
@@ -246,6 +250,7 @@ class LateExchange:
             scale=part.weight,
             snapshot=leaves if between.rule.needs_snapshot else (),
             error=tuple(map(jnp.subtract, send, sent)) if between.wire.narrow else (),
+            paid=part.error if between.keeps_paid else (),
         )
 
     def complete(

@@ -33,6 +33,7 @@ class DasoState(NamedTuple):
     anchor: PyTree  # a point common to all nodes
     snapshot: PyTree  # what this node sent last; differs
     error: PyTree  # error feedback of a narrow wire; differs
+    paid: PyTree  # that part of it which the last snapshot was sent with; differs
     outer: tuple[PyTree, ...]  # of each fragment, state of the outer optimizer; the same on all
     flight: tuple[PyTree, ...]  # exchanges in flight between virtual nodes; () on real ones
 
@@ -49,6 +50,7 @@ class Part(NamedTuple):
     anchor: Leaves
     snapshot: Leaves
     error: Leaves
+    paid: Leaves
     outer: PyTree
     flight: PyTree
     # Shared by all fragments:

@@ -23,7 +23,7 @@ from ._files import (
 )
 from ._state import Value
 
-_OF_MANY = ("anchor", "snapshot", "error", "outer", "flight")
+_OF_MANY = ("anchor", "snapshot", "error", "paid", "outer", "flight")
 """Fields that are empty with a single node."""
 
 BEGUN_ANEW = ("ticket", "drift", "loss", "since")
@@ -53,7 +53,7 @@ def fit_leaves(
             if other.shape == leaf.shape or (parted and other.shape == (parted, *leaf.shape)):
                 fitting[leaf.file] = other
                 continue
-        if other is None and nodes == 1 and leaf.field in ("snapshot", "error", "flight"):
+        if other is None and nodes == 1 and leaf.field in ("snapshot", "error", "paid", "flight"):
             continue
         if other is None and nodes == 1 and leaf.field in ("anchor", "outer"):
             raise CheckpointError(

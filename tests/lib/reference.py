@@ -202,10 +202,11 @@ def daso(
             near = 8 * np.finfo(F).eps * (np.abs(v) + np.abs(x[0][at]))
             jump = np.abs(code(v + near) - code(v - near))
             trace.slack[at] += np.where(jump > 4 * near, jump, F(0))
-        kept = F(1 - 2 * age / (2 * age + nodes)) if merge == "paper" else F(1)
+        lost = F(1 - 2 * age / (2 * age + nodes)) if merge == "paper" else F(1)
         mine = owners(places_of(sizes, wire), nodes)
         left = [
-            kept * (wanted[p] - sent[p] + np.where(mine == p, total_sent - arrived, F(0)))
+            lost * (wanted[p] - sent[p] + np.where(mine == p, total_sent - arrived, F(0)))
+            + (1 - lost) * error[p][at]  # the share of x that stays lacks it
             for p in everybody
         ]
         return base[at] + arrived / F(nodes), left

@@ -250,18 +250,7 @@ def test_unknown_wire():
             jdaso.daso(optax.sgd(1.0), phases=jdaso.Phases(9), session=session, wire="float8")
 
 
-# With "paper" the error feedback keeps only a share of an error. What is far below a level of its
-# block leaks away before it has added up.
-LEAKS = pytest.param("int4", "paper", marks=pytest.mark.xfail(strict=True))
-
-
-@pytest.mark.parametrize(
-    ("wire", "merge"),
-    [
-        *((w, m) for w in WIRES for m in ("paper", "corrected") if (w, m) != ("int4", "paper")),
-        LEAKS,
-    ],
-)
+@pytest.mark.parametrize(("wire", "merge"), [(w, m) for w in WIRES for m in ("paper", "corrected")])
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_a_thousand_small_steps_arrive(nodes, wire, merge):
     """1000 steps of -1e-3 from 1.0. Weights rounded to bfloat16 would stay at 1.0.
