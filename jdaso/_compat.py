@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
@@ -16,9 +17,12 @@ from jax._src import callback as _callback  # the public io_callback copies its 
 from jax._src import core as _core  # no public name lists the bound axes
 from jax._src import dispatch as _dispatch  # otherwise a lowering does not get the devices
 from jax._src import xla_bridge  # no public name tells whether a backend has started
+from jax._src.interpreters import mlir as _mlir  # the public one cannot set a sharding
 from jax.extend.core import Primitive, Var
 from jax.interpreters import batching, mlir
 from jaxlib import xla_client
+
+from ._ffi import functions, library
 
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _PATIENCE = (
@@ -105,13 +109,40 @@ ANNOTATION = "jdaso clock"
 
 _host_call = Primitive("jdaso_host_call")
 _host_call.multiple_results = True
-_host_call.def_abstract_eval(lambda *_, call, results: [core.ShapedArray(*r) for r in results])
 
 
-def _call_outside_jit(*args: Any, call: Callable[..., Any], results: Any) -> list[jax.Array]:
+@dataclasses.dataclass(eq=False)
+class _Callee:
+    """The host's end of a `host_call`."""
+
+    call: Callable[..., Sequence[Any]]
+    label: str
+    holder: object
+    kept: bool
+    name: str | None = None
+    """Its name in programs, once it is in one."""
+
+    def name_for(self, ctx: Any) -> str:
+        """The name in programs, the same in all that this function is compiled to."""
+        if self.name is None:
+            operands, results = (
+                [functions.Array(aval.shape, np.dtype(aval.dtype)) for aval in avals]
+                for avals in (ctx.avals_in, ctx.avals_out)
+            )
+            self.name = functions.add(self.label, self.call, operands, results, self.holder)
+        return self.name
+
+
+@_host_call.def_effectful_abstract_eval
+def _abstract_host_call(*_: Any, callee: _Callee, results: Any) -> Any:
+    effects = {_callback._IOEffect} if callee.kept else set()
+    return [core.ShapedArray(*r) for r in results], effects
+
+
+def _call_outside_jit(*args: Any, callee: _Callee, results: Any) -> list[jax.Array]:
     """Calls it at once, on whole arrays; copies the results, which are the host's own memory."""
     del results
-    return [jax.numpy.array(x) for x in call(*(np.asarray(x) for x in args))]
+    return [jax.numpy.array(x) for x in callee.call(*(np.asarray(x) for x in args))]
 
 
 _host_call.def_impl(_call_outside_jit)
@@ -141,14 +172,20 @@ def _refuse_other_processes(context: Any) -> None:
         raise ValueError(f"A step that calls jdaso {SPANS_PROCESSES}")
 
 
-def _lower_host_call(ctx: Any, *args: Any, call: Callable[..., Any], results: Any) -> Any:
-    """Lowers as `io_callback` does, but without its first act, the copy of every argument."""
+def _lower_host_call(ctx: Any, *args: Any, callee: _Callee, results: Any) -> Any:
+    """Lowers to a call by name, or as `io_callback` does but without copying every argument."""
     del results
     _refuse_other_processes(ctx.module_context.axis_context)
     sharding = _callback._callback_op_sharding(ctx.module_context.axis_context, None, ctx.avals_out)
+    if library.serves(ctx.module_context.platforms):
+        lower = jax.ffi.build_ffi_lowering_function(library.TARGET, has_side_effect=True)
+        made = lower(ctx, *args, name=callee.name_for(ctx))
+        if sharding is not None:
+            _mlir.set_sharding(ctx.module_context, made, sharding)
+        return made.results
     out, _, _ = _callback.emit_python_callback(
         ctx,
-        lambda *given: tuple(np.asarray(x) for x in call(*given)),
+        lambda *given: tuple(np.asarray(x) for x in callee.call(*given)),
         None,
         list(args),
         ctx.avals_in,
@@ -184,20 +221,32 @@ def unmapped(x: Any) -> Any:
     return _unmapped.bind(jax.numpy.asarray(x))
 
 
-def host_call(call: Callable[..., Any], shapes: Any, *args: Any) -> Any:
+def host_call(
+    call: Callable[..., Any],
+    shapes: Any,
+    *args: Any,
+    kept: bool = False,
+    label: str = "",
+    holder: object = None,
+) -> Any:
     """Calls a host function from a compiled step, as `jax.experimental.io_callback` does.
 
-    It is lowered to the same operation, which XLA does not drop, duplicate or move out of a branch,
-    but declares no effect to JAX. A program with effects is dispatched by Python, leaf by leaf, at
-    some 10 microseconds for each array that a step takes or returns (60: 0.5 ms). The price: JAX
-    drops calls whose results are unused, and `jax.effects_barrier` does not wait for them
+    XLA does not drop, duplicate or move the call out of a branch. Unless it is `kept`, it declares
+    no effect to JAX. A program with effects is dispatched by Python, leaf by leaf, at some 10
+    microseconds for each array that a step takes or returns (60: 0.5 ms). The price: JAX drops
+    calls whose results are unused, and `jax.effects_barrier` does not wait for them
     (`steps_called` does).
+
+    The program holds the function's name, if `_ffi` can be had: JAX's compilation cache keeps it.
 
     Args:
         call: takes NumPy arrays, returns arrays of these shapes. Its arguments are the step's own
             memory (on a CPU), valid until it returns, and must not be written to.
         shapes: tree of ``jax.ShapeDtypeStruct``.
         args: arrays.
+        kept: the call is made even if nothing uses its results.
+        label: what distinguishes the function from others of the same name, in every start.
+        holder: `_ffi.functions.forget` drops its functions; without, they are kept for good.
     """
     leaves, tree = jax.tree.flatten(shapes)
     results = tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
@@ -205,7 +254,8 @@ def host_call(call: Callable[..., Any], shapes: Any, *args: Any) -> Any:
     def flat(*given: Any) -> list[Any]:
         return jax.tree.leaves(call(*given))
 
-    return jax.tree.unflatten(tree, _host_call.bind(*args, call=flat, results=results))
+    callee = _Callee(flat, f"{label} {functions.name_of(call)}".strip(), holder, kept)
+    return jax.tree.unflatten(tree, _host_call.bind(*args, callee=callee, results=results))
 
 
 def refuses_nan() -> bool:
