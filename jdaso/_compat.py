@@ -175,10 +175,12 @@ def _refuse_other_processes(context: Any) -> None:
 def _lower_host_call(ctx: Any, *args: Any, callee: _Callee, results: Any) -> Any:
     """Lowers to a call by name, or as `io_callback` does but without copying every argument."""
     del results
-    _refuse_other_processes(ctx.module_context.axis_context)
-    sharding = _callback._callback_op_sharding(ctx.module_context.axis_context, None, ctx.avals_out)
-    if library.serves(ctx.module_context.platforms):
-        lower = jax.ffi.build_ffi_lowering_function(library.TARGET, has_side_effect=True)
+    about = ctx.module_context.axis_context
+    _refuse_other_processes(about)
+    sharding = _callback._callback_op_sharding(about, None, ctx.avals_out)
+    target = library.target(ctx.module_context.platforms, getattr(about, "num_devices", 1))
+    if target is not None:
+        lower = jax.ffi.build_ffi_lowering_function(target, has_side_effect=True)
         made = lower(ctx, *args, name=callee.name_for(ctx))
         if sharding is not None:
             _mlir.set_sharding(ctx.module_context, made, sharding)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -33,7 +33,10 @@ _SOURCE = Path(__file__).with_name("call.cc")
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w")
 _HANDLERS = {"cpu": "JdasoCallCpu", "CUDA": "JdasoCallCuda"}
-_PLATFORMS = {"cpu", "cuda"}  # as JAX names them when it lowers
+# By platform, as JAX names it when it lowers. A call on whole arrays of several devices is made by
+# one of them. XLA's partitioner lets only JAX's callbacks be so, which it knows by these names:
+# those of a former interface, for which jaxlib has no handlers any more.
+_CALLED_ONCE = {"cpu": "xla_python_cpu_callback", "cuda": "xla_python_gpu_callback"}
 
 log = logging.getLogger("jdaso")
 _lock = threading.Lock()
@@ -43,8 +46,12 @@ class _UnavailableError(Exception):
     """The library cannot be had; the text is the reason."""
 
 
-def serves(platforms: tuple[str, ...]) -> bool:
-    """Returns whether steps for these platforms can call the handlers; builds them if need be.
+def target(platforms: Sequence[str], devices: int) -> str | None:
+    """Returns the handler's name in programs; builds it at the first use. None if there is none.
+
+    Args:
+        platforms: those that a program is lowered for.
+        devices: their number, if the program has the semantics of whole arrays; otherwise 1.
 
     Raises:
         ValueError: the variable ``JDASO_FFI`` is neither "auto" nor "off".
@@ -52,7 +59,11 @@ def serves(platforms: tuple[str, ...]) -> bool:
     wanted = os.environ.get(SWITCH, "auto")
     if wanted not in ("auto", "off"):
         raise ValueError(f'{SWITCH} must be "auto" (the default) or "off", got {wanted!r}.')
-    return wanted == "auto" and _PLATFORMS.issuperset(platforms) and _registered()
+    if wanted == "off" or len(platforms) != 1 or platforms[0] not in _CALLED_ONCE:
+        return None
+    if not _registered():
+        return None
+    return TARGET if devices == 1 else _CALLED_ONCE[platforms[0]]
 
 
 def _registered() -> bool:
@@ -64,7 +75,12 @@ def _registered() -> bool:
 def _register() -> bool:
     try:
         library = _load()
-    except (_UnavailableError, OSError) as error:
+        library.jdaso_set_python(functions.entry)
+        for where, symbol in _HANDLERS.items():
+            handler = jax.ffi.pycapsule(getattr(library, symbol))
+            for name in (TARGET, _CALLED_ONCE[where.lower()]):
+                jax.ffi.register_ffi_target(name, handler, platform=where)
+    except Exception as error:  # of the compiler, the loader or another JAX: there is a second way
         log.warning(
             "Compiled steps call the host by JAX's own callbacks, so that JAX's compilation cache "
             "does not keep them: %s. %s=off disables this message.",
@@ -72,10 +88,6 @@ def _register() -> bool:
             SWITCH,
         )
         return False
-    library.jdaso_set_python(functions.entry)
-    for where, symbol in _HANDLERS.items():
-        handler = jax.ffi.pycapsule(getattr(library, symbol))
-        jax.ffi.register_ffi_target(TARGET, handler, platform=where)
     return True
 
 
