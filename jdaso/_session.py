@@ -433,7 +433,7 @@ class Session:
         if self.recorder is not None:
             self.recorder.close(failed=failed or not ended)
         self.control.close(failed or not ended)
-        forget(self)
+        forget(self, self.control.closed_error())
         _exit.unwatch(self, failed=failed, stuck=not ended)
         if not failed:
             say_through()

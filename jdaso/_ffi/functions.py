@@ -88,7 +88,7 @@ def _write(number: int, value: np.ndarray, place: np.ndarray) -> None:
 
 
 _lock = threading.Lock()
-_functions: dict[bytes, _Function] = {}
+_functions: dict[bytes, _Function | Exception] = {}
 _used: Counter[str] = Counter()
 _held: dict[int, list[bytes]] = {}
 
@@ -122,7 +122,7 @@ def add(
         call: takes NumPy arrays, of which it must not keep or write any; returns a sequence.
         operands: the arrays that it takes.
         results: the arrays that it returns.
-        holder: the function is kept until `forget` is called with it, or for the process's life.
+        holder: the function is kept until `forget` is called with it; without, for good.
     """
     with _lock:
         name = f"{label} #{_used[label]}"
@@ -133,11 +133,11 @@ def add(
     return name
 
 
-def forget(holder: object) -> None:
-    """Drops a holder's functions, and all that they hold; steps that call them fail from now on."""
+def forget(holder: object, error: Exception) -> None:
+    """Drops a holder's functions and all that they hold; steps that call them get this error."""
     with _lock:
         for name in _held.pop(id(holder), ()):
-            del _functions[name]
+            _functions[name] = error
 
 
 @_SIGNATURE
@@ -147,10 +147,12 @@ def entry(name: bytes, count: int, arrays: int, text: int, room: int) -> int:
         function = _functions.get(name)
         if function is None:
             raise LookupError(
-                f"This process has no function {name.decode()!r}. Either the session of the step "
-                "is closed, or the step was compiled by another process and loaded without being "
-                "traced here: call the jitted function, and let JAX's compilation cache load it."
+                f"This process has no function {name.decode()!r}: the step was compiled by another "
+                "process and loaded without being traced here. Call the jitted function, and let "
+                "JAX's compilation cache load it."
             )
+        if isinstance(function, Exception):
+            raise function.with_traceback(None)
         function(count, arrays)
         return _DONE
     except BaseException:

@@ -3,6 +3,7 @@
 All of it by both ways: the handler of `jdaso/_ffi`, and JAX's Python callback.
 """
 
+import re
 import threading
 import time
 
@@ -56,7 +57,14 @@ def record(calls):
 def test_the_variable_chooses_the_way(record, way):
     text = jax.jit(record).lower(jnp.int32(1)).as_text()
     assert (library.TARGET in text) == (way == "auto")
-    assert ("python_cpu_callback" in text) == (way == "off")
+    assert ("xla_ffi_python" in text) == (way == "off")
+
+
+def test_a_function_has_the_same_name_in_all_programs_that_it_is_compiled_to(record):
+    traced = jax.jit(lambda x: record(x) + record(x)).trace(jnp.int32(1))
+    text = traced.lower().as_text()
+    assert text == traced.lower().as_text()
+    assert len(set(re.findall(r"call #\d+", text))) in (0, 2)  # none with Python callbacks
 
 
 def test_the_step_has_no_effect_that_slows_its_dispatch(record):

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -50,12 +51,20 @@ def test_a_name_without_a_function_is_an_error_that_says_so():
     assert status == 0 and "no function 'step #7'" in text and "compiled by another" in text
 
 
-def test_what_a_holder_has_is_forgotten():
-    one, other = object(), object()
-    names = [add("f", lambda: [], [], [], holder) for holder in (one, other, None)]
-    forget(one)
-    forget(one)
+def test_what_a_holder_has_is_dropped_and_an_error_stands_for_it():
+    class Big:
+        pass
+
+    one, other, big = object(), object(), Big()
+    gone = weakref.ref(big)
+    names = [add("f", lambda big=big: [], [], [], one)]
+    del big
+    names += [add("f", lambda: [], [], [], holder) for holder in (other, None)]
+    for _ in range(2):
+        forget(one, RuntimeError("it is closed"))
     assert [call(name)[0] for name in names] == [0, 1, 1]
+    assert "RuntimeError: it is closed" in call(names[0])[1]
+    assert gone() is None
 
 
 def test_buffers_of_other_sizes_are_an_error():

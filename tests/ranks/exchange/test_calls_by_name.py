@@ -8,7 +8,8 @@ import pytest
 from second_start import starts
 
 import jdaso
-from jdaso._ffi import library
+from jdaso._compat import STEP_ERRORS
+from jdaso._ffi import functions, library
 
 STEPS = 8
 PHASES = jdaso.Phases(STEPS, 2, 2, sync_every=2, delay=1)
@@ -50,3 +51,18 @@ def test_a_second_start_compiles_nothing_and_gives_the_same_bits(name, tmp_path,
                 ends.append(jax.device_get(params))
             assert set(events) == {found}
     jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+@pytest.mark.several
+@pytest.mark.any_mpi
+@pytest.mark.parametrize("way", ["auto", "off"])
+def test_a_step_of_a_closed_session_raises_and_holds_nothing_of_it(way, monkeypatch):
+    monkeypatch.setenv("JDASO_FFI", way)
+    with jdaso.Session(timeout_seconds=30) as session:
+        mean = jax.jit(lambda x, session=session: jdaso.mean(x, session))
+        assert float(mean(jnp.float32(session.node))) == (session.num_nodes - 1) / 2
+        names = list(functions._held.get(id(session), ()))
+        assert bool(names) == (way == "auto")
+    with pytest.raises(STEP_ERRORS, match="This session was closed, and a compiled step"):
+        mean(jnp.float32(0)).block_until_ready()
+    assert all(isinstance(functions._functions[name], jdaso.NodeError) for name in names)
