@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import re
@@ -22,7 +21,8 @@ from jax.extend.core import Primitive, Var
 from jax.interpreters import batching, mlir
 from jaxlib import xla_client
 
-from ._ffi import functions, library
+from ._ffi import library
+from ._ffi.functions import Callee, name_of
 
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _PATIENCE = (
@@ -111,37 +111,14 @@ _host_call = Primitive("jdaso_host_call")
 _host_call.multiple_results = True
 
 
-@dataclasses.dataclass(eq=False)
-class _Callee:
-    """The host's end of a `host_call`."""
-
-    call: Callable[..., Sequence[Any]]
-    label: str
-    holder: object
-    kept: bool
-    name: str | None = None
-    """Its name in programs, once it is in one."""
-
-    def name_for(self, ctx: Any) -> str:
-        """The name in programs, the same in all that this function is compiled to."""
-        if self.name is None:
-            operands, results = (
-                [functions.Array(aval.shape, np.dtype(aval.dtype)) for aval in avals]
-                for avals in (ctx.avals_in, ctx.avals_out)
-            )
-            self.name = functions.add(self.label, self.call, operands, results, self.holder)
-        return self.name
-
-
 @_host_call.def_effectful_abstract_eval
-def _abstract_host_call(*_: Any, callee: _Callee, results: Any) -> Any:
-    effects = {_callback._IOEffect} if callee.kept else set()
+def _abstract_host_call(*_: Any, kept: bool, results: Any, **__: Any) -> Any:
+    effects = {_callback._IOEffect} if kept else set()
     return [core.ShapedArray(*r) for r in results], effects
 
 
-def _call_outside_jit(*args: Any, callee: _Callee, results: Any) -> list[jax.Array]:
+def _call_outside_jit(*args: Any, callee: Callee, **_: Any) -> list[jax.Array]:
     """Calls it at once, on whole arrays; copies the results, which are the host's own memory."""
-    del results
     return [jax.numpy.array(x) for x in callee.call(*(np.asarray(x) for x in args))]
 
 
@@ -172,16 +149,15 @@ def _refuse_other_processes(context: Any) -> None:
         raise ValueError(f"A step that calls jdaso {SPANS_PROCESSES}")
 
 
-def _lower_host_call(ctx: Any, *args: Any, callee: _Callee, results: Any) -> Any:
+def _lower_host_call(ctx: Any, *args: Any, callee: Callee, **_: Any) -> Any:
     """Lowers to a call by name, or as `io_callback` does but without copying every argument."""
-    del results
     about = ctx.module_context.axis_context
     _refuse_other_processes(about)
     sharding = _callback._callback_op_sharding(about, None, ctx.avals_out)
     target = library.target(ctx.module_context.platforms, getattr(about, "num_devices", 1))
     if target is not None:
         lower = jax.ffi.build_ffi_lowering_function(target, has_side_effect=True)
-        made = lower(ctx, *args, name=callee.name_for(ctx))
+        made = lower(ctx, *args, name=callee.name_for(ctx.avals_in, ctx.avals_out))
         if sharding is not None:
             _mlir.set_sharding(ctx.module_context, made, sharding)
         return made.results
@@ -256,8 +232,9 @@ def host_call(
     def flat(*given: Any) -> list[Any]:
         return jax.tree.leaves(call(*given))
 
-    callee = _Callee(flat, f"{label} {functions.name_of(call)}".strip(), holder, kept)
-    return jax.tree.unflatten(tree, _host_call.bind(*args, callee=callee, results=results))
+    callee = Callee(flat, f"{label} {name_of(call)}".strip(), holder)
+    found = _host_call.bind(*args, callee=callee, kept=kept, results=results)
+    return jax.tree.unflatten(tree, found)
 
 
 def refuses_nan() -> bool:

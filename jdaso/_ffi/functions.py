@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import math
 import threading
@@ -131,6 +132,29 @@ def add(
         if holder is not None:
             _held.setdefault(id(holder), []).append(name.encode())
     return name
+
+
+@dataclasses.dataclass(eq=False)
+class Callee:
+    """A function that a step calls, with the arguments of `add`; named once it is in a program."""
+
+    call: Callable[..., Any]
+    label: str
+    holder: object
+    name: str | None = None
+
+    def name_for(self, operands: Sequence[Any], results: Sequence[Any]) -> str:
+        """The name in programs, the same in all that this function is compiled to.
+
+        Operands and results are anything with a shape and a dtype.
+        """
+        if self.name is None:
+            taken, given = (
+                [Array(x.shape, np.dtype(x.dtype)) for x in arrays]
+                for arrays in (operands, results)
+            )
+            self.name = add(self.label, self.call, taken, given, self.holder)
+        return self.name
 
 
 def forget(holder: object, error: Exception) -> None:
