@@ -66,7 +66,7 @@ setup-peers: setup ## .venv-peers: PyTorch, which `make bench` measures beside j
 	@.venv-peers/bin/python -c "import torch" 2>/dev/null || .venv-peers/bin/pip install -q torch numpy
 
 bench: setup setup-peers ## as root, for an hour: measures, rewrites docs/benchmarks.md (PARTS=names)
-	@$(bin)/python benchmarks/_all.py $(PARTS)
+	@$(bin)/python benchmarks/all.py $(PARTS)
 
 clean: ## removes what the targets above have made
 	rm -rf .venv .venv-openmpi .venv-peers build .pytest_cache .ruff_cache .hypothesis

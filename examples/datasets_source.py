@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 import jdaso
-from jdaso.data import fashion_mnist
+from jdaso.cli._fashion_mnist import fashion_mnist
 
 EPOCHS, BATCH, TRAINING_IMAGES = 4, 32, 2560  # BATCH: of one node
 

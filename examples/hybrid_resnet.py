@@ -15,7 +15,8 @@ import numpy as np
 import optax
 
 import jdaso
-from jdaso.data import batches, fashion_mnist
+from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.data import batches
 
 MICROBATCHES = 4
 WIDTH, CLASSES = 8, 10  # the paper's width is 16, and its first layer has stride 1

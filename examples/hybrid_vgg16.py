@@ -16,7 +16,8 @@ import numpy as np
 import optax
 
 import jdaso
-from jdaso.data import batches, fashion_mnist
+from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.data import batches
 
 MICROBATCHES = 4
 GROUPS = (2, 1), (2, 2), (3, 4), (3, 8), (3, 8)  # convolutions, and their width

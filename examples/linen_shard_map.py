@@ -18,7 +18,8 @@ from flax.training.train_state import TrainState
 from jax.sharding import PartitionSpec as P
 
 import jdaso
-from jdaso.data import batches, fashion_mnist
+from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.data import batches
 
 EPOCHS = 2
 BATCH_PER_DEVICE = 32

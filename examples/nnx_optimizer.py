@@ -12,7 +12,8 @@ import optax
 from flax import nnx
 
 import jdaso
-from jdaso.data import batches, fashion_mnist
+from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.data import batches
 
 EPOCHS = 3
 BATCH = 64

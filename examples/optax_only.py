@@ -11,7 +11,8 @@ import numpy as np
 import optax
 
 import jdaso
-from jdaso.data import batches, fashion_mnist
+from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.data import batches
 
 EPOCHS, BATCH, TRAINING_IMAGES = 4, 32, 3200  # BATCH: of one node
 BASE_RATE, BASE_BATCH = 0.05, 32  # what suits one node

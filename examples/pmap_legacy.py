@@ -19,7 +19,8 @@ from flax import linen as nn
 from flax.training.train_state import TrainState
 
 import jdaso
-from jdaso.data import batches, fashion_mnist
+from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.data import batches
 
 EPOCHS = 3
 BATCH_PER_DEVICE = 32

@@ -58,14 +58,14 @@ class Completion(NamedTuple):
     """Completes the run of one optimizer.
 
     Attributes:
-        complete: merges the exchange in flight and the error feedback into float32 leaves.
+        complete: merges exchanges in flight and the error feedback into float32 leaves.
         skips: whether numbers that are not finite are left out, instead of an error.
-        channel: returns the channel of late exchanges; all nodes call it together.
+        channels: returns the channel of each fragment; all nodes call it together.
     """
 
     complete: Callable[..., Leaves]
     skips: bool
-    channel: Callable[[], Channel]
+    channels: Callable[[], tuple[Channel, ...]]
 
 
 class Session:

@@ -25,7 +25,6 @@ from ._session import Session
 from ._types import PyTree
 
 VARIABLE = "JDASO_FAULTS"
-POINTS = ("flight", "save", "restore")
 ACTIONS = ("kill", "stop", "segfault", "exit", "raise", "hang", "flip", "nan", "delay")
 _FORM = re.compile(r"(\d+)@([\w-]+):([a-z]+)(?:=([0-9.]+))?")
 

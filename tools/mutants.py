@@ -62,8 +62,8 @@ MUTANTS = [
     Mutant(
         "age of a late result",
         "_optimizers/late.py",
-        "own, params, state, step - state.started)",
-        "own, params, state, step - state.started + 1)",
+        "own, params, part, step - part.started)",
+        "own, params, part, step - part.started + 1)",
         f"{REFERENCE}::test_every_distance_and_delay",
     ),
     Mutant(
@@ -97,9 +97,23 @@ MUTANTS = [
     Mutant(
         "period of distances and delays",
         "_rules/decide.py",
-        "state.exchanges % len(phases.pairs)",
-        "(state.exchanges + 1) % len(phases.pairs)",
+        "[cycle % len(phases.pairs)]",
+        "[(cycle + 1) % len(phases.pairs)]",
         "tests/unit/rules/test_phases.py",
+    ),
+    Mutant(
+        "turn of a fragment",
+        "_rules/decide.py",
+        "(step - begun >= turn)",
+        "(step - begun > turn)",
+        "tests/unit/rules/test_phases.py",
+    ),
+    Mutant(
+        "place of a fragment's piece",
+        "_payload/fragments.py",
+        "piece.astype(jnp.result_type(x)), self.begin, self.axis",
+        "piece.astype(jnp.result_type(x)), self.begin - 1, self.axis",
+        "tests/unit/payload/test_fragments.py",
     ),
     Mutant(
         "weight of the loss",
@@ -116,11 +130,25 @@ MUTANTS = [
         f"{REFERENCE}::test_narrow_wires",
     ),
     Mutant(
-        "scale of int8",
-        "_payload/wire/int8.py",
-        "np.float32(1 / 127)",
-        "np.float32(1 / 126)",
+        "scale of a block",
+        "_payload/wire/blocks.py",
+        "np.float32(1 / self.levels)",
+        "np.float32(1 / (self.levels - 1))",
         "tests/unit/payload/test_wire.py",
+    ),
+    Mutant(
+        "two numbers in a byte",
+        "_payload/wire/int4.py",
+        "(pairs & _HIGH) << _FOUR",
+        "(pairs & _HIGH) << _FOUR << np.uint16(1)",
+        "tests/unit/payload/test_wire.py",
+    ),
+    Mutant(
+        "scales of two bytes in a row to send",
+        "_engines/staging.py",
+        "first += size * (width // each)",
+        "first += width // each * (1 + (size > 1))",
+        "tests/unit/engines/test_staging.py",
     ),
     Mutant(
         "not-finite numbers found on the host",

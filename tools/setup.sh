@@ -90,7 +90,7 @@ install() {
 say "installing jdaso and what it needs into ${venv##*/}"
 constraints=$venv/constraints.txt
 echo "jax<=$(cat jdaso/doctor/latest_jax_version.txt)" >"$constraints"
-extras=$mpi,flax,metrics,plots,train,dev
+extras=$mpi,flax,metrics,plots,report,train,dev
 [[ $mpi != mpich ]] || extras+=,examples # some 250 MB, and the examples run with MPICH
 install --constraint "$constraints" --editable ".[$extras]" ||
     die "the packages could not be installed: see the messages above and $log"

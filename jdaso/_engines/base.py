@@ -99,35 +99,6 @@ def sum_part(wire: Wire, rows: Any, width: int) -> tuple[Any, Any]:
     return encoded, total - wire.decode(encoded) if wire.narrow else total[:0]
 
 
-def reduce_on_host(
-    transport: Transport,
-    wire: Wire,
-    sums: Callable[..., tuple[Any, Any]],
-    rows: np.ndarray,
-    place: np.ndarray,
-    headed: bool,
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Each node sums its part and gathers the other parts: the bytes of a ring, the same bits."""
-    received = transport.all_to_all(rows)
-    encoded, residual = sums(received, place.shape[1])
-    heads = heads_of(wire, received) if headed else None
-    transport.all_gather(np.asarray(encoded), place)
-    return np.asarray(residual), heads
-
-
 def heads_of(wire: Wire, rows: np.ndarray) -> np.ndarray:
     """The headers at the ends of rows, int32 ``[nodes, HEADER]``."""
     return np.ascontiguousarray(rows[:, -wire.header_width :]).view(np.int32)
-
-
-@runtime_checkable
-class Transport(Protocol):
-    """Moves one chunk between the nodes; called only by the channel's thread."""
-
-    def all_to_all(self, rows: np.ndarray) -> np.ndarray:
-        """Sends row p of `rows` to node p; row p of the result came from node p."""
-        ...
-
-    def all_gather(self, row: np.ndarray, out: np.ndarray) -> None:
-        """Sends `row` to all nodes; row p of `out` becomes the row of node p."""
-        ...

@@ -7,7 +7,7 @@ from functools import partial
 
 from .._mpi.ulfm import Group
 from .._payload.wire import Wire
-from .base import InTurn, Reducer, compiled_for_host, reduce_on_host, sum_part
+from .base import InTurn, Reducer, compiled_for_host, sum_part
 from .instant import Instant
 
 ENGINES = ("mpi4py", "mpi4jax", "simulated", "instant")
@@ -54,10 +54,9 @@ def make_reducer(
     if engine == "instant":
         return InTurn(Instant(wire, len(duplicate().living)), limit_seconds)
     if engine == "mpi4jax":
-        from .mpi4jax import Mpi4jaxTransport
+        from .mpi4jax import Mpi4jaxReduce
 
-        reduce = partial(reduce_on_host, Mpi4jaxTransport(duplicate().comm), wire, sums)
-        return InTurn(reduce, limit_seconds)
+        return InTurn(Mpi4jaxReduce(duplicate().comm, wire, sums), limit_seconds)
     if survives:
         from .surviving import SurvivingReducer
 

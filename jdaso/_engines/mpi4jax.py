@@ -6,6 +6,7 @@ programs, and MPI's blocking call blocks only that thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,8 @@ import jax
 import numpy as np
 
 from .._compat import private_cpu_device
+from .._payload.wire import Wire
+from .base import heads_of
 
 
 def import_mpi4jax() -> ModuleType:
@@ -44,22 +47,27 @@ def import_mpi4jax() -> ModuleType:
     return mpi4jax
 
 
-class Mpi4jaxTransport:
-    """Runs mpi4jax's all-to-all and all-gather on a CPU device that nothing else uses.
+class Mpi4jaxReduce:
+    """Reduces a chunk with mpi4jax's all-to-all and all-gather, on a CPU device of its own.
+
+    Each node sums its part and gathers the other parts: the bytes of a ring, the same bits on all.
+    Called only by the channel's thread.
 
     On failure: MPI errors end the job on all nodes at once; mpi4jax cannot return them.
     """
 
-    def __init__(self, comm: Any):
+    def __init__(self, comm: Any, wire: Wire, sums: Callable[..., tuple[Any, Any]]):
         mpi4jax = import_mpi4jax()
-        self._cpu = private_cpu_device()
+        self._cpu, self._wire, self._sums = private_cpu_device(), wire, sums
         self._all_to_all = jax.jit(lambda rows: mpi4jax.alltoall(rows, comm=comm))
         self._all_gather = jax.jit(lambda row: mpi4jax.allgather(row, comm=comm))
 
-    def all_to_all(self, rows: np.ndarray) -> np.ndarray:
-        """See `Transport`."""
-        return np.asarray(self._all_to_all(jax.device_put(rows, self._cpu)))
-
-    def all_gather(self, row: np.ndarray, out: np.ndarray) -> None:
-        """See `Transport`."""
-        np.copyto(out, self._all_gather(jax.device_put(row, self._cpu)))
+    def __call__(
+        self, rows: np.ndarray, place: np.ndarray, headed: bool
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Sends row p of `rows` to node p; see `ReduceChunk`."""
+        received = np.asarray(self._all_to_all(jax.device_put(rows, self._cpu)))
+        encoded, residual = self._sums(received, place.shape[1])
+        heads = heads_of(self._wire, received) if headed else None
+        np.copyto(place, self._all_gather(jax.device_put(encoded, self._cpu)))
+        return np.asarray(residual), heads

@@ -1,8 +1,8 @@
 """Host memory of a channel: rows to send, places for results, and the positions of leaves in them.
 
-A chunk is rows ``[nodes, width]`` of a vector (`Layout`). Rows of int8 have scales at their end;
-rows of the last chunk to send end in the header. So a leaf, which is one run of the vector, is one
-run of memory in the simple case, and otherwise pieces of several rows.
+A chunk is rows ``[nodes, width]`` of a vector (`Layout`). Rows of a blockwise wire have scales
+after the numbers; rows of the last chunk to send end in the header. So a leaf, which is one run of
+the vector, is one run of memory in the simple case, and otherwise pieces of several rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .._payload.layout import BLOCK, Layout, Segment
+from .._payload.layout import Layout, Segment
 from .._payload.wire import Wire
 
 Piece = tuple[int, slice, np.ndarray]
@@ -112,22 +112,24 @@ class Staging:
     ) -> Iterator[tuple[int, int, slice, np.ndarray]]:
         """The positions of elements `low` to `high` of the vector in the rows of chunks.
 
-        Yields the chunk, the part (`Wire.parts`), the slice of that part, and the memory.
+        A row holds its parts (`Wire.parts`) one after another. Yields the chunk, the part, the
+        slice of that part, and the memory.
         """
         nodes, widths = self._layout.nodes, self._layout.widths
-        full = widths[0] * nodes
+        full, unit = widths[0] * nodes, self._wire.dtype.itemsize
+        parts = [(each, dtype.itemsize // unit) for dtype, each in self._wire.parts]
         for k in range(low // full, -(-high // full)):
             rows, width, start = buffers[k], widths[k], k * full
             here, there = max(low, start), min(high, start + width * nodes)
-            if rows.shape[1] == width:  # nothing at the rows' ends: one run of memory
+            if rows.shape[1] == width and len(parts) == 1:  # one run of memory
                 memory = rows.reshape(-1)[here - start : there - start]
                 yield k, 0, slice(here - low, there - low), memory
                 continue
             for row in range((here - start) // width, -(-(there - start) // width)):
                 at = start + row * width
-                begin, end = max(here, at), min(there, at + width)
-                yield k, 0, slice(begin - low, end - low), rows[row, begin - at : end - at]
-                if len(self._wire.parts) > 1:
-                    first, last = (width + 4 * (x - at) // BLOCK for x in (begin, end))
-                    source = slice((begin - low) // BLOCK, (end - low) // BLOCK)
-                    yield k, 1, source, rows[row, first:last]
+                begin, end, first = max(here, at), min(there, at + width), 0
+                for part, (each, size) in enumerate(parts):
+                    source = slice((begin - low) // each, (end - low) // each)
+                    ends = (first + size * ((x - at) // each) for x in (begin, end))
+                    yield k, part, source, rows[row, slice(*ends)]
+                    first += size * (width // each)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import NodeError
-from .._mpi.requests import as_bytes
+from .._mpi.requests import as_bytes, poll
 from .._mpi.ulfm import Group
 from .._payload.wire import Wire
 from .._payload.words import bury
@@ -67,22 +67,22 @@ class SurvivingReducer(Mpi4pyReducer):
         self._requests: list[Any] = []  # of this attempt
         # Rounding errors of a failed node's rows that this node sums, by chunk and row: those of
         # the last exchange, which the next one adds; and those of this attempt.
-        self._owed: dict[tuple[int, int], np.ndarray] = {}
-        self._owes: dict[tuple[int, int], np.ndarray] = {}
+        self._residuals: dict[tuple[int, int], np.ndarray] = {}
+        self._next_residuals: dict[tuple[int, int], np.ndarray] = {}
         self._encode = compiled_for_host(lambda numbers, _: wire.encode(numbers))
 
     def __call__(self, work: Work) -> None:
         """Reduces all chunks of an exchange; see `Mpi4pyReducer`."""
 
         def attempt() -> _Results:
-            results, self._owes = _Results(work), {}
+            results, self._next_residuals = _Results(work), {}
             super(SurvivingReducer, self).__call__(results)
             return results
 
         checks = lambda: self._outside_check  # noqa: E731  (waits for exchanges have a limit)
         results = self._group.together(attempt, checks, self._drain)
         self._requests.clear()
-        self._owed = self._owes
+        self._residuals = self._next_residuals
         for k, residual, heads in results.given:
             work.give(k, residual, heads)
 
@@ -93,10 +93,9 @@ class SurvivingReducer(Mpi4pyReducer):
         limit = time.perf_counter() + _DRAIN_SECONDS
         for request in self._requests:
             with contextlib.suppress(MPI.Exception):  # expected: the communicator was revoked
-                while not request.Test():
-                    if time.perf_counter() > limit:
-                        raise NodeError("MPI keeps requests of an exchange that lost a node.")
-                    time.sleep(1e-4)
+                left = limit - time.perf_counter()
+                if not poll(request.Test, lambda: None, left, 1e-4):
+                    raise NodeError("MPI keeps requests of an exchange that lost a node.")
         self._requests.clear()
         self._scattered.clear()
         self._gathered.clear()
@@ -129,8 +128,9 @@ class SurvivingReducer(Mpi4pyReducer):
         messages = Messages()
         for own, row in zip(received, mine, strict=True):
             np.copyto(own[self._node], rows[row])
-            if (owed := self._owed.get((k, row))) is not None:  # in place of the failed node's data
-                encoded = np.asarray(self._encode(owed, 0))
+            if (residual := self._residuals.get((k, row))) is not None:
+                # In place of the failed node's data.
+                encoded = np.asarray(self._encode(residual, 0))
                 np.copyto(own[row][: encoded.size], encoded)
             for other in self._others:
                 self._receive(messages, own[other], other, 2 * row)
@@ -162,7 +162,7 @@ class SurvivingReducer(Mpi4pyReducer):
         residual, *others = residual
         if self._wire.narrow:
             dealt = zip(self._mine[1:], others, strict=True)
-            self._owes |= {(chunk.k, row): lost for row, lost in dealt}
+            self._next_residuals |= {(chunk.k, row): lost for row, lost in dealt}
         self._gathered.append(Chunk(chunk.k, messages, encoded, place, residual, heads))
 
     def _send(self, messages: Messages, data: np.ndarray, node: int, tag: int) -> None:

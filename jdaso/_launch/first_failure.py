@@ -76,7 +76,7 @@ class Deaths:
         self._server.bind(path)
         self._server.listen(1024)
         self._wake, self._waker = os.pipe()
-        self._heard_all = threading.Event()
+        self._read_all = threading.Event()
         self._poll = select.epoll()  # reports events in their order
         for source in (self._server.fileno(), self._wake):
             self._poll.register(source, select.EPOLLIN)
@@ -99,9 +99,9 @@ class Deaths:
 
     def catch_up(self) -> None:
         """Returns once all reports sent so far by ranks of this host have been read."""
-        self._heard_all.clear()
+        self._read_all.clear()
         os.write(self._waker, b"x")
-        self._heard_all.wait(_FIRST_SECONDS)
+        self._read_all.wait(_FIRST_SECONDS)
 
     def first(self) -> str | None:
         """The first failure, once the job has ended; closes all connections."""
@@ -143,7 +143,7 @@ class Deaths:
             events = self._poll.poll(0 if asked else -1)
             if not events:  # all reports sent before the request have been read
                 asked = False
-                self._heard_all.set()
+                self._read_all.set()
             for source, _ in events:
                 if source == self._wake:
                     asked = True

@@ -45,7 +45,7 @@ class Job:
         savers: signals at which a rank of this host saves and ends, by its process id.
         saves_elsewhere: signals at which ranks of other hosts save and end.
         speaks: whether a rank has identified itself.
-        told: the signal that the supervisor got and has passed on; 0 if none.
+        passed_on: the signal that the supervisor got and has passed on; 0 if none.
         asked: the savers that have been signalled.
         files: MPI's files in /dev/shm that its ranks mapped, with device and inode.
     """
@@ -55,7 +55,7 @@ class Job:
     savers: dict[int, list[int]] = field(default_factory=dict)
     saves_elsewhere: list[int] = field(default_factory=list)
     speaks: bool = False
-    told: int = 0
+    passed_on: int = 0
     asked: list[int] = field(default_factory=list)
     files: dict[str, list[int]] = field(default_factory=dict)
 
@@ -81,7 +81,7 @@ class Job:
         without any report gets SIGUSR1, since it may have ranks elsewhere that save. May be called
         again, to signal ranks that have begun to handle signals meanwhile.
         """
-        first, self.told = not self.told, number
+        first, self.passed_on = not self.passed_on, number
         for pid, taken in list(self.savers.items()):
             if pid not in self.asked:
                 self.asked.append(pid)
@@ -211,7 +211,7 @@ def _read(message: bytes) -> Job | None:
 
 def _take_over(job: Job, outputs: list[int], grace_seconds: float) -> None:
     """Ends the job of a supervisor that was killed, after its ranks had time to save."""
-    if not job.told:
+    if not job.passed_on:
         job.tell(signal.SIGTERM)
     limit = time.monotonic() + (grace_seconds if job.saves else KILL_SECONDS)
     while job.left() and time.monotonic() < limit:

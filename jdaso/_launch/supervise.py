@@ -84,8 +84,8 @@ class Supervisor:
         self._wake, self._waker = os.pipe()
         for end in (self._wake, self._waker):
             os.set_blocking(end, False)
-        self._told: int | None = None  # the signal that told us to end
-        self._told_at = 0.0
+        self._signal: int | None = None  # the first signal that asked us to end
+        self._signalled_at = 0.0
         self._count = 0  # of signals; a repetition does not count
         self._at_once = False
         self._began = False  # whether the command has ever been started
@@ -97,7 +97,7 @@ class Supervisor:
                 status = self._run()
             seen = self._count
             self._relay.close(lambda: self._count > seen)
-        if status == STOPPED_STATUS and self._told is not None:
+        if status == STOPPED_STATUS and self._signal is not None:
             say_job_saved()
         return status
 
@@ -106,12 +106,12 @@ class Supervisor:
         while True:
             begin = time.monotonic()
             status, saved = self._start_once()
-            if status == 0 or self._told is not None:
+            if status == 0 or self._signal is not None:
                 return status
             if status == STOPPED_STATUS and saved:
                 self._say("the job was told to stop and has saved; it is started again.")
                 self._pause_for(_LEAST_PAUSE)
-                if self._told is not None:
+                if self._signal is not None:
                     return status
                 continue
             if restarts >= self.max_restarts or (status == _NOT_STARTED and not self._began):
@@ -126,15 +126,15 @@ class Supervisor:
                 f"{self.max_restarts} in {pause:g} s."
             )
             self._pause_for(pause)
-            if self._told is not None:
-                return 128 + self._told
+            if self._signal is not None:
+                return 128 + self._signal
             pause = min(2 * pause, _MOST_PAUSE)
 
     def _start_once(self) -> tuple[int, bool]:
         """The exit status of one start, and whether the job reports that it has saved."""
         hosts = self._answering()
-        if self._told is not None:
-            return 128 + self._told, False
+        if self._signal is not None:
+            return 128 + self._signal, False
         if self.hosts and not hosts:
             self._say("no host answers.")
             return 1, False
@@ -181,8 +181,8 @@ class Supervisor:
         patience, leave = KILL_SECONDS, 1.0
         try:
             patience = self._see_it_end(process, job, deaths)
-            if job.told and job.saves:
-                leave = max(leave, self._told_at + self.grace_seconds - time.monotonic())
+            if job.passed_on and job.saves:
+                leave = max(leave, self._signalled_at + self.grace_seconds - time.monotonic())
         finally:
             if not patience:
                 leave = 0.0
@@ -205,11 +205,11 @@ class Supervisor:
         one_by_one = job.speaks or "ulfm" in self.command
         if status == 0 and one_by_one and not deaths.came_through:
             status = 1
-        if status != 0 and job.told and deaths.saved:
+        if status != 0 and job.passed_on and deaths.saved:
             status = STOPPED_STATUS  # whatever status a script or a launcher has made of it
         if left:
             self._say(f"{left} processes that the launcher left behind were ended.")
-        if first is not None and self._told is None and status != 0 and not deaths.saved:
+        if first is not None and self._signal is None and status != 0 and not deaths.saved:
             self._say(f"{first}.")
         return status if status >= 0 else 128 - status
 
@@ -219,14 +219,14 @@ class Supervisor:
         while process.poll() is None:
             self._tell_guard(job)
             now = time.monotonic()
-            if self._told is not None:
-                if not job.told:
+            if self._signal is not None:
+                if not job.passed_on:
                     deaths.catch_up()
                     self._announce(job)
-                job.tell(self._told)
+                job.tell(self._signal)
                 if self._at_once:
                     return 0.0
-                if now > self._told_at + self.grace_seconds:
+                if now > self._signalled_at + self.grace_seconds:
                     self._say(f"the job has not ended within {self.grace_seconds:g} s.")
                     return KILL_SECONDS
             for rank, (died, others) in list(deaths.dead.items()):
@@ -245,8 +245,8 @@ class Supervisor:
 
     def _announce(self, job: Job) -> None:
         """Reports which signal this process received, and what happens to the job."""
-        assert self._told is not None
-        name, limit = signal.Signals(self._told).name, f"{self.grace_seconds:g} s"
+        assert self._signal is not None
+        name, limit = signal.Signals(self._signal).name, f"{self.grace_seconds:g} s"
         what = "saves and ends" if job.saves else "is told to end"
         self._say(f"{name}: the job {what}, within {limit}; Ctrl-C (SIGINT) ends it at once.")
 
@@ -330,9 +330,9 @@ class Supervisor:
 
     def _take_signal(self, number: int, _frame: object) -> None:
         now = time.monotonic()
-        if self._told is None:
-            self._told, self._told_at = number, now
-        elif now < self._told_at + _REPEAT_SECONDS:
+        if self._signal is None:
+            self._signal, self._signalled_at = number, now
+        elif now < self._signalled_at + _REPEAT_SECONDS:
             return
         elif number in _AT_ONCE:
             self._at_once = True
@@ -354,7 +354,7 @@ class Supervisor:
     def _pause_for(self, seconds: float) -> None:
         """Waits `seconds`, or until this process is told to end."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and self._told is None:
+        while (left := end - time.monotonic()) > 0 and self._signal is None:
             self._pause(left)
 
 

@@ -1,4 +1,4 @@
-"""Polls requests up to a limit."""
+"""Polls requests up to a limit; gathers texts."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ def poll(
         time.sleep(pause)
         pause = min(pause * 2, most_pause)
     return True
+
+
+def allgather_bytes(gather: Callable[[np.ndarray], np.ndarray], payload: bytes) -> list[bytes]:
+    """The payloads of all nodes; `gather` returns the rows of all nodes for arrays of one shape."""
+    sizes = gather(np.array([len(payload)], np.int64))[:, 0]
+    padded = np.zeros(int(sizes.max()), np.uint8)
+    padded[: len(payload)] = np.frombuffer(payload, np.uint8)
+    return [row[:size].tobytes() for row, size in zip(gather(padded), sizes, strict=True)]
 
 
 def byte() -> Any:

@@ -29,7 +29,7 @@ from .._launch.environment import (
 )
 from .abort import end_job
 from .messages import dead_ranks
-from .requests import poll
+from .requests import allgather_bytes, as_bytes, poll
 
 log = logging.getLogger("jdaso")
 
@@ -230,21 +230,20 @@ def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[
                 f"{_absent(roll.missing())}"
             )
 
-    text = json.dumps(about).encode()
-    sizes = np.zeros(comm.Get_size(), np.int64)
+    def gather(array: np.ndarray) -> np.ndarray:
+        rows = np.zeros((comm.Get_size(), *array.shape), array.dtype)
+        wait(own.Iallgather(as_bytes(array), as_bytes(rows)))
+        return rows
+
     try:
         own, request = comm.Idup()
         wait(request)
-        wait(own.Iallgather(np.array([len(text)], np.int64), sizes))
-        padded = np.zeros(sizes.max(), np.uint8)
-        rows = np.zeros((len(sizes), padded.size), np.uint8)
-        padded[: len(text)] = np.frombuffer(text, np.uint8)
-        wait(own.Iallgather([padded, MPI.BYTE], [rows, MPI.BYTE]))
+        texts = allgather_bytes(gather, json.dumps(about).encode())
     except MPI.Exception as error:
         end_job()
         raise NodeError(f"{name} A session could not start: {_why(error, comm)}") from error
     own.Free()
-    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+    return [json.loads(text) for text in texts]
 
 
 def _why(error: Exception, comm: Any) -> str:

@@ -19,7 +19,7 @@ from .._errors import NodeError
 from .._launch.environment import survives_deaths
 from .._mpi.abort import end_job
 from .._mpi.messages import dead_ranks
-from .._mpi.requests import byte, poll
+from .._mpi.requests import allgather_bytes, byte, poll
 from .._mpi.topology import Topology
 from .._mpi.ulfm import Died, Group, InThread
 from .detector import Detector
@@ -362,14 +362,8 @@ class Control:
         return recv[[group.rank(node) for node in range(self.topology.num_nodes)]]
 
     def _allgather_bytes(self, payload: bytes, what: str) -> list[bytes]:
-        return self.unless_someone_dies(lambda: self._allgather_texts(payload, what))
-
-    def _allgather_texts(self, payload: bytes, what: str) -> list[bytes]:
-        sizes = self._allgather(np.array([len(payload)], np.int64), what)[:, 0]
-        padded = np.zeros(int(sizes.max()), np.uint8)
-        padded[: len(payload)] = np.frombuffer(payload, np.uint8)
-        rows = self._allgather(padded, what)
-        return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
+        gather = partial(self._allgather, what=what)
+        return self.unless_someone_dies(lambda: allgather_bytes(gather, payload))
 
     def _wait(
         self,

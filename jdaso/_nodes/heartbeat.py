@@ -38,7 +38,7 @@ class Heartbeats:
     def __init__(self, node: int, nodes: int):
         self.node, self.nodes = node, nodes
         self.table = np.zeros((nodes, 3), np.int64)
-        self._heard = np.full(nodes, time.monotonic())
+        self._news_at = np.full(nodes, time.monotonic())
         self._next, self._used = 0.0, _cpu_seconds()
         self.dead: set[int] = set()
         self.beat_seconds = _BEAT_SECONDS * max(1.0, nodes / _NODES_A_BEAT)
@@ -65,17 +65,17 @@ class Heartbeats:
         now = time.monotonic()
         if now < self._next:
             return None
-        stopped = now - self._heard[self.node]
+        stopped = now - self._news_at[self.node]
         if self.table[self.node, BEAT] and stopped > _STOPPED_SECONDS:
             used = _cpu_seconds() - self._used
             why = "it or its host was stopped, or C code held Python's lock and waited"
             if used > _BUSY * stopped:
                 why = f"C code held Python's lock, and used {used:.1f} s of CPU time"
             log.warning("This process's Python did not run for %.1f s: %s.", stopped, why)
-            self._heard[:] = now  # messages that arrived meanwhile have still to be read
+            self._news_at[:] = now  # messages that arrived meanwhile have still to be read
         self._next = now + self.beat_seconds
         self.table[self.node, BEAT] += 1
-        self._heard[self.node], self._used = now, _cpu_seconds()
+        self._news_at[self.node], self._used = now, _cpu_seconds()
         return self.table.tobytes()
 
     def take(self, payload: bytes | bytearray) -> None:
@@ -84,7 +84,7 @@ class Heartbeats:
         newer = table[:, BEAT] > self.table[:, BEAT]
         newer[self.node] = False
         self.table[newer] = table[newer]
-        self._heard[newer] = time.monotonic()
+        self._news_at[newer] = time.monotonic()
 
     def taken_part(self, node: int) -> tuple[int, int]:
         """The latest exchange that a node started and its number of calls; both only grow."""
@@ -94,7 +94,7 @@ class Heartbeats:
         """Seconds without news of a node, not counting time in which this node did not run."""
         if node in self.dead:
             return 0.0
-        return max(float(self._heard[self.node] - self._heard[node]), 0.0)
+        return max(float(self._news_at[self.node] - self._news_at[node]), 0.0)
 
     def missing(self, column: int, number: int) -> list[int]:
         """Nodes that have not yet reached this number, as far as this node's table shows."""

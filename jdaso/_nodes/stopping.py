@@ -42,7 +42,7 @@ class Stopping:
         self._node, self._living, self._send = node, list(range(nodes)), send
         self._signalled_at: float | None = None
         self.held: BaseException | None = None
-        self._told = self._asked = self._holds = False
+        self._wanted = self._asked = self._holds = False
         self._step = -1
         self._stop: int | None = None
         self._held: dict[int, int] = {}
@@ -57,7 +57,7 @@ class Stopping:
 
     def signalled(self) -> bool:
         """Handles a signal; returns whether to end now, as one came long before."""
-        self._told, now = True, time.monotonic()
+        self._wanted, now = True, time.monotonic()
         if self._signalled_at is None:
             self._signalled_at = now
         return now > self._signalled_at + _REPEAT_SECONDS
@@ -68,7 +68,7 @@ class Stopping:
 
     def tell(self) -> None:
         """Requests a stop on this node."""
-        self._told = True
+        self._wanted = True
 
     def stops_at(self, step: int, check: Callable[[], None]) -> bool:
         """Returns whether all nodes stop after `step`; pauses while they agree.
@@ -78,7 +78,7 @@ class Stopping:
             check: called during the pause; raises if the agreement cannot succeed.
         """
         if len(self._living) == 1:
-            return self._told or self._stop is not None
+            return self._wanted or self._stop is not None
         with self._change:
             self._step = step
             while self._holds and self._stop is None:
@@ -88,7 +88,7 @@ class Stopping:
 
     def look(self) -> None:
         """Sends this node's request to stop; called repeatedly by the detector."""
-        if self._told and not self._asked:
+        if self._wanted and not self._asked:
             self._asked = True
             self._say(self._living[0], ASK, 0)
 
@@ -121,7 +121,7 @@ class Stopping:
         if self._stop is not None:  # the failed node may have been about to send it to the others
             self._tell_all(STOP, self._stop)
         else:  # the failed node may have led, or made the request
-            self._told, self._asked = self._told or self._holds, False
+            self._wanted, self._asked = self._wanted or self._holds, False
             self._stop_if_all_hold()
 
     def close(self) -> None:

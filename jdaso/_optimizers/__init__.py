@@ -4,4 +4,8 @@ Rule 1: a module here composes the rules (`_rules`) with exchanges (`_exchange`)
 live there.
 Rule 2: all state that an update needs is in the optimizer's state; a session keeps only machine
 resources.
+
+`daso` is the public function; `stages` lists what an update does, and `update` is the record that
+flows through it. `cycling` is the stage that exchanges: `late` merges and starts one fragment,
+`blocking` takes the means that a step waits for; both use the settings in `between`.
 """

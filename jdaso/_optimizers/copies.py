@@ -223,8 +223,13 @@ def move(state: PyTree, copies: Copies, shifts: Leaves) -> PyTree:
     """Returns the inner state, each copy moved by the shift of its parameter (float32)."""
     flat, tree = jax.tree.flatten(state)
     for place, number in copies:
-        flat[place] = _add(flat[place], _as_numbers(shifts[number], flat[place]))
+        flat[place] = moved(flat[place], shifts[number])
     return jax.tree.unflatten(tree, flat)
+
+
+def moved(copy: Any, shift: jax.Array) -> jax.Array:
+    """A copy, or a piece of it, moved by the shift (float32) of its parameter."""
+    return _add(copy, _as_numbers(shift, copy))
 
 
 def places_in_leaves(state: PyTree, copies: Copies) -> dict[int, int]:

@@ -4,39 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import optax
 
-from .._exchange.exact import mean_value, same_on_virtual_nodes
 from .._exchange.exchange import CHUNK_BYTES
-from .._exchange.trace_marks import COMPUTE, MERGE, PACK, any_of, mark
-from .._exchange.updates import difference, select, widened
-from .._exchange.within_node import (
-    check_gradients,
-    mean_gradients_locally,
-    mean_locally,
-    refuse_other_axes,
-    require_axis,
-)
-from .._payload.explicit import alike, on_its_mesh
-from .._payload.header import add_losses, lift_below_zero, loss_words, mean_weight, sum_of_loss
-from .._payload.trees import apply_updates
+from .._exchange.within_node import check_gradients, refuse_other_axes, require_axis
+from .._payload.explicit import on_its_mesh
 from .._payload.wire import Wire, wire_of
-from .._rules.decide import Actions, decide
-from .._rules.loss import count_loss, mean_of_untold
 from .._rules.merge import Merge, merge_of
 from .._rules.phases import Phases
-from .._rules.plateau import end_step
-from .._rules.state import PhaseState
 from .._session import Session
 from .._types import LocalAxis, PyTree
 from .agree import agree_on_init
-from .copies import Copies, Finder
+from .between import Between
+from .completion import register
+from .copies import Finder
 from .inner import refuse_line_search, update_with
-from .late import Averaging
-from .learning_rate import select_inner
 from .settings import check_blocking, check_on_drift, require_params
+from .stages import Stages
 from .state import DasoState
 
 
@@ -81,7 +65,7 @@ def daso(
         local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
             ``pmap`` over them, or a tuple of axes; None under plain ``jit``. With several nodes,
             an axis of several devices that is not named is refused.
-        wire: ``"float32"``, or the narrow ``"bfloat16"`` and ``"int8"``, which send
+        wire: ``"float32"``, or the narrow ``"bfloat16"``, ``"int8"`` and ``"int4"``, which send
             the difference to the last common point, with error feedback: the rounding error of
             one exchange is added to the next, and nothing is lost.
         merge: ``"corrected"``, which keeps all of a node's progress meanwhile; ``"paper"``, which
@@ -142,9 +126,7 @@ def daso(
             "local_axis: call update inside shard_map or pmap and name its axis."
         )
     update_inner = update_with(inner)
-    finder = Finder(inner.init, update_inner)
-    merges = session.num_nodes > 1 and phases.cycling_steps > 0
-    between = Averaging(
+    between = Between(
         session=session,
         number=session.number_optimizer(),
         phases=phases,
@@ -157,20 +139,20 @@ def daso(
         chunk_bytes=chunk_bytes,
         name=name,
     )
-    drifts = phases.max_local_every > 1 and local_axis is not None
+    stages = Stages(between, update_inner, Finder(inner.init, update_inner))
 
     def init(params: PyTree) -> DasoState:
         session.require_usable()
         inner_state = inner.init(params)
         if session.num_nodes > 1:
             refuse_line_search(inner_state, "jdaso.daso")
-        if merges:
-            finder.at_init(params, inner_state)
+        if stages.merges:
+            stages.finder.at_init(params, inner_state)
         agree_on_init(session, params, inner_state, between.facts)
         session.facts[between.number] = between.facts
         session.control.known.name_phases(phases.name)
         if session.num_nodes > 1:  # `finalize` may come before the first update
-            between.register(params)
+            register(between, params)
         return between.init(params, inner_state)
 
     def update(
@@ -191,142 +173,17 @@ def daso(
         averages = session.num_nodes > 1 and blocking == "gradients"
         check_gradients(updates, params, "jdaso.daso", local_axis, between_nodes=averages)
         if session.num_nodes == 1:
-            updates = mean_gradients_locally(updates, local_axis)
-            value = mean_locally(value, local_axis)
-            given = {} if value is None else {"value": value, "mean_loss": value}
-            updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
-            ended = mark(session, COMPUTE, state.step, any_of(updates))
-            return updates, state._replace(step=state.step + 1 + ended, inner=inner_state)
-
+            return stages.alone(updates, state, params, value, extra)
         refuse_line_search(state.inner, "jdaso.daso")
-        between.register(params)
-        step, ticket, started, drift, phase = same_on_virtual_nodes(
-            session, (state.step, state.ticket, state.started, state.drift, state.phase)
-        )
-        state = state._replace(ticket=ticket, started=started, phase=phase)
-        act = decide(phases, phase, step, started, ticket)
-        given_weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
-        if weight is not None:
-            # A weight below 0 must not vanish in a sum: all nodes see in the headers who gave it.
-            given_weight = lift_below_zero(given_weight)
-            weight = given_weight / state.weight  # about 1: a narrow wire's range is limited
-
-        value = mean_locally(value, local_axis)
-        together = act.blocking | act.start | act.mean | (drift + 1 >= phase.local_every)
-        if drifts:
-            updates = jax.lax.cond(
-                together, lambda: mean_locally(updates, local_axis), lambda: updates
-            )
-        else:
-            updates = mean_gradients_locally(updates, local_axis)
-
-        for_inner, apart = value, jnp.bool_(False)
-        if blocking == "gradients":
-
-            def mean_of_gradients() -> tuple[PyTree, Any, PhaseState, jax.Array, jax.Array]:
-                bits, common = between.common_of_blocking(params, state.inner, step)
-                head = between.blocking_header(value, step, bits, weight)
-                mean, received = between.mean_of_gradients(updates, head, step, common, weight)
-                counted = count_loss(phase, *loss_words(received.heads))
-                heard = state.weight * mean_weight(received.heads)
-                return mean, mean_value(value, received.heads), counted, received.apart, heard
-
-            updates, for_inner, phase, apart, heard = jax.lax.cond(
-                act.blocking,
-                mean_of_gradients,
-                lambda: (updates, value, phase, apart, state.weight),
-            )
-            state = state._replace(weight=heard)
-
-        mean_loss = mean_of_untold(phase.untold)
-        state = state._replace(phase=phase._replace(untold=jnp.zeros_like(phase.untold)))
-        given = {} if for_inner is None else {"value": for_inner, "mean_loss": mean_loss}
-        copies: Copies = ()
-        if merges:
-            copies = finder.copies(updates, state.inner, params, given, extra)
-        updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
-        updates = widened(updates, params)
-        if weight is not None:  # a node out of data only follows the others
-            works = weight > 0
-            if blocking == "gradients":
-                works |= act.blocking
-            updates = select(works, updates, jax.tree.map(jnp.zeros_like, updates))
-            inner_state = select_inner(works, inner_state, state.inner)
-        state = state._replace(inner=inner_state)
-        total, weights, steps = state.loss
-        total = add_losses(total, sum_of_loss(value, given_weight))
-        since = jnp.stack([total, weights + given_weight, steps + 1])
-        state = state._replace(loss=jnp.where(act.blocking, jnp.zeros_like(since), since))
-        if drifts:
-            updates, inner_state = jax.lax.cond(
-                together & (drift > 0),
-                lambda: _meet(params, updates, state.inner),
-                lambda: (updates, state.inner),
-            )
-            drift = jnp.where(together, 0, drift + 1)
-            state = state._replace(inner=inner_state)
-
-        apart &= ~between.is_settled(step)
-        act = act._replace(mean=act.mean | apart | (act.blocking & (blocking == "parameters")))
-        updates, state = jax.lax.cond(
-            act.mean | act.merge | act.start,
-            lambda: _talk(act, apart, copies, params, updates, state, step, value, weight),
-            lambda: (updates, state),
-        )
-        kind = jnp.where(act.start, PACK, COMPUTE)
-        ended = mark(session, kind, step, state.ticket)
-        phase = end_step(phases, state.phase, step)
-        state = state._replace(optimizer=jnp.full_like(state.optimizer, between.number))
-        return updates, state._replace(step=step + 1 + ended, drift=drift, phase=phase)
-
-    def _meet(params: PyTree, updates: PyTree, inner_state: PyTree) -> tuple[PyTree, PyTree]:
-        """Averages parameters and inner states of the node's devices, which have diverged."""
-        target = mean_locally(apply_updates(params, updates), local_axis)
-        moved = difference(target, params, updates)
-        return moved, mean_locally(inner_state, local_axis)
-
-    def _talk(
-        act: Actions,
-        apart: jax.Array,
-        copies: Copies,
-        params: PyTree,
-        updates: PyTree,
-        state: DasoState,
-        step: jax.Array,
-        value: Any,
-        weight: Any,
-    ) -> tuple[PyTree, DasoState]:
-        """Merges, takes the exact mean, then starts: each snapshot holds the latest merge.
-
-        It sends the parameters as optax's addition rounds them, not the merge result itself.
-        """
-        step += mark(session, COMPUTE, step, step)
-        updates, state = jax.lax.cond(
-            act.merge,
-            lambda: alike(
-                between.merge(copies, params, updates, state, step, weight), (updates, state)
-            ),
-            lambda: (updates, state),
-        )
-        step += jax.lax.cond(
-            act.merge,
-            lambda: mark(session, MERGE, step, state.ticket),
-            lambda: jnp.int32(0),
-        )
-        updates, state = jax.lax.cond(
-            act.mean,
-            lambda: alike(
-                between.mean(apart, copies, params, updates, state, step, value, weight),
-                (updates, state),
-            ),
-            lambda: (updates, state),
-        )
-        state = jax.lax.cond(
-            act.start,
-            lambda: alike(between.start(params, updates, state, step, weight), state),
-            lambda: state,
-        )
-        return updates, state
+        register(between, params)
+        u = stages.begin(updates, state, params, value, weight, extra)
+        u = stages.average_in_node(u)
+        u = stages.average_gradients(u)
+        u = stages.apply_inner(u)
+        u = stages.count(u)
+        u = stages.meet(u)
+        u = stages.exchange(u)
+        return stages.end(u)
 
     # optax's protocol names its own aliases of Any for states.
     if session.num_nodes == 1:

@@ -64,10 +64,10 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     session.agree("finalize", [("the step of the optimizer state", str(steps))])
     skips = False
     for state in states:
-        in_flight = int(np.max(np.asarray(state.ticket))) != 0
+        in_flight = _in_flight(state)
         mine = [x for (number, _), x in session.completions.items() if number == _number(state)]
         skips |= any(completion.skips for completion in mine)
-        if in_flight or jax.tree.leaves(state.error):
+        if any(in_flight) or jax.tree.leaves(state.error):
             with session.told():
                 params = jax.block_until_ready(_complete(params, state, in_flight, session))
     mean_of = partial(_mean_of_finite, session=session, skips=skips)
@@ -84,6 +84,12 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
 
 def _number(state: DasoState) -> int:
     return int(np.max(np.asarray(state.optimizer)))
+
+
+def _in_flight(state: DasoState) -> tuple[bool, ...]:
+    """Flags the fragments that are in flight; virtual nodes hold equal tickets."""
+    tickets = np.asarray(state.ticket)
+    return tuple(x != 0 for x in tickets.reshape(-1, tickets.shape[-1]).max(axis=0).tolist())
 
 
 def _mean_of_devices(x: Any) -> Any:
@@ -118,8 +124,10 @@ def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
     return jax.tree.map(mean_of, params)
 
 
-def _complete(params: PyTree, state: DasoState, in_flight: bool, session: Session) -> PyTree:
-    """Merges one optimizer's exchange in flight and error feedback into that optimizer's leaves."""
+def _complete(
+    params: PyTree, state: DasoState, in_flight: tuple[bool, ...], session: Session
+) -> PyTree:
+    """Merges one optimizer's exchanges in flight and error feedback into its leaves."""
     flat, tree = jax.tree.flatten(params)
     here = describe(params)
     for (number, leaves), completion in session.completions.items():

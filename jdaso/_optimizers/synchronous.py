@@ -76,7 +76,7 @@ def synchronous(
         local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
             ``pmap`` over them, or a tuple of axes; None under plain ``jit``. With several nodes,
             an axis of several devices that is not named is refused.
-        wire: ``"float32"``, ``"bfloat16"`` or ``"int8"``.
+        wire: ``"float32"``, ``"bfloat16"``, ``"int8"`` or ``"int4"``.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` instead (equal for SGD, not for Adam; float32 only). An `inner` that takes
             gradients of single examples needs ``"parameters"``.

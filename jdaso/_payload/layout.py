@@ -17,7 +17,7 @@ import numpy as np
 from .._types import PyTree
 
 BLOCK = 256
-"""Elements that share a scale on the int8 wire; every row is a whole number of blocks."""
+"""Every row is a whole number of these: of the blocks that share a scale on any wire."""
 
 BARE = "(the array itself)"
 """Path of the only leaf of a tree that is a single array."""
@@ -128,10 +128,13 @@ def is_float(dtype: object) -> bool:
 
 
 def describe(tree: PyTree) -> tuple[Leaf, ...]:
-    """Path, shape and dtype of every leaf; works on tracers too."""
+    """Path, shape and dtype of every leaf; works on tracers too, and on leaves described before."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     found = []
     for path, leaf in flat:
+        if isinstance(leaf, Leaf):
+            found.append(leaf)
+            continue
         where = path_of(path)
         if not _is_array(leaf):
             raise TypeError(
@@ -187,7 +190,7 @@ def layout_of(tree: PyTree, nodes: int, chunk_bytes: int, align: int = 1) -> Lay
         tree: arrays, tracers or shapes.
         nodes: P, the number of rows.
         chunk_bytes: about how many float32 bytes go into a chunk.
-        align: leaves begin at multiples of it (of `BLOCK`, so that each has its own scales).
+        align: leaves begin at multiples of it (of `Wire.block`, so that each has its own scales).
     """
     unit = nodes * BLOCK
     return Layout(describe(tree), nodes, max(chunk_bytes // 4 // unit, 1) * unit, align)

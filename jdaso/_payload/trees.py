@@ -137,6 +137,10 @@ def _to_reals(x) -> jax.Array:
     x = jnp.asarray(x)
     if jnp.iscomplexobj(x):
         return jnp.stack([x.real, x.imag], axis=-1).astype(jnp.float32)
+    if x.dtype in (jnp.bfloat16, jnp.float16):
+        # XLA may drop the rounding of a sum that is widened at once, as GPUs do; this it keeps.
+        about = jnp.finfo(x.dtype)
+        return jax.lax.reduce_precision(x.astype(jnp.float32), about.nexp, about.nmant)
     return x.astype(jnp.float32)
 
 

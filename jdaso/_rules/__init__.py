@@ -11,6 +11,7 @@ III-B, warm-up, cycling, cool-down         `phases`: the settings; `decide`: wha
 III-B, B and S lowered on a plateau        `plateau`; the loss that drives it: `loss`
 III-B, equation 1, the weighted merge      `merge.paper`
 III-B, S as the time of an exchange        `delay`, which measures it (``delay="auto"``)
+(not in it) fragments, in turn             `phases`, `decide`; their pieces: `_payload.fragments`
 (not in it) merge that keeps progress      `merge.corrected` (arXiv 2605.20866)
 (not in it) optimizer between the nodes    `merge.outer` (arXiv 2311.08105)
 III, averages inside a node                `_exchange.within_node`: a mean over local devices

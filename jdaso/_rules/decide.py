@@ -12,27 +12,46 @@ from .state import PhaseState
 
 
 class Actions(NamedTuple):
-    """The tasks of one update; the same on all nodes."""
+    """The tasks of one update; the same on all nodes. F fragments."""
 
     blocking: Bool[Array, ""]  # wait for all nodes in this step
-    merge: Bool[Array, ""]  # wait for the exchange in flight and merge it
+    merge: Bool[Array, " F"]  # wait for the fragment's exchange in flight and merge it
     mean: Bool[Array, ""]  # exact mean of parameters and inner state
-    start: Bool[Array, ""]  # start an exchange of the result
+    start: Bool[Array, " F"]  # start an exchange of the fragment, as merged
+
+    @property
+    def any(self) -> Bool[Array, ""]:
+        """True if anything but computing is to be done while cycling or settling."""
+        return self.mean | jnp.any(self.merge) | jnp.any(self.start)
 
 
 def decide(phases: Phases, state: PhaseState, step, started, ticket) -> Actions:
     """Returns the tasks of update `step`.
 
+    A start of fragment 0 begins a cycle of B steps; fragment f follows ``floor(f B / F)`` steps
+    later. If B shrinks meanwhile, a fragment whose turn has passed waits for the next cycle.
+
     The merge comes before the start, so that each snapshot contains the latest merge. The last
-    cycling update starts nothing, completes the exchange in flight and ends with an exact mean; the
-    two updates after it repeat the mean, since ``p + (t - p)`` rounds.
+    cycling update starts nothing, completes the exchanges in flight and ends with an exact mean;
+    the two updates after it repeat the mean, since ``p + (t - p)`` rounds.
+
+    Args:
+        phases: the settings.
+        state: the phase state.
+        step: n, completed updates.
+        started: the step of each fragment's last start, int32 ``[F]``; -1 before the first.
+        ticket: each fragment's exchange in flight, int32 ``[F]``; 0 for none.
     """
     end = phases.total_steps - phases.cooldown_steps
     cycling = (step >= phases.warmup_steps) & (step < end)
     last = cycling & (step == end - 1)
     settling = (step >= end) & (step < end + 2) & (phases.cycling_steps > 0)
+    fragments = started.shape[0]
+    begins = (step == phases.warmup_steps) | (step - started[0] >= state.sync_every)
+    begun = jnp.where(begins, step, started[0])
+    turn = jnp.arange(fragments, dtype=jnp.int32) * state.sync_every // fragments
+    start = cycling & ~last & (started < begun) & (step - begun >= turn)
     age = step - started
-    start = cycling & ~last & ((step == phases.warmup_steps) | (age >= state.sync_every))
     return Actions(
         blocking=~cycling,
         # Always before a start, even if a flipped bit has corrupted the delay.
@@ -42,10 +61,11 @@ def decide(phases: Phases, state: PhaseState, step, started, ticket) -> Actions:
     )
 
 
-def count_start(phases: Phases, state: PhaseState) -> PhaseState:
-    """Counts a started exchange, with which the next B and S of the period come into force."""
-    if phases.by_loss is None and len(phases.pairs) > 1:
-        pair = jnp.asarray(phases.pairs, jnp.int32)[state.exchanges % len(phases.pairs)]
+def count_start(phases: Phases, state: PhaseState, fragment: int, fragments: int) -> PhaseState:
+    """Counts a started exchange; with fragment 0 the period's next B and S come into force."""
+    if phases.by_loss is None and len(phases.pairs) > 1 and fragment == 0:
+        cycle = state.exchanges // fragments
+        pair = jnp.asarray(phases.pairs, jnp.int32)[cycle % len(phases.pairs)]
         state = state._replace(sync_every=pair[0])
         if phases.delay != "auto":
             state = state._replace(delay=pair[1])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
+LEAST_BYTES = 10**6
+"""Least float32 bytes of a fragment: smaller exchanges are all latency."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
@@ -47,6 +50,11 @@ class Phases:
     ``n >= total_steps - cooldown_steps``, else cycling. While cycling an exchange starts every B
     updates and is merged S updates after its start. Past `total_steps` the run stays blocking.
 
+    The parameters are divided into F fragments, about equal in size, which are exchanged in turn:
+    the exchange of fragment f starts ``floor(f B / F)`` updates after that of fragment 0. Each
+    takes about 1/F of the time of all, so that S can be 1/F as large, and what arrives is fresher.
+    F = 1 is the paper.
+
     Args:
         total_steps: updates of the whole run.
         warmup_steps: blocking updates at the beginning.
@@ -57,9 +65,11 @@ class Phases:
         delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets S
             after each exchange to the slowest node's exchange time divided by the fastest node's
             step time, rounded up, within 1..B; all nodes agree on it. It begins at B.
+        fragments: F, which divides B (every B of a tuple; the largest B if the loss sets it).
+            ``"auto"`` takes the largest F that leaves every fragment at least 1 MB in float32.
         local_every: l, steps between averages inside a node, at least 1. With l > 1 the local
             devices diverge in between, and the optimizer needs a `local_axis`.
-        by_loss: lets the loss set B, S and l; the three settings above are then not used.
+        by_loss: lets the loss set B, S and l; their three settings above are then not used.
 
     Raises:
         ValueError: a setting is out of its range.
@@ -80,6 +90,7 @@ class Phases:
     delay: int | tuple[int, ...] | str = 1
     local_every: int = 1
     by_loss: Plateau | None = None
+    fragments: int | str = "auto"
 
     def __post_init__(self) -> None:
         _check_count("total_steps", self.total_steps, 1)
@@ -103,6 +114,34 @@ class Phases:
                     f"delay must be within 1..sync_every, got delay={delay} with "
                     f"sync_every={sync_every}. An exchange is merged before the next starts."
                 )
+        self._check_fragments()
+
+    def _check_fragments(self) -> None:
+        if self.fragments == "auto":
+            return
+        if isinstance(self.fragments, str):
+            raise ValueError(f'fragments is a number or "auto", got {self.fragments!r}.')
+        _check_count("fragments", self.fragments, 1)
+        if self._common_interval % self.fragments:
+            which = "the largest sync_every" if self.by_loss else "sync_every"
+            raise ValueError(
+                f"fragments must divide {which}, got fragments={self.fragments} with "
+                f"{self._common_interval}: fragments are exchanged in turn, one every "
+                'sync_every / fragments steps. Use fragments="auto", or a divisor.'
+            )
+
+    @property
+    def _common_interval(self) -> int:
+        """The number of steps that F must divide."""
+        if self.by_loss is not None:
+            return max(sync_every for sync_every, _ in self.pairs)
+        return math.gcd(*(sync_every for sync_every, _ in self.pairs))
+
+    def fragments_of(self, size_bytes: int) -> int:
+        """F for parameters of so many bytes in float32."""
+        if not isinstance(self.fragments, str):
+            return self.fragments
+        return largest_count(self._common_interval, size_bytes)
 
     @classmethod
     def plateau(
@@ -116,6 +155,7 @@ class Phases:
         patience: int = 3,
         threshold: float = 0.05,
         reduction: int = 2,
+        fragments: int | str = "auto",
     ) -> Phases:
         """B and S follow the loss as in the paper; pass the loss as ``update(..., value=loss)``.
 
@@ -131,12 +171,13 @@ class Phases:
             patience: bad windows in a row that make a plateau.
             threshold: improvement that counts, as a share of the best loss.
             reduction: divisor of B on a plateau.
+            fragments: F, see `Phases`.
         """
         _check_count("max_sync_every", max_sync_every, 1)
         delay = max(max_sync_every // 4, 1) if max_delay is None else max_delay
         largest = (max_sync_every, delay, 1)
         rule = Plateau(window_steps, largest, largest, patience, threshold, reduction)
-        return cls(total_steps, warmup_steps, cooldown_steps, by_loss=rule)
+        return cls(total_steps, warmup_steps, cooldown_steps, by_loss=rule, fragments=fragments)
 
     @classmethod
     def heat(
@@ -150,6 +191,7 @@ class Phases:
         stability: float = 0.05,
         reduction: int = 2,
         local_skip_factor: int = 4,
+        fragments: int | str = "auto",
     ) -> Phases:
         """The schedule and the defaults of HeAT's DASO.
 
@@ -168,6 +210,7 @@ class Phases:
             stability: improvement that counts, as a share of the best loss.
             reduction: divisor of B and l on a plateau.
             local_skip_factor: see above.
+            fragments: F, see `Phases`; HeAT has 1.
 
         Reference: heat/optim/dp_optimizer.py of HeAT.
         """
@@ -187,6 +230,7 @@ class Phases:
             warmup_steps=warmup_epochs * steps_per_epoch,
             cooldown_steps=cooldown_epochs * steps_per_epoch,
             by_loss=rule,
+            fragments=fragments,
         )
 
     @property
@@ -230,10 +274,16 @@ class Phases:
 
 def _check_type(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} counts steps and must be an int, got {value!r}.")
+        raise TypeError(f"{name} is a count and must be an int, got {value!r}.")
 
 
 def _check_count(name: str, value: object, least: int) -> None:
     _check_type(name, value)
     if value < least:  # pyright: ignore[reportOperatorIssue]
         raise ValueError(f"{name} must be at least {least}, got {value}.")
+
+
+def largest_count(sync_every: int, size_bytes: int) -> int:
+    """The largest divisor of B that leaves every fragment at least `LEAST_BYTES` of so many."""
+    most = max(size_bytes // LEAST_BYTES, 1)
+    return max(f for f in range(1, sync_every + 1) if sync_every % f == 0 and f <= most)

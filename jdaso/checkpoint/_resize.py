@@ -26,7 +26,7 @@ from ._state import Value
 _OF_MANY = ("anchor", "snapshot", "error", "outer", "flight")
 """Fields that are empty with a single node."""
 
-BEGUN_ANEW = ("ticket", "drift", "loss")
+BEGUN_ANEW = ("ticket", "drift", "loss", "since")
 """Fields about exchanges in progress; a resized run starts with none."""
 
 

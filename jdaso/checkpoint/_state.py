@@ -32,6 +32,7 @@ _COMMON = {
         "anchor",
         "outer",
         "weight",
+        "scale",
     },
     SynchronousState: {"step", "inner", "weight"},
 }
@@ -174,8 +175,8 @@ def keep_flights(state: PyTree, session: Session) -> list[Kept]:
     found: list[Kept] = []
     if session.simulated or session.num_nodes == 1:  # there the state itself holds the exchange
         return found
-    for owner, ticket in _tickets(state):
-        for channel in _channels(session, owner):
+    for owner, fragment, ticket in _tickets(state):
+        for channel in _channels(session, owner, fragment):
             known = [x for x in found if x.channel is channel and x.ticket == ticket]
             job = None if known else channel.kept(ticket, owner)
             if job is not None:
@@ -244,9 +245,17 @@ def adopt_flights(
         channel.adopt(ticket, owner, flight)
 
 
-def _channels(session: Session, owner: int) -> list[Channel]:
-    """Returns the channels of one optimizer's late exchanges; all nodes call this together."""
-    return [x.channel() for (number, _), x in session.completions.items() if number == owner]
+def _channels(session: Session, owner: int, fragment: int | None = None) -> list[Channel]:
+    """Returns the channels of one optimizer's late exchanges; all nodes call this together.
+
+    Args:
+        session: the nodes.
+        owner: the optimizer's number.
+        fragment: only those of this fragment.
+    """
+    completions = [x for (number, _), x in session.completions.items() if number == owner]
+    found = [dict(enumerate(x.channels())) for x in completions]
+    return [channel for of_one in found for f, channel in of_one.items() if fragment in (None, f)]
 
 
 def _dasos(state: PyTree) -> list[DasoState]:
@@ -254,13 +263,14 @@ def _dasos(state: PyTree) -> list[DasoState]:
     return [x for x in jax.tree.leaves(state, is_leaf=is_daso) if is_daso(x)]
 
 
-def _tickets(state: PyTree) -> list[tuple[int, int]]:
-    """Returns (optimizer, ticket) for each exchange in flight."""
-    pairs = [
-        tuple(int(np.max(np.asarray(x))) for x in (daso.optimizer, daso.ticket))
-        for daso in _dasos(state)
-    ]
-    return [(owner, ticket) for owner, ticket in pairs if ticket]
+def _tickets(state: PyTree) -> list[tuple[int, int, int]]:
+    """Returns (optimizer, fragment, ticket) for each exchange in flight."""
+    found = []
+    for daso in _dasos(state):
+        owner, tickets = int(np.max(np.asarray(daso.optimizer))), np.asarray(daso.ticket)
+        of_fragments = tickets.reshape(-1, tickets.shape[-1]).max(axis=0).tolist()
+        found += [(owner, f, ticket) for f, ticket in enumerate(of_fragments) if ticket]
+    return found
 
 
 def _is_ours(x: Any) -> bool:

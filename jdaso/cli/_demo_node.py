@@ -22,8 +22,9 @@ from jax.sharding import PartitionSpec as P
 
 import jdaso  # before the first use of a device: it may have to set up the CPU's thread pool
 
-from ..data import ImageData, batches
+from ..data import batches
 from ..metrics import Recorder
+from ._fashion_mnist import ImageData
 
 MARK = "@jdaso-demo "
 

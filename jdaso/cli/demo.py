@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from .._launch.mpiexec import LaunchError, mpi_command, run_ranks
-from ..data import fashion_mnist
+from ._fashion_mnist import fashion_mnist
 
 NEEDED = ("flax", "rich", "mpi4py")
 

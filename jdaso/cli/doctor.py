@@ -6,7 +6,7 @@ import math
 import sys
 import time
 
-from ..doctor._advice import told
+from ..doctor._advice import in_sentences
 from ..doctor._examine import Report, Wishes, examine
 from ..doctor._findings import written
 from ..doctor._launcher import Launch, find_launch
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     report = examine(launch, wishes)
     if report is None:  # rank 0 reports
         return 0
-    text = json.dumps(report.as_json()) if arguments.json else _told(report, launch)
+    text = json.dumps(report.as_json()) if arguments.json else _as_text(report, launch)
     if text:
         sys.stdout.write(f"{text}\n")  # in one write: ranks share the output
         sys.stdout.flush()
@@ -79,14 +79,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 1
 
 
-def _told(report: Report, launch: Launch) -> str:
+def _as_text(report: Report, launch: Launch) -> str:
     """Formats the report; ranks other than the first that report alone list only problems."""
     lines = report.lines
     if launch.rank != 0 and not report.whole:
         lines = [line for line in lines if not line.finding.ok]
     text = [written(lines, report.hosts)] if lines else []
     if report.advice:
-        text += ["", told(report.advice)]
+        text += ["", in_sentences(report.advice)]
     troubles = sum(not line.finding.ok for line in report.lines)
     if launch.rank == 0:
         many = "s" * (troubles > 1)

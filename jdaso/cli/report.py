@@ -16,15 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the page; returns 0, or 2 if there is nothing to report on."""
+    """Writes the page; returns 0, 1 if Bokeh is missing, or 2 if there is nothing to report on."""
     try:
         runs = [read_run(folder) for folder in arguments.runs]
         title = arguments.title or f"jdaso: {', '.join(run.name for run in runs)}"
         page = make_page(runs, title)
         Path(arguments.output).write_text(page, encoding="utf-8", errors="replace")
-    except (ReportError, OSError) as error:
+    except (ImportError, ReportError, OSError) as error:
         print(f"jdaso report: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, ImportError) else 2
     for run in runs:
         damaged = f", {counted(len(run.damaged), 'damaged row')} left out" if run.damaged else ""
         nodes = counted(len(run.nodes), "node")

@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--step-ms", type=float, default=200.0, help="a step without network (default 200)")
     number("--sync-every", type=int, default=4, help="B (default 4)")
     number("--delay", type=int, help="S (default B)")
-    number("--wire", default="bfloat16", help="float32, bfloat16 or int8")
+    number("--fragments", default="auto", help="F, which divides B (default auto)")
+    number("--wire", default="bfloat16", help="float32, bfloat16, int8 or int4")
     number("--samples", type=int, default=1_281_167, help="samples per epoch (default ImageNet's)")
     number("--batch", type=int, default=256, help="samples per device and step (default 256)")
     backward = (
@@ -173,8 +174,14 @@ def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
         sync_every=arguments.sync_every,
         delay=arguments.sync_every if arguments.delay is None else arguments.delay,
         wire=arguments.wire,
+        fragments=_fragments(arguments.fragments),
     )
     return fabric, training, chosen["devices"]
+
+
+def _fragments(text: str) -> int | str:
+    """Returns F as a number, if it is one."""
+    return int(text) if text.isdigit() else text
 
 
 def _row(name: str, found: Prediction, training: Training | None, steps: int) -> dict:
@@ -183,6 +190,7 @@ def _row(name: str, found: Prediction, training: Training | None, steps: int) ->
         "wire": training.wire if training else "",
         "B": training.sync_every if training else "",
         "S": training.delay if training else "",
+        "F": found.fragments if training else "",
         "step ms": found.step_seconds * 1e3,
         "of no network": found.bare_seconds / found.step_seconds,
         "exchange ms": found.exchange_seconds * 1e3,

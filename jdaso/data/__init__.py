@@ -2,9 +2,7 @@
 
 from ._arrays import Arrays, Source
 from ._deal import batches, evened
-from ._fashion_mnist import ImageData, fashion_mnist
 from ._hdf5 import HDF5
-from ._images import ImageFolder
 from ._loader import Loader
 from ._npy import Npy
 from ._order import Order
@@ -13,8 +11,6 @@ from ._reading import LoadingError
 __all__ = [
     "HDF5",
     "Arrays",
-    "ImageData",
-    "ImageFolder",
     "Loader",
     "LoadingError",
     "Npy",
@@ -22,5 +18,4 @@ __all__ = [
     "Source",
     "batches",
     "evened",
-    "fashion_mnist",
 ]

@@ -1,13 +1,12 @@
-"""A thread that puts the next batches on the devices ahead of time."""
+"""Threads that read the next batches and put them on the devices ahead of time."""
 
 from __future__ import annotations
 
-import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
-_LOOK_SECONDS = 0.1
 _END_SECONDS = 10.0
 
 
@@ -16,120 +15,107 @@ class _Failed:
         self.error = error
 
 
-class Readers:
-    """Threads that read, but never keep the process from ending.
-
-    At exit Python waits for the threads of a pool, such as grain's. A pool thread that hangs in a
-    file system would keep a failed process from ending, and with it all nodes. All threads start at
-    once, so that a limit on memory (each has a stack) is hit at the start or never.
-
-    Args:
-        read: called with a number, in one of the threads.
-        count: number of threads.
-    """
-
-    def __init__(self, read: Callable[[int], Any], count: int):
-        self._read, self._count = read, count
-        self._asked: queue.SimpleQueue[tuple[int, queue.SimpleQueue[Any]] | None]
-        self._asked = queue.SimpleQueue()
-        self._closed = threading.Event()
-        for _ in range(count):
-            threading.Thread(target=self._run, name="jdaso-read", daemon=True).start()
-
-    def __call__(self, number: int) -> Any:
-        """Calls `read` in a thread; returns its result or raises its error.
-
-        Raises:
-            InterruptedError: the threads were closed in the meantime.
-        """
-        found: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._asked.put((number, found))
-        while not self._closed.is_set():
-            try:
-                batch = found.get(timeout=_LOOK_SECONDS)
-            except queue.Empty:
-                continue
-            if isinstance(batch, _Failed):
-                raise batch.error
-            return batch
-        raise InterruptedError("Nobody wants this batch any more.")
-
-    def close(self) -> None:
-        """Ends the threads, each after its current read."""
-        self._closed.set()
-        for _ in range(self._count):
-            self._asked.put(None)
-
-    def _run(self) -> None:
-        while (asked := self._asked.get()) is not None and not self._closed.is_set():
-            number, found = asked
-            try:
-                found.put(self._read(number))
-            except BaseException as error:
-                found.put(_Failed(error))
-
-
 class Ahead:
-    """Takes batches from an iterator, puts them on the devices, and keeps them ready.
+    """Batches in their order, read by several threads at once and kept ready on the devices.
+
+    Each thread takes the next number, reads its batch, and waits with it until fewer than
+    `prefetch` batches before it are still to be taken. The batch that the loop needs next is never
+    the one that waits. All threads start at once, so that a limit on memory (each has a stack) is
+    hit at the start or never.
+
+    The threads are daemons: one that hangs in a file system does not keep a failed process from
+    ending, and with it all nodes. But if Python ended while one is inside the HDF5 library, it
+    would keep the library's lock, for which the process's exit waits; and one that dropped an array
+    of JAX so late would crash the process. So `close` waits for the threads and drops their
+    batches itself.
 
     Args:
-        batches: makes an iterator with ``close``, which reads by calling its argument.
-        readers: that argument; closed together with this.
+        read: reads a batch, given its number; called by the threads.
         put: puts a batch on the devices.
-        prefetch: the most batches kept besides those taken; at least 2.
+        count: the number of batches; they are numbered from 0.
+        workers: the number of threads.
+        prefetch: the most batches on the devices besides those taken.
     """
 
     def __init__(
         self,
-        batches: Callable[[Readers], Any],
-        readers: Readers,
+        read: Callable[[int], Any],
         put: Callable[[Any], Any],
+        count: int,
+        workers: int,
         prefetch: int,
     ):
-        self._ready: queue.Queue[Any] = queue.Queue(prefetch - 1)  # the thread holds one more
-        self._stop = threading.Event()
-        self._readers, self._put = readers, put
-        self._batches = batches(readers)
-        self._thread = threading.Thread(target=self._run, name="jdaso-data", daemon=True)
-        self._thread.start()
+        self._read, self._put, self._count, self._prefetch = read, put, count, prefetch
+        self._changed = threading.Condition()
+        self._ready: dict[int, Any] = {}
+        self._begun = self._taken = 0
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._run, name="jdaso-data", daemon=True)
+            for _ in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def take(self, limit_seconds: float) -> Any:
         """Waits for the next batch.
 
         Raises:
             TimeoutError: the batch did not come in time.
-            Exception: reading the batch raised it.
+            Exception: reading the batch, or putting it on the devices, raised it.
         """
-        try:
-            found = self._ready.get(timeout=limit_seconds)
-        except queue.Empty:
-            raise TimeoutError from None
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._taken in self._ready, limit_seconds):
+                raise TimeoutError
+            found = self._ready.pop(self._taken)
+            self._taken += 1
+            self._changed.notify_all()
         if isinstance(found, _Failed):
             raise found.error
         return found
 
     def close(self) -> None:
-        """Ends the thread and drops its batches."""
-        self._stop.set()
-        self._readers.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join(_END_SECONDS)
-        self._batches.close()
+        """Ends the threads, each after its current read, and drops their batches.
+
+        A read that takes longer than 10 s is not waited for any more.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        end = time.monotonic() + _END_SECONDS
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0.0))
+        self._ready.clear()
 
     def _run(self) -> None:
-        try:
-            for batch in self._batches:
-                if self._stop.is_set() or not self._hand_over(self._put(batch)):
-                    return
-        except BaseException as error:
-            self._hand_over(_Failed(error))
-
-    def _hand_over(self, found: Any) -> bool:
-        """Waits until a batch is taken; returns False if the loader was closed first."""
-        while not self._stop.is_set():
+        while (number := self._next()) is not None:
             try:
-                self._ready.put(found, timeout=_LOOK_SECONDS)
-                return True
-            except queue.Full:
-                continue
-        return False
+                batch = self._read(number)
+            except BaseException as error:
+                batch = _Failed(error)
+            if not self._may_put(number):
+                return
+            self._land(number, batch)
+
+    def _next(self) -> int | None:
+        """The number of the next batch; None if there is none, or nobody wants it any more."""
+        with self._changed:
+            if self._closed or self._begun == self._count:
+                return None
+            self._begun += 1
+            return self._begun - 1
+
+    def _may_put(self, number: int) -> bool:
+        """Waits until a batch may be put on the devices; False if nobody wants it any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or number < self._taken + self._prefetch)
+            return not self._closed
+
+    def _land(self, number: int, batch: Any) -> None:
+        """Puts a batch on the devices and keeps it, under no other name: `close` drops it."""
+        try:
+            self._ready[number] = batch if isinstance(batch, _Failed) else self._put(batch)
+        except BaseException as error:
+            self._ready[number] = _Failed(error)
+        with self._changed:
+            self._changed.notify_all()

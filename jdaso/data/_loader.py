@@ -13,9 +13,8 @@ import numpy as np
 
 from .._session import Session
 from .._types import PyTree
-from ._ahead import Ahead, Readers
+from ._ahead import Ahead
 from ._arrays import as_source, stacked
-from ._extra import needs
 from ._order import Order
 from ._reading import LoadingError
 
@@ -35,9 +34,8 @@ class Loader:
     span two epochs. With `epochs` E the last batch is filled up with the next samples of the
     stream; `weights` marks them.
 
-    Threads of grain read the next batches, another thread puts them on the devices. At most
-    ``2 workers + prefetch + 2`` of this node's batches are in memory. All nodes create the loader
-    together.
+    Threads read the next batches and put them on the devices. At most ``workers + prefetch`` of
+    this node's batches are in memory besides those taken. All nodes create the loader together.
 
     Args:
         source: a `Source`; a tree of arrays; or an object with ``__len__`` and ``__getitem__``.
@@ -59,7 +57,7 @@ class Loader:
             replicas, if a model is cut (``(session.node // K, session.num_nodes // K)`` for K
             partitions).
         workers: threads that read, one batch each.
-        prefetch: batches on the devices ahead of those taken; at least 2.
+        prefetch: the most batches on the devices besides those taken; at least 2.
         timeout_seconds: the longest wait for a batch.
 
     Attributes:
@@ -70,7 +68,7 @@ class Loader:
     Raises:
         ValueError: on all nodes; G cannot be divided equally, or a number is out of range.
         NodeError: the nodes' sources or settings differ.
-        ImportError: grain is missing.
+        ImportError: `shuffle` is set, but grain is not installed.
         TypeError: `source` cannot be a source.
 
     On failure: an unreadable batch raises `LoadingError` in the call that asks for it, with sample,
@@ -103,7 +101,6 @@ class Loader:
         prefetch: int = 2,
         timeout_seconds: float = 600.0,
     ):
-        self._grain = needs("grain", "Loader")
         self._source = as_source(source)
         self.order = Order(len(self._source), operator.index(seed), shuffle, shuffle_block)
         for name, value, least in (
@@ -254,18 +251,15 @@ class Loader:
         return -(-(self.epochs * self.order.num_samples - self._position) // self.batch_size)
 
     def _read_ahead(self) -> Ahead:
-        """Starts to read this node's batches from the position on, with grain."""
-        start, steps, size = self._position, self._steps_left(), self.batch_size
-
-        def batches(read: Callable[[int], PyTree]) -> Any:
-            data = self._grain.MapDataset.range(steps).map(read)
-            options = self._grain.ReadOptions(
-                num_threads=self._workers, prefetch_buffer_size=self._workers
-            )
-            return iter(data.to_iter_dataset(options))
-
-        readers = Readers(lambda k: self._read(start + k * size), self._workers)
-        return Ahead(batches, readers, self._put, self._prefetch)
+        """Starts to read this node's batches from the position on."""
+        start, size = self._position, self.batch_size
+        return Ahead(
+            lambda k: self._read(start + k * size),
+            self._put,
+            self._steps_left(),
+            self._workers,
+            self._prefetch,
+        )
 
     def _read(self, position: int) -> PyTree:
         """Reads this node's part of the batch that begins at `position`."""

@@ -90,7 +90,7 @@ def _chosen(found: Measured, rows: list[dict], parameters: float, step_ms: float
     return {**said, **chosen, "exchange_ms": best["exchange ms"], "of_no_network": share}
 
 
-def told(advice: Mapping[str, Any]) -> str:
+def in_sentences(advice: Mapping[str, Any]) -> str:
     """Returns the advice in sentences."""
     if "error" in advice:
         return f"No advice: python -m jdaso simulate --advise failed ({advice['error']})."

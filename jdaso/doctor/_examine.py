@@ -204,7 +204,7 @@ def _all(
             return None
         limit = wishes.limit_seconds
         return _alone(
-            record, launch, wishes, [*_together.unheard(size, records, accounts, limit, vendor)]
+            record, launch, wishes, [*_together.cut_off(size, records, accounts, limit, vendor)]
             or _died(outcome, vendor),
         )  # fmt: skip
     for account in accounts.values():
@@ -229,16 +229,18 @@ def _together_lines(
 ) -> Iterator[Line]:
     size = launch.size
     machines = len(_together.by_machine(records))
-    heard = f"{len(records)} of {size} on {machines} host{'s' * (machines > 1)}"
-    yield Line(Finding("ranks", heard, len(records) == size, "" if len(records) == size else _GONE))
+    present = f"{len(records)} of {size} on {machines} host{'s' * (machines > 1)}"
+    yield Line(
+        Finding("ranks", present, len(records) == size, "" if len(records) == size else _GONE)
+    )
     yield from _together.cores(records, launch.vendor)
     yield from _together.gpus(records)
     yield from _together.checkpoints(records, accounts)
-    apart = [*_together.unheard(size, records, accounts, wishes.limit_seconds, vendor)]
-    yield from apart or _died(outcome, vendor)
+    cut_off = [*_together.cut_off(size, records, accounts, wishes.limit_seconds, vendor)]
+    yield from cut_off or _died(outcome, vendor)
 
 
-_GONE = "Look at those that were not heard: below, and at what they say themselves."
+_GONE = "See below for the missing ranks, and look at their own output."
 
 
 def _died(outcome: Outcome, vendor: str) -> list[Line]:

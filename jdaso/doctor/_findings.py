@@ -53,9 +53,11 @@ def merged(findings: Mapping[int, Sequence[Finding]]) -> list[Line]:
             by_name.setdefault(finding.what, {}).setdefault(finding, []).append(rank)
     lines = []
     for variants in by_name.values():
-        apart = len({finding.found for finding in variants}) > 1
+        differ = len({finding.found for finding in variants}) > 1
         for finding, ranks in variants.items():
-            lines.append(Line(_apart(finding) if apart and finding.alike else finding, (*ranks,)))
+            lines.append(
+                Line(_differing(finding) if differ and finding.alike else finding, (*ranks,))
+            )
     return lines
 
 
@@ -67,7 +69,7 @@ def joined(lines: Sequence[Line]) -> list[Line]:
     return [Line(finding, of) for finding, of in ranks.items()]
 
 
-def _apart(finding: Finding) -> Finding:
+def _differing(finding: Finding) -> Finding:
     remedy = (
         f"{finding.what} differs between ranks: use one environment on all hosts (on a shared file "
         "system, or one container image), or install the same version everywhere."

@@ -24,7 +24,7 @@ from typing import Any
 
 from ._probe import Steps
 
-RECORD, HEARD, LINK, BULK, FIGURES, LEAVE = range(600, 606)
+RECORD, ACCOUNT, LINK, BULK, FIGURES, LEAVE = range(600, 606)
 """Tags of the messages."""
 
 _TRIPS = 40
@@ -48,10 +48,10 @@ def talk(steps: Steps, record_path: str, limit: str) -> None:
     start = steps.take("start", _start)
     if start is None or start["size"] == 1:
         return
-    told = json.loads(Path(record_path).read_text())
+    own = json.loads(Path(record_path).read_text())
     ranks = Ranks(float(limit), lambda name: steps.note({"begin": name}))
-    records = steps.take("records", lambda: ranks.exchange(RECORD, told))
-    accounts = steps.take("accounts", lambda: ranks.exchange(HEARD, _account(ranks, records)))
+    records = steps.take("records", lambda: ranks.exchange(RECORD, own))
+    accounts = steps.take("accounts", lambda: ranks.exchange(ACCOUNT, _account(ranks, records)))
     if not _everyone(ranks, accounts):
         os._exit(0)  # MPI_Finalize would wait for unreachable ranks
     measuring = leaders({int(rank): found["machine"] for rank, found in records.items()})
@@ -71,14 +71,16 @@ def _account(ranks: Ranks, records: Mapping[int, Any]) -> Callable[[int], Any]:
     seen = {
         rank: os.path.exists(found["file"]) for rank, found in records.items() if found.get("file")
     }
-    account = {"heard": sorted(records), "sees": sorted(r for r, there in seen.items() if there)}
+    account = {"received": sorted(records), "sees": sorted(r for r, there in seen.items() if there)}
     whole = len(records) == ranks.size
     return lambda to: account if whole or to != 0 else {**account, "records": dict(records)}
 
 
 def _everyone(ranks: Ranks, accounts: Mapping[int, Any]) -> bool:
     everyone = list(range(ranks.size))
-    return sorted(accounts) == everyone and all(a["heard"] == everyone for a in accounts.values())
+    return sorted(accounts) == everyone and all(
+        a["received"] == everyone for a in accounts.values()
+    )
 
 
 def leaders(machines: Mapping[int, str]) -> list[int]:
@@ -232,11 +234,11 @@ class Ranks:
             looks, size, best = self._follow(other, first, (looks, size, best))
         return best
 
-    def _follow(self, other: int, first: bool, told: tuple) -> tuple:
+    def _follow(self, other: int, first: bool, own: tuple) -> tuple:
         """Sends the values of a pair's first rank to the second; returns them on both."""
         if first:
-            self.send(other, LINK, f"{json.dumps(told):<80}".encode())
-            return told
+            self.send(other, LINK, f"{json.dumps(own):<80}".encode())
+            return own
         return tuple(json.loads(self.receive(other, LINK, 80)))
 
     def _one_way(self, other: int, sends: bool, data: memoryview, room: memoryview) -> float:

@@ -92,7 +92,7 @@ def checkpoints(records: Records, accounts: Mapping[int, Mapping[str, Any]]) -> 
         yield Line(Finding("checkpoint folder, shared", "every rank sees the others' files"))
 
 
-def unheard(
+def cut_off(
     size: int, records: Records, accounts: Mapping[int, Mapping[str, Any]], limit: float, mpi: str
 ) -> Iterator[Line]:
     """Finds pairs of ranks between which no message arrived."""
@@ -101,7 +101,7 @@ def unheard(
         {
             (min(a, b), max(a, b))
             for a, account in accounts.items()
-            for b in set(range(size)) - set(account["heard"])
+            for b in set(range(size)) - set(account["received"])
         }
     )
     for a, b in pairs:

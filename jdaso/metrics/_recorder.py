@@ -86,7 +86,7 @@ class Recorder:
         self._board = open_tensorboard(Path(folder, "tensorboard", name)) if tensorboard else None
         self._began, self._time = time.perf_counter(), time.time()  # the same moment on both clocks
         self._before = session.stats
-        self._told_settings = self._closed = False
+        self._wrote_settings = self._closed = False
         self._last_phase, self._last_event = "", self._began
         self._writer = Writer(Path(folder, f"{name}.jsonl"), self._show)
         self._writer.put_now(self._header())
@@ -109,8 +109,8 @@ class Recorder:
         self._require_open()
         for name, value in scalars.items():
             check_scalar(name, value)
-        if not self._told_settings and (facts := self._session.facts):
-            self._told_settings = True
+        if not self._wrote_settings and (facts := self._session.facts):
+            self._wrote_settings = True
             self._writer.put({"kind": "settings", "settings": plain_facts(facts)})
         row = {"kind": "step", "step": int(step), "seconds": self._seconds()}
         row |= self._phase(int(step) - 1, opt_state)

@@ -1,202 +1,205 @@
-"""Charts as SVG, without scripts: axes, lines distinguished by colour and dash, bands."""
+"""Charts that Bokeh draws in the browser: lines with bands, marks, a legend of switches, tables.
+
+The only importer of Bokeh (``pip install "jdaso[report]"``). Colours stand out on light and on
+dark ground; ``style.css`` sets the colours of axes and grids.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+import bokeh.plotting
 import numpy as np
+from bokeh.embed import json_item
+from bokeh.models import BasicTickFormatter, DataRange1d, HoverTool
+from bokeh.resources import Resources
 
-from ._axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axes, Line, short, ticks
-from ._html import Element, element
-from ._series import Thinned
+from ._html import Element, element, short, table
+from ._series import Thinned, thin
 
-DASHES = ("none", "7 3", "2 2", "9 3 2 3", "4 2 1 2 1 2", "1 3")
-COLOURS = 6
-_MARKS = 80  # the most drawn for each run and kind
+COLOURS = ("#2b83d0", "#d1661a", "#16936b", "#b85fae", "#95790f", "#7c848e")
+DASHES = ([], [7, 3], [2, 2], [9, 3, 2, 3], [4, 2, 1, 2, 1, 2], [1, 3])
+TOOLS = "pan,box_zoom,wheel_zoom,zoom_in,zoom_out,pan_left,pan_right,reset"
+FAULT = "#e5484d"
+MARKERS = {"checkpoint": "triangle", "fault": "x"}
+
+Plot = Any
+"""Bokeh's figure; its types do not cover what its documentation allows."""
+Switch = tuple[str, Element]
+"""The name of what is drawn, and a sample for the legend."""
+
+
+class Line(NamedTuple):
+    """One line of a chart.
+
+    Attributes:
+        label: for the legend.
+        style: a number that gives its colour and dash.
+        points: its points; a pale band lies between the least and the largest.
+        stairs: whether a number stays until it changes.
+    """
+
+    label: str
+    style: int
+    points: Thinned
+    stairs: bool = False
 
 
 class Sign(NamedTuple):
-    """A checkpoint or a fault at the lower edge of a chart."""
+    """A checkpoint or a fault, drawn on the line of its run."""
 
     kind: str
     x: float
-    style: int
-    title: str
+    run: str
+    text: str
+
+
+def library() -> str:
+    """Returns Bokeh's JavaScript, without its widgets and tables."""
+    return Resources(mode="inline", components=["bokeh"], log_level=None).js_raw[0]
+
+
+def lines_of(data: Iterable[tuple[str, int, np.ndarray, np.ndarray]]) -> list[Line]:
+    """Makes lines from (label, style, x, y), without those that have no number."""
+    made = [Line(label, style, thin(x, y)) for label, style, x, y in data]
+    return [line for line in made if line.points.x.size]
+
+
+def new_plot(x_label: str, y_label: str, **options: Any) -> Plot:
+    """Makes an empty plot as wide as its place, with zoom, pan and reset; options are Bokeh's."""
+    labels = {"x_axis_label": x_label, "y_axis_label": y_label}
+    look = dict.fromkeys(("background_fill_color", "border_fill_color", "outline_line_color"))
+    place = {"height": 300, "sizing_mode": "stretch_width", "toolbar_location": "above"}
+    range_of_visible = {"y_range": DataRange1d(only_visible=True)}
+    options = place | look | labels | range_of_visible | options
+    plot: Plot = bokeh.plotting.figure(tools=TOOLS, **options)
+    plot.toolbar.update(logo=None)
+    plot.xaxis[0].update(formatter=BasicTickFormatter(use_scientific=False))
+    return plot
+
+
+def scalar_plot(x_label: str, y_label: str, lines: Sequence[Line]) -> Plot:
+    """Makes an empty plot, logarithmic if the numbers of the lines are positive and far apart."""
+    low = min(float(line.points.low.min()) for line in lines)
+    high = max(float(line.points.high.max()) for line in lines)
+    if not low > 0 or not 10 <= high / low < np.inf:
+        return new_plot(x_label, y_label)
+    plot = new_plot(x_label, f"{y_label}, log scale", y_axis_type="log")
+    plot.yaxis[0].update(formatter=BasicTickFormatter())
+    plot.yaxis[0].ticker.update(mantissas=[1, 2, 5])
+    return plot
 
 
 def line_chart(
-    title: str, axes: Axes, lines: Sequence[Line], signs: Sequence[Sign] = ()
+    title: str, plot: Plot, lines: Sequence[Line], signs: Sequence[Sign] = ()
 ) -> Element:
-    """Makes a figure: title, lines, legend, and the numbers, folded."""
-    drawn = [part for line in lines for part in _line(axes, line)]
-    said = "; ".join(f"{line.label}: {_said(line.points)}" for line in lines)
-    return figure(
-        title,
-        svg(f"{title}. {said}.", [*frame(axes), *drawn, *_signs(axes, signs)]),
-        legend([(line.label, swatch(line.style)) for line in lines]),
-        numbers(title, axes, lines),
-    )
+    """Makes a figure of lines."""
+    draw_lines(plot, lines)
+    for line in lines:
+        if some := [sign for sign in signs if sign.run == line.label]:
+            draw_signs(plot, line, some)
+    switches = [(line.label, swatch(line.style)) for line in lines]
+    return figure(title, plot, described(lines), switches, numbers(title, plot, lines))
 
 
-def figure(title: str, *children: Element | None) -> Element:
-    """Makes a chart with its title."""
-    caption = element("figcaption", title)
-    return element("figure", caption, *children, class_="card", aria_label=title)
+def draw_lines(plot: Plot, lines: Sequence[Line]) -> None:
+    """Draws lines and their bands; a single point is a dot."""
+    drawn = []
+    for label, style, points, stairs in lines:
+        source = {name: column.astype(np.float32) for name, column in points._asdict().items()}
+        colour = COLOURS[style % len(COLOURS)]
+        if (points.low != points.high).any():
+            band = {"fill_color": colour, "fill_alpha": 0.2, "name": label}
+            plot.varea("x", "low", "high", source=source, **band)
+        look = {"color": colour, "name": label, "source": source}
+        if points.x.size == 1:
+            drawn.append(plot.scatter("x", "mean", size=7, **look))
+            continue
+        look |= {"line_dash": dash_of(style), "line_width": 2}
+        step = {"mode": "after"} if stairs else {}
+        drawn.append((plot.step if stairs else plot.line)("x", "mean", **look, **step))
+    x_label = plot.xaxis[0].axis_label
+    tips = [("", "$name"), (x_label, "@x"), ("mean", "@mean"), ("range", "@low to @high")]
+    add_hover(plot, drawn, tips)
 
 
-def svg(label: str, children: Sequence[Element]) -> Element:
-    """Makes the drawing itself, with a description in words."""
-    return element("svg", children, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
+def draw_signs(plot: Plot, line: Line, signs: Sequence[Sign]) -> None:
+    """Draws a triangle on the line for a checkpoint, a cross for a fault."""
+    x, colour = np.array([sign.x for sign in signs]), COLOURS[line.style % len(COLOURS)]
+    source = {
+        "x": x,
+        "y": np.interp(x, line.points.x, line.points.mean),
+        "text": [sign.text for sign in signs],
+        "marker": [MARKERS[sign.kind] for sign in signs],
+        "ink": [FAULT if sign.kind == "fault" else colour for sign in signs],
+    }
+    look = {"size": 9, "line_width": 2, "color": "ink", "marker": "marker", "name": line.label}
+    drawn = plot.scatter("x", "y", source=source, **look)
+    add_hover(plot, [drawn], "@text")
 
 
-def frame(axes: Axes) -> list[Element]:
-    """Makes the grid, ticks and names of the axes."""
-    made = []
-    for value in axes.y_ticks():
-        y = round(axes.at_y(value), 1)
-        made += [
-            element("line", x1=LEFT, x2=RIGHT, y1=y, y2=y, class_="grid"),
-            element("text", short(value), x=LEFT - 6, y=y + 4, class_="end"),
-        ]
-    for value in ticks(*axes.x):
-        x = round(axes.at_x(value), 1)
-        made += [
-            element("line", x1=x, x2=x, y1=BOTTOM, y2=BOTTOM + 4, class_="axis"),
-            element("text", short(value), x=x, y=BOTTOM + 17, class_="middle"),
-        ]
-    made.append(element("line", x1=LEFT, x2=RIGHT, y1=BOTTOM, y2=BOTTOM, class_="axis"))
-    middle = (LEFT + RIGHT) / 2
-    made.append(element("text", axes.x_label, x=middle, y=HEIGHT - 6, class_="middle"))
-    across = f"rotate(-90 11 {(TOP + BOTTOM) / 2:g})"
-    return [
-        *made,
-        element(
-            "text", axes.y_label, x=11, y=(TOP + BOTTOM) / 2, transform=across, class_="middle"
-        ),
-    ]
+def add_hover(plot: Plot, drawn: list[Any], tips: str | list[tuple[str, str]]) -> None:
+    """Shows text where the pointer is over something drawn; Bokeh fills in the columns."""
+    plot.add_tools(HoverTool(renderers=drawn, tooltips=tips, visible=False))
 
 
-def legend(entries: Sequence[tuple[str, Element]]) -> Element:
-    """Explains the colours and dashes."""
+def described(lines: Sequence[Line]) -> str:
+    """Describes lines in words."""
+    found = []
+    for line in lines:
+        points = line.points
+        ends = f"{line.label}: from {short(points.mean[0])} to {short(points.mean[-1])}"
+        found.append(f"{ends}, least {short(points.low.min())}, largest {short(points.high.max())}")
+    return "; ".join(found)
+
+
+def figure(
+    title: str, plot: Plot, words: str, switches: Iterable[Switch], tables: Iterable[Element]
+) -> Element:
+    """Makes a chart with its title, a description in words, a legend of switches, and tables."""
+    data = json.dumps(json_item(plot), separators=(",", ":")).replace("<", "\\u003c")
+    script = element("script", data, type="application/json")
+    place = {"class_": "chart", "style": f"min-height: {plot.height}px"}
+    entries = []
+    for name, sample in switches:
+        box = element("input", type="checkbox", checked="", value=name)
+        entries.append(element("li", element("label", box, sample, " ", name)))
     return element(
-        "ul", [element("li", sample, " ", label) for label, sample in entries], class_="legend"
+        "figure",
+        element("figcaption", title),
+        element("div", script, role="group", aria_label=f"{title}. {words}.", **place),
+        element("ul", entries, class_="legend"),
+        element("details", element("summary", "Numbers"), tables),
+        class_="card",
+        aria_label=title,
     )
+
+
+def dash_of(style: int) -> list[int]:
+    """Returns the dash of a line: another for each colour, and again for more lines than these."""
+    return DASHES[(style + style // len(COLOURS)) % len(DASHES)]
 
 
 def swatch(style: int) -> Element:
     """Makes a short piece of a line, for the legend."""
-    stroke = element("line", x1=0, x2=28, y1=5, y2=5, **look(style))
+    dash = " ".join(map(str, dash_of(style))) or None
+    return patch(COLOURS[style % len(COLOURS)], stroke_width=2, stroke_dasharray=dash)
+
+
+def patch(colour: str, **look: Any) -> Element:
+    """Makes a filled piece, for the legend."""
+    stroke = element("line", x2=28, y1=5, y2=5, stroke=colour, **look)
     return element("svg", stroke, viewBox="0 0 28 10", class_="swatch", aria_hidden="true")
 
 
-def patch(name: str) -> Element:
-    """Makes a filled piece, for the legend."""
-    return element(
-        "svg",
-        element("rect", width=28, height=10, class_=name),
-        viewBox="0 0 28 10",
-        class_="swatch",
-        aria_hidden="true",
-    )
-
-
-def look(style: int) -> dict[str, str]:
-    """Returns the colour and dash of a line from its number."""
-    dash = DASHES[(style + style // COLOURS) % len(DASHES)]
-    return {"class_": f"line s{style % COLOURS}", "stroke_dasharray": dash}
-
-
-def numbers(title: str, axes: Axes, lines: Sequence[Line], rows: int = 9) -> Element:
-    """Makes the chart's tables, for readers who cannot see it."""
-    return element(
-        "details",
-        element("summary", "Numbers"),
-        [
-            table(
-                f"{title}: {line.label}",
-                [axes.x_label, "least", "mean", "largest"],
-                [
-                    [short(v) for v in point]
-                    for point in zip(*thin_rows(line.points, rows), strict=True)
-                ],
-            )
-            for line in lines
-        ],
-    )
-
-
-def thin_rows(points: Thinned, rows: int) -> Thinned:
-    """Returns at most `rows` of the points, evenly spaced, including the first and the last."""
-    chosen = np.unique(np.linspace(0, points.x.size - 1, rows).astype(int))
-    return Thinned(*(column[chosen] for column in points))
-
-
-def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Element]]) -> Element:
-    """Makes a table whose first column names its rows; a wide one scrolls, also by keys."""
-    made = element(
-        "table",
-        element("caption", caption),
-        element("thead", element("tr", [element("th", cell, scope="col") for cell in head])),
-        element(
-            "tbody",
-            [
-                element(
-                    "tr",
-                    element("th", row[0], scope="row"),
-                    [element("td", cell) for cell in row[1:]],
-                )
-                for row in rows
-            ],
-        ),
-    )
-    return element("div", made, class_="scroll", tabindex=0, role="region", aria_label=caption)
-
-
-def path(axes: Axes, x: np.ndarray, y: np.ndarray) -> str:
-    """Returns an SVG path through points."""
-    return "M" + "L".join(
-        f"{axes.at_x(a):.1f} {axes.at_y(b):.1f}" for a, b in zip(x, y, strict=True)
-    )
-
-
-def _line(axes: Axes, line: Line) -> list[Element]:
-    points, made = line.points, []
-    style = line.style % COLOURS
-    if (points.low != points.high).any():
-        around = np.concatenate([points.x, points.x[::-1]])
-        edge = np.concatenate([points.high, points.low[::-1]])
-        made.append(element("path", d=path(axes, around, edge) + "Z", class_=f"band s{style}"))
-    title = element("title", f"{line.label}: {_said(points)}")
-    if points.x.size == 1:
-        place = {"cx": round(axes.at_x(points.x[0]), 1), "cy": round(axes.at_y(points.mean[0]), 1)}
-        return [*made, element("circle", title, r=3, class_=f"dot s{style}", **place)]
-    return [*made, element("path", title, d=path(axes, points.x, points.mean), **look(line.style))]
-
-
-def _signs(axes: Axes, signs: Sequence[Sign]) -> list[Element]:
-    """Draws a triangle for a checkpoint, a cross for a fault."""
-    made, groups = [], {}
-    for sign in signs:
-        if axes.x[0] <= sign.x <= axes.x[1]:
-            groups.setdefault((sign.kind, sign.style), []).append(sign)
-    for sign in (s for group in groups.values() for s in group[:: -(-len(group) // _MARKS)]):
-        x, style = round(axes.at_x(sign.x), 1), f"s{sign.style % COLOURS}"
-        title = element("title", sign.title)
-        if sign.kind == "checkpoint":
-            made.append(
-                element("path", title, d=f"M{x - 4} {BOTTOM}h8l-4 -7Z", class_=f"dot {style}")
-            )
-        else:
-            cross = f"M{x - 4} {BOTTOM - 18}l8 8m-8 0l8 -8M{x} {BOTTOM - 10}V{BOTTOM}"
-            made.append(element("path", title, d=cross, class_="fault"))
+def numbers(title: str, plot: Plot, lines: Sequence[Line], rows: int = 9) -> list[Element]:
+    """Makes the chart's tables, for readers who cannot see it: at most `rows` points of each."""
+    made, head = [], [plot.xaxis[0].axis_label, "least", "mean", "largest"]
+    for line in lines:
+        points = np.stack(line.points, axis=1)
+        chosen = np.unique(np.linspace(0, len(points) - 1, rows).astype(int))
+        cells = [[short(value) for value in point] for point in points[chosen]]
+        made.append(table(f"{title}: {line.label}", head, cells))
     return made
-
-
-def _said(points: Thinned) -> str:
-    if points.x.size == 1:
-        return short(points.mean[0])
-    return (
-        f"from {short(points.mean[0])} to {short(points.mean[-1])}, least "
-        f"{short(points.low.min())}, largest {short(points.high.max())}"
-    )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import traces
-from ._axes import short
-from ._charts import figure, legend, patch
-from ._html import Element, element
+from ._charts import COLOURS, Plot, Switch, add_hover, figure, new_plot, patch
+from ._html import Element, short, table
 from ._runs import Run, counted
 
 ROWS = {
@@ -38,6 +37,7 @@ class Bar(NamedTuple):
     step: int | None
     begin: float
     end: float
+    channel: str = ""  # of an exchange: each fragment has its own
 
 
 def cycle_chart(run: Run) -> Element | None:
@@ -49,51 +49,51 @@ def cycle_chart(run: Run) -> Element | None:
     begin, end = window
     bars = [bar for bar in bars if bar.end > begin and bar.begin < end]
     nodes = sorted({bar.node for bar in bars})
-    rows, width = [], 1e3 * (end - begin)
-    for node in nodes[:_MOST_NODES]:
-        mine = [bar for bar in bars if bar.node == node]
-        for row in dict.fromkeys(row for row, _ in ROWS.values()):
-            if here := [bar for bar in mine if ROWS[bar.name][0] == row]:
-                rows += [element("span", f"node {node}, {row}"), lane(here, node, row, begin, end)]
-    scale = [element("span", f"{short(round(width * part / 2, 1))} ms") for part in range(3)]
-    axis = element("div", scale, class_="scale")
-    there = {ROWS[bar.name] for bar in bars}
-    names = [kind for kind in dict.fromkeys(ROWS.values()) if kind in there]
-    left_out = len(nodes) - _MOST_NODES
-    return figure(
-        f"A cycle: {run.name}",
-        element("div", rows, element("span"), axis, class_="lanes"),
-        legend([(_kind(row, style), patch(f"bar s{style}")) for row, style in names]),
-        element("p", f"Left out: {counted(left_out, 'more node')}.") if left_out > 0 else None,
-    )
+    names = dict.fromkeys(name for name, _ in ROWS.values())
+    rows: dict[str, list[Bar]] = {}
+    for node, name in itertools.product(nodes[:_MOST_NODES], names):
+        if here := [bar for bar in bars if bar.node == node and ROWS[bar.name][0] == name]:
+            rows[f"node {node}, {name}"] = here
+    width, height = 1e3 * (end - begin), 110 + 24 * len(rows)
+    plot = new_plot("ms", "", y_range=[*rows][::-1], x_range=(0, width), height=height)
+    switches = draw_bars(plot, rows, begin)
+    cells = []
+    for row, here in rows.items():
+        ms = sum(1e3 * (min(bar.end, end) - max(bar.begin, begin)) for bar in here)
+        cells.append([row, str(len(here)), short(ms)])
+    words = "; ".join(f"{row}: {count} events, {ms} ms" for row, count, ms in cells)
+    if (left_out := len(nodes) - _MOST_NODES) > 0:
+        words += f". Left out: {counted(left_out, 'more node')}"
+    title = f"A cycle: {run.name}"
+    numbers = table(f"{title}, {short(width)} ms", ["", "events", "ms in the cycle"], cells)
+    return figure(title, plot, words, switches, [numbers])
 
 
-def lane(bars: Sequence[Bar], node: int, row: str, begin: float, end: float) -> Element:
-    """Makes one row; its bars stretch with the page."""
-    made = []
-    for bar in bars:
-        left, right = max(bar.begin, begin), min(bar.end, end)
-        at = "" if bar.step is None else f" at step {bar.step}"
-        made.append(
-            element(
-                "rect",
-                element("title", f"{bar.name}{at}: {short(1e3 * (bar.end - bar.begin))} ms"),
-                x=round(1e3 * (left - begin) / (end - begin), 2),
-                y=0,
-                width=round(max(1e3 * (right - left) / (end - begin), 0.5), 2),
-                height=18,
-                class_=f"bar s{ROWS[bar.name][1]}",
-            )
-        )
-    total = sum(min(bar.end, end) - max(bar.begin, begin) for bar in bars)
-    label = f"node {node}, {row}: {len(bars)} events, {short(1e3 * total)} ms"
-    return element(
-        "svg", made, viewBox="0 0 1000 18", preserveAspectRatio="none", role="img", aria_label=label
-    )
+def draw_bars(plot: Plot, rows: Mapping[str, Sequence[Bar]], begin: float) -> list[Switch]:
+    """Draws bars, which may reach beyond the cycle that the plot shows, and returns the legend."""
+    switches = []
+    for row, style in dict.fromkeys(ROWS.values()):
+        some = [(y, bar) for y in rows for bar in rows[y] if ROWS[bar.name] == (row, style)]
+        if not some:
+            continue
+        source = {
+            "y": [y for y, _ in some],
+            "left": [1e3 * (bar.begin - begin) for _, bar in some],
+            "right": [1e3 * (bar.end - begin) for _, bar in some],
+            "ms": [1e3 * (bar.end - bar.begin) for _, bar in some],
+            "name": [bar.name for _, bar in some],
+            "step": [str(bar.step) for _, bar in some],
+        }
+        name = "blocking mean" if (row, style) == ROWS["mean"] else row
+        look = {"height": 0.8, "color": COLOURS[style], "fill_alpha": 0.85}
+        drawn = plot.hbar("y", left="left", right="right", name=name, source=source, **look)
+        add_hover(plot, [drawn], [("", "@name"), ("step", "@step"), ("ms", "@ms")])
+        switches.append((name, patch(COLOURS[style], stroke_width=10)))
+    return switches
 
 
 def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
-    """Returns the begin and end of one cycle: two starts of exchanges, with a margin.
+    """Returns the begin and end of one cycle: two starts of one fragment, with a margin.
 
     Of the cycles that the first node recorded this is the one of median length; without exchanges,
     blocking means are used.
@@ -102,8 +102,12 @@ def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
         some = [bar for bar in bars if bar.name == name]
         if not some:
             continue
-        first = min(bar.node for bar in some)
-        starts = sorted((bar.begin, bar.end) for bar in some if bar.node == first)
+        first = min(some, key=lambda bar: (bar.node, bar.begin))
+        some = [bar for bar in some if (bar.node, bar.channel) == (first.node, first.channel)]
+        by_step: dict[float, Bar] = {}  # a trace has such an event on several tracks
+        for bar in sorted(some, key=lambda bar: bar.begin):
+            by_step.setdefault(bar.begin if bar.step is None else bar.step, bar)
+        starts = [(bar.begin, bar.end) for bar in by_step.values()]
         if len(starts) == 1:
             begin, end = starts[0]
         else:
@@ -121,7 +125,8 @@ def bars_of(run: Run) -> list[Bar]:
     for node in run.nodes:
         for event in node.events:
             begin, end, name = event["begin"], event["end"], str(event.get("name"))
-            bars.append(Bar(node.node, name, event.get("step"), begin, end))
+            channel = _channel(event.get("of"))
+            bars.append(Bar(node.node, name, event.get("step"), begin, end, channel))
         if not any(event.get("name") in ("step", "compute") for event in node.events):
             bars += _steps(node.node, node.columns)
     return bars
@@ -137,10 +142,15 @@ def _traced(folder: Path) -> list[Bar]:
     except traces.TraceError:
         return []
     return [
-        Bar(node.node, event.name, event.step, event.begin_seconds, event.end_seconds)
+        Bar(node.node, x.name, x.step, x.begin_seconds, x.end_seconds, _channel(x.of))
         for node in nodes
-        for event in node.events
+        for x in node.events
     ]
+
+
+def _channel(of: object) -> str:
+    """Returns the channel in ``"channel.ticket"``, the exchange that an event belongs to."""
+    return str(of or "").partition(".")[0]
 
 
 def _steps(node: int, columns: dict[str, Any]) -> list[Bar]:
@@ -150,7 +160,3 @@ def _steps(node: int, columns: dict[str, Any]) -> list[Bar]:
         Bar(node, "step", int(step) - 1, begin, end)
         for step, begin, end in zip(steps[1:], seconds, seconds[1:], strict=False)
     ]
-
-
-def _kind(row: str, style: int) -> str:
-    return "blocking mean" if (row, style) == ROWS["mean"] else row

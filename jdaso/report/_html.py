@@ -1,9 +1,10 @@
-"""HTML by the standard library's element tree, which escapes all text."""
+"""HTML by the standard library's element tree, which escapes all text; tables and their numbers."""
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 Element = ElementTree.Element
@@ -15,8 +16,7 @@ def element(tag: str, *children: Child | Iterable[Child], **attributes: Any) -> 
     made = Element(tag)
     for name, value in attributes.items():
         if value is not None:
-            text = f"{value:.6g}" if isinstance(value, float) else str(value)
-            made.set(name.rstrip("_").replace("_", "-"), text)
+            made.set(name.rstrip("_").replace("_", "-"), str(value))
     for child in children:
         for one in [child] if isinstance(child, str | Element) or child is None else child:
             _append(made, one)
@@ -32,6 +32,42 @@ def _append(parent: Element, child: Child) -> None:
         parent[-1].tail = (parent[-1].tail or "") + child
     else:
         parent.text = (parent.text or "") + child
+
+
+def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Element:
+    """Makes a table whose first column names its rows; a wide one scrolls, also by keys."""
+    made = element(
+        "table",
+        element("caption", caption),
+        element("thead", element("tr", [element("th", cell, scope="col") for cell in head])),
+        element(
+            "tbody",
+            [
+                element(
+                    "tr",
+                    element("th", row[0], scope="row"),
+                    [element("td", cell) for cell in row[1:]],
+                )
+                for row in rows
+            ],
+        ),
+    )
+    return element("div", made, class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def short(value: float) -> str:
+    """Formats a number for a table: 0.25, 1200, 3.4 M.
+
+    >>> short(0.25), short(1200.0), short(3_400_000.0), short(float("nan"))
+    ('0.25', '1200', '3.4 M', '–')
+    """
+    if not math.isfinite(value):
+        return "–"
+    for size, name in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= size:
+            size = 1e3 if name == " k" else size
+            return f"{value / size:.4g}{name}"
+    return f"{value:.4g}"
 
 
 def text_of(root: Element) -> str:

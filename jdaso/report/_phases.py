@@ -6,13 +6,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ._axes import BOTTOM, TOP, Axes, Line, axes_of, lines_of
-from ._charts import figure, frame, legend, line_chart, look, numbers, patch, path, svg, swatch
-from ._html import Element, element
+from ._charts import (
+    Line,
+    add_hover,
+    described,
+    draw_lines,
+    figure,
+    line_chart,
+    lines_of,
+    new_plot,
+    numbers,
+    patch,
+    swatch,
+)
+from ._html import Element, short, table
 from ._runs import Node, Run
 from ._series import BINS, Thinned, over_nodes, thin
 
-BANDS = {"warm-up": "warmup", "cycling": "cycling", "cool-down": "cooldown", "blocking": "blocking"}
+COLOURS = {"warm-up": "#e3a008", "cycling": "#16936b", "cool-down": "#4f7be0"}
+BLOCKING = "#7c848e"
+OPACITY = 0.12
 
 
 def phase_chart(run: Run) -> Element | None:
@@ -20,55 +33,37 @@ def phase_chart(run: Run) -> Element | None:
     node = next((node for node in run.nodes if any(node.phases)), None)
     if node is None:
         return None
-    seconds, data = node.columns["seconds"], []
+    lines, spans = [], phase_spans(node)
     for style, (label, name) in enumerate((("B", "sync_every"), ("S", "delay"))):
-        if (column := node.columns.get(name)) is not None:
-            known = np.isfinite(column)
-            data.append((label, style, stairs(seconds[known], column[known])))
-    lines = [Line(label, style, x) for label, style, x in data if x.x.size]
-    spans = phase_spans(node)
-    end = float(seconds[-1])
+        column = node.column(name)
+        if (known := np.isfinite(column)).any():
+            points = stairs(node.columns["seconds"][known], column[known])
+            lines.append(Line(label, style, points, stairs=True))
     top = max([1.0, *(float(line.points.high.max()) for line in lines)])
-    axes = Axes("seconds", "steps", (0.0, end or 1.0), (0.0, top * 1.08))
-    title = f"Phase, B and S: {run.name}"
-    said = ", ".join(f"{name} from {begin:.4g} to {stop:.4g} s" for name, begin, stop in spans)
-    bands = [
-        element(
-            "rect",
-            element("title", f"{name}, {begin:.4g} to {stop:.4g} s"),
-            x=round(axes.at_x(begin), 1),
-            y=TOP,
-            width=round(max(axes.at_x(stop) - axes.at_x(begin), 0.5), 1),
-            height=BOTTOM - TOP,
-            class_=BANDS.get(name, "blocking"),
-        )
-        for name, begin, stop in spans
-    ]
-    drawn = [
-        element("path", d=path(axes, x.points.x, x.points.mean), **look(x.style)) for x in lines
-    ]
-    names = dict.fromkeys(name for name, _, _ in spans)
-    entries = [(name, patch(BANDS.get(name, "blocking"))) for name in names]
-    entries += [(line.label, swatch(line.style)) for line in lines]
-    return figure(
-        title,
-        svg(f"{title}. {said}.", [*bands, *frame(axes), *drawn]),
-        legend(entries),
-        numbers(title, axes, lines),
-    )
+    plot = new_plot("seconds", "steps", y_range=(0, 1.08 * top))
+    drawn, switches = [], []
+    for name in dict.fromkeys(name for name, _, _ in spans):
+        begins, ends = zip(*[span[1:] for span in spans if span[0] == name], strict=True)
+        colour = COLOURS.get(name, BLOCKING)
+        look = {"fill_color": colour, "fill_alpha": OPACITY, "line_color": None, "name": name}
+        drawn.append(plot.vstrip(list(begins), list(ends), **look))
+        switches.append((name, patch(colour, stroke_width=10, stroke_opacity=OPACITY)))
+    add_hover(plot, drawn, [("", "$name"), ("from", "@x0 s"), ("to", "@x1 s")])
+    draw_lines(plot, lines)
+    switches += [(line.label, swatch(line.style)) for line in lines]
+    title, rows = f"Phase, B and S: {run.name}", [[n, short(a), short(b)] for n, a, b in spans]
+    tables = [table(f"Phases of {run.name}", ["phase", "from, seconds", "to"], rows)]
+    words = ", ".join(f"{name} from {begin} to {end} s" for name, begin, end in rows)
+    words = f"{words}. {described(lines)}"
+    return figure(title, plot, words, switches, tables + numbers(title, plot, lines))
 
 
 def stairs(x: np.ndarray, y: np.ndarray) -> Thinned:
-    """Returns steps of a number that stays until it changes; thinned if it changes too often."""
-    if not x.size:
-        return Thinned(x, y, y, y)
-    changes = np.flatnonzero(np.diff(y)) + 1
-    if changes.size > BINS:
+    """Returns the points at which a number changes, and the last; thinned if these are many."""
+    kept = np.union1d(np.flatnonzero(np.diff(y, prepend=np.nan)), x.size - 1)
+    if kept.size > BINS:
         return thin(x, y)
-    corners_x = np.concatenate([[x[0]], np.repeat(x[changes], 2), [x[-1]]])
-    values = y[np.concatenate([[0], changes])]
-    corners_y = np.repeat(values, 2)
-    return Thinned(corners_x, corners_y, corners_y, corners_y)
+    return Thinned(x[kept], y[kept], y[kept], y[kept])
 
 
 def phase_spans(node: Node) -> list[tuple[str, float, float]]:
@@ -98,7 +93,7 @@ def time_charts(runs: Sequence[Run]) -> list[Element]:
     return [
         line_chart(
             f"Communication, hidden and exposed: {run.name}",
-            axes_of(lines, "seconds", "seconds, total")._replace(y=(0.0, top * 1.04 or 1.0)),
+            new_plot("seconds", "seconds, total", y_range=(0, top * 1.04 or 1.0)),
             lines,
         )
         for run, lines in made

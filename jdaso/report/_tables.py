@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ._axes import short
-from ._charts import table
-from ._html import Element, element
+from ._html import Element, element, short, table
 from ._runs import Mark, Node, Run, counted
 from ._series import of_run
 

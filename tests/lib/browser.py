@@ -120,14 +120,29 @@ class Browser:
             raise BrowserError(str(found["exceptionDetails"]))
         return found["result"].get("value")
 
+    def wait_for(self, script):
+        """Waits until a JavaScript expression is true, and returns its value."""
+        until = time.monotonic() + self._limit
+        while not (value := self.run(script)):
+            if time.monotonic() > until:
+                raise BrowserError(f"not within {self._limit:g} s: {script}")
+            time.sleep(0.02)
+        return value
+
     def press(self, key):
         """Presses a key."""
-        codes = {"Tab": 9, "Enter": 13}
+        codes = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}
         for kind in ("rawKeyDown", "keyUp"):
-            about = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+            about = {"key": key, "code": "Space" if key == " " else key}
+            about["windowsVirtualKeyCode"], text = codes[key]
             self.send("Input.dispatchKeyEvent", type=kind, **about)
-            if key == "Enter" and kind == "rawKeyDown":
-                self.send("Input.dispatchKeyEvent", type="char", text="\r", **about)
+            if text and kind == "rawKeyDown":
+                self.send("Input.dispatchKeyEvent", type="char", text=text, **about)
+
+    def point(self, kind, x, y):
+        """Moves the mouse to a place, or presses or releases its left button there."""
+        about = {"x": x, "y": y, "button": "none" if kind == "mouseMoved" else "left"}
+        self.send("Input.dispatchMouseEvent", type=kind, clickCount=1, **about)
 
     def picture(self, path, *, whole=False):
         """Writes the visible part of the page, or all of it, as PNG."""

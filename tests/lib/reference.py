@@ -83,7 +83,18 @@ def int8(v, block=256):
     return out
 
 
-WIRES = {"bfloat16": bfloat16, "int8": int8}
+def int4(v, block=64):
+    out = np.empty_like(v)
+    for begin in range(0, v.size, block):
+        part = v[begin : begin + block]
+        scale = bfloat16(np.max(np.abs(part)) * F(1 / 7))
+        levels = np.rint(part / scale) if scale > 0 else np.zeros_like(part)
+        out[begin : begin + block] = levels * scale
+    return out
+
+
+WIRES = {"bfloat16": bfloat16, "int8": int8, "int4": int4}
+BLOCKS = {"int8": 256, "int4": 64}
 
 
 def add(values):
@@ -103,9 +114,9 @@ def rows_of_blocks(places, nodes, block=256):
     return places // width
 
 
-def places_of(leaves, wire, block=256):
-    """The position of each element in the vector; on int8 each leaf begins a new block."""
-    room = block if wire == "int8" else 1
+def places_of(leaves, wire):
+    """The position of each element in the vector; of blockwise wires each leaf begins a block."""
+    room = BLOCKS.get(wire, 1)
     begins = np.cumsum([0, *(-(-size // room) * room for size in leaves)])[:-1]
     return np.concatenate(
         [begin + np.arange(size) for begin, size in zip(begins, leaves, strict=True)]
@@ -140,6 +151,7 @@ def daso(
     blocking="gradients",
     owners=rows_of_blocks,
     leaves=None,
+    fragments=None,
     steps=None,
     stopped=None,
 ):
@@ -149,58 +161,74 @@ def daso(
     length): the delay of exchange k, and the distance from its start to the next. `merge` is
     "paper", "corrected" or "outer" (then `outer` is the outer optimizer). `owners(places, nodes)`
     gives the node that sums each element, and so keeps the error of a narrow wire's second
-    rounding. `leaves` are the sizes of the leaves (default: one leaf); int8 scales each separately.
-    `steps` stops early, or goes on past `total`. `stopped` is a mask of elements.
+    rounding. `leaves` are the sizes of the leaves (default: one leaf); blockwise wires scale each
+    separately. `fragments` lists, for each fragment, the elements of its pieces of leaves
+    (default: one fragment of all `leaves`); fragment f starts ``floor(f B / F)`` steps after
+    fragment 0, and an exchange in flight is merged after the delay that fragment 0's last start
+    brought. `steps` stops early, or goes on past `total`. `stopped` is a mask of elements.
     """
     everybody = range(nodes)
     last_cycling = total - cooldown - 1
     periods, delays = np.atleast_1d(sync_every), np.atleast_1d(delay)
 
+    if fragments is None:
+        ends = np.cumsum(leaves or (x0.size,))[:-1]
+        fragments = [np.split(np.arange(x0.size), ends)]
+    fragments = [[np.asarray(piece) for piece in pieces] for pieces in fragments]
+    count = len(fragments)
+
     x = [x0.astype(F) for _ in everybody]
     state = [inner.init(x0) for _ in everybody]
-    base = outer_state = None  # common to all nodes
+    base = None  # common to all nodes
+    outer_state = [None] * count
     error = [np.zeros_like(x0) for _ in everybody]
-    flying = None  # (started, snapshots, delay)
-    exchanges, next_start = 0, warmup
+    flying = [None] * count  # (started, snapshots)
+    cycle, begun, started = -1, -1, [-1] * count
     trace = Trace([], [], [], np.zeros_like(x0), [])
 
-    def send(snapshots, age):
+    def send(f, snapshots, age):
         """Mean of the snapshots as it arrives, and the errors that remain to be sent."""
+        at = np.concatenate(fragments[f])
         if wire == "float32":
-            return mean(snapshots), error
-        ends = np.cumsum(leaves or (x0.size,))[:-1]
+            return mean(snapshots), [error[p][at] for p in everybody]
+        sizes = [piece.size for piece in fragments[f]]
+        ends = np.cumsum(sizes)[:-1]
         code = lambda v: np.concatenate([WIRES[wire](part) for part in np.split(v, ends)])  # noqa: E731
-        wanted = [snapshots[p] - base + error[p] for p in everybody]
+        wanted = [snapshots[p] - base[at] + error[p][at] for p in everybody]
         sent = [code(v) for v in wanted]
         total_sent = add(sent)
         arrived = code(total_sent)
         for v in [*wanted, total_sent]:
-            near = 8 * np.finfo(F).eps * (np.abs(v) + np.abs(x[0]))
+            near = 8 * np.finfo(F).eps * (np.abs(v) + np.abs(x[0][at]))
             jump = np.abs(code(v + near) - code(v - near))
-            trace.slack[:] += np.where(jump > 4 * near, jump, F(0))
+            trace.slack[at] += np.where(jump > 4 * near, jump, F(0))
         kept = F(1 - 2 * age / (2 * age + nodes)) if merge == "paper" else F(1)
-        mine = owners(places_of(leaves or (x0.size,), wire), nodes)
+        mine = owners(places_of(sizes, wire), nodes)
         left = [
             kept * (wanted[p] - sent[p] + np.where(mine == p, total_sent - arrived, F(0)))
             for p in everybody
         ]
-        return base + arrived / F(nodes), left
+        return base[at] + arrived / F(nodes), left
 
-    def merged(x, age, snapshots):
+    def merged(f, x, age, snapshots):
         """Parameters after the merge; updates `base`, `error` and the outer optimizer's state."""
-        nonlocal base, error, outer_state
-        average, error = send(snapshots, age)
+        nonlocal base
+        at = np.concatenate(fragments[f])
+        average, left = send(f, snapshots, age)
+        own = [x[p][at] for p in everybody]
         if merge == "paper":
             a, nodes_ = F(age), F(nodes)
-            x = [(2 * a * x[p] + nodes_ * average) / (2 * a + nodes_) for p in everybody]
+            new = [(2 * a * own[p] + nodes_ * average) / (2 * a + nodes_) for p in everybody]
         elif merge == "corrected":
-            x = [x[p] + (average - snapshots[p]) for p in everybody]
+            new = [own[p] + (average - snapshots[p]) for p in everybody]
         else:
-            change, outer_state = outer.update(base - average, outer_state, base)
-            average = base + change
-            x = [x[p] + (average - snapshots[p]) for p in everybody]
-        base = average
-        return x
+            change, outer_state[f] = outer.update(base[at] - average, outer_state[f], base[at])
+            average = base[at] + change
+            new = [own[p] + (average - snapshots[p]) for p in everybody]
+        base = put(base, at, average)
+        for p in everybody:
+            error[p] = put(error[p], at, left[p])
+        return [put(x[p], at, new[p]) for p in everybody]
 
     def pay(x):
         """Adds the error feedback of a narrow wire before an exact mean."""
@@ -225,27 +253,47 @@ def daso(
                 x = [np.where(stopped, F(0), x[p]) for p in everybody]
         else:
             if n == warmup:
-                base = x[0]
-                outer_state = outer.init(x0) if outer else None
+                base = x[0].copy()
+                for f in range(count):
+                    size = sum(piece.size for piece in fragments[f])
+                    outer_state[f] = outer.init(np.zeros(size, F)) if outer else None
             x, state = apply(inner, g, state, x)
-            if flying and (n - flying[0] >= flying[2] or n == last_cycling):
-                x = merged(x, n - flying[0], flying[1])
-                trace.events.append((n, "merge", n - flying[0]))
-                flying = None
-            if n == next_start and n != last_cycling and nodes > 1:
-                flying = (n, x, delays[exchanges % len(delays)])
-                next_start = n + periods[exchanges % len(periods)]
-                exchanges += 1
-                trace.events.append((n, "start", 0))
+            what = lambda name, f: name if count == 1 else (name, f)  # noqa: E731
+            for f in range(count):
+                if not flying[f]:
+                    continue
+                age, snapshots = n - flying[f][0], flying[f][1]
+                if age >= delays[cycle % len(delays)] or n == last_cycling:
+                    x = merged(f, x, age, snapshots)
+                    trace.events.append((n, what("merge", f), age))
+                    flying[f] = None
+            for f in range(count):
+                if n == last_cycling or nodes == 1:
+                    break
+                if f == 0 and (n == warmup or n - begun == periods[cycle % len(periods)]):
+                    cycle, begun = cycle + 1, n
+                turn = begun + f * periods[cycle % len(periods)] // count
+                if started[f] < begun and n == turn:
+                    started[f] = n
+                    flying[f] = (n, [v[np.concatenate(fragments[f])] for v in x])
+                    trace.events.append((n, what("start", f), 0))
             if n == last_cycling:
                 x, state = average(pay(x), state)
         trace.params.append(x)
         trace.inner.append(state)
 
-    if flying:
-        x = merged(x, n - flying[0], flying[1])
+    for f in range(count):
+        if flying[f]:
+            x = merged(f, x, n - flying[f][0], flying[f][1])
     trace.final = [mean(pay(x))] * nodes
     return trace
+
+
+def put(v, at, values):
+    """A copy of the vector with some of its elements replaced."""
+    v = v.copy()
+    v[at] = values
+    return v
 
 
 def apply(inner, g, state, x):

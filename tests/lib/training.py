@@ -1,5 +1,7 @@
 """Trains the problem of `reference.Quadratic` with jdaso, on any engine, and compares."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +29,30 @@ OUTER = (
     reference.Sgd(0.7, 0.9, nesterov=True),
     lambda: optax.sgd(0.7, momentum=0.9, nesterov=True),
 )
+
+
+class Parts(NamedTuple):
+    """Shapes of leaves, and the elements (of the vector of all) in the pieces of each fragment."""
+
+    shapes: dict[str, tuple[int, ...]]
+    elements: list[list[np.ndarray]]
+
+    @property
+    def count(self):
+        return len(self.elements)
+
+
+def columns(begin, end):
+    """Columns of a matrix [3, 200], row by row."""
+    return np.arange(600).reshape(3, 200)[:, begin:end].ravel()
+
+
+ROWS = Parts(  # bias, then 23 rows of weight; six numbers each
+    SHAPES,
+    [[np.arange(1), np.arange(1, 6)], *([np.arange(k, k + 6)] for k in (6, 12, 18))],
+)
+LEAVES = Parts({"a": (12,), "b": (4, 3)}, [[np.arange(12)], [np.arange(12, 24)]])
+COLUMNS = Parts({"all": (3, 200)}, [[columns(100 * k, 100 * k + 100)] for k in (0, 1)])
 
 
 def merge_of(name):

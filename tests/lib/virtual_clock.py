@@ -399,17 +399,17 @@ class Condition(Lock):
 
     def __init__(self, clock):
         super().__init__(clock)
-        self._told, self._waits = 0, []
+        self._notified, self._waits = 0, []
 
     def wait(self, timeout=None):
-        told = self._told
+        before = self._notified
         self.release()
-        found = self._clock.wait_for(lambda: self._told > told, timeout, self._waits)
+        found = self._clock.wait_for(lambda: self._notified > before, timeout, self._waits)
         self.acquire()
         return found
 
     def notify_all(self):
-        self._told += 1
+        self._notified += 1
         self._clock.wake_all_of(self._waits)
 
 

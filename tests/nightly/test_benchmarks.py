@@ -11,10 +11,14 @@ import pytest
 from launcher import FOREIGN, ROOT, TAG, end
 
 # These need root and network namespaces: test_cluster.py.
-EMULATED = {"links.py", "pipelines.py", "throughput.py", "time_to_accuracy.py"}
-DRY = {"gpu.py"}  # needs a GPU: test_the_gpus_parts_run_dry
-ALL = {path.name for path in (ROOT / "benchmarks").glob("[a-z]*.py")}
-BENCHMARKS = sorted(ALL - EMULATED - DRY)
+EMULATED = {"links", "pipelines", "throughput", "time_to_accuracy"}
+DRY = {"gpu"}  # needs a GPU: test_the_gpus_parts_run_dry
+ALL = {
+    path.stem: path
+    for path in (ROOT / "benchmarks").glob("*/[a-z]*.py")
+    if path.parent.name != "lib"
+}
+BENCHMARKS = sorted(ALL.keys() - EMULATED - DRY)
 
 
 def run(name, *arguments, out):
@@ -24,7 +28,7 @@ def run(name, *arguments, out):
     environment |= {"JDASO_BENCHMARK_OUT": str(out), "OMP_NUM_THREADS": "1", TAG: launch}
     environment["XLA_FLAGS"] = compiling.QUICKLY
     process = subprocess.Popen(
-        [sys.executable, ROOT / "benchmarks" / name, "--quick", *arguments],
+        [sys.executable, ALL[name], "--quick", *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -41,8 +45,7 @@ def run(name, *arguments, out):
 def test_it_prints_a_table(name, tmp_path):
     status, output = run(name, out=tmp_path)
     assert status == 0, output
-    stem = name.removesuffix(".py")
-    tables = sorted(tmp_path.glob(f"{stem}*.json"))
+    tables = sorted(tmp_path.glob(f"{name}*.json"))
     assert tables, output
     for table in tables:
         assert f"\n{table.stem}: " in output
@@ -52,7 +55,7 @@ def test_it_prints_a_table(name, tmp_path):
 def test_the_gpus_parts_run_dry(tmp_path):
     """One with ranks, and one with a compiler; a dry run judges no goal."""
     status, output = run(
-        "gpu.py", "--device", "cpu", "--parts", "mpi4jax", "alternatives", out=tmp_path
+        "gpu", "--device", "cpu", "--parts", "mpi4jax", "alternatives", out=tmp_path
     )
     assert status == 0, output
     record = json.loads((tmp_path / "gpu.json").read_text())
@@ -68,7 +71,7 @@ def test_the_gpus_parts_run_dry(tmp_path):
 def test_a_part_without_its_gpu_fails_and_the_others_go_on(tmp_path, monkeypatch):
     """Nothing that JAX can drive is called CUDA here."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    status, output = run("gpu.py", "--parts", "mpi4jax", "alternatives", out=tmp_path)
+    status, output = run("gpu", "--parts", "mpi4jax", "alternatives", out=tmp_path)
     assert status == 1, output
     record = json.loads((tmp_path / "gpu.json").read_text())
     assert [part["status"] for part in record["parts"].values()] == ["failed", "failed"]

@@ -80,13 +80,13 @@ def match_the_reference(session, merge, wire="float32"):
 
     step = over_devices(session, step)
     # The devices pull apart; their mean is what the node pulls.
-    apart = np.random.default_rng(9).normal(size=(TOTAL, SIZE)).astype(np.float32)
+    offsets = np.random.default_rng(9).normal(size=(TOTAL, SIZE)).astype(np.float32)
     pulls = problem.pull[:, session.node]
     x = jnp.asarray(problem.x0)
     x, state = stacked(x), stacked(tx.init(x))
     history, momenta = [], []
     for n in range(TOTAL):
-        x, state = step(x, state, np.stack([pulls[n] + apart[n], pulls[n] - apart[n]]))
+        x, state = step(x, state, np.stack([pulls[n] + offsets[n], pulls[n] - offsets[n]]))
         both = np.asarray(x)
         np.testing.assert_array_equal(both[0], both[1], err_msg=f"devices after update {n}")
         history.append(both[0])
@@ -135,7 +135,7 @@ def finalize_what_has_parted(session):
         x, state = stacked(x), stacked(tx.init(x))
         for n in range(stop):
             x, state = step(x, state, gradients[n, session.node])
-        seen += int(state.drift[0]) > 0 and int(state.ticket[0]) != 0
+        seen += int(state.drift[0]) > 0 and bool(state.ticket.any())
         final = np.asarray(jdaso.finalize(x, state, session))
         everything = -gradients[:stop].mean((1, 2)).sum(0)
         np.testing.assert_array_equal(final, np.stack([everything] * DEVICES), err_msg=str(stop))

@@ -155,7 +155,7 @@ def run(rank):
                 break
             if CASE == "one_more" and n == FAULT_STEP + (not odd):
                 return  # node 0 has started an exchange that node 1 knows nothing of
-            if unclosed and n > FAULT_STEP and int(state.ticket) != 0:
+            if unclosed and n > FAULT_STEP and bool(state.ticket.any()):
                 print(f"{session.node} end\n", end="", flush=True)
                 return
         jdaso.finalize(params, state, session)

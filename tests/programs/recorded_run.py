@@ -1,6 +1,6 @@
 """A run that is recorded, from its last checkpoint if there is one: ``python recorded_run.py DIR``.
 
-Each node writes ``told-NODE.json``: the losses that it saw, by step, and its totals.
+Each node writes ``seen-NODE.json``: the losses that it saw, by step, and its totals.
 """
 
 import json
@@ -45,5 +45,5 @@ with jdaso.Session() as session, Recorder(FOLDER / "run", session) as recorder:
     checkpoints.wait()
     jdaso.finalize(state["params"], state["optimizer"], session)
     stats = session.stats
-    told = FOLDER / f"told-{session.node}.json"  # printed lines of two ranks may mix
-    told.write_text(json.dumps({"losses": losses, **stats._asdict()}))
+    path = FOLDER / f"seen-{session.node}.json"  # printed lines of two ranks may mix
+    path.write_text(json.dumps({"losses": losses, **stats._asdict()}))

@@ -11,9 +11,10 @@ from .base import detach as detach
 from .base import sum_rows as sum_rows
 from .bfloat16 import BFloat16
 from .float32 import Float32
+from .int4 import Int4
 from .int8 import Int8
 
-WIRES: dict[str, Wire] = {wire.name: wire for wire in (Float32(), BFloat16(), Int8())}
+WIRES: dict[str, Wire] = {wire.name: wire for wire in (Float32(), BFloat16(), Int8(), Int4())}
 
 
 def wire_of(wire: str | Wire) -> Wire:

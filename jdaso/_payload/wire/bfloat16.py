@@ -23,9 +23,14 @@ class BFloat16(Wire):
         return bits_as(rows.astype(jnp.bfloat16), np.uint16)
 
     def decode(self, rows: Any) -> Any:
-        """Bits to float32."""
+        """Bits to float32.
+
+        By a shift, not by a conversion from bfloat16: XLA may drop a conversion there and back
+        (``xla_allow_excess_precision``, which GPUs use), and with it the rounding error that error
+        feedback needs.
+        """
         if isinstance(rows, jax.Array):
-            return bits_as(rows, jnp.bfloat16).astype(jnp.float32)
+            return bits_as(rows.astype(jnp.uint32) << np.uint32(16), jnp.float32)
         return np.left_shift(rows, 16, dtype=np.uint32).view(np.float32)
 
     def first_bad(self, rows: np.ndarray) -> int | None:

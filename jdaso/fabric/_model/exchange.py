@@ -11,13 +11,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from collections.abc import Iterator
 
 from ..._exchange.exchange import CHUNK_BYTES
 from ..._payload.layout import BLOCK, chunk_bytes_of
 from ..._payload.wire import WIRES
+from ..._rules.phases import largest_count
 
 WIRE_BYTES = {name: w.encoded_width(BLOCK) * w.dtype.itemsize / BLOCK for name, w in WIRES.items()}
-"""Bytes per number on a wire; int8 includes a float32 scale for each block."""
+"""Bytes per number on a wire, the scales of blockwise wires included."""
 
 _PASSES = {"float32": (6, 7), "narrow": (11, 12)}
 """Approximate passes of a start and a merge over the parameters on a CPU, each a read or a write
@@ -98,6 +100,7 @@ class Training:
         delay: S.
         wire: format of exchanges.
         chunk_bytes: the most float32 bytes sent at once.
+        fragments: F, or ``"auto"``, as in `jdaso.Phases`.
 
     Raises:
         ValueError: a number is out of range.
@@ -109,6 +112,7 @@ class Training:
     delay: int = 4
     wire: str = "bfloat16"
     chunk_bytes: int = CHUNK_BYTES
+    fragments: int | str = "auto"
 
     def __post_init__(self) -> None:
         if self.parameters < 1:
@@ -122,6 +126,22 @@ class Training:
             )
         if self.wire not in WIRE_BYTES:
             raise ValueError(f"wire must be one of {', '.join(WIRE_BYTES)}, got {self.wire!r}.")
+        if self.fragments != "auto" and (
+            isinstance(self.fragments, str)
+            or self.fragments < 1
+            or self.sync_every % self.fragments
+        ):
+            raise ValueError(
+                f'fragments must be "auto" or divide sync_every={self.sync_every}, got '
+                f"{self.fragments!r}."
+            )
+
+    @property
+    def count(self) -> int:
+        """F."""
+        if isinstance(self.fragments, str):
+            return largest_count(self.sync_every, 4 * self.parameters)
+        return self.fragments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,11 +151,12 @@ class Prediction:
     Attributes:
         step_seconds: total time of a step.
         bare_seconds: time of the same step without exchanges.
-        exchange_seconds: from an exchange's start to its result.
+        exchange_seconds: from a fragment's start to its result.
         handling_seconds: packing, copying and merging, per step.
         exposed_seconds: time that a step waits for the network (or for a slower node).
         bytes_per_step: bytes that a node sends.
-        sync_every: steps from one exchange to the next.
+        sync_every: steps from one exchange of a fragment to its next.
+        fragments: F.
     """
 
     step_seconds: float
@@ -145,13 +166,15 @@ class Prediction:
     exposed_seconds: float
     bytes_per_step: float
     sync_every: int = 1
+    fragments: int = 1
 
     @property
     def hidden_share(self) -> float:
-        """The share of the exchange's time during which the node computed."""
+        """The share of the exchanges' time during which the node computed."""
         if self.exchange_seconds == 0:
             return 1.0
-        return max(0.0, 1 - self.sync_every * self.exposed_seconds / self.exchange_seconds)
+        of_cycle = self.fragments * self.exchange_seconds
+        return max(0.0, 1 - self.sync_every * self.exposed_seconds / of_cycle)
 
 
 def exchange_seconds(fabric: Fabric, parameters: int, wire: str, chunk_bytes: int) -> float:
@@ -184,12 +207,20 @@ def _pass_seconds(fabric: Fabric, training: Training) -> float:
     return 4 * training.parameters / 2 / (_COPY_SHARE * fabric.copy_bytes_per_second)
 
 
+def _fragment_seconds(fabric: Fabric, training: Training) -> float:
+    """Returns the time of one fragment's exchange."""
+    parameters = math.ceil(training.parameters / training.count)
+    return exchange_seconds(fabric, parameters, training.wire, training.chunk_bytes)
+
+
 def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) -> Prediction:
     """Predicts a step of `jdaso.daso` while it cycles.
 
-    An exchange may take S steps. The step that merges it waits for any time beyond that::
+    A fragment's exchange may take S steps. The step that merges it waits for any time beyond that,
+    and all F exchanges of a cycle must fit on the link::
 
-        exposed = max(0, exchange + (slowest node's lag after B steps) - S * step)
+        exposed = max(0, F * (exchange + (slowest node's lag after B steps) - S * step),
+                      F * exchange - B * step)
         cycle   = B * step + start + merge + exposed
 
     Args:
@@ -201,15 +232,15 @@ def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) 
     if fabric.nodes == 1:
         return Prediction(bare, bare, 0.0, 0.0, 0.0, 0.0)
     handling, each = handling_seconds(fabric, training)
-    exchange = exchange_scale * exchange_seconds(
-        fabric, training.parameters, training.wire, training.chunk_bytes
-    )
+    exchange = exchange_scale * _fragment_seconds(fabric, training)
     every, lag = training.sync_every, fabric.wait_for_slowest * math.sqrt(training.sync_every)
-    exposed = max(0.0, exchange + lag - training.delay * (bare + each))
+    count, step = training.count, bare + each
+    late = count * (exchange + lag - training.delay * step)
+    exposed = max(0.0, late, count * exchange - every * step)
     handling = each + handling / every
     step = bare + handling + exposed / every
     sent = 2 * (fabric.nodes - 1) / fabric.nodes * training.parameters * WIRE_BYTES[training.wire]
-    return Prediction(step, bare, exchange, handling, exposed / every, sent / every, every)
+    return Prediction(step, bare, exchange, handling, exposed / every, sent / every, every, count)
 
 
 def predict_synchronous(
@@ -258,9 +289,9 @@ def advise(
 ) -> list[Advice]:
     """Finds B, S and wire that hide all exchanges: one for each wire that can, fastest step first.
 
-    For each wire, S is the smallest with ``exchange + lag <= S * step``, and B the larger of S and
-    `training.sync_every`. Steps within 1 % of each other count as equal; then the smaller B comes
-    first (nodes drift less), then the wider wire.
+    For each wire, B is the smallest from `training.sync_every` on, and S the smallest for that B,
+    with which nothing is exposed; see `predict`. Steps within 1 % of each other count as equal;
+    then the smaller B comes first (nodes drift less), then the wider wire.
 
     Args:
         fabric: the cluster.
@@ -282,13 +313,9 @@ def advise(
         )
     found, scale = [], 1.0
     if exchange_seconds_measured is not None and fabric.nodes > 1:
-        modelled = exchange_seconds(
-            fabric, training.parameters, training.wire, training.chunk_bytes
-        )
-        scale = exchange_seconds_measured / modelled
-    for wire in ("float32", "bfloat16", "int8"):
-        for delay in range(1, most_steps + 1):
-            every = max(delay, training.sync_every)
+        scale = exchange_seconds_measured / _fragment_seconds(fabric, training)
+    for wire in WIRE_BYTES:
+        for every, delay in _settings(training, most_steps):
             chosen = dataclasses.replace(training, wire=wire, sync_every=every, delay=delay)
             prediction = predict(fabric, chosen, exchange_scale=scale)
             if prediction.exposed_seconds == 0:
@@ -301,3 +328,10 @@ def advise(
         return not near, chosen.sync_every, -WIRE_BYTES[chosen.wire]
 
     return sorted(found, key=rank)
+
+
+def _settings(training: Training, most_steps: int) -> Iterator[tuple[int, int]]:
+    """Returns (B, S) that fragments allow, in the order in which to try them."""
+    for every in range(training.sync_every, max(most_steps, training.sync_every) + 1):
+        if isinstance(training.fragments, str) or every % training.fragments == 0:
+            yield from ((every, delay) for delay in range(1, min(every, most_steps) + 1))

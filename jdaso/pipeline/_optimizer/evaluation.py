@@ -98,7 +98,7 @@ class Evaluation:
                         wanted[atom] = _Wanted(atom, x, who, _first)
                     later.append(eqn)
                     continue
-                _check_rows_apart(eqn, ins)
+                _check_rows_separate(eqn, ins)
                 outs = self._results(eqn, ins)
                 env |= zip(eqn.outvars, outs, strict=True)
                 if several and _reduces(eqn):
@@ -193,7 +193,7 @@ class Evaluation:
 _AXES = ("axis", "axes", "dimension", "dimensions", "jaxpr", "cond_jaxpr")
 
 
-def _check_rows_apart(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> None:
+def _check_rows_separate(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> None:
     """Refuses to mix rows that several ranks hold, along the first axes of such arrays."""
     shared = [k for k, (x, who) in enumerate(ins) if len(who) > 1 and jnp.shape(x)]
     if not shared or eqn.primitive.name in (*_CALLS, "cond") or _reduces(eqn):
@@ -203,22 +203,23 @@ def _check_rows_apart(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> None
     if name == "dot_general":
         contracted, batched = about["dimension_numbers"]
         first = all(x[:1] == (0,) for x in batched)
-        apart = first or (shared == [0] and not batched[0] and 0 not in contracted[0])
+        separate = first or (shared == [0] and not batched[0] and 0 not in contracted[0])
     elif name == "concatenate":
-        apart = about["dimension"] != 0
+        separate = about["dimension"] != 0
     elif name.startswith(("reduce_", "arg")) and "axes" in about:
-        apart = 0 not in about["axes"]
+        separate = 0 not in about["axes"]
     elif name == "transpose":
-        apart = about["permutation"][0] == 0
+        separate = about["permutation"][0] == 0
     elif name == "broadcast_in_dim":
-        apart = about["broadcast_dimensions"][:1] == (0,) and shapes[0][0] == shape[0]
+        separate = about["broadcast_dimensions"][:1] == (0,) and shapes[0][0] == shape[0]
     elif name in ("reshape", "squeeze", "expand_dims"):
-        apart = shapes[0][:1] == shape[:1] or len(shapes[0]) == 1  # flattened, rows stay contiguous
+        # Flattened: rows stay contiguous.
+        separate = shapes[0][:1] == shape[:1] or len(shapes[0]) == 1
     else:
         moves = name.startswith(("scatter", "dynamic_update_slice"))
         same = all(s == shape for s in shapes)
-        apart = same and not moves and not any(key in about for key in _AXES)
-    if not apart:
+        separate = same and not moves and not any(key in about for key in _AXES)
+    if not separate:
         raise NotImplementedError(
             f"The optimizer mixes rows of an array of parameters ({name} of shape {shape}), but "
             "partitions divide its rows (stacked layers). Use another optimizer, "

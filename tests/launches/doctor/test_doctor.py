@@ -51,7 +51,7 @@ def test_a_healthy_set_up_has_no_trouble_and_gets_advice(tmp_path):
     assert "not applicable" in lines["CUDA-aware MPI"]["found"]
     assert found["links"][0]["pair"] == [0, 1] and found["links"][0]["bytes_per_second"] > 1e7
     assert found["links"][0]["hidden"]["a thread"] >= 0.5
-    assert found["advice"]["wire"] in ("float32", "bfloat16", "int8")
+    assert found["advice"]["wire"] in ("float32", "bfloat16", "int8", "int4")
     assert found["advice"]["delay"] <= found["advice"]["sync_every"]
     assert "-bind-to core:" in found["advice"]["binding"]
     assert not list(tmp_path.iterdir())  # its own files are gone

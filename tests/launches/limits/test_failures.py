@@ -64,9 +64,9 @@ BY_MPI4PY = ("shape", "phases_zero", "phases_long", "params_none", "axis", "nan"
 def test_every_node_says_what_is_wrong(case, engine):
     done = launch(case, engine)
     assert done.returncode != 0
-    told = errors(done)
-    assert set(told) == {0, 1}, done.stdout
-    for seconds, text in told.values():
+    raised = errors(done)
+    assert set(raised) == {0, 1}, done.stdout
+    for seconds, text in raised.values():
         assert seconds < LIMIT_SECONDS
         assert re.search(AGREED[case], text), text
 
@@ -74,9 +74,9 @@ def test_every_node_says_what_is_wrong(case, engine):
 @pytest.mark.parametrize("case", rows(["nan", "raise", "bits_traced"], ["nan"]))
 def test_with_two_local_devices(case):
     """An exception on one device must not leave the other in a collective."""
-    told = errors(launch(case, "mpi4py", devices=2))
-    assert set(told) == {0, 1}
-    for seconds, text in told.values():
+    raised = errors(launch(case, "mpi4py", devices=2))
+    assert set(raised) == {0, 1}
+    for seconds, text in raised.values():
         assert seconds < LIMIT_SECONDS
         assert re.search(ANYWHERE[case], text), text
 
@@ -85,9 +85,9 @@ def test_with_two_local_devices(case):
 def test_under_open_mpi_and_three_nodes(case):
     done = launch(case, nodes=3, mpi="openmpi")
     assert done.returncode != 0
-    told = errors(done)
-    assert set(told) == {0, 1, 2}, done.stdout
-    for seconds, text in told.values():
+    raised = errors(done)
+    assert set(raised) == {0, 1, 2}, done.stdout
+    for seconds, text in raised.values():
         assert seconds < LIMIT_SECONDS
         assert re.search(ANYWHERE[case], text), text
 
@@ -149,20 +149,20 @@ def test_a_closed_session_is_an_error(engine):
     """Also in a step that was compiled before, and on a communicator that was given back."""
     done = launch("closed", engine)
     assert done.returncode != 0
-    told = errors(done)
-    assert set(told) == {0, 1}, done.stdout
-    assert "session was closed" in told[1][1]
-    assert re.search("node 1 .*(ended the session|failed)", told[0][1])
-    assert all(seconds < LIMIT_SECONDS for seconds, _ in told.values())
+    raised = errors(done)
+    assert set(raised) == {0, 1}, done.stdout
+    assert "session was closed" in raised[1][1]
+    assert re.search("node 1 .*(ended the session|failed)", raised[0][1])
+    assert all(seconds < LIMIT_SECONDS for seconds, _ in raised.values())
 
 
 @nightly
 def test_all_say_that_a_node_did_not_come():
     """Node 0 meets the limit first; it does not end the job before the others have said so too."""
     done = launch("stuck_before_session", nodes=3)
-    told = errors(done)
-    assert set(told) == {0, 2}, done.stdout
-    assert all("Waited 6 s to start a session" in text for _, text in told.values())
+    raised = errors(done)
+    assert set(raised) == {0, 2}, done.stdout
+    assert all("Waited 6 s to start a session" in text for _, text in raised.values())
 
 
 @pytest.mark.parametrize("engine", rows(["mpi4jax", "mpi4py"], ["mpi4py"]))
@@ -183,32 +183,32 @@ def test_an_exchange_that_nobody_waits_for_is_not_swallowed(engine):
 
 
 def test_a_session_belongs_to_one_thread():
-    told = errors(launch("thread"))
-    assert all(seconds < LIMIT_SECONDS for seconds, _ in told.values())
-    assert "A session belongs to the thread that made it" in told[1][1]
-    assert "node 1" in told[0][1], "the other node gets the error too"
+    raised = errors(launch("thread"))
+    assert all(seconds < LIMIT_SECONDS for seconds, _ in raised.values())
+    assert "A session belongs to the thread that made it" in raised[1][1]
+    assert "node 1" in raised[0][1], "the other node gets the error too"
 
 
 def test_last_words_outlive_a_launcher_without_a_core():
     """MPICH's discards what still lies in a rank's pipes when a rank ends the job."""
     for _ in range(3):
-        told = errors(launch("thread", LAUNCHER_SLEEPS="0"))
-        assert "A session belongs to the thread that made it" in told[1][1]
-        assert "node 1" in told[0][1]
+        raised = errors(launch("thread", LAUNCHER_SLEEPS="0"))
+        assert "A session belongs to the thread that made it" in raised[1][1]
+        assert "node 1" in raised[0][1]
 
 
 @nightly
 def test_mpi_must_allow_calls_from_threads():
-    told = errors(launch("level", MPI4PY_RC_THREAD_LEVEL="serialized"))
-    assert set(told) == {0, 1}
-    for seconds, text in told.values():
+    raised = errors(launch("level", MPI4PY_RC_THREAD_LEVEL="serialized"))
+    assert set(raised) == {0, 1}
+    for seconds, text in raised.values():
         assert seconds < LIMIT_SECONDS and "THREAD_MULTIPLE" in text
 
 
 def test_one_nodes_thread_level_is_told_to_all():
-    told = errors(launch("level_on_one"))
-    assert set(told) == {0, 1}
-    for seconds, text in told.values():
+    raised = errors(launch("level_on_one"))
+    assert set(raised) == {0, 1}
+    for seconds, text in raised.values():
         assert seconds < LIMIT_SECONDS
         assert re.search(r"THREAD_MULTIPLE.* nodes? 1 ", text), text
 
@@ -230,9 +230,9 @@ def test_mpi4jax_built_for_another_mpi(tmp_path):
     """The real thing: MPICH's ranks get the mpi4jax that was built against Open MPI."""
     [foreign] = ENVIRONMENTS["openmpi"].glob("lib/python*/site-packages/mpi4jax")
     (tmp_path / "mpi4jax").symlink_to(foreign)
-    told = errors(launch("foreign", PYTHONPATH=str(tmp_path)))
-    assert set(told) == {0, 1}
-    for seconds, text in told.values():
+    raised = errors(launch("foreign", PYTHONPATH=str(tmp_path)))
+    assert set(raised) == {0, 1}
+    for seconds, text in raised.values():
         assert seconds < LIMIT_SECONDS and "built for another MPI" in text
 
 

@@ -34,9 +34,9 @@ def test_data_that_ends_early_on_one_node_ends_the_fit_at_once(case):
     nodes = 4 if case == "short_replica" else 2
     done = mpirun(nodes, [SCRIPT, case], quick_compiling=True, timeout=60)
     assert done.returncode != 0
-    told = errors(done)
-    assert set(told) == set(range(nodes)), done.stdout
-    for seconds, text in told.values():
+    raised = errors(done)
+    assert set(raised) == set(range(nodes)), done.stdout
+    for seconds, text in raised.values():
         assert seconds < LIMIT_SECONDS, "nobody waited for the limit, which is twice that"
         assert re.search(FEWER, text), done.stdout
 
@@ -46,9 +46,9 @@ def test_batches_that_a_restored_fit_passes_over_count(tmp_path):
     for case in ("six", "short_restored"):
         done = mpirun(2, [SCRIPT, case, tmp_path], quick_compiling=True, timeout=60)
         assert (done.returncode == 0) == (case == "six"), done.stdout
-    told = errors(done)
-    assert set(told) == {0, 1}, done.stdout
-    for _, text in told.values():
+    raised = errors(done)
+    assert set(raised) == {0, 1}, done.stdout
+    for _, text in raised.values():
         assert "The data of node 1 ended after 4 batches" in text, text
         assert "with its batch number 7" in text, text
 
@@ -65,10 +65,10 @@ def test_a_fit_in_a_step_and_one_made_again_end_well(case):
 def test_all_hear_of_what_is_wrong_on_one(case):
     done = mpirun(2, [SCRIPT, case], quick_compiling=True, timeout=60)
     assert done.returncode != 0
-    told = errors(done)
+    raised = errors(done)
     # Whoever is stuck says nothing itself.
-    assert set(told) >= ({0} if case == "stuck" else {0, 1}), done.stdout
-    for seconds, text in told.values():
+    assert set(raised) >= ({0} if case == "stuck" else {0, 1}), done.stdout
+    for seconds, text in raised.values():
         assert seconds < LIMIT_SECONDS
         assert re.search(WRONG_ON_ONE[case], text), text
 
@@ -86,9 +86,9 @@ def test_a_death_in_mid_pipeline_ends_the_job(case, mpi):
 def test_a_pipeline_waits_for_no_replica_longer_than_the_limit():
     done = mpirun(4, [SCRIPT, "stuck_replica"], quick_compiling=True, timeout=90)
     assert done.returncode != 0
-    told = errors(done)
-    assert set(told) >= {0, 1}, done.stdout
-    for seconds, text in told.values():
+    raised = errors(done)
+    assert set(raised) >= {0, 1}, done.stdout
+    for seconds, text in raised.values():
         assert seconds < LIMIT_SECONDS
         assert re.search(r"NodeError.*\(rank \d\).*did not end within 6 s", text), text
 
@@ -97,9 +97,9 @@ def test_a_pipeline_waits_for_no_replica_longer_than_the_limit():
 def test_no_node_of_a_pipeline_can_be_spared():
     options = {"mpi": "openmpi", "options": ["--with-ft", "ulfm"]}
     done = mpirun(2, [SCRIPT, "shrink"], quick_compiling=True, timeout=60, **options)
-    told = errors(done)
-    assert set(told) == {0, 1}, done.stdout
-    for _, text in told.values():
+    raised = errors(done)
+    assert set(raised) == {0, 1}, done.stdout
+    for _, text in raised.values():
         assert re.search(r'ValueError on_death="shrink" .* 2 partitions none can be spared', text)
 
 

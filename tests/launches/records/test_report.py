@@ -18,12 +18,12 @@ def test_a_killed_and_restarted_run_is_one_run_in_the_report(tmp_path):
     assert first.returncode != 0, first.stdout
     second = mpirun(2, [PROGRAM, tmp_path], env=drill, quick_compiling=True)
     assert second.returncode == 0, second.stdout
-    told = {node: json.loads((tmp_path / f"told-{node}.json").read_text()) for node in (0, 1)}
+    written = {node: json.loads((tmp_path / f"seen-{node}.json").read_text()) for node in (0, 1)}
 
     run = read_run(tmp_path / "run")
     assert [node.node for node in run.nodes] == [0, 1]
     for node in run.nodes:
-        mine = told[node.node]
+        mine = written[node.node]
         columns = node.columns
         assert node.starts == 2 and node.ended and node.header["num_nodes"] == 2
         assert columns["step"].tolist() == list(range(1, 25)), "steps 13 to 15 were done twice"

@@ -275,7 +275,7 @@ def test_a_command_that_is_not_there_is_one_sentence():
 
 
 def test_hosts_that_do_not_answer_are_left_out(tmp_path):
-    told = tmp_path / "told"
+    hosts_file = tmp_path / "told"
     flags = ["--hosts", "a,b,c", "--probe", "test {host} != b", "--"]
     command = [
         sys.executable,
@@ -285,9 +285,9 @@ def test_hosts_that_do_not_answer_are_left_out(tmp_path):
         *flags,
         "sh",
         "-c",
-        f"echo {{hosts}} {{count}} > {told}",
+        f"echo {{hosts}} {{count}} > {hosts_file}",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert told.read_text() == "a,c 2\n"
+    assert hosts_file.read_text() == "a,c 2\n"
     assert "left out because they do not answer: b." in done.stderr

@@ -67,7 +67,7 @@ def test_every_number_is_that_of_fewer_nodes(kills, merge):
         assert end["given"] == living[0]
 
 
-@pytest.mark.parametrize("wire", rows(["bfloat16", "int8"], ["int8"]))
+@pytest.mark.parametrize("wire", rows(["bfloat16", "int8", "int4"], ["int4"]))
 def test_narrow_wires(wire):
     ends, _ = survivors(3, "numbers", "1@12", "corrected", wire)
     right = reference(3, {1: 12}, "corrected")
@@ -152,10 +152,10 @@ def test_what_rounding_takes_is_paid_after_a_death_too(wire, kind):
     assert np.max(fewer[0]["off"]) < 3 * np.max(whole[0]["off"]), output
 
 
-@pytest.mark.parametrize("told", rows(["0", "2"], ["2"]))
-def test_a_smaller_run_stops_where_it_is_told(tmp_path, told):
-    dead = "1@13" if told == "0" else "0@13"
-    ends, done = run(3, "saves", dead, tmp_path, told)
+@pytest.mark.parametrize("stopped", rows(["0", "2"], ["2"]))
+def test_a_smaller_run_stops_where_it_is_told(tmp_path, stopped):
+    dead = "1@13" if stopped == "0" else "0@13"
+    ends, done = run(3, "saves", dead, tmp_path, stopped)
     assert done.returncode == 75 and not ends, done.stdout
     assert "told to stop. It is saved at step" in done.stdout
     ends, done = run(2, "saves", "", tmp_path)

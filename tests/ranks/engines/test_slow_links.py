@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from mpi4py import MPI
+from nights import at_night
 
 import jdaso
 from jdaso._engines import mpi4py
@@ -39,7 +40,7 @@ def exchanged(wire, slow, monkeypatch):
         return found, session.stats.bytes_sent
 
 
-@pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("wire", ["float32", at_night("bfloat16"), at_night("int8"), "int4"])
 def test_small_messages_bring_the_same_bits(wire, monkeypatch):
     monkeypatch.setattr(mpi4py, "MESSAGE_BYTES", 10_001)
     messages, sent = exchanged(wire, True, monkeypatch)
@@ -51,11 +52,11 @@ def test_small_messages_bring_the_same_bits(wire, monkeypatch):
 @pytest.mark.any_mpi
 @pytest.mark.three_nodes
 def test_a_segment_that_leaves_the_device_as_one_vector_brings_the_same_bits(monkeypatch):
-    """As it leaves an accelerator; see `HostExchange._joins`. Of int8 it is two vectors."""
-    apart, _ = exchanged("int8", False, monkeypatch)
+    """As it leaves an accelerator; see `HostExchange._joins`. Of int4 it is two, of two dtypes."""
+    alone, _ = exchanged("int4", False, monkeypatch)
     monkeypatch.setattr(HostExchange, "_joins", True)
-    together, _ = exchanged("int8", False, monkeypatch)
-    jax.tree.map(np.testing.assert_array_equal, together, apart)
+    together, _ = exchanged("int4", False, monkeypatch)
+    jax.tree.map(np.testing.assert_array_equal, together, alone)
 
 
 def test_the_speed_of_links_is_measured_once_and_the_same_everywhere():

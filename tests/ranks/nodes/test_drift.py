@@ -1,5 +1,7 @@
 """A bit that flips in what nodes hold alike is found at the next exchange, and can be mended."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,11 +19,12 @@ ODD = 1
 STEPS, PHASES = 24, jdaso.Phases(24, 6, 8, 4, 2)  # cycling: 6 .. 15
 
 # What flips, before which update; what is said; settings.
+IN_TWO = dataclasses.replace(PHASES, fragments=2)
 CASES = {
     "warm-up": ("params", 3, "params['w']", {}),
     "warm-up, parameters": ("params", 3, "params['w']", {"blocking": "parameters"}),
     "inner state": ("inner", 3, "params['w']", {}),
-    "common point": ("anchor", 10, "anchor['w']", {"wire": "int8"}),
+    "common point": ("anchor", 10, "anchor['w']", {"wire": "int8", "phases": IN_TWO}),
     "delay": ("delay", 10, "phase.delay", {}),
     "outer optimizer's": ("anchor", 10, "anchor['w']", {"merge": jdaso.outer(optax.sgd(0.7))}),
     "phase": ("phase", 10, "phase.bad_windows", {}),
@@ -90,7 +93,8 @@ def make(session, kind, on_drift, settings):
     inner = optax.adam(1e-2)
     if kind == "synchronous":
         return jdaso.synchronous(inner, session=session, on_drift=on_drift, **settings)
-    return jdaso.daso(inner, phases=PHASES, session=session, on_drift=on_drift, **settings)
+    settings = {"phases": PHASES, "on_drift": on_drift, **settings}
+    return jdaso.daso(inner, session=session, **settings)
 
 
 @pytest.mark.parametrize(

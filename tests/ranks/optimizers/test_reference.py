@@ -3,6 +3,8 @@
 Run it as ``mpiexec -n 3 python -m pytest tests/ranks``, or without a launcher with one node.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +27,8 @@ ALL_PAIRS = [(b, s) for b in range(1, 9) for s in range(1, b + 1)]
 NARROW_PAIRS = [(4, 2), (5, 5), (8, 3)]  # with more exchanges roundings hang on float32's last bits
 MIXES = [
     pytest.param("mpi4jax", "paper", "adamw", "bfloat16", marks=pytest.mark.any_mpi),
-    ("mpi4py", "outer", "sgd", "int8"),
+    ("mpi4py", "outer", "sgd", "int4"),
+    at_night(("mpi4py", "outer", "sgd", "int8")),
     at_night(("mpi4py", "paper", "adamw", "bfloat16")),
     at_night(("mpi4jax", "outer", "sgd", "int8")),
 ]
@@ -107,6 +110,38 @@ def test_narrow_wires(session, merge, optimizer, wire):
         assert_equal_while_blocking(params, momenta)
 
 
+@the_other
+@pytest.mark.parametrize(
+    ("merge", "wire", "parts", "sync_every", "delay"),
+    [
+        ("corrected", "float32", training.ROWS, 4, 1),
+        ("outer", "int8", training.COLUMNS, (4, 2), (3, 1)),
+        at_night(("paper", "bfloat16", training.COLUMNS, 4, 4)),
+    ],
+)
+def test_fragments(session, merge, wire, parts, sync_every, delay):
+    """Every fragment by itself; and `finalize` wherever the run stops."""
+    size = sum(piece.size for pieces in parts.elements for piece in pieces)
+    problem = reference.Quadratic(TOTAL, SIZE, size)
+    phases = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, sync_every, delay, fragments=parts.count)
+    tx = daso(session, "sgd", merge, phases, wire=wire)
+    settings = dict(sync_every=sync_every, delay=delay, wire=wire, fragments=parts.elements)
+    params, momenta, _ = training.trainer(session, tx, problem, parts.shapes)()
+    stopped = training.stopped(params, COOLDOWN)
+    trace = expected(problem, "sgd", merge, stopped=stopped, **settings)
+    training.assert_matches(params, momenta, trace, node=RANK)
+    assert_equal_while_blocking(params, momenta)
+    stop = WARMUP + 3
+    problem = dataclasses.replace(problem, steps=stop)
+    _, _, (params, state) = training.trainer(session, tx, problem, parts.shapes)()
+    assert SIZE == 1 or np.count_nonzero(state.ticket) > 0
+    final = ravel_pytree(jdaso.finalize(params, state, session))[0]
+    trace = expected(problem, "sgd", merge, steps=stop, **settings)
+    wrong = np.abs(np.asarray(final) - trace.final[RANK]) > reference.tolerance(trace)
+    assert not wrong.any()
+    assert same_on_all_nodes(final)
+
+
 @both_engines
 @pytest.mark.parametrize(("merge", "optimizer"), RULES)
 def test_every_distance_and_delay(session, merge, optimizer):
@@ -132,7 +167,11 @@ def test_every_distance_and_delay(session, merge, optimizer):
 @pytest.mark.any_mpi
 @pytest.mark.parametrize(
     ("session", "merge", "optimizer", "wire"),
-    [("mpi4jax", "paper", "adamw", "float32"), ("mpi4py", "outer", "sgd", "int8")],
+    [
+        ("mpi4jax", "paper", "adamw", "float32"),
+        ("mpi4py", "outer", "sgd", "int4"),
+        at_night(("mpi4py", "outer", "sgd", "int8")),
+    ],
     indirect=["session"],
 )
 def test_virtual_nodes_take_the_same_path(session, merge, optimizer, wire):
@@ -200,7 +239,9 @@ def test_averaging_parameters_in_blocking_phases(session):
 
 
 @pytest.mark.parametrize(
-    ("session", "wire"), [("mpi4jax", "float32"), ("mpi4py", "int8")], indirect=["session"]
+    ("session", "wire"),
+    [("mpi4jax", "float32"), ("mpi4py", "int4"), at_night(("mpi4py", "int8"))],
+    indirect=["session"],
 )
 def test_finalize_wherever_the_run_stops(session, wire):
     """Bitwise equal parameters on all nodes, what is in flight merged at its true age."""
@@ -225,7 +266,7 @@ def test_finalize_wherever_the_run_stops(session, wire):
         state = tx.init(params)
         for n in range(stop):
             params, state = step(params, state, problem.pull[n, RANK])
-        in_flight = int(state.ticket) != 0
+        in_flight = bool(state.ticket.any())
         final = ravel_pytree(jdaso.finalize(params, state, session))[0]
         trace = reference.daso(
             problem.x0,
@@ -289,7 +330,7 @@ def test_synchronous_is_one_process_on_the_joined_batch(session, blocking):
 @one_engine
 def test_synchronous_with_narrow_wires(session):
     """Every node the same bits, and what is lost at a step comes with the next."""
-    for wire, unit in (("bfloat16", 2.0**-8), ("int8", 1 / 254)):
+    for wire, unit in (("bfloat16", 2.0**-8), ("int8", 1 / 254), ("int4", 1 / 14)):
         tx = jdaso.synchronous(optax.sgd(1.0), session=session, wire=wire)
         gradients = jnp.array([1e-3, 1.0]) * (RANK + 1)
 

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
-from jdaso.data import HDF5, Arrays, ImageFolder, LoadingError, Npy
+from jdaso.data import HDF5, Arrays, LoadingError, Npy
 from jdaso.data._reading import runs
 
 ASKED = [np.arange(23), np.array([22, 0, 0, 5, 4, 3, 6]), np.array([7]), np.arange(0)]
@@ -257,42 +256,6 @@ def test_arrays():
         Arrays({"a": np.zeros(3), "b": [np.zeros(2)]})
 
 
-def test_image_folder(tmp_path):
-    for label, name in enumerate(["ant", "bee"]):
-        (tmp_path / name / "inner").mkdir(parents=True)
-        for n, shape in enumerate([(40, 60), (100, 30), (32, 32)]):
-            file = tmp_path / name / ("inner" if n == 2 else ".") / f"{n}.{'png' if n else 'JPEG'}"
-            Image.new("RGB", shape, (100 * label, 50 * n, 7)).save(file)
-    (tmp_path / "ant" / "notes.txt").write_text("no image")
-    source = ImageFolder(tmp_path, size=32)
-    assert source.classes == ["ant", "bee"] and len(source) == 6
-    found = source.rows(np.array([5, 0, 1]))
-    assert found["image"].shape == (3, 32, 32, 3) and found["image"].dtype == np.uint8
-    assert found["label"].tolist() == [1, 0, 0]
-    np.testing.assert_allclose(found["image"][0], np.full((32, 32, 3), [100, 100, 7]), atol=3)
-    assert ImageFolder(tmp_path, 8, mode="L").rows(np.array([0]))["image"].shape == (1, 8, 8)
-    (tmp_path / "bee" / "1.png").write_bytes(b"x")
-    with pytest.raises(LoadingError, match=r"bee/1.png is not a readable image"):
-        source.rows(np.arange(6))
-
-
-def test_the_middle_of_an_image_is_taken(tmp_path):
-    (tmp_path / "a").mkdir()
-    stripes = np.repeat(np.array([0, 255, 0], np.uint8), 10)[None].repeat(10, 0)
-    Image.fromarray(stripes).save(tmp_path / "a" / "0.png")
-    assert ImageFolder(tmp_path, 10, mode="L").rows(np.array([0]))["image"].min() > 200
-
-
-def test_images_of_more_than_8_bits_and_hidden_folders(tmp_path):
-    for name in ("deep", ".checkpoints"):
-        (tmp_path / name).mkdir()
-        Image.fromarray(np.full((8, 8), 5000, np.uint16)).save(tmp_path / name / "0.png")
-    source = ImageFolder(tmp_path, size=8)
-    assert source.classes == ["deep"] and len(source) == 1
-    with pytest.raises(LoadingError, match="deep/0.png .* more than 8 bits"):
-        source.rows(np.array([0]))
-
-
 def test_hdf5_that_links_to_another_file(tmp_path):
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["y"] = np.arange(100, 120)
@@ -306,61 +269,10 @@ def test_hdf5_that_links_to_another_file(tmp_path):
     }
 
 
-def test_a_folder_without_images(tmp_path):
-    with pytest.raises(ValueError, match="has no images in folders of their classes"):
-        ImageFolder(tmp_path, size=32)
-    with pytest.raises(ValueError, match='mode "RGB" or "L", got size=0'):
-        ImageFolder(tmp_path, size=0)
-
-
-@pytest.mark.parametrize(
-    ("module", "make"),
-    [
-        ("h5py", lambda path: HDF5(path, "x")),
-        ("PIL.Image", lambda path: ImageFolder(path, 32)),
-    ],
-)
-def test_what_is_missing_is_named(tmp_path, monkeypatch, module, make):
-    monkeypatch.setitem(sys.modules, module, None)
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImportError, match=r'pip install "jdaso\[data\]"'):
-        make(tmp_path)
-
-
-def unreadable_images(tmp_path):
-    """Files that no image comes of, by why; the names are hard to print."""
-    (tmp_path / "a").mkdir()
-    latin = os.fsdecode(b"caf\xe9.png")
-    (tmp_path / "a" / latin).write_bytes(b"broken")
-    (tmp_path / "a" / "two\nlines.png").write_bytes(b"broken")
-    Image.new("L", (60, 60)).save(tmp_path / "a" / "huge.png")
-    os.mkfifo(tmp_path / "a" / "pipe.png")
-    return {
-        latin: r"caf\\xe9.png is not a readable image.* UnidentifiedImageError",
-        "two\nlines.png": r"two\\nlines.png is not a readable image",
-        "huge.png": r"huge.png is not a readable image.* DecompressionBombError.*MAX_IMAGE_PIXELS",
-        "pipe.png": r"pipe.png is not a readable image.* not a regular file",
-    }
-
-
-def test_an_unreadable_image_is_named_whatever_its_name(tmp_path, monkeypatch):
-    expected = unreadable_images(tmp_path)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    source = ImageFolder(tmp_path, 8)
-    assert [file.name for file in source.files] == sorted(expected)
-    for row, file in enumerate(source.files):
-        with pytest.raises(LoadingError, match=expected[file.name]) as caught:
-            source.rows(np.array([row]))
-        str(caught.value).encode()
-
-
-@pytest.mark.parametrize("error", [EOFError("end"), MemoryError(), KeyError("JFIF"), OSError(5)])
-def test_whatever_pillow_raises_the_file_is_named(tmp_path, monkeypatch, error):
-    (tmp_path / "a").mkdir()
-    Image.new("L", (8, 8)).save(tmp_path / "a" / "scan.png")
-    source = ImageFolder(tmp_path, 8)
-    monkeypatch.setattr(Image, "open", mock.Mock(side_effect=error))
-    with pytest.raises(LoadingError, match=f"scan.png .* {type(error).__name__}"):
-        source.rows(np.array([0]))
+        HDF5(tmp_path, "x")
 
 
 def test_a_disk_that_fails_is_named_by_the_file(tmp_path, monkeypatch):

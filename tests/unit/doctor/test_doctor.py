@@ -161,12 +161,12 @@ def test_cores_of_a_host(masks, all_cores, words):
 
 
 def test_pairs_that_do_not_hear_each_other_are_named_once():
-    accounts = {0: {"heard": [0, 1]}, 1: {"heard": [0, 1, 2]}, 2: {"heard": [1, 2]}}
+    accounts = {0: {"received": [0, 1]}, 1: {"received": [0, 1, 2]}, 2: {"received": [1, 2]}}
     records = {rank: record(host=f"n{rank}") for rank in range(3)}
-    (line,) = _together.unheard(3, records, accounts, 5.0, "MPICH")
+    (line,) = _together.cut_off(3, records, accounts, 5.0, "MPICH")
     assert line.finding.found == "none between rank 0 (n0) and rank 2 (n2) in 5 s"
     assert "UCX_TCP_PORT_RANGE" in line.finding.remedy
-    (line,) = _together.unheard(2, records, {0: {"heard": [0]}}, 5.0, "Open MPI")
+    (line,) = _together.cut_off(2, records, {0: {"received": [0]}}, 5.0, "Open MPI")
     assert "rank 1" in line.finding.found and "btl_tcp_port_min_v4" in line.finding.remedy
 
 
@@ -265,10 +265,10 @@ def test_advice_is_told_with_the_settings_and_a_failure_with_its_reason():
     found = _advice.Measured(2, 1e8, 1e-5, 1, 8, 1, "Open MPI")
     row = {"method": "advised", "wire": "int8", "B": 6, "S": 5, "exchange ms": 9.0}
     rows = [{**row, "of no network": 0.99}]
-    said = _advice.told(_advice._chosen(found, rows, 25.6e6, 200.0))
+    said = _advice.in_sentences(_advice._chosen(found, rows, 25.6e6, 200.0))
     assert 'sync_every=6, delay=5, wire="int8"' in said and "PE=8 --bind-to core" in said
-    assert "too slow" in _advice.told(_advice._chosen(found, [], 25.6e6, 200.0))
-    assert "no module" in _advice.told({"error": "no module"})
+    assert "too slow" in _advice.in_sentences(_advice._chosen(found, [], 25.6e6, 200.0))
+    assert "no module" in _advice.in_sentences({"error": "no module"})
 
 
 def test_a_limit_of_nothing_is_refused(capsys):

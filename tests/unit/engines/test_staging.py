@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdaso._engines.staging import Staging
-from jdaso._payload.layout import BLOCK, Layout, layout_of
+from jdaso._payload.layout import Layout, layout_of
 from jdaso._payload.wire import WIRES, Wire
 
 sizes = st.lists(st.one_of(st.integers(0, 900), st.integers(2000, 9000)), max_size=6)
@@ -16,17 +16,17 @@ sizes = st.lists(st.one_of(st.integers(0, 900), st.integers(2000, 9000)), max_si
 
 def parts_of(wire: Wire, leaf: np.ndarray) -> list[np.ndarray]:
     """Does the same as `Wire.encode_leaf`, without compiling for each size."""
-    if wire.name != "int8":
-        return [wire.encode(leaf)]
-    row = wire.encode(np.pad(leaf, (0, -leaf.size % BLOCK)).reshape(1, -1))[0]
-    size = -(-leaf.size // BLOCK) * BLOCK
-    return [row[:size], row[size:].view(np.float32)]
+    row = wire.encode(np.pad(leaf, (0, -leaf.size % wire.block)).reshape(1, -1))[0]
+    if len(wire.parts) == 1:
+        return [row]
+    (_, per_byte), (scales, block) = wire.parts
+    size = -(-leaf.size // block) * block // per_byte
+    return [row[:size], row[size:].view(scales)]
 
 
 def staging_of(sizes: list[int], nodes: int, chunk_bytes: int, wire: Wire):
     tree = [np.linspace(-1 - i, 2, size, dtype=np.float32) for i, size in enumerate(sizes)]
-    align = BLOCK if wire.name == "int8" else 1
-    layout = layout_of(tree, nodes, chunk_bytes, align)
+    layout = layout_of(tree, nodes, chunk_bytes, wire.block)
     return Staging(layout, wire), layout, [leaf for leaf in tree if leaf.size]
 
 
@@ -83,7 +83,7 @@ def test_rows_are_those_of_the_packed_leaves(wire, sizes, nodes, chunk_bytes):
 @given(sizes=sizes, nodes=st.integers(1, 5), chunk_bytes=st.integers(1, 20_000))
 def test_a_chunk_is_complete_once_all_segments_have_given_it(sizes, nodes, chunk_bytes):
     """Sooner than its segments, where a leaf is larger than a chunk; it may be sent then."""
-    wire = WIRES["int8"]
+    wire = WIRES["int4"]
     staging, layout, leaves = staging_of(sizes, nodes, chunk_bytes, wire)
     whole, *_ = staging_of(sizes, nodes, chunk_bytes, wire)
     write_all(whole, layout, wire, leaves)
@@ -112,9 +112,11 @@ def test_segments_cover_all_leaves_and_all_chunks(sizes, nodes, chunk_bytes):
 
 
 def test_without_a_place_there_are_zeros():
-    staging, layout, _ = staging_of([700, 30], 2, 4096, WIRES["int8"])
+    wire = WIRES["int4"]
+    staging, layout, _ = staging_of([700, 30], 2, 4096, wire)
     numbers, scales = staging.read(0, None)
-    assert numbers.size == layout.segments[0].end and scales.size == numbers.size // BLOCK
+    assert numbers.size == layout.segments[0].end // 2
+    assert scales.size == layout.segments[0].end // wire.block and scales.dtype == np.uint16
     assert not numbers.any() and not scales.any()
 
 

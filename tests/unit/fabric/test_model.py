@@ -35,7 +35,7 @@ def test_by_hand():
     """25.6 M numbers of 2 bytes, 4 nodes, 1 Gbit/s: 2 * 3/4 * 51.2 MB / 125 MB/s = 614 ms."""
     fabric = Fabric(4, 1e9, latency_seconds=0.0, efficiency=1.0, copy_bytes_per_second=1e30)
     assert exchange_seconds(fabric, 25_600_000, "bfloat16", 2**24) == pytest.approx(0.6144)
-    training = Training(25_600_000, 0.2, sync_every=4, delay=4)
+    training = Training(25_600_000, 0.2, sync_every=4, delay=4, fragments=1)
     found = predict(fabric, training)
     assert found.exposed_seconds == 0 and found.hidden_share == 1
     assert found.step_seconds == pytest.approx(0.2, rel=0.02)
@@ -47,6 +47,23 @@ def test_by_hand():
     assert waits.exposed_seconds == pytest.approx(2 * 0.6144)
     overlapped = predict_synchronous(fabric, training, behind_backward=0.5)
     assert overlapped.exposed_seconds == pytest.approx(2 * 0.6144 - 0.1)
+
+
+def test_fragments_by_hand():
+    """The same in 4 fragments: each takes 154 ms, and S = 1 hides it; on half the link 307 ms."""
+    fabric = Fabric(4, 1e9, latency_seconds=0.0, efficiency=1.0, copy_bytes_per_second=1e30)
+    training = Training(25_600_000, 0.2, sync_every=4, delay=1)
+    assert training.count == 4
+    found = predict(fabric, training)
+    assert found.exchange_seconds == pytest.approx(0.6144 / 4)
+    assert found.exposed_seconds == 0 and found.hidden_share == 1
+    slow = dataclasses.replace(fabric, bits_per_second=5e8)
+    late = predict(slow, training)
+    assert late.exposed_seconds == pytest.approx(4 * (0.3072 - 0.2) / 4)
+    assert late.hidden_share == pytest.approx(0.2 / 0.3072)
+    # A larger S does not make the link faster: four of them have to cross it in every cycle.
+    later = predict(slow, dataclasses.replace(training, delay=4))
+    assert later.exposed_seconds == pytest.approx((4 * 0.3072 - 0.8) / 4)
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 8, 64])
@@ -95,7 +112,8 @@ def test_advice_hides_everything_and_no_smaller_delay_does(fabric, training):
 
 
 def test_advice_follows_a_measured_exchange():
-    fabric, training = Fabric(4, 1e9), Training(25_600_000, 0.2, sync_every=1, delay=1)
+    fabric = Fabric(4, 1e9)
+    training = Training(25_600_000, 0.2, sync_every=1, delay=1, fragments=1)
     modelled = exchange_seconds(fabric, 25_600_000, "bfloat16", training.chunk_bytes)
     delays = [
         {
@@ -126,7 +144,9 @@ def test_the_slowest_of_many(nodes):
         (lambda: Training(0, 0.1), "parameters must be at least 1"),
         (lambda: Training(1, 0.0), "step_seconds must be above 0"),
         (lambda: Training(1, 0.1, sync_every=2, delay=3), "delay must be within 1..sync_every"),
-        (lambda: Training(1, 0.1, wire="int4"), "wire must be one of .*got 'int4'"),
+        (lambda: Training(1, 0.1, wire="int2"), "wire must be one of .*got 'int2'"),
+        (lambda: Training(1, 0.1, fragments=3), "divide sync_every=4, got 3"),
+        (lambda: Training(1, 0.1, fragments="all"), "divide sync_every=4, got 'all'"),
     ],
 )
 def test_what_is_out_of_range_is_named(wrong, named):
@@ -140,7 +160,7 @@ def test_the_command(capsys, tmp_path):
     assert main([*command, "--advise", "--plot", str(picture)]) == 0
     said = capsys.readouterr().out
     assert "4 nodes, links of 1 Gbit/s" in said
-    assert 'Advice: wire="bfloat16", sync_every=4, delay=4: ' in said, said
+    assert 'Advice: wire="bfloat16", sync_every=4, delay=1: ' in said, said
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main([*command, "--json"]) == 0
     rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
@@ -151,7 +171,7 @@ def test_the_command(capsys, tmp_path):
     expected = predict(fabric, Training(25_600_000, 0.2))
     assert found["rows"][0]["step ms"] == pytest.approx(1e3 * expected.step_seconds)
     assert found["rows"][0]["step ms"] > 1.2 * rows["daso"]["step ms"]
-    assert main([*command, "--wire", "int4"]) == 2
+    assert main([*command, "--wire", "int2"]) == 2
     assert "jdaso simulate: wire must be" in capsys.readouterr().err
     for options, words in (
         (["--batch", "0"], "--batch must be at least 1, got 0"),

@@ -215,7 +215,7 @@ def test_partitions_of_one_node_share_its_link():
         (lambda: even(parameters=3), "at least one a rank"),
         (lambda: even(activation_bytes=-1.0), "its bytes are 0 or more"),
         (lambda: even(delay=9), "delay must be within 1..sync_every"),
-        (lambda: even(wire="int4"), "wire must be one of"),
+        (lambda: even(wire="int2"), "wire must be one of"),
         (lambda: dataclasses.replace(even(), order=even().order[:3]), "order must hold"),
         (lambda: dataclasses.replace(even(), order=(*even().order, ())), "something for each rank"),
         (lambda: dataclasses.replace(even(), backward_seconds=(1.0,)), "one number a stage"),

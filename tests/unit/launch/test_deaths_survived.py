@@ -76,11 +76,11 @@ def test_news_reaches_all_who_live(nodes):
         beats = {node: Heartbeats(node, nodes) for node in alive}
         for heartbeats in beats.values():
             heartbeats.dead |= dead
-        heard, last = {alive[0]}, set()
-        while heard != last:
-            last = set(heard)
-            heard |= {target for node in last for target in beats[node].targets}
-        assert heard == set(alive)
+        reached, last = {alive[0]}, set()
+        while reached != last:
+            last = set(reached)
+            reached |= {target for node in last for target in beats[node].targets}
+        assert reached == set(alive)
 
 
 def test_nobody_waits_for_the_dead():

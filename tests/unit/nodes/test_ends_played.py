@@ -16,7 +16,7 @@ from jdaso._nodes.heartbeat import STARTED
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
 def test_who_ends_the_job_waits_until_the_others_have_reported(seed):
     """Node 1 ends by an error of its own; node 2's program takes a while to end by the same."""
-    world, told = World(3, seed=seed), []
+    world, raised = World(3, seed=seed), []
 
     def program(node):
         if node.number == 1:
@@ -25,12 +25,12 @@ def test_who_ends_the_job_waits_until_the_others_have_reported(seed):
             node.come("finalize")
         except Exception as error:
             node.sleep(2.0 * node.number)
-            told.append((node.number, str(error)))
+            raised.append((node.number, str(error)))
             raise
 
     play(world, program)
-    assert [number for number, _ in told] == [0, 2]
-    assert all("KeyError: 'boom'" in text for _, text in told)
+    assert [number for number, _ in raised] == [0, 2]
+    assert all("KeyError: 'boom'" in text for _, text in raised)
     assert world.aborted == 1
 
 

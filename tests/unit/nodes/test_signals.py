@@ -39,14 +39,14 @@ def taking():
     return part
 
 
-def told(part):
+def wanted(part):
     return part.stops_at(1, lambda: None)
 
 
 def test_the_programs_own_handler_is_called_and_put_back():
     part = taking()
     signal.raise_signal(NUMBER)
-    assert told(part) and CALLED == [NUMBER]
+    assert wanted(part) and CALLED == [NUMBER]
     part.close()
     assert signal.getsignal(NUMBER) is handler
     signal.raise_signal(NUMBER)
@@ -61,7 +61,7 @@ def test_sessions_close_in_any_order(order):
         parts[number].on_signals([])
         open_ones = [parts[k] for k in order[closed + 1 :]]
         signal.raise_signal(NUMBER)
-        assert all(map(told, open_ones))
+        assert all(map(wanted, open_ones))
         assert len(CALLED) == closed + 1
     assert signal.getsignal(NUMBER) is handler
 
@@ -72,7 +72,7 @@ def test_one_that_is_opened_between_others_is_told():
     third = taking()
     second.close()
     signal.raise_signal(NUMBER)
-    assert told(third) and CALLED == [NUMBER]
+    assert wanted(third) and CALLED == [NUMBER]
     third.close()
     assert signal.getsignal(NUMBER) is handler
 
@@ -85,7 +85,7 @@ def test_what_the_own_handler_raises_waits_for_the_save(error):
     signal.signal(NUMBER, raises)
     part = taking()
     signal.raise_signal(NUMBER)
-    assert told(part) and part.held is error
+    assert wanted(part) and part.held is error
     part.close()
 
 
@@ -95,7 +95,7 @@ def test_a_handler_in_c_is_called_and_put_back(tmp_path):
         try:
             part = taking()
             signal.raise_signal(NUMBER)
-            assert told(part)
+            assert wanted(part)
             part.close()
             signal.raise_signal(NUMBER)
         finally:
@@ -111,7 +111,7 @@ def test_a_handler_in_c_chains_to_the_programs_own(tmp_path):
             part = taking()
             for count in (1, 2):
                 signal.raise_signal(NUMBER)
-                assert told(part) and CALLED == [NUMBER] * count
+                assert wanted(part) and CALLED == [NUMBER] * count
             part.close()
             signal.raise_signal(NUMBER)
         finally:
@@ -135,7 +135,7 @@ def test_a_handler_in_c_that_comes_later_and_chains_stays(tmp_path):
         try:
             for _ in range(3):
                 signal.raise_signal(NUMBER)
-                assert told(part)
+                assert wanted(part)
         finally:
             faulthandler.unregister(NUMBER)
     assert (tmp_path / "dump").read_text().count("Current thread") == 3
@@ -150,7 +150,7 @@ def test_a_handler_in_c_that_is_set_anew_is_called_once(tmp_path):
             faulthandler.unregister(NUMBER)
             faulthandler.register(NUMBER, file=file, chain=True)
             signal.raise_signal(NUMBER)
-            assert told(part)
+            assert wanted(part)
             part.close()
             signal.raise_signal(NUMBER)
         finally:
@@ -170,7 +170,7 @@ def test_who_is_woken_by_signals_reads_of_each_once(tmp_path):
             part = taking()
             for _ in range(2):
                 signal.raise_signal(NUMBER)
-            assert os.read(read, 10) == bytes([NUMBER] * 2) and told(part)
+            assert os.read(read, 10) == bytes([NUMBER] * 2) and wanted(part)
             part.close()
         finally:
             signal.set_wakeup_fd(before)
@@ -184,7 +184,7 @@ def test_pythons_own_ctrl_c_is_no_handler_of_the_program():
         part = Stopping(0, 1, lambda *_: None)
         part.on_signals([signal.SIGINT])
         signal.raise_signal(signal.SIGINT)
-        assert told(part) and part.held is None
+        assert wanted(part) and part.held is None
         part.close()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
@@ -203,12 +203,12 @@ def test_a_later_handler_stays_and_may_call_ours():
 
     signal.signal(NUMBER, chains)
     signal.raise_signal(NUMBER)
-    assert told(part) and len(later) == len(CALLED) == 1
+    assert wanted(part) and len(later) == len(CALLED) == 1
     part.close()
     assert signal.getsignal(NUMBER) is chains
     again = taking()
     signal.raise_signal(NUMBER)
-    assert told(again) and len(later) == len(CALLED) == 2
+    assert wanted(again) and len(later) == len(CALLED) == 2
     again.close()
     assert signal.getsignal(NUMBER) is chains
 
@@ -220,7 +220,7 @@ def test_ours_put_back_by_somebody_after_the_session_is_as_if_it_were_not_there(
     part.close()
     signal.signal(NUMBER, ours)
     signal.raise_signal(NUMBER)
-    assert CALLED == [NUMBER] and not told(part)
+    assert CALLED == [NUMBER] and not wanted(part)
 
 
 def test_in_another_thread_nothing_is_taken():
@@ -278,9 +278,9 @@ def test_a_forked_process_handles_signals_as_if_jdaso_were_not_there(before):
         assert os.WTERMSIG(status) == NUMBER
     else:
         assert said == bytes([callable(before), True])
-    assert not told(part)
+    assert not wanted(part)
     signal.raise_signal(NUMBER)
-    assert told(part)
+    assert wanted(part)
     part.close()
 
 

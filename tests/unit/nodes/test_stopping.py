@@ -72,8 +72,8 @@ def test_all_stop_at_the_same_step(nodes, seed, data):
 @given(st.integers(2, 6), st.integers(0, 10**6), st.data())
 def test_those_who_live_stop_at_the_same_step(nodes, seed, data):
     """Whoever dies, be it the one who leads or the only one who was told."""
-    told, dying = (data.draw(st.integers(0, nodes - 1)) for _ in range(2))
-    stopped, living = run(nodes, seed, {told}, dying)
+    asking, dying = (data.draw(st.integers(0, nodes - 1)) for _ in range(2))
+    stopped, living = run(nodes, seed, {asking}, dying)
     assert len({stopped[node] for node in living if node in stopped}) <= 1, stopped
     assert not stopped or set(living) <= set(stopped), (stopped, living)
 

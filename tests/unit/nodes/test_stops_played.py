@@ -8,38 +8,38 @@ from played import LIMIT_SECONDS, play
 STEPS = 400
 
 
-def training(node, *, told, pace=0.1, ahead=0, until=STEPS):
+def training(node, *, asked, pace=0.1, ahead=0, until=STEPS):
     """A loop whose steps take as long as `pace` gives; where it stopped."""
     node.come()
     node.world.clock.at(1.0 + ahead, lambda: None)
     pauses = np.random.default_rng(node.number).exponential(pace, until)
     for step in range(1, until + 1):
         node.sleep(pauses[step - 1] * (1 + node.number))
-        if node.number in told and step == told[node.number]:
+        if node.number in asked and step == asked[node.number]:
             node.detector.stopping.tell()
         if node.detector.stops_at(step):
             return step
     return None
 
 
-def play_to_the_stop(world, told, **settings):
+def play_to_the_stop(world, asked, **settings):
     def program(node):
         if world.ulfm:
             node.control.survive()
-        return training(node, told=told, **settings)
+        return training(node, asked=asked, **settings)
 
     return play(world, program)
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5])
-@pytest.mark.parametrize("told", [{0: 3}, {1: 9}, {0: 5, 1: 5}, {1: 40}])
+@pytest.mark.parametrize("asked", [{0: 3}, {1: 9}, {0: 5, 1: 5}, {1: 40}])
 @pytest.mark.parametrize("seed", [None, 1])
-def test_all_stop_at_a_step_that_none_has_passed(nodes, told, seed):
+def test_all_stop_at_a_step_that_none_has_passed(nodes, asked, seed):
     world = World(nodes, seed=seed, least_pause=0.02)
-    outcomes = play_to_the_stop(world, told)
+    outcomes = play_to_the_stop(world, asked)
     assert [x.error for x in outcomes] == [None] * nodes
     (step,) = {x.result for x in outcomes}
-    assert step is not None and step >= min(told.values())
+    assert step is not None and step >= min(asked.values())
 
 
 def test_who_is_ahead_pauses_and_nobody_goes_past():

@@ -85,7 +85,7 @@ def test_what_is_noted_only_grows():
 def known_by_three(timeout_seconds=None):
     """Makes the knowledge of node 0; node 1 sends heartbeats all the time."""
     known = Detector(Topology(0, 3, "a", hosts=("a", "b", "c")), timeout_seconds).known
-    known.heartbeats._heard[1] = math.inf
+    known.heartbeats._news_at[1] = math.inf
     return known
 
 
@@ -133,7 +133,7 @@ def test_it_names_who_arrived_and_is_silent_since(clock):
 def test_it_blames_the_network_where_all_arrived_and_are_heard_of(clock):
     known = known_by_three(timeout_seconds=5.0)
     known.heartbeats.table[:, STARTED] = 37
-    known.heartbeats._heard[2] = math.inf
+    known.heartbeats._news_at[2] = math.inf
     why = pass_time(clock, wait_on(known), 6.0)
     assert why and "All nodes have arrived: the network is slow, or stuck." in why
 
@@ -145,14 +145,14 @@ def test_a_node_that_is_alive_says_where_it_is(clock, caplog):
     wait = wait_on(known)
     known.ask_where = lambda nodes: known.take_place(2, "\ntrain.py:7 in load")
     for _ in range(15):
-        known.heartbeats._heard[2] = clock.now
+        known.heartbeats._news_at[2] = clock.now
         pass_time(clock, wait, 0.1)
     assert "node 2 (host c) is alive, at train.py:7 in load" in caplog.text
 
 
 def answers(known, node, text):
     """Lets a node be alive, and answer so when it is asked where it is."""
-    known.heartbeats._heard[node] = math.inf
+    known.heartbeats._news_at[node] = math.inf
     known.ask_where = lambda nodes: known.take_place(node, text)
 
 
@@ -220,7 +220,7 @@ def test_a_silent_node_is_given_up_and_a_living_one_waited_for(clock):
     known.heartbeats.table[1, STARTED] = 37
     why = pass_time(clock, wait_on(known), 100)
     assert "node 2 (host c) has been silent for 60" in why
-    known.heartbeats._heard[:] = clock.now + 1e9  # it is heard of, always
+    known.heartbeats._news_at[:] = clock.now + 1e9  # it is heard of, always
     why = pass_time(clock, wait_on(known), 700)
     assert "did not end within 600 s" in why and "node 2" in why
 
@@ -230,7 +230,7 @@ def test_where_no_call_is_waited_for_silence_tells(clock, caplog):
     known.patience.note("call", 0.1)
     wait = Wait(known, "call", "agrees on where to stop", call=0, column=CALLS, step=9)
     for _ in range(40):
-        known.heartbeats._heard[1] = clock.now
+        known.heartbeats._news_at[1] = clock.now
         pass_time(clock, wait, 0.1)
     text = caplog.records[0].getMessage()
     assert "Not arrived: node 2 (host c) has been silent" in text and "node 1" not in text
@@ -238,7 +238,7 @@ def test_where_no_call_is_waited_for_silence_tells(clock, caplog):
 
 def test_time_in_which_this_process_was_stopped_does_not_count(clock):
     known = known_by_three(timeout_seconds=5.0)
-    known.heartbeats._heard[:] = clock.now + 1e9
+    known.heartbeats._news_at[:] = clock.now + 1e9
     wait = wait_on(known)
     clock.now += 1000
     assert wait.why_no_longer() is None

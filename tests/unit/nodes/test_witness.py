@@ -222,7 +222,7 @@ def wait():
     waits = Wait(known, "exchange", "waits for the exchange", call=37, column=STARTED)
 
     def after(seconds):
-        known.heartbeats._heard[2] = known.heartbeats._heard[0] - seconds
+        known.heartbeats._news_at[2] = known.heartbeats._news_at[0] - seconds
         waits.waited_seconds = seconds
         return waits.why_no_longer()
 

@@ -6,6 +6,7 @@ import pytest
 import reference
 import training
 from jax.flatten_util import ravel_pytree
+from nights import at_night
 
 import jdaso
 from jdaso._rules.state import init_phases
@@ -39,16 +40,22 @@ def daso(session, optimizer, merge, phases, **options):
     )
 
 
-def both(nodes, optimizer, merge, sync_every, delay, cycling=13, size=24, **options):
+def both(nodes, optimizer, merge, sync_every, delay, cycling=13, size=24, parts=None, **options):
     """Parameters and momenta of the simulated engine, and the reference's trace."""
     total = WARMUP + cycling + COOLDOWN
     problem = reference.Quadratic(total, nodes, size)
     shapes = training.SHAPES if size == 24 else {"all": (size,)}
-    phases = jdaso.Phases(total, WARMUP, COOLDOWN, sync_every, delay)
+    if parts is not None:
+        shapes = parts.shapes
+    phases = jdaso.Phases(
+        total, WARMUP, COOLDOWN, sync_every, delay, fragments=parts.count if parts else 1
+    )
     with jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
         tx = daso(session, optimizer, merge, phases, **options)
         params, momenta, _ = training.train(session, tx, problem, shapes)
     settings = dict(sync_every=sync_every, delay=delay, **options)
+    if parts is not None:
+        settings["fragments"] = parts.elements
     settings["stopped"] = training.stopped(params, COOLDOWN)
     return params, momenta, expected(problem, optimizer, merge, **settings)
 
@@ -103,11 +110,14 @@ def test_averaging_parameters_in_blocking_phases(nodes, merge):
     [
         (2, "paper", "bfloat16"),
         (3, "paper", "int8"),
+        at_night((3, "paper", "int4")),
         (4, "paper", "bfloat16"),
         (2, "corrected", "bfloat16"),
         (3, "corrected", "bfloat16"),
-        (4, "corrected", "int8"),
-        (2, "outer", "int8"),
+        (4, "corrected", "int4"),
+        (2, "outer", "int4"),
+        at_night((4, "corrected", "int8")),
+        at_night((2, "outer", "int8")),
         (3, "outer", "bfloat16"),
         (4, "outer", "bfloat16"),
         (1, "paper", "int8"),
@@ -120,6 +130,47 @@ def test_narrow_wires(nodes, merge, wire):
     """
     run = both(nodes, "sgd", merge, 4, 2, size=600, wire=wire)
     training.assert_matches(*run)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "optimizer", "merge", "wire", "parts", "sync_every", "delay"),
+    [
+        (2, "sgd", "corrected", "float32", training.ROWS, 4, 1),
+        (3, "adamw", "outer", "float32", training.ROWS, 8, 5),
+        (3, "sgd", "paper", "float32", training.LEAVES, 4, 4),
+        (4, "sgd", "corrected", "float32", training.LEAVES, (4, 2), (3, 1)),
+        (1, "sgd", "corrected", "float32", training.LEAVES, 4, 1),
+        (2, "sgd", "outer", "int8", training.COLUMNS, 4, 2),
+        (3, "sgd", "paper", "bfloat16", training.COLUMNS, 4, 2),
+    ],
+)
+def test_fragments(nodes, optimizer, merge, wire, parts, sync_every, delay):
+    """Every fragment by itself does what all parameters do with one: its turn, age and error."""
+    size = sum(piece.size for pieces in parts.elements for piece in pieces)
+    run = both(nodes, optimizer, merge, sync_every, delay, 13, size, parts, wire=wire)
+    training.assert_matches(*run)
+
+
+@pytest.mark.parametrize(("merge", "wire"), [("outer", "float32"), ("corrected", "int8")])
+def test_finalize_merges_every_fragment_in_flight(merge, wire):
+    """B = 4, S = 3, two fragments: after two to six updates one, two or one is in flight."""
+    phases = jdaso.Phases(100, 1, 0, 4, 3, fragments=2)
+    lengths = dict(total=100, warmup=1, cooldown=0, sync_every=4, delay=3)
+    seen = set()
+    with jdaso.Session(engine=jdaso.Simulated(3)) as session:
+        tx = daso(session, "sgd", merge, phases, wire=wire)
+        for stop in (2, 4, 5, 6):
+            problem = reference.Quadratic(stop, 3)
+            settings = dict(steps=stop, wire=wire, fragments=training.LEAVES.elements, **lengths)
+            trace = expected(problem, "sgd", merge, **settings)
+            _, _, (params, state) = training.train(session, tx, problem, training.LEAVES.shapes)
+            seen.add(tuple((np.asarray(state.ticket[0]) != 0).tolist()))
+            final = jdaso.finalize(params, state, session)
+            final = np.asarray(jax.vmap(lambda tree: ravel_pytree(tree)[0])(final))
+            np.testing.assert_array_equal(final, np.broadcast_to(final[:1], final.shape))
+            wrong = np.abs(final - np.array(trace.final)) > reference.tolerance(trace)
+            assert not wrong.any(), f"after {stop} updates"
+    assert seen == {(True, False), (True, True), (False, True)}
 
 
 @pytest.mark.parametrize("merge", ["paper"])
@@ -152,7 +203,8 @@ def test_phases_of_every_length(phases, merge):
     ("merge", "wire", "stops"),
     [
         ("paper", "float32", (2, 4, 5)),
-        ("corrected", "int8", (3, 5)),
+        ("corrected", "int4", (3, 5)),
+        at_night(("corrected", "int8", (3, 5))),
         ("outer", "float32", (3,)),
     ],
 )

@@ -158,7 +158,7 @@ def test_all_nodes_may_have_run_out(make, nodes, monkeypatch):
     ("wire", "after"),
     # In an exchange whose weights are not the usual ones a narrow wire pays more or less than it
     # owes; there is none if they run out at a start.
-    [*(("float32", n) for n in (5, 6, 7, 8)), ("bfloat16", 7), ("int8", 7)],
+    [*(("float32", n) for n in (5, 6, 7, 8)), ("bfloat16", 7), ("int8", 7), ("int4", 7)],
 )
 def test_nothing_is_lost_where_all_have_run_out(wire, after):
     """While all weigh the same, merges keep the mean; what a wire owes is paid in the end."""

@@ -84,6 +84,14 @@ def test_every_dtype_comes_back(entries, nodes):
         np.testing.assert_array_equal(new, old)
 
 
+@pytest.mark.parametrize(("dtype", "kept"), [("bfloat16", 8), ("float16", 11), ("float32", 24)])
+def test_a_sum_of_narrow_numbers_is_rounded_before_it_is_sent(dtype, kept):
+    """XLA may widen a sum without rounding it first, as GPUs do; this rounding it has to keep."""
+    tree = (jnp.ones(3, dtype),)
+    program = jax.jit(lambda x, y: to_leaves((x[0] + y[0],))).lower(tree, tree).as_text()
+    assert (f"m{kept - 1}" in program) == ("reduce_precision" in program) == (kept < 24)
+
+
 def test_values_that_are_left_alone_are_the_same_objects():
     tree = {"float": jnp.ones(3), "int": jnp.arange(3), "key": jax.random.key(0)}
     leaves = trees.to_leaves(tree)

@@ -17,7 +17,8 @@ from jdaso._payload.wire import BLOCK, WIRES
 
 pytestmark = pytest.mark.strict_dtypes
 
-NARROW = ("bfloat16", "int8")
+NARROW = ("bfloat16", "int8", "int4")
+BLOCKWISE = ("int8", "int4")
 UNIT = 2.0**-8  # of bfloat16
 """Half a unit in the last place: the relative error of rounding to the nearest."""
 
@@ -49,17 +50,26 @@ def test_bfloat16_error_bound(rows):
     assert np.all(np.abs(there_and_back("bfloat16", rows) - rows) <= bound)
 
 
+@pytest.mark.parametrize("name", BLOCKWISE)
 @settings(max_examples=25, deadline=None)
 @given(rows=rows_of_floats)
-def test_int8_error_bound(rows):
-    """Half a level: 1/127 of the largest number of the block (and float32 rounding).
+def test_error_bound_of_blocks(name, rows):
+    """Half a level: 1/127 or 1/7 of the block's largest number, as its scale rounds it.
 
     Blocks with levels below 2**-120 are zeros.
     """
-    blocks = rows.reshape(-1, BLOCK)
-    level = np.max(np.abs(blocks), axis=1, keepdims=True) / 127
-    error = np.abs(there_and_back("int8", rows).reshape(-1, BLOCK) - blocks)
-    assert np.all(error <= level * (0.5 + 127 * 4 * EPS) + 127 * 2.0**-120)
+    wire = WIRES[name]
+    blocks = rows.reshape(-1, wire.block)
+    level = np.max(np.abs(blocks), axis=1, keepdims=True) / wire.levels
+    if name == "int4":
+        level = reference.bfloat16(level.astype(np.float32))
+    error = np.abs(there_and_back(name, rows).reshape(-1, wire.block) - blocks)
+    assert np.all(error <= level * (0.5 + wire.levels * 4 * EPS) + wire.levels * 2.0**-120)
+
+
+def test_bytes_of_int4():
+    """At most 0.14 of float32's: half a byte a number, and two bytes for the scale of 64."""
+    assert WIRES["int4"].encoded_width(BLOCK) == BLOCK // 2 + 2 * BLOCK // 64 <= 0.14 * 4 * BLOCK
 
 
 @pytest.mark.users_compiler
@@ -76,14 +86,15 @@ def test_device_and_host_give_the_same_bits(name, rows):
 
 
 @pytest.mark.users_compiler
+@pytest.mark.parametrize("name", BLOCKWISE)
 @pytest.mark.parametrize("largest", [1e-30, 1.4e-38 * 127, 1.1e-38 * 127, 1e-40, 0.0])
-def test_tiny_numbers_have_the_same_bits_on_device_and_host(largest):
+def test_tiny_numbers_have_the_same_bits_on_device_and_host(name, largest):
     """A subnormal scale would be zero on the device only."""
     rows = np.linspace(-largest, largest, BLOCK).astype(np.float32)[None]
-    on_host, on_device = WIRES["int8"].encode(rows), COMPILED["int8", "encode"](rows)
+    on_host, on_device = WIRES[name].encode(rows), COMPILED[name, "encode"](rows)
     np.testing.assert_array_equal(on_host, on_device)
-    decoded = WIRES["int8"].decode(on_host)
-    np.testing.assert_array_equal(decoded, COMPILED["int8", "decode"](on_host))
+    decoded = WIRES[name].decode(on_host)
+    np.testing.assert_array_equal(decoded, COMPILED[name, "decode"](on_host))
     assert np.any(decoded) == (largest > 1e-34)
 
 
@@ -98,17 +109,29 @@ COMPILED = {
 @settings(max_examples=25, deadline=None)
 @given(rows=rows_of_floats)
 def test_codecs_are_those_of_the_reference(name, rows):
-    """To float32 rounding; but for int8 levels that hang on the last bit of the scale."""
+    """To float32 rounding; but for levels that hang on the last bit of the scale."""
     for got, row in zip(there_and_back(name, rows), rows, strict=True):
         expected = reference.WIRES[name](row)
-        if name != "int8":
+        if name not in BLOCKWISE:
             np.testing.assert_array_equal(got, expected)
             continue
-        largest = np.abs(row.reshape(-1, BLOCK)).max(1).repeat(BLOCK).astype(np.float64)
-        level = np.where(largest > 0, largest, 1) / 127
+        block, levels = WIRES[name].block, WIRES[name].levels
+        largest = np.abs(row.reshape(-1, block)).max(1).repeat(block).astype(np.float64)
+        level = np.where(largest > 0, largest, 1) / levels
+        if name == "int4":
+            level = reference.bfloat16(level.astype(np.float32)).astype(np.float64)
         tie = np.abs(np.abs(row / level) % 1 - 0.5) < 1e-4
+        jump = np.where(tie, 1.01 * level, 0)
         error = np.abs(got.astype(np.float64) - expected)
-        assert np.all(error <= 4 * EPS * largest + np.where(tie, 1.01 * level, 0) + 127 * 2.0**-120)
+        assert np.all(error <= 4 * EPS * largest + jump + levels * 2.0**-120)
+
+
+def test_no_conversion_there_and_back_is_left_to_the_compiler():
+    """XLA may drop one, as GPUs do; then the error feedback would see no rounding at all."""
+    wire = WIRES["bfloat16"]
+    program = jax.jit(lambda x: wire.decode(wire.encode(x))).lower(jnp.ones(8)).as_text()
+    assert "(tensor<8xf32>) -> tensor<8xbf16>" in program
+    assert "(tensor<8xbf16>) -> tensor<8xf32>" not in program
 
 
 @pytest.mark.parametrize("name", NARROW)
@@ -121,7 +144,8 @@ def test_zero_stays_zero(name):
 def test_encoding_what_was_decoded_changes_nothing(name):
     rows = np.random.default_rng(0).normal(size=(3, BLOCK)).astype(np.float32)
     once = there_and_back(name, rows)
-    np.testing.assert_allclose(there_and_back(name, once), once, rtol=2 * EPS)
+    rounding = 2 * EPS if name == "int8" else 0  # a level times a scale of 24 bits
+    np.testing.assert_allclose(there_and_back(name, once), once, rtol=rounding)
 
 
 @pytest.mark.users_compiler
@@ -159,11 +183,24 @@ def test_a_header_rides_along(name):
     np.testing.assert_array_equal(counts, [3] * 3)
 
 
+@pytest.mark.parametrize("name", BLOCKWISE)
+@pytest.mark.parametrize("largest", [0.0, 1e-40, 3e38])
+def test_blocks_do_not_trip_debug_nans(name, largest):
+    """Zeros and subnormal numbers have no scale to divide by, huge ones a huge scale."""
+    rows = np.full((1, BLOCK), largest, np.float32)
+    rows[0, :7] = 0
+    with jax.debug_nans(True), jax.debug_infs(True):
+        for leaf in (jnp.asarray(rows), jnp.asarray(rows[0, :5])):
+            again = WIRES[name].decode_leaf(WIRES[name].encode_leaf(leaf), leaf.shape)
+            np.testing.assert_allclose(again, leaf, rtol=4e-3, atol=1e-34)
+
+
 def naive_first_bad(name, rows):
-    """By definition: the first number that is not finite; on int8 the first of its block."""
+    """By definition: the first number that is not finite; of blockwise wires that of its block."""
+    block = WIRES[name].block
     for index, number in enumerate(rows.reshape(-1)):
         if not np.isfinite(number):
-            return index // BLOCK * BLOCK if name == "int8" else index
+            return index // block * block
     return None
 
 
@@ -192,19 +229,18 @@ def test_the_first_bad_number_is_found(name, bad, largest):
 @pytest.mark.parametrize("name", WIRES)
 @settings(max_examples=25, deadline=None)
 @given(
-    shape=st.sampled_from([(), (1,), (255,), (256,), (3, 100), (700,)]), seed=st.integers(0, 2**31)
+    shape=st.sampled_from([(), (1,), (63,), (256,), (3, 100), (700,)]), seed=st.integers(0, 2**31)
 )
 def test_leaves_have_the_bits_of_rows(name, shape, seed):
     wire = WIRES[name]
     leaf = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
     parts = wire.encode_leaf(jnp.asarray(leaf))
-    row = np.pad(leaf.reshape(-1), (0, -leaf.size % BLOCK)).reshape(1, -1)
+    row = np.pad(leaf.reshape(-1), (0, -leaf.size % wire.block)).reshape(1, -1)
     encoded = wire.encode(row)
     filled = np.asarray(wire.decode(encoded)).reshape(-1)[: leaf.size].reshape(shape)
     np.testing.assert_array_equal(wire.decode_leaf(parts, shape), filled)
     sent = np.concatenate([np.asarray(x).reshape(-1).view(np.uint8) for x in parts])
-    whole = encoded.reshape(-1).view(np.uint8)
-    np.testing.assert_array_equal(sent, whole[: sent.size])
+    np.testing.assert_array_equal(sent, encoded.reshape(-1).view(np.uint8))
     assert [np.asarray(x).dtype for x in parts] == [dtype for dtype, _ in wire.parts]
 
 
@@ -214,13 +250,23 @@ def test_unknown_wire():
             jdaso.daso(optax.sgd(1.0), phases=jdaso.Phases(9), session=session, wire="float8")
 
 
-@pytest.mark.parametrize("merge", ["paper", "corrected"])
-@pytest.mark.parametrize("wire", WIRES)
+# With "paper" the error feedback keeps only a share of an error. What is far below a level of its
+# block leaks away before it has added up.
+LEAKS = pytest.param("int4", "paper", marks=pytest.mark.xfail(strict=True))
+
+
+@pytest.mark.parametrize(
+    ("wire", "merge"),
+    [
+        *((w, m) for w in WIRES for m in ("paper", "corrected") if (w, m) != ("int4", "paper")),
+        LEAKS,
+    ],
+)
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_a_thousand_small_steps_arrive(nodes, wire, merge):
     """1000 steps of -1e-3 from 1.0. Weights rounded to bfloat16 would stay at 1.0.
 
-    Two more elements take smaller steps, which an int8 block with the first rounds.
+    Two more elements take smaller steps, which a block with the first rounds.
 
     "corrected" arrives at 0. "paper" takes stale parameters in, which costs ``P a / (2a + P)``
     steps at each of the 400 merges, with any wire. An update rounds in float32 at 1.0 or below.
@@ -253,7 +299,7 @@ def test_a_thousand_small_gradients_arrive_through_synchronous(wire):
     steps, nodes = 1000, 2
     with jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
         tx = jdaso.synchronous(optax.sgd(1.0), session=session, wire=wire)
-        small, large = 1e-3, 1.0  # 1e-3 is less than half a level of an int8 block with a 1.0
+        small, large = 1e-3, 1.0  # 1e-3 is less than half a level of a block with a 1.0
 
         def run(gradient):
             x = jnp.zeros(2)
@@ -268,10 +314,10 @@ def test_a_thousand_small_gradients_arrive_through_synchronous(wire):
         gradients = jnp.broadcast_to(jnp.array([small, large]), (nodes, 2))
         x = jax.jit(jax.vmap(run, axis_name=session.node_axis))(gradients)
     # What is still owed is at most one rounding of a node and one of the sum: about a level each.
-    owed = {"bfloat16": UNIT, "int8": 1 / 254}[wire] * 2 * large
+    kept_back = {"bfloat16": UNIT, "int8": 1 / 254, "int4": 1 / 14}[wire] * 2 * large
     rounding = steps * steps * large * EPS / 2
-    np.testing.assert_allclose(x[:, 0], -small * steps, atol=owed + rounding)
-    np.testing.assert_allclose(x[:, 1], -large * steps, atol=2 * owed + rounding)
+    np.testing.assert_allclose(x[:, 0], -small * steps, atol=kept_back + rounding)
+    np.testing.assert_allclose(x[:, 1], -large * steps, atol=2 * kept_back + rounding)
 
 
 @pytest.mark.parametrize("merge", ["paper", "corrected", "outer"])

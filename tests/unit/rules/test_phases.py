@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jdaso
-from jdaso._optimizers.late import select
+from jdaso._exchange.updates import select
 from jdaso._rules import decide, plateau
 from jdaso._rules import delay as _delay
 from jdaso._rules import loss as _loss
@@ -22,33 +22,38 @@ pytestmark = pytest.mark.strict_dtypes
 PAIRS = [(b, s) for b in range(1, 9) for s in range(1, b + 1)]
 
 
-def events(phases, steps):
-    """(step, what, age) of every merge and start, and the steps with a mean, by `decide` alone."""
+def events(phases, steps, fragments=1):
+    """(step, what, age) of every merge and start, and the steps with a mean, by `decide` alone.
+
+    With several fragments, what is (what, fragment).
+    """
 
     def update(carry, step):
         state, started, ticket = carry
         todo = decide.decide(phases, state, step, started, ticket)
         ticket = jnp.where(todo.merge, 0, ticket)
-        counted = decide.count_start(phases, state)
-        state = select(todo.start, counted, state)
+        for f in range(fragments):
+            counted = decide.count_start(phases, state, f, fragments)
+            state = select(todo.start[f], counted, state)
         age = step - started
         started = jnp.where(todo.start, step, started)
         ticket = jnp.where(todo.start, step + 1, ticket)
         return (state, started, ticket), (todo, age, ticket)
 
-    first = (_state.init_phases(phases), jnp.int32(0), jnp.int32(0))
+    nothing = jnp.zeros(fragments, jnp.int32)
+    first = (_state.init_phases(phases), nothing - 1, nothing)
     todo, ages, tickets = jax.lax.scan(update, first, jnp.arange(steps, dtype=jnp.int32))[1]
     found = []
     for step in range(steps):
-        if todo.merge[step]:
-            found.append((step, "merge", int(ages[step])))
-        if todo.start[step]:
-            found.append((step, "start", 0))
+        for what, due in (("merge", todo.merge[step]), ("start", todo.start[step])):
+            for f in np.flatnonzero(due).tolist():
+                age = int(ages[step, f]) if what == "merge" else 0
+                found.append((step, what if fragments == 1 else (what, f), age))
     return found, np.asarray(todo.mean), np.asarray(todo.blocking), np.asarray(tickets)
 
 
-def reference_events(total, warmup, cooldown, sync_every, delay, steps):
-    nothing = np.zeros(1, np.float32)
+def reference_events(total, warmup, cooldown, sync_every, delay, steps, fragments=1):
+    nothing = np.zeros(fragments, np.float32)
     return reference.daso(
         nothing,
         lambda n, p, x: nothing,
@@ -59,6 +64,7 @@ def reference_events(total, warmup, cooldown, sync_every, delay, steps):
         cooldown=cooldown,
         sync_every=sync_every,
         delay=delay,
+        fragments=[[[f]] for f in range(fragments)],
         steps=steps,
     ).events
 
@@ -71,6 +77,76 @@ def test_starts_and_merges(sync_every, delay):
     np.testing.assert_array_equal(np.flatnonzero(mean), [33, 34, 35])
     np.testing.assert_array_equal(np.flatnonzero(~blocking), np.arange(5, 34))
     assert not tickets[33:].any(), "something stays in flight after the last cycling update"
+
+
+FRAGMENTS = [(4, 1, 2), (4, 1, 4), (4, 3, 4), (8, 2, 4), (6, 6, 3), ((8, 4), (2, 1), 4)]
+
+
+@pytest.mark.parametrize(("sync_every", "delay", "fragments"), FRAGMENTS)
+def test_fragments_take_turns(sync_every, delay, fragments):
+    phases = jdaso.Phases(60, 5, 6, sync_every, delay, fragments=fragments)
+    found, mean, blocking, tickets = events(phases, 64, fragments)
+    wanted = reference_events(60, 5, 6, sync_every, delay, 64, fragments)
+    assert sorted(found, key=str) == sorted(wanted, key=str)
+    np.testing.assert_array_equal(np.flatnonzero(mean), [53, 54, 55])
+    assert not tickets[53:].any(), "something stays in flight after the last cycling update"
+
+
+def test_the_example_with_fragments():
+    """B = 4, F = 2: fragment 1 starts two steps after fragment 0; S holds for each by itself."""
+    found, *_ = events(jdaso.Phases(16, 2, 0, 4, 3, fragments=2), 16, 2)
+    starts = [(step, f) for step, (what, f), _ in found if what == "start"]
+    merges = [(step, f, age) for step, (what, f), age in found if what == "merge"]
+    assert starts == [(2, 0), (4, 1), (6, 0), (8, 1), (10, 0), (12, 1), (14, 0)]
+    assert merges == [
+        (5, 0, 3),
+        (7, 1, 3),
+        (9, 0, 3),
+        (11, 1, 3),
+        (13, 0, 3),
+        (15, 0, 1),
+        (15, 1, 3),
+    ]
+
+
+def test_a_shorter_interval_leaves_no_fragment_behind():
+    """B falls from 8 to 1 in the middle of a cycle: from the next cycle on all start together."""
+    phases = jdaso.Phases(40, 0, 0, 8, 1, fragments=4)
+    state, started = _state.init_phases(phases), jnp.full(4, -1, jnp.int32)
+    for step in range(12):
+        todo = decide.decide(phases, state, jnp.int32(step), started, jnp.zeros(4, jnp.int32))
+        started = jnp.where(todo.start, step, started)
+        if step == 3:  # fragments 0 and 1 have started
+            np.testing.assert_array_equal(started, [0, 2, -1, -1])
+            state = state._replace(sync_every=jnp.int32(1))
+        if step > 3:
+            assert todo.start.all()
+
+
+@pytest.mark.parametrize(
+    ("sync_every", "size_bytes", "count"),
+    [(4, 10**9, 4), (4, 2 * 10**6, 2), (4, 100, 1), (6, 4 * 10**6, 3), ((8, 4, 2), 10**9, 2)],
+)
+def test_fragments_auto_is_the_largest_divisor_of_at_least_a_megabyte(
+    sync_every, size_bytes, count
+):
+    assert jdaso.Phases(40, 0, 0, sync_every, 1).fragments_of(size_bytes) == count
+    assert jdaso.Phases.plateau(40, 2, max_sync_every=8).fragments_of(10**9) == 8
+
+
+def test_fragments_must_fit():
+    with pytest.raises(
+        ValueError, match="fragments must divide sync_every, got fragments=3 with 4"
+    ):
+        jdaso.Phases(40, 0, 0, 4, 1, fragments=3)
+    with pytest.raises(ValueError, match="fragments must divide the largest sync_every"):
+        jdaso.Phases.plateau(40, 2, max_sync_every=8, fragments=3)
+    with pytest.raises(ValueError, match='fragments is a number or "auto", got .all.'):
+        jdaso.Phases(40, fragments="all")
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        jdaso.Phases(40, fragments=0)
+    with pytest.raises(TypeError, match="must be an int"):
+        jdaso.Phases(40, fragments=2.0)
 
 
 def test_the_example_of_the_design():
@@ -260,7 +336,9 @@ def test_the_state_is_arrays_of_stable_types():
         assert {x.shape for x in state._replace(untold=jnp.float32(0))} == {()}
         step = jnp.int32(0)
         after = jax.eval_shape(
-            lambda s, n, phases=phases: plateau.end_step(phases, decide.count_start(phases, s), n),
+            lambda s, n, phases=phases: plateau.end_step(
+                phases, decide.count_start(phases, s, 0, 1), n
+            ),
             state,
             step,
         )

@@ -1,0 +1,213 @@
+"""Accuracy after equal epochs: daso in all its settings against synchronous training.
+
+    python benchmarks/accuracy/accuracy.py [--quick] [--tasks fashion fashion-adamw text]
+        [--nodes 2 4] [--simulated 8 16 32 64 128] [--seeds 3]
+
+Every setting takes the same examples, in the same total batch, for the same number of epochs, from
+the same first parameters; only what happens between nodes differs. `--nodes` are real ones (ranks
+that mpiexec starts), `--simulated` ones virtual. "behind" is by how many points of accuracy a
+setting is below synchronous, the mean over seeds; "spread" the standard deviation of its accuracy.
+"""
+
+import argparse
+import json
+import time
+from functools import partial
+
+import jax
+import numpy as np
+import optax
+
+import jdaso
+from benchmarks.lib import harness
+from benchmarks.lib.tasks import OPTIMIZERS, TASKS
+
+EPOCHS = {"fashion": 10, "fashion-adamw": 10, "text": 6}
+NESTEROV = jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))
+MILD = jdaso.outer(optax.sgd(0.7, momentum=0.5, nesterov=True))
+
+
+def fixed(sync_every, delay, *, warmup=0.1, cooldown=0.1, fragments="auto"):
+    """Phases with shares of the run for warm-up and cool-down."""
+
+    def make(steps, epochs):
+        total = steps * epochs
+        blocking = [int(total * share) for share in (warmup, cooldown)]
+        return jdaso.Phases(total, *blocking, sync_every, delay, fragments=fragments)
+
+    return make
+
+
+def heat(steps, epochs):
+    return jdaso.Phases.heat(
+        steps_per_epoch=steps, total_epochs=epochs, warmup_epochs=1, cooldown_epochs=1
+    )
+
+
+def poster(steps, epochs):
+    total = steps * epochs
+    return jdaso.Phases(total, total // 10, total // 10, (4, 2, 1), (4, 2, 1))
+
+
+SETTINGS = {
+    "synchronous": None,
+    "default": (fixed(4, 1), {}),
+    "paper": (fixed(4, 1), {"merge": "paper"}),
+    "near": (fixed(1, 1), {}),
+    "two": (fixed(2, 1), {}),
+    "outer": (fixed(4, 1), {"merge": NESTEROV}),
+    "mild outer": (fixed(4, 1), {"merge": MILD}),
+    "bfloat16": (fixed(4, 1), {"wire": "bfloat16"}),
+    "int8": (fixed(4, 1), {"wire": "int8"}),
+    "int4": (fixed(4, 1), {"wire": "int4"}),
+    "heat": (heat, {}),
+    "poster": (poster, {}),
+    "half warm-up": (fixed(4, 1, warmup=1 / 2), {}),
+    "third warm-up": (fixed(4, 1, warmup=1 / 3), {}),
+    "half cool-down": (fixed(4, 1, cooldown=1 / 2), {}),
+    "third cool-down": (fixed(4, 1, cooldown=1 / 3), {}),
+    "near, half warm-up": (fixed(1, 1, warmup=1 / 2), {}),
+    "late": (fixed(4, 4, fragments=1), {}),
+    "late paper": (fixed(4, 4, fragments=1), {"merge": "paper"}),
+    "late int8": (fixed(4, 4, fragments=1), {"wire": "int8"}),
+    "four fragments": (fixed(4, 1, fragments=4), {}),  # uses a link as much as "late" does
+    "near int4": (fixed(1, 1), {"wire": "int4"}),  # half of its bytes
+    "far": (fixed(16, 4), {}),
+    "far outer": (fixed(16, 4), {"merge": NESTEROV}),
+}
+
+
+def make(task, name, session, steps, epochs):
+    """One setting's transformation."""
+    total = steps * epochs
+    inner = task.optimizer(total)
+    if SETTINGS[name] is None:
+        return jdaso.synchronous(inner, session=session)
+    phases, options = SETTINGS[name]
+    return jdaso.daso(inner, phases=phases(steps, epochs), session=session, **options)
+
+
+def train(task, name, session, epochs, seeds):
+    """Trains with one setting, once a seed; rows of scores."""
+    nodes = session.num_nodes
+    steps = len(task.order(0, nodes, 0))
+    tx, rows = make(task, name, session, steps, epochs), []
+    run_epoch = partial(task.train, tx)
+
+    init, epoch_of = tx.init, run_epoch
+    if session.simulated:
+        axes = {"axis_name": session.node_axis}
+        init = jax.vmap(tx.init, **axes)
+        epoch_of = jax.vmap(run_epoch, in_axes=(0, 0, 1, None), out_axes=(0, 1), **axes)
+    epoch_of = jax.jit(epoch_of, donate_argnums=(0, 1))
+    for seed in seeds:
+        params = task.init(jax.random.key(seed))
+        if session.simulated:
+            params = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], nodes, 0), params)
+        state, begin = init(params), time.perf_counter()
+        for epoch in range(epochs):
+            order = task.order(epoch, nodes, seed)
+            order = order if session.simulated else order[:, session.node]
+            (params, state), _ = epoch_of(params, state, order, task.arrays)
+        params = jdaso.finalize(params, state, session)
+        if session.simulated:
+            params = jax.tree.map(lambda x: x[0], params)
+        score = {key: float(value) for key, value in task.score(params).items()}
+        seconds = time.perf_counter() - begin
+        about = {"task": task.name, "engine": session.engine, "nodes": nodes}
+        about |= {"setting": name, "seed": seed}
+        rows.append({**about, **score, "seconds": seconds})
+        if session.node == 0:
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def measure(options, **about):
+    """All tasks and settings in this process."""
+    rows = []
+    for which in options.tasks:
+        task = TASKS[which](*options.sizes.get(which, ()))
+        if options.rate is not None:
+            task = task._replace(optimizer=OPTIMIZERS[which](options.rate))
+        for name in options.settings:
+            with jdaso.Session(**about) as session:
+                epochs = options.epochs or EPOCHS[which]
+                rows += train(task, name, session, epochs, range(options.seeds))
+            jax.clear_caches()
+    return rows
+
+
+def summary(rows):
+    """A row a task, number of nodes and setting: means over seeds."""
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["task"], row["engine"], row["nodes"], row["setting"]), []).append(
+            row
+        )
+    table = []
+    for (task, engine, nodes, name), group in groups.items():
+        base = groups.get((task, engine, nodes, "synchronous"), [])
+        base = base or groups.get((task, "simulated", 2, "synchronous"), [])
+        accuracy = [100 * r["accuracy"] for r in group]
+        row = {"task": task, "engine": engine, "nodes": nodes, "setting": name}
+        row |= {"accuracy": float(np.mean(accuracy)), "spread": float(np.std(accuracy))}
+        if base:
+            behind = np.mean([100 * r["accuracy"] for r in base]) - np.mean(accuracy)
+            row["behind"] = float(behind)
+        row["loss"] = float(np.mean([r["loss"] for r in group]))
+        table.append({**row, "seeds": len(group)})
+    return table
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--tasks", nargs="*", default=list(EPOCHS), choices=list(EPOCHS))
+    parser.add_argument("--nodes", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--simulated", type=int, nargs="*", default=[8, 16, 32, 64, 128])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, help=f"default: {EPOCHS}")
+    parser.add_argument("--rate", type=float, help="the peak learning rate (default: the task's)")
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--virtual", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--name", default="accuracy", help="of the JSON file")
+    options = parser.parse_args()
+    options.sizes = {}
+    if options.quick:
+        options.seeds, options.epochs = 1, options.epochs or 2
+        options.nodes, options.simulated = [2], [8]
+        options.tasks = options.tasks[:1]
+        options.sizes = {name: (10_000, 256) for name in EPOCHS} | {"text": (2_000, 64)}
+        options.settings = [name for name in options.settings if name in QUICK]
+    return options
+
+
+QUICK = ("synchronous", "default", "paper")
+
+
+def main():
+    options = parse()
+    if harness.is_rank():
+        rows = measure(options)
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.Get_rank() == 0:
+            harness.give(rows)
+        return
+    flags = ["--quick"] * options.quick + ["--seeds", options.seeds]
+    flags += ["--epochs", options.epochs] * (options.epochs is not None)
+    flags += ["--rate", options.rate] * (options.rate is not None)
+    flags += ["--settings", *options.settings]
+    rows = []
+    for task in options.tasks:
+        for nodes in options.nodes:
+            rows += harness.launch(__file__, [*flags, "--tasks", task], nodes)
+    for nodes in options.simulated:
+        rows += measure(options, engine=jdaso.Simulated(nodes))
+    about = {"seeds": options.seeds} | ({"rate": options.rate} if options.rate else {})
+    epochs = ", ".join(f"{options.epochs or EPOCHS[task]} of {task}" for task in options.tasks)
+    harness.report(options.name, summary(rows), epochs=epochs, **about)
+
+
+if __name__ == "__main__":
+    main()

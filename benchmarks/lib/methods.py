@@ -1,0 +1,198 @@
+"""Ways to train on several hosts, measured in turn in the same processes.
+
+Round after round, each from fresh parameters. Optimizer, packing, exchange and merge are real, in
+one compiled program with what the step computes (`work`).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+import jdaso
+from benchmarks.lib.work import Kind
+
+COORDINATOR = "JDASO_BENCHMARK_COORDINATOR"
+INNER = partial(optax.sgd, 1e-3, momentum=0.9)
+
+
+class Cell(NamedTuple):
+    """Settings that all methods of a measurement share."""
+
+    kind: Kind
+    sync_every: int
+    delay: int
+    engine: str
+    instant_wire: str
+    warm: int  # cycles before the clock runs
+    cycles: int  # cycles on the clock
+
+
+class Method:
+    """One way to train on several hosts: its session, its compiled step."""
+
+    def __init__(self, name: str, cell: Cell):
+        kind, *rest = name.split()
+        self.name, self.cell = name, cell
+        self.exchanges = kind in ("daso", "instant")
+        self.cycles = kind != "synchronous"  # of which every step is like the others
+        self.session = jdaso.Session(engine="instant" if kind == "instant" else cell.engine)
+        self.work = cell.kind.make(self.session.num_nodes)
+        if self.exchanges:
+            wire, merge = rest or (cell.instant_wire, "corrected")
+            phases = jdaso.Phases(10**6, sync_every=cell.sync_every, delay=cell.delay)
+            self.tx = jdaso.daso(
+                INNER(), phases=phases, session=self.session, wire=wire, merge=merge_of(merge)
+            )
+        elif kind == "synchronous":
+            wire = rest[0] if rest else "float32"
+            self.tx = jdaso.synchronous(INNER(), session=self.session, wire=wire)
+        else:
+            self.tx = optax.with_extra_args_support(INNER())
+        self.step = jax.jit(self._step, donate_argnums=(0, 1))
+
+    def _step(self, params, state, n):
+        loss, grads = self.work.gradient(params, n, self.session.node)
+        updates, state = self.tx.update(grads, state, params, value=loss)
+        return optax.apply_updates(params, updates), state, loss
+
+    def round(self, step_ms: float, barrier) -> dict:
+        """A few cycles from fresh parameters: seconds a step, bytes, the exchange's share."""
+        cell, pace = self.cell, self.work.pace
+        pace.seconds = 0.0  # compiling and the first cycle need not wait
+        params = self.work.params()
+        state = self.tx.init(params)
+        cycle = cell.sync_every if self.cycles else 1
+        warm, timed = cell.warm * cycle, cell.cycles * cycle
+        for n in range(warm):
+            params, state, loss = self.step(params, state, np.int32(n))
+            loss.block_until_ready()
+            pace.seconds = step_ms / 1e3
+        jax.block_until_ready(params)
+        barrier()
+        before, sent, begin = self.session.stats, bytes_sent(), time.perf_counter()
+        for n in range(warm, warm + timed):
+            since = time.perf_counter()
+            params, state, loss = self.step(params, state, np.int32(n))
+            loss.block_until_ready()  # as a training loop that looks at its loss
+            self.session.timeline.record("step", n, since)
+        jax.block_until_ready(params)
+        seconds = (time.perf_counter() - begin) / timed
+        row = {"seconds": seconds, "sent": (bytes_sent() - sent) / timed}
+        row["parameters"] = sum(x.size for x in jax.tree.leaves(params))
+        stats = self.session.stats
+        if exchanges := stats.exchanges - before.exchanges:
+            row["events"] = [e for e in self.session.timeline.events if e.begin_seconds >= begin]
+            spent = [e.end_seconds - e.begin_seconds for e in row["events"] if e.name == "exchange"]
+            # Those that began before the clock ran had not yet the steps' rhythm.
+            spent = spent or [(stats.exchange_seconds - before.exchange_seconds) / exchanges]
+            row["exchange ms"] = 1e3 * sum(spent) / len(spent)
+            row["lost ms"] = 1e3 * (stats.lost_seconds - before.lost_seconds) / exchanges
+            row["hidden"] = max(0.0, 1 - row["lost ms"] / row["exchange ms"])
+            row["hidden, by events"] = jdaso.hidden_share(row["events"])
+        if self.exchanges:
+            params = jdaso.finalize(params, state, self.session)
+        jax.block_until_ready(params)
+        return row
+
+
+def merge_of(name: str):
+    """A merge rule by its name; "outer" is Nesterov momentum, as in DiLoCo."""
+    return jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True)) if name == "outer" else name
+
+
+def copy_speed(barrier, megabytes: int = 64, repeats: int = 8) -> float:
+    """Bytes a second that this rank copies while all others copy too."""
+    source = np.ones(megabytes << 20, np.uint8)
+    target = source.copy()
+    barrier()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        np.copyto(target, source)
+    return repeats * source.nbytes / (time.perf_counter() - begin)
+
+
+def measure(cell: Cell, methods, step_times, rounds) -> list[dict]:
+    """Every method, step time and round on this rank."""
+    from mpi4py import MPI
+
+    barrier = MPI.COMM_WORLD.Barrier
+    made, found = [Method(name, cell) for name in methods], []
+    for number in range(rounds):
+        copy = copy_speed(barrier)
+        for step_ms in step_times:
+            for method in made:
+                row = method.round(step_ms, barrier)
+                about = {"method": method.name, "step_ms": step_ms, "round": number, "copy": copy}
+                found.append({**about, **row, "peak MB": peak_megabytes()})
+                gc.collect()
+    for method in reversed(made):
+        method.session.close()
+    return found
+
+
+def measure_gloo(cell: Cell, step_times, rounds) -> list[dict]:
+    """JAX's own processes, which see one mesh: gradients are averaged by gloo in the step."""
+    rank, size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(os.environ[COORDINATOR], size, rank)
+    from jax.experimental import multihost_utils
+
+    mesh = jax.make_mesh((size,), ("node",), axis_types=(jax.sharding.AxisType.Auto,))
+    replicated, inner = jax.sharding.NamedSharding(mesh, jax.P()), INNER()
+    work = cell.kind.make(size)
+
+    def everywhere(x):
+        return jax.make_array_from_single_device_arrays(x.shape, replicated, [x])
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    @partial(jax.shard_map, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False)
+    def step(params, state, n):
+        node = jax.lax.axis_index("node")
+        _, grads = work.gradient(params, n, node, paced=False)
+        grads = jax.lax.pmean(grads, "node")
+        updates, state = inner.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    def run(params, state, steps):
+        for n in range(steps):
+            work.pace(None)  # a program of several processes may not call the host
+            params, state = step(params, state, np.int32(n))
+            jax.block_until_ready(params)
+        return params, state
+
+    params, found = work.params(), []
+    params, state = jax.tree.map(everywhere, (params, inner.init(params)))
+    params, state = run(params, state, 2)
+    for number in range(rounds):
+        for step_ms in step_times:
+            work.pace.seconds = step_ms / 1e3
+            multihost_utils.sync_global_devices(f"{number} {step_ms}")
+            sent, begin = bytes_sent(), time.perf_counter()
+            params, state = run(params, state, cell.cycles)
+            seconds = (time.perf_counter() - begin) / cell.cycles
+            row = {"seconds": seconds, "sent": (bytes_sent() - sent) / cell.cycles}
+            about = {"method": "jax gloo", "step_ms": step_ms, "round": number}
+            found.append({**about, **row, "peak MB": peak_megabytes()})
+    return found
+
+
+def bytes_sent() -> int:
+    """Returns the bytes that eth0 of this host has sent, with the link layer. 0 without eth0."""
+    counter = Path("/sys/class/net/eth0/statistics/tx_bytes")
+    return int(counter.read_text()) if counter.exists() else 0
+
+
+def peak_megabytes() -> float:
+    """The most memory that this process ever held."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,81 @@
+"""The work of one step before its optimizer: paced or real, a loss and its gradients."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.lib.tasks import TASKS
+from jdaso._compat import host_call
+
+LEAVES = 16
+
+
+class Pace:
+    """Called by a step on the host; returns after the step's time, and no core is used."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def __call__(self, _: Any) -> np.ndarray:
+        time.sleep(self.seconds)
+        return np.zeros((), np.float32)
+
+
+class Paced:
+    """As on an accelerator: a step takes a given time, and gives gradients of every parameter."""
+
+    def __init__(self, parameters: int):
+        self.parameters, self.pace = parameters, Pace()
+
+    def params(self) -> Any:
+        """Fresh ones."""
+        each = self.parameters // LEAVES
+        return [jnp.full(each, 0.5 + k, jnp.float32) for k in range(LEAVES)]
+
+    def gradient(self, params: Any, n: Any, node: Any, *, paced: bool = True) -> tuple[Any, Any]:
+        """Loss and gradients of step n; with ``paced=False`` whoever calls waits himself.
+
+        (A program of several processes may not call the host.)
+        """
+        del node
+        zero = jnp.float32(0)
+        if paced:
+            zero = host_call(self.pace, jax.ShapeDtypeStruct((), jnp.float32), n)
+        return zero, jax.tree.map(lambda x: 1e-3 * x + zero, params)
+
+
+class Real:
+    """The processor computes: a task of `tasks`, the same batch on every node's turn."""
+
+    def __init__(self, task: str, nodes: int, batch: int):
+        self.task, self.nodes, self.batch, self.pace = TASKS[task](), nodes, batch, Pace()
+
+    def params(self) -> Any:
+        """Fresh ones."""
+        return self.task.init(jax.random.key(0))
+
+    def gradient(self, params: Any, n: Any, node: Any, *, paced: bool = True) -> tuple[Any, Any]:
+        """Loss and gradients of step n, over this node's part of the batch."""
+        del paced
+        first = (n * self.nodes + node) * self.batch
+        chosen = (first + jnp.arange(self.batch)) % self.task.examples
+        return jax.value_and_grad(self.task.loss)(params, self.task.arrays, chosen)
+
+
+class Kind(NamedTuple):
+    """A kind of work: "paced", with its number of parameters, or a task and its batch per node."""
+
+    name: str
+    parameters: int
+    batch: int
+
+    def make(self, nodes: int) -> Paced | Real:
+        """The work itself, in the process that does it."""
+        if self.name == "paced":
+            return Paced(self.parameters)
+        return Real(self.name, nodes, self.batch)

@@ -1,0 +1,151 @@
+"""The settings of one `jdaso.daso`, and the exchanges that follow from them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from .._exchange.exchange import Exchange
+from .._exchange.make import exchange_of
+from .._payload.fragments import Fragment, deal
+from .._payload.layout import describe
+from .._payload.trees import to_leaves, travels, zeros_like
+from .._payload.wire import Wire
+from .._rules.merge import Merge
+from .._rules.phases import Phases
+from .._rules.state import init_phases
+from .._session import Session
+from .._types import Leaves, LocalAxis, PyTree
+from .state import DasoState
+
+
+@dataclasses.dataclass(frozen=True)
+class Between:
+    """Settings of one `daso`'s averages between nodes; all that changes is in `DasoState`.
+
+    Attributes:
+        session: the nodes.
+        number: the session's number for the optimizer.
+        phases: when the nodes exchange.
+        rule: how a late result is merged.
+        wire: the format of exchanges; exact means are float32.
+        local_axis: axis of the local devices that the caller runs inside, or None.
+        blocking: what is averaged while waiting, ``"gradients"`` or ``"parameters"``.
+        on_nonfinite: ``"raise"`` or ``"skip"``.
+        on_drift: ``"raise"`` or ``"ignore"``, if replicated values diverged.
+        chunk_bytes: maximum float32 bytes sent at once.
+        name: distinguishes optimizers of equal shapes that are used in one step.
+    """
+
+    session: Session
+    number: int
+    phases: Phases
+    rule: Merge
+    wire: Wire
+    local_axis: LocalAxis
+    blocking: str
+    on_nonfinite: str
+    on_drift: str
+    chunk_bytes: int
+    name: str
+
+    @property
+    def nodes(self) -> int:
+        """P."""
+        return self.session.num_nodes
+
+    @property
+    def keeps_anchor(self) -> bool:
+        """True if a point common to all nodes is kept between exchanges."""
+        return self.rule.needs_anchor or self.wire.narrow
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Settings that must be the same on all nodes, by name."""
+        settings = {
+            "phases": self.phases,
+            "wire": self.wire.name,
+            "merge": self.rule.name,
+            "blocking": self.blocking,
+            "on_nonfinite": self.on_nonfinite,
+            "on_drift": self.on_drift,
+            "chunk_bytes": self.chunk_bytes,
+            "name": self.name,
+        }
+        facts = [(f"the setting {key}", str(value)) for key, value in settings.items()]
+        return [("the optimizer", f"daso, number {self.number}"), *facts]
+
+    def exchange_of(self, tree: PyTree, wire: str | Wire = "float32") -> Exchange:
+        """Exchanges of trees like `tree`."""
+        return exchange_of(
+            tree,
+            self.session,
+            wire=wire,
+            local_axis=self.local_axis,
+            name=self.name,
+            owner=self.number,
+            chunk_bytes=self.chunk_bytes,
+            raise_nonfinite=self.on_nonfinite == "raise",
+        )
+
+    def fragments(self, params: PyTree) -> tuple[Fragment, ...]:
+        """The fragments of trees like `params`.
+
+        Raises:
+            ValueError: the parameters cannot be divided into as many as the phases ask for.
+        """
+        leaves = describe(params)
+        if not any(leaf.exchanged for leaf in leaves):
+            return deal(leaves, 1)
+        size_bytes = 4 * sum(leaf.size for leaf in leaves if leaf.exchanged)
+        return deal(leaves, self.phases.fragments_of(size_bytes))
+
+    def late_exchange(self, fragment: Fragment) -> Exchange:
+        """Late exchanges of a fragment."""
+        return self.exchange_of(fragment.leaves, self.wire)
+
+    def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
+        """The state before the first update."""
+        several, rule = self.nodes > 1, self.rule
+        fragments = self.fragments(params)
+        count = len(fragments)
+        # Each field has its own buffers: a step that donates its state must not donate one twice.
+        zeros = lambda: zeros_like(params) if several else ()  # noqa: E731
+        zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
+        leaves = to_leaves(params) if several else ()
+        trees = [dressed(params, x, x.take(leaves)) if several else () for x in fragments]
+        flight = [self.late_exchange(x).empty_flight() if several else () for x in fragments]
+        return DasoState(
+            optimizer=jnp.asarray(self.number, jnp.int32),
+            step=zero(),
+            ticket=jnp.zeros(count, jnp.int32),
+            started=jnp.full(count, -1, jnp.int32),
+            drift=zero(),
+            phase=init_phases(self.phases),
+            loss=jnp.zeros(2, jnp.float32),
+            since=jnp.zeros((count, 2), jnp.float32),
+            weight=jnp.ones((), jnp.float32),
+            scale=jnp.ones(count, jnp.float32),
+            inner=inner,
+            anchor=zeros() if self.keeps_anchor else (),
+            snapshot=zeros() if rule.needs_snapshot else (),
+            error=zeros() if self.wire.narrow else (),
+            outer=tuple(rule.init(tree) for tree in trees),
+            flight=tuple(flight),
+        )
+
+
+def dressed(params: PyTree, fragment: Fragment, pieces: Leaves) -> PyTree:
+    """A fragment's pieces in the structure of the parameters; all other leaves are empty.
+
+    An outer optimizer is given such trees, and errors name their leaves.
+    """
+    numbers = (number for number, x in enumerate(jax.tree.leaves(params)) if travels(x))
+    place = dict(enumerate(numbers))  # exchanged leaf -> leaf
+    flat = [jnp.zeros(0, jnp.float32) for _ in jax.tree.leaves(params)]
+    for piece, x in zip(fragment.pieces, pieces, strict=True):
+        flat[place[piece.leaf]] = x
+    return jax.tree.unflatten(jax.tree.structure(params), flat)

@@ -1,0 +1,161 @@
+"""Means of one `jdaso.daso` that a step waits for: of gradients, and of everything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._exchange.exact import (
+    blocking_header,
+    common_of,
+    exact_mean,
+    exact_mean_of_everything,
+    exact_mean_of_finite,
+    sum_of_bits,
+    warn_past_end,
+)
+from .._exchange.land import land_alike
+from .._exchange.order import after
+from .._exchange.received import Received
+from .._exchange.replicated import Common
+from .._exchange.updates import difference
+from .._payload.chunks import pack
+from .._payload.header import loss_words, none_weighs
+from .._payload.trees import apply_updates, strip, to_leaves
+from .._payload.words import LEFT_OUT
+from .._rules.loss import count_loss
+from .._types import Chunks, PyTree
+from .between import Between
+from .copies import places_in_leaves
+from .state import DasoState
+from .update import Update
+
+
+def mean_of_gradients(between: Between, u: Update) -> tuple[PyTree, Received]:
+    """Exact mean; with ``on_nonfinite="skip"`` over the nodes whose gradients are finite."""
+    step = u.state.step
+    bits, common = _common(between, u.params, u.state.inner, step)
+    head = _header(between, u.value, step, bits, u.weight)
+    mean = exact_mean if between.on_nonfinite == "raise" else exact_mean_of_finite
+    return mean(between.exchange_of(u.updates), u.updates, head, step, common, u.weight)
+
+
+def mean_of_everything(between: Between, u: Update) -> tuple[PyTree, DasoState]:
+    """Exact mean of parameters and of the inner state, with all remaining error feedback.
+
+    The error feedback is added to the parameters and to copies of them.
+
+    If no node had a batch since the last start, all weigh the same. From the third cool-down
+    update on, elements that still differ are made equal.
+
+    Returns:
+        The updates that lead there, and the state.
+    """
+    params, state, weight, step = u.params, u.state, u.weight, u.state.step
+    exchange = between.exchange_of(params)
+    own, owed = exchange.pack(apply_updates(params, u.updates)), None
+    owed_inner: dict[int, jax.Array] = {}
+    if weight is not None:
+        total, steps = jnp.sum(state.since, axis=0)
+        since = total / jnp.maximum(steps, 1.0) / state.weight
+        weight = jnp.where(steps > 0, since, weight)
+    if between.wire.narrow:
+        error = strip(state.error)  # weighed already
+        owed = pack(exchange.layout, error)
+        places = places_in_leaves(state.inner, u.copies)
+        owed_inner = {place: error[number] for place, number in places.items()}
+        state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
+    given, bits, common = None, jnp.int32(0), None
+    if between.blocking == "parameters":
+        # Parameters only: moments of local gradients differ, and the mean makes them equal.
+        given = u.value
+        bits, common = _common(between, params, (), step)
+
+    def mean_of(weight: Any) -> tuple[Chunks, PyTree, Received]:
+        return exact_mean_of_everything(
+            between.exchange_of,
+            params,
+            own,
+            owed,
+            state.inner,
+            owed_inner,
+            _header(between, given, step, bits, weight),
+            step,
+            common,
+            weight,
+        )
+
+    chunks, inner, received = mean_of(weight)
+    if weight is not None:
+        mean, none = (chunks, inner), none_weighs(received.heads)
+        chunks, inner = jax.lax.cond(none, lambda: mean_of(None)[:2], lambda: mean)
+    phase = count_loss(state.phase, *loss_words(received.heads))
+    third = step >= between.phases.total_steps - between.phases.cooldown_steps + 2
+    chunks = jax.lax.cond(
+        third & (u.apart | received.apart),
+        lambda: land_alike(exchange, chunks, params, u.updates, step),
+        lambda: chunks,
+    )
+    updates = difference(exchange.unpack(params, chunks), params, u.updates)
+    return updates, state._replace(inner=inner, phase=phase)
+
+
+def is_settled(between: Between, step: jax.Array) -> jax.Array:
+    """True if all nodes hold identical bits before this blocking update.
+
+    In warm-up they always do; in the cool-down, once its third update is done.
+    """
+    phases = between.phases
+    end = phases.total_steps - phases.cooldown_steps
+    settled = (phases.cycling_steps == 0) | (step < phases.warmup_steps)
+    return settled if between.on_drift == "ignore" else settled | (step >= end + 3)
+
+
+def sum_of_first(between: Between, params: PyTree, step: jax.Array) -> jax.Array:
+    """Checksum of the parameters before the first cycling update; 0 at other steps."""
+    first = 0 if between.on_drift == "ignore" else between.phases.warmup_steps
+    return jax.lax.cond(
+        step == first,
+        lambda: sum_of_bits(between.exchange_of(params), to_leaves(params)),
+        lambda: jnp.int32(0),
+    )
+
+
+def _header(
+    between: Between, value: Any, step: jax.Array, bits: jax.Array, weight: Any
+) -> jax.Array:
+    """The header of an exact mean; warns once when the run passes its end."""
+    # Updates past the end all block, so updates that do not block need no check.
+    warned = warn_past_end(between.session, between.phases.total_steps, step)
+    return blocking_header(value, after(warned, step), bits, weight)
+
+
+def _common(
+    between: Between, params: PyTree, inner: PyTree, step: jax.Array
+) -> tuple[jax.Array, Common]:
+    """Checksum of the state that must be replicated before a blocking update, and that state.
+
+    The checksum covers the parameters; until the nodes have settled, the inner state too. A bit
+    that flips in an inner state after that changes the parameters one update later.
+    """
+    settled = is_settled(between, step)
+    due = settled & ((step == 0) | (between.on_drift != "ignore"))
+    common, exchange = common_of(params, due), between.exchange_of(params)
+    none = lambda: jnp.int32(0)  # noqa: E731
+    bits = jax.lax.cond(
+        settled,
+        lambda: jax.lax.cond(due, lambda: _sum_of_params(between, params), none),
+        lambda: sum_of_bits(exchange, (common.tree, inner)),
+    )
+    return bits, common
+
+
+def _sum_of_params(between: Between, params: PyTree) -> jax.Array:
+    leaves = to_leaves(params)
+    total = sum_of_bits(between.exchange_of(params), leaves)
+    if between.on_nonfinite == "raise":
+        return total
+    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
+    return jnp.where(jnp.all(jnp.stack(finite)), total, LEFT_OUT)

@@ -1,0 +1,200 @@
+"""The stages of one update of `jdaso.daso`, in their order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._exchange.exact import mean_value, same_on_virtual_nodes
+from .._exchange.order import after
+from .._exchange.trace_marks import COMPUTE, PACK, any_of, mark
+from .._exchange.updates import difference, select, widened
+from .._exchange.within_node import mean_gradients_locally, mean_locally
+from .._payload.header import add_losses, lift_below_zero, loss_words, mean_weight, sum_of_loss
+from .._payload.trees import apply_updates
+from .._rules.decide import decide
+from .._rules.loss import count_loss, mean_of_untold
+from .._rules.plateau import end_step
+from .._types import PyTree
+from .between import Between
+from .blocking import is_settled, mean_of_gradients
+from .copies import Finder
+from .cycling import exchange_late
+from .learning_rate import select_inner
+from .state import DasoState
+from .update import Update
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """The stages of an update, one method each.
+
+    Attributes:
+        between: the optimizer's settings.
+        update_inner: the inner optimizer's update; see `inner.update_with`.
+        finder: finds copies of the parameters in the inner state.
+    """
+
+    between: Between
+    update_inner: Callable[..., Any]
+    finder: Finder
+
+    @property
+    def merges(self) -> bool:
+        """True if anything is ever merged late."""
+        return self.between.nodes > 1 and self.between.phases.cycling_steps > 0
+
+    @property
+    def drifts(self) -> bool:
+        """True if the node's devices may diverge between two averages."""
+        return self.between.phases.max_local_every > 1 and self.between.local_axis is not None
+
+    def alone(
+        self, updates: PyTree, state: DasoState, params: PyTree, value: Any, extra: dict[str, Any]
+    ) -> tuple[PyTree, DasoState]:
+        """The whole update of a single node: the inner optimizer's."""
+        between = self.between
+        updates = mean_gradients_locally(updates, between.local_axis)
+        value = mean_locally(value, between.local_axis)
+        given = {} if value is None else {"value": value, "mean_loss": value}
+        updates, inner = self.update_inner(updates, state.inner, params, given, **extra)
+        ended = mark(between.session, COMPUTE, state.step, any_of(updates))
+        return updates, state._replace(step=after(ended, state.step + 1), inner=inner)
+
+    def begin(
+        self,
+        updates: PyTree,
+        state: DasoState,
+        params: PyTree,
+        value: Any,
+        weight: Any,
+        extra: dict[str, Any],
+    ) -> Update:
+        """The record of an update, with its tasks."""
+        session, phases = self.between.session, self.between.phases
+        fields = ("step", "ticket", "started", "drift", "phase")
+        common = {name: getattr(state, name) for name in fields}
+        state = state._replace(**same_on_virtual_nodes(session, common))
+        act = decide(phases, state.phase, state.step, state.started, state.ticket)
+        given = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
+        if weight is not None:
+            # A weight below 0 must not vanish in a sum: all nodes see in the headers who gave it.
+            given = lift_below_zero(given)
+            weight = given / state.weight  # about 1: a narrow wire's range is limited
+        value = mean_locally(value, self.between.local_axis)
+        return Update(
+            params=params,
+            updates=updates,
+            state=state,
+            act=act,
+            value=value,
+            given_weight=given,
+            weight=weight,
+            extra=extra,
+            mean_value=value,
+            apart=jnp.bool_(False),
+        )
+
+    def _together(self, u: Update) -> jax.Array:
+        """True if the node's devices are averaged in this update."""
+        due = u.state.drift + 1 >= u.state.phase.local_every
+        return u.act.blocking | jnp.any(u.act.start) | u.act.mean | due
+
+    def average_in_node(self, u: Update) -> Update:
+        """Averages gradients over the node's devices."""
+        axis = self.between.local_axis
+        if not self.drifts:
+            return u._replace(updates=mean_gradients_locally(u.updates, axis))
+        updates = jax.lax.cond(
+            self._together(u), lambda: mean_locally(u.updates, axis), lambda: u.updates
+        )
+        return u._replace(updates=updates)
+
+    def average_gradients(self, u: Update) -> Update:
+        """Blocking updates average gradients over the nodes."""
+        if self.between.blocking != "gradients":
+            return u
+
+        def mean() -> tuple[Any, ...]:
+            updates, received = mean_of_gradients(self.between, u)
+            phase = count_loss(u.state.phase, *loss_words(received.heads))
+            weight = u.state.weight * mean_weight(received.heads)
+            return updates, mean_value(u.value, received.heads), phase, received.apart, weight
+
+        own = (u.updates, u.value, u.state.phase, u.apart, u.state.weight)
+        updates, value, phase, apart, weight = jax.lax.cond(u.act.blocking, mean, lambda: own)
+        u = u._replace(updates=updates, mean_value=value, apart=apart)
+        return u.with_state(phase=phase, weight=weight)
+
+    def apply_inner(self, u: Update) -> Update:
+        """Runs the inner optimizer; a node out of data only follows the others."""
+        state = u.state
+        mean_loss = mean_of_untold(state.phase.untold)
+        u = u.with_state(phase=state.phase._replace(untold=jnp.zeros_like(state.phase.untold)))
+        given = {} if u.mean_value is None else {"value": u.mean_value, "mean_loss": mean_loss}
+        if self.merges:
+            copies = self.finder.copies(u.updates, state.inner, u.params, given, u.extra)
+            u = u._replace(copies=copies)
+        updates, inner = self.update_inner(u.updates, state.inner, u.params, given, **u.extra)
+        updates = widened(updates, u.params)
+        if u.weight is not None:
+            works = u.weight > 0
+            if self.between.blocking == "gradients":
+                works |= u.act.blocking
+            updates = select(works, updates, jax.tree.map(jnp.zeros_like, updates))
+            inner = select_inner(works, inner, state.inner)
+        return u._replace(updates=updates).with_state(inner=inner)
+
+    def count(self, u: Update) -> Update:
+        """Adds this update's loss and weight to the sums since the last starts."""
+        total, weights = u.state.loss
+        total = add_losses(total, sum_of_loss(u.value, u.given_weight))
+        loss = jnp.stack([total, weights + u.given_weight])
+        since = u.state.since + jnp.stack([u.given_weight, jnp.float32(1)])
+        nothing = lambda x: jnp.where(u.act.blocking, jnp.zeros_like(x), x)  # noqa: E731
+        return u.with_state(loss=nothing(loss), since=nothing(since))
+
+    def meet(self, u: Update) -> Update:
+        """Averages parameters and inner states of the node's devices, if they have diverged."""
+        if not self.drifts:
+            return u
+        axis, together = self.between.local_axis, self._together(u)
+
+        def mean() -> tuple[PyTree, PyTree]:
+            target = mean_locally(apply_updates(u.params, u.updates), axis)
+            moved = difference(target, u.params, u.updates)
+            return moved, mean_locally(u.state.inner, axis)
+
+        due = together & (u.state.drift > 0)
+        updates, inner = jax.lax.cond(due, mean, lambda: (u.updates, u.state.inner))
+        drift = jnp.where(together, 0, u.state.drift + 1)
+        return u._replace(updates=updates).with_state(inner=inner, drift=drift)
+
+    def exchange(self, u: Update) -> Update:
+        """Merges, takes exact means and starts, as far as they are due."""
+        apart = u.apart & ~is_settled(self.between, u.state.step)
+        after_inner = u.act.blocking & (self.between.blocking == "parameters")
+        act = u.act._replace(mean=u.act.mean | apart | after_inner)
+        u = u._replace(act=act, apart=apart)
+
+        def exchanged() -> tuple[PyTree, DasoState]:
+            new = exchange_late(self.between, u)
+            return new.updates, new.state
+
+        updates, state = jax.lax.cond(act.any, exchanged, lambda: (u.updates, u.state))
+        return u._replace(updates=updates, state=state)
+
+    def end(self, u: Update) -> tuple[PyTree, DasoState]:
+        """The new updates and state."""
+        between, state, step = self.between, u.state, u.state.step
+        kind = jnp.where(jnp.any(u.act.start), PACK, COMPUTE)
+        ended = mark(between.session, kind, step, jnp.max(state.ticket))
+        return u.updates, state._replace(
+            optimizer=jnp.full_like(state.optimizer, between.number),
+            step=after(ended, step + 1),
+            phase=end_step(between.phases, state.phase, step),
+        )

@@ -1,0 +1,49 @@
+"""Memory of a node that exchanges 24 MB at every step: ``... memory_held.py ENGINE MERGE``.
+
+Each node prints a line of JSON: "heaps" of malloc in MB; "held" after 10 exchanges in times of the
+parameters; "growth" in MB over 19 more.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import jdaso
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
+from malloc import heaps, used_megabytes
+
+MEGABYTES = 24
+
+
+def main(engine, merge):
+    with jdaso.Session(engine=engine) as session:
+        phases = jdaso.Phases(40, sync_every=1, delay=1)
+        tx = jdaso.daso(optax.sgd(1e-3), phases=phases, session=session, merge=merge)
+
+        @jax.jit
+        def step(params, state):
+            updates, state = tx.update(params, state, params)
+            return optax.apply_updates(params, updates), state
+
+        begin = used_megabytes()
+        params = jnp.ones(MEGABYTES * 2**18)
+        state, used = tx.init(params), []
+        for n in range(30):
+            params, state = jax.block_until_ready(step(params, state))
+            if n in (10, 29):
+                time.sleep(0.5)  # what is in flight arrives
+                used.append(used_megabytes())
+        jdaso.finalize(params, state, session)
+        held, growth = (used[0] - begin) / MEGABYTES, used[1] - used[0]
+        line = json.dumps({"heaps": heaps(), "held": held, "growth": growth})
+        print(line + "\n", end="", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
