@@ -16,9 +16,13 @@ from jax._src import callback as _callback  # the public io_callback copies its 
 from jax._src import core as _core  # no public name lists the bound axes
 from jax._src import dispatch as _dispatch  # otherwise a lowering does not get the devices
 from jax._src import xla_bridge  # no public name tells whether a backend has started
+from jax._src.interpreters import mlir as _mlir  # the public one cannot set a sharding
 from jax.extend.core import Primitive, Var
 from jax.interpreters import batching, mlir
 from jaxlib import xla_client
+
+from ._ffi import library
+from ._ffi.functions import Callee, name_of
 
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _PATIENCE = (
@@ -105,13 +109,17 @@ ANNOTATION = "jdaso clock"
 
 _host_call = Primitive("jdaso_host_call")
 _host_call.multiple_results = True
-_host_call.def_abstract_eval(lambda *_, call, results: [core.ShapedArray(*r) for r in results])
 
 
-def _call_outside_jit(*args: Any, call: Callable[..., Any], results: Any) -> list[jax.Array]:
+@_host_call.def_effectful_abstract_eval
+def _abstract_host_call(*_: Any, kept: bool, results: Any, **__: Any) -> Any:
+    effects = {_callback._IOEffect} if kept else set()
+    return [core.ShapedArray(*r) for r in results], effects
+
+
+def _call_outside_jit(*args: Any, callee: Callee, **_: Any) -> list[jax.Array]:
     """Calls it at once, on whole arrays; copies the results, which are the host's own memory."""
-    del results
-    return [jax.numpy.array(x) for x in call(*(np.asarray(x) for x in args))]
+    return [jax.numpy.array(x) for x in callee.call(*(np.asarray(x) for x in args))]
 
 
 _host_call.def_impl(_call_outside_jit)
@@ -141,14 +149,21 @@ def _refuse_other_processes(context: Any) -> None:
         raise ValueError(f"A step that calls jdaso {SPANS_PROCESSES}")
 
 
-def _lower_host_call(ctx: Any, *args: Any, call: Callable[..., Any], results: Any) -> Any:
-    """Lowers as `io_callback` does, but without its first act, the copy of every argument."""
-    del results
-    _refuse_other_processes(ctx.module_context.axis_context)
-    sharding = _callback._callback_op_sharding(ctx.module_context.axis_context, None, ctx.avals_out)
+def _lower_host_call(ctx: Any, *args: Any, callee: Callee, **_: Any) -> Any:
+    """Lowers to a call by name, or as `io_callback` does but without copying every argument."""
+    about = ctx.module_context.axis_context
+    _refuse_other_processes(about)
+    sharding = _callback._callback_op_sharding(about, None, ctx.avals_out)
+    target = library.target(ctx.module_context.platforms, getattr(about, "num_devices", 1))
+    if target is not None:
+        lower = jax.ffi.build_ffi_lowering_function(target, has_side_effect=True)
+        made = lower(ctx, *args, name=callee.name_for(ctx.avals_in, ctx.avals_out))
+        if sharding is not None:
+            _mlir.set_sharding(ctx.module_context, made, sharding)
+        return made.results
     out, _, _ = _callback.emit_python_callback(
         ctx,
-        lambda *given: tuple(np.asarray(x) for x in call(*given)),
+        lambda *given: tuple(np.asarray(x) for x in callee.call(*given)),
         None,
         list(args),
         ctx.avals_in,
@@ -184,20 +199,32 @@ def unmapped(x: Any) -> Any:
     return _unmapped.bind(jax.numpy.asarray(x))
 
 
-def host_call(call: Callable[..., Any], shapes: Any, *args: Any) -> Any:
+def host_call(
+    call: Callable[..., Any],
+    shapes: Any,
+    *args: Any,
+    kept: bool = False,
+    label: str = "",
+    holder: object = None,
+) -> Any:
     """Calls a host function from a compiled step, as `jax.experimental.io_callback` does.
 
-    It is lowered to the same operation, which XLA does not drop, duplicate or move out of a branch,
-    but declares no effect to JAX. A program with effects is dispatched by Python, leaf by leaf, at
-    some 10 microseconds for each array that a step takes or returns (60: 0.5 ms). The price: JAX
-    drops calls whose results are unused, and `jax.effects_barrier` does not wait for them
+    XLA does not drop, duplicate or move the call out of a branch. Unless it is `kept`, it declares
+    no effect to JAX. A program with effects is dispatched by Python, leaf by leaf, at some 10
+    microseconds for each array that a step takes or returns (60: 0.5 ms). The price: JAX drops
+    calls whose results are unused, and `jax.effects_barrier` does not wait for them
     (`steps_called` does).
+
+    The program holds the function's name, if `_ffi` can be had: JAX's compilation cache keeps it.
 
     Args:
         call: takes NumPy arrays, returns arrays of these shapes. Its arguments are the step's own
             memory (on a CPU), valid until it returns, and must not be written to.
         shapes: tree of ``jax.ShapeDtypeStruct``.
         args: arrays.
+        kept: the call is made even if nothing uses its results.
+        label: what distinguishes the function from others of the same name, in every start.
+        holder: `_ffi.functions.forget` drops its functions; without, they are kept for good.
     """
     leaves, tree = jax.tree.flatten(shapes)
     results = tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
@@ -205,7 +232,9 @@ def host_call(call: Callable[..., Any], shapes: Any, *args: Any) -> Any:
     def flat(*given: Any) -> list[Any]:
         return jax.tree.leaves(call(*given))
 
-    return jax.tree.unflatten(tree, _host_call.bind(*args, call=flat, results=results))
+    callee = Callee(flat, f"{label} {name_of(call)}".strip(), holder)
+    found = _host_call.bind(*args, callee=callee, kept=kept, results=results)
+    return jax.tree.unflatten(tree, found)
 
 
 def refuses_nan() -> bool:

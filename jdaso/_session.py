@@ -28,6 +28,7 @@ from ._engines.channel import Channel
 from ._engines.make import ENGINES, check_engine, make_reducer
 from ._engines.simulated import Simulated
 from ._errors import NodeError, Stopped, summary
+from ._ffi.functions import forget
 from ._launch.environment import launched_ranks, survives_deaths
 from ._launch.first_failure import say_failed, say_rank, say_through
 from ._launch.memory import keep_freed_memory
@@ -432,6 +433,7 @@ class Session:
         if self.recorder is not None:
             self.recorder.close(failed=failed or not ended)
         self.control.close(failed or not ended)
+        forget(self, self.control.closed_error())
         _exit.unwatch(self, failed=failed, stuck=not ended)
         if not failed:
             say_through()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ def guarded(function: Callable[..., Any], session: Session, refused: Any) -> Cal
     `refused` is a value, or a function of the arguments.
     """
 
+    @functools.wraps(function)
     def call(*args: Any) -> Any:
         try:
             if session.closed:

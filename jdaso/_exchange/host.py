@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
 
 from .._compat import host_call
 from .._engines.channel import Channel
@@ -36,15 +35,15 @@ class HostExchange(Exchange):
         """The host's end. All nodes open it together, when the step is first traced."""
         return self.session.channel(self.layout, self.wire, self.name)
 
-    @property
+    @cached_property
     def _call(self) -> Callable[..., Any]:
         """The function that calls the host.
 
-        Optimizers profit from `host_call`. JAX drops it if its result is unused, but here the
-        result is in the step's state. A user may drop the result of a mean, so a mean uses JAX's
-        own `io_callback`, which is never dropped.
+        JAX drops calls whose results are unused. An optimizer's results are in the step's state; a
+        user may drop the result of a mean, so its calls are kept.
         """
-        return io_callback if self.owner <= 0 else host_call
+        label = f"{self.name} {self.owner} {self.wire.name} {self.layout.fingerprint}"
+        return partial(host_call, kept=self.owner <= 0, label=label, holder=self.session)
 
     @property
     def node(self) -> int:
@@ -178,8 +177,6 @@ class HostExchange(Exchange):
         self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
         """As `Exchange.total`: passes chunks to the channel and fetches their sums."""
-        if self.owner <= 0 and jax.process_count() > 1:  # io_callback does not check devices
-            head += host_call(lambda: np.int32(0), ShapeDtype((), jnp.int32))
         calls = [
             (partial(self.channel.start_chunk, k=k), (self.wire.encode(chunk),))
             for k, chunk in enumerate(chunks)

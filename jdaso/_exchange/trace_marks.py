@@ -36,7 +36,8 @@ def mark(session: Session, kind: Any, step: jax.Array, behind: jax.Array) -> jax
     if session.recorder is None or session.simulated:
         return jnp.int32(0)
     shape = ShapeDtype((), jnp.int32)
-    return host_call(partial(_mark, session), shape, jnp.int32(kind), step, device_number(), behind)
+    about = jnp.int32(kind), step, device_number(), behind
+    return host_call(partial(_mark, session), shape, *about, holder=session)
 
 
 def any_of(tree: PyTree) -> jax.Array:

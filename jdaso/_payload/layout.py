@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import hashlib
 import itertools
 import math
 from functools import cached_property
@@ -81,6 +82,11 @@ class Layout:
         """The start of each leaf in the vector, followed by the end of the vector."""
         ends = itertools.accumulate((self._room(leaf) for leaf in self.exchanged), initial=0)
         return tuple(ends)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash, the same in every process, that no two layouts share."""
+        return hashlib.blake2b(repr(self).encode(), digest_size=8).hexdigest()
 
     def _room(self, leaf: Leaf) -> int:
         return -(-leaf.size // self.align) * self.align

@@ -17,6 +17,7 @@ ORDER = [
     ["_version"],
     ["_errors"],
     ["_types"],
+    ["_ffi"],
     ["_compat"],
     ["_rules", "_payload", "_launch"],
     ["_mpi"],

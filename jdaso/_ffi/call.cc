@@ -1,0 +1,200 @@
+// Handlers of XLA's foreign function interface that call a Python function from a compiled step.
+//
+// The step names the function by a string, not by an address: JAX's compilation cache keeps such
+// programs, and another process finds its own function by the same name. Nothing here knows Python:
+// `jdaso_set_python` is given one C function, made by ctypes, which takes Python's lock.
+//
+// CUDA's driver is opened at run time: this file compiles where there is no GPU.
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace {
+
+// Address and bytes of each operand, then of each result.
+using Arrays = std::vector<int64_t>;
+
+// Returns 1; if the function fails, another number and the reason in `text`.
+using Python = int (*)(const char* name, int64_t length, const int64_t* arrays, char* text,
+                       int64_t room);
+
+constexpr int kDone = 1;
+constexpr int64_t kRoom = 1 << 14;
+
+std::atomic<Python> python{nullptr};
+
+ffi::Error call_python(std::string_view name, const Arrays& arrays) {
+  Python call = python.load();
+  if (!call) return ffi::Error(ffi::ErrorCode::kFailedPrecondition, "jdaso is not loaded");
+  thread_local char text[kRoom];
+  text[0] = '\0';
+  int status = call(std::string(name).c_str(), arrays.size(), arrays.data(), text, kRoom);
+  if (status == kDone) return ffi::Error::Success();
+  return ffi::Error::Internal("jdaso's call of the host failed: " + std::string(text));
+}
+
+void append(Arrays& arrays, const void* address, size_t nbytes) {
+  arrays.push_back(reinterpret_cast<int64_t>(address));
+  arrays.push_back(static_cast<int64_t>(nbytes));
+}
+
+// Buffers of all operands and results; the number of operands first.
+ffi::ErrorOr<std::vector<ffi::AnyBuffer>> buffers_of(const ffi::RemainingArgs& args,
+                                                     const ffi::RemainingRets& rets) {
+  std::vector<ffi::AnyBuffer> found;
+  for (size_t k = 0; k < args.size(); ++k) {
+    auto buffer = args.get<ffi::AnyBuffer>(k);
+    if (!buffer) return ffi::Unexpected(buffer.error());
+    found.push_back(*buffer);
+  }
+  for (size_t k = 0; k < rets.size(); ++k) {
+    auto buffer = rets.get<ffi::AnyBuffer>(k);
+    if (!buffer) return ffi::Unexpected(buffer.error());
+    found.push_back(**buffer);
+  }
+  return found;
+}
+
+ffi::Error on_cpu(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view name) {
+  auto buffers = buffers_of(args, rets);
+  if (!buffers) return buffers.error();
+  Arrays arrays;
+  for (auto& buffer : *buffers) append(arrays, buffer.untyped_data(), buffer.size_bytes());
+  return call_python(name, arrays);
+}
+
+using Stream = void*;
+
+// Functions of CUDA's driver; each returns 0 or an error's number.
+struct Driver {
+  int (*to_host)(void*, uint64_t, size_t, Stream) = nullptr;
+  int (*to_device)(uint64_t, const void*, size_t, Stream) = nullptr;
+  int (*synchronize)(Stream) = nullptr;
+  int (*allocate)(void**, size_t, unsigned) = nullptr;
+  bool complete = true;
+
+  template <typename F>
+  void find(void* library, const char* name, F& function) {
+    function = reinterpret_cast<F>(library ? dlsym(library, name) : nullptr);
+    complete = complete && function;
+  }
+
+  Driver() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW);
+    find(library, "cuMemcpyDtoHAsync_v2", to_host);
+    find(library, "cuMemcpyHtoDAsync_v2", to_device);
+    find(library, "cuStreamSynchronize", synchronize);
+    find(library, "cuMemHostAlloc", allocate);
+  }
+};
+
+const Driver& driver() {
+  static const Driver found;
+  return found;
+}
+
+// Pinned memory of the host for one call. What calls give back is kept for later ones.
+class Pinned {
+ public:
+  // Returns 0, or the driver's error.
+  int take(size_t nbytes) {
+    size_ = 4096;
+    while (size_ < nbytes) size_ *= 2;
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      auto found = idle().find(size_);
+      if (found != idle().end()) {
+        memory_ = found->second;
+        idle().erase(found);
+        return 0;
+      }
+    }
+    return driver().allocate(&memory_, size_, 1);  // 1: for every context
+  }
+
+  void* memory() const { return memory_; }
+
+  Pinned() = default;
+  Pinned(Pinned&& other) : size_(other.size_), memory_(other.memory_) { other.memory_ = nullptr; }
+
+  ~Pinned() {
+    if (!memory_) return;
+    std::lock_guard<std::mutex> lock(mutex());
+    idle().emplace(size_, memory_);
+  }
+
+ private:
+  // Never destroyed: a step may end after the static objects of this library.
+  static std::mutex& mutex() {
+    static auto* made = new std::mutex;
+    return *made;
+  }
+  static std::multimap<size_t, void*>& idle() {
+    static auto* made = new std::multimap<size_t, void*>;
+    return *made;
+  }
+
+  size_t size_ = 0;
+  void* memory_ = nullptr;
+};
+
+// The device's stream is idle while Python runs: it holds nothing that Python could wait for.
+ffi::Error on_cuda(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                   std::string_view name) {
+  if (!driver().complete) return ffi::Error::Internal("libcuda.so.1 was not found, or is too old");
+  auto buffers = buffers_of(args, rets);
+  if (!buffers) return buffers.error();
+  std::vector<Pinned> pinned(buffers->size());
+  Arrays arrays;
+  int status = 0;
+  for (size_t k = 0; k < pinned.size() && status == 0; ++k) {
+    auto& buffer = (*buffers)[k];
+    size_t nbytes = buffer.size_bytes();
+    status = pinned[k].take(nbytes);
+    append(arrays, pinned[k].memory(), nbytes);
+    if (status != 0 || nbytes == 0 || k >= args.size()) continue;
+    auto device = reinterpret_cast<uint64_t>(buffer.untyped_data());
+    status = driver().to_host(pinned[k].memory(), device, nbytes, stream);
+  }
+  // Also after an error: a copy may still be writing to memory that goes to other calls.
+  int waited = driver().synchronize(stream);
+  if (status == 0) status = waited;
+  if (status == 0) {
+    if (auto error = call_python(name, arrays); error.failure()) return error;
+    for (size_t k = args.size(); k < pinned.size() && status == 0; ++k) {
+      auto& buffer = (*buffers)[k];
+      size_t nbytes = buffer.size_bytes();
+      auto device = reinterpret_cast<uint64_t>(buffer.untyped_data());
+      if (nbytes) status = driver().to_device(device, pinned[k].memory(), nbytes, stream);
+    }
+    waited = driver().synchronize(stream);
+    if (status == 0) status = waited;
+  }
+  if (status == 0) return ffi::Error::Success();
+  return ffi::Error::Internal("CUDA's driver returned error " + std::to_string(status));
+}
+
+}  // namespace
+
+extern "C" void jdaso_set_python(Python call) { python = call; }
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JdasoCallCpu, on_cpu,
+    ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("name"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JdasoCallCuda, on_cuda,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::PlatformStream<Stream>>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<std::string_view>("name"));

@@ -1,0 +1,164 @@
+"""Compiles `call.cc` at the first use on a machine, loads it and registers its handlers."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jax
+from jaxlib.version import __version__ as jaxlib_version
+
+from . import functions
+
+TARGET = "jdaso_call"
+"""The handlers' name in compiled programs."""
+
+COMPILE_SECONDS = 120.0
+"""Limit of the compiler; it takes some 4 s."""
+
+SWITCH = "JDASO_FFI"
+_SOURCE = Path(__file__).with_name("call.cc")
+_COMPILERS = ("c++", "g++", "clang++")
+_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w")
+_HANDLERS = {"cpu": "JdasoCallCpu", "CUDA": "JdasoCallCuda"}
+# By platform, as JAX names it when it lowers. A call on whole arrays of several devices is made by
+# one of them. XLA's partitioner lets only JAX's callbacks be so, which it knows by these names:
+# those of a former interface, for which jaxlib has no handlers any more.
+_CALLED_ONCE = {"cpu": "xla_python_cpu_callback", "cuda": "xla_python_gpu_callback"}
+
+log = logging.getLogger("jdaso")
+_lock = threading.Lock()
+
+
+class _UnavailableError(Exception):
+    """The library cannot be had; the text is the reason."""
+
+
+def target(platforms: Sequence[str], devices: int) -> str | None:
+    """Returns the handler's name in programs; builds it at the first use. None if there is none.
+
+    Args:
+        platforms: those that a program is lowered for.
+        devices: their number, if the program has the semantics of whole arrays; otherwise 1.
+
+    Raises:
+        ValueError: the variable ``JDASO_FFI`` is neither "auto" nor "off".
+    """
+    wanted = os.environ.get(SWITCH, "auto")
+    if wanted not in ("auto", "off"):
+        raise ValueError(f'{SWITCH} must be "auto" (the default) or "off", got {wanted!r}.')
+    if wanted == "off" or len(platforms) != 1 or platforms[0] not in _CALLED_ONCE:
+        return None
+    if not _registered():
+        return None
+    return TARGET if devices == 1 else _CALLED_ONCE[platforms[0]]
+
+
+def _registered() -> bool:
+    with _lock:  # threads may compile steps at the same time
+        return _register()
+
+
+@functools.cache
+def _register() -> bool:
+    try:
+        library = _load()
+        library.jdaso_set_python(functions.entry)
+        for where, symbol in _HANDLERS.items():
+            handler = jax.ffi.pycapsule(getattr(library, symbol))
+            for name in (TARGET, _CALLED_ONCE[where.lower()]):
+                jax.ffi.register_ffi_target(name, handler, platform=where)
+    except Exception as error:  # of the compiler, the loader or another JAX: there is a second way
+        log.warning(
+            "Compiled steps call the host by JAX's own callbacks, so that JAX's compilation cache "
+            "does not keep them: %s. %s=off disables this message.",
+            error,
+            SWITCH,
+        )
+        return False
+    return True
+
+
+def _load() -> ctypes.CDLL:
+    """Loads the library from the user's cache folder; compiles it if it is not there."""
+    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if compiler is None:
+        raise _UnavailableError(f"no C++ compiler ({', '.join(_COMPILERS)}) is on PATH")
+    name = f"call-{_key(compiler)}.so"
+    with contextlib.suppress(OSError, RuntimeError):  # read-only, full, no home; a broken file
+        folder = cache_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        library = folder / name
+        if not library.exists():
+            _compile(compiler, library)
+        if library.stat().st_uid == os.getuid():
+            return ctypes.CDLL(str(library))
+    with tempfile.TemporaryDirectory(prefix="jdaso-") as private:
+        library = Path(private) / name
+        _compile(compiler, library)
+        return ctypes.CDLL(str(library))  # it stays mapped when the file is gone
+
+
+def cache_folder() -> Path:
+    """The user's folder for compiled handlers."""
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache") / "jdaso"
+
+
+def _key(compiler: str) -> str:
+    """A hash of all that the library depends on."""
+    binary = os.stat(compiler)
+    about = (jaxlib_version, platform.machine(), os.path.realpath(compiler), _FLAGS)
+    found = hashlib.sha256(_SOURCE.read_bytes())
+    found.update(repr((*about, binary.st_size, binary.st_mtime_ns)).encode())
+    return found.hexdigest()[:20]
+
+
+def _compile(compiler: str, library: Path) -> None:
+    """Compiles to a file of its own, then renames it: ranks that start together do not meet."""
+    number, made = tempfile.mkstemp(prefix=f"{library.stem}-", suffix=".so", dir=library.parent)
+    os.close(number)
+    try:
+        command = [compiler, *_FLAGS, "-I", jax.ffi.include_dir(), str(_SOURCE), "-o", made, "-ldl"]
+        with _group(command) as process:
+            _, said = process.communicate(timeout=COMPILE_SECONDS)
+        if process.returncode:
+            raise _UnavailableError(f"{compiler} failed: {said.strip()[-500:]}")
+        os.replace(made, library)
+    except subprocess.TimeoutExpired:
+        raise _UnavailableError(f"{compiler} took more than {COMPILE_SECONDS:g} s") from None
+    finally:
+        Path(made).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _group(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process with a group of its own: the compiler starts others, which end with it."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()

@@ -1,0 +1,68 @@
+"""Steps of several nodes come from JAX's compilation cache at a second start."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from second_start import starts
+
+import jdaso
+from jdaso._compat import STEP_ERRORS
+from jdaso._ffi import functions, library
+
+STEPS = 8
+PHASES = jdaso.Phases(STEPS, 2, 2, sync_every=2, delay=1)
+MAKE = {
+    "daso": lambda session: jdaso.daso(optax.adam(0.1), phases=PHASES, session=session),
+    "int8": lambda session: jdaso.daso(
+        optax.adam(0.1), phases=PHASES, session=session, wire="int8"
+    ),
+    "synchronous": lambda session: jdaso.synchronous(optax.adam(0.1), session=session),
+}
+
+
+@pytest.mark.several
+@pytest.mark.any_mpi
+@pytest.mark.parametrize("name", MAKE)
+def test_a_second_start_compiles_nothing_and_gives_the_same_bits(name, tmp_path, monkeypatch):
+    """Names come from the optimizer's number and the layout; nothing of a process is in them."""
+    monkeypatch.setenv("JDASO_FFI", "auto")
+    if library.target(("cpu",), 1) is None:
+        pytest.skip("there is no C++ compiler")
+    ends = []
+    with starts(tmp_path, monkeypatch) as begin:
+        for found in ("misses", "hits"):
+            events = begin()
+            with jdaso.Session(timeout_seconds=30) as session:
+                tx = MAKE[name](session)
+
+                @jax.jit
+                def step(params, state, node, tx=tx):
+                    grads = jax.tree.map(lambda x: x - node, params)
+                    updates, state = tx.update(grads, state, params)
+                    return optax.apply_updates(params, updates), state, jdaso.mean(node, session)
+
+                params = {"a": jnp.ones(5), "b": jnp.zeros((2, 3))}
+                state, node = tx.init(params), jnp.float32(session.node)
+                for _ in range(STEPS):
+                    params, state, mean = step(params, state, node)
+                assert float(mean) == (session.num_nodes - 1) / 2
+                ends.append(jax.device_get(params))
+            assert set(events) == {found}
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+@pytest.mark.several
+@pytest.mark.any_mpi
+@pytest.mark.parametrize("way", ["auto", "off"])
+def test_a_step_of_a_closed_session_raises_and_holds_nothing_of_it(way, monkeypatch):
+    monkeypatch.setenv("JDASO_FFI", way)
+    with jdaso.Session(timeout_seconds=30) as session:
+        mean = jax.jit(lambda x, session=session: jdaso.mean(x, session))
+        assert float(mean(jnp.float32(session.node))) == (session.num_nodes - 1) / 2
+        names = list(functions._held.get(id(session), ()))
+        assert bool(names) == (way == "auto")
+    with pytest.raises(STEP_ERRORS, match="This session was closed, and a compiled step"):
+        mean(jnp.float32(0)).block_until_ready()
+    assert all(isinstance(functions._functions[name], jdaso.NodeError) for name in names)
