@@ -125,9 +125,16 @@ MUTANTS = [
     Mutant(
         "error feedback of a narrow wire",
         "_optimizers/late.py",
-        "lost = received.owed(lost)",
-        "lost = received.owed(lost) * 0",
+        "lost, kept = received.owed((1 - kept, kept))",
+        "lost, kept = received.owed((0 * kept, kept))",
         f"{REFERENCE}::test_narrow_wires",
+    ),
+    Mutant(
+        "error feedback in the share that a merge leaves",
+        "_optimizers/late.py",
+        "tuple(x + kept * r for x, r",
+        "tuple(x + 0 * kept * r for x, r",
+        "tests/unit/payload/test_wire.py::test_a_thousand_small_steps_arrive",
     ),
     Mutant(
         "scale of a block",

@@ -154,7 +154,7 @@ class Stages:
         total, weights = u.state.loss
         total = add_losses(total, sum_of_loss(u.value, u.given_weight))
         loss = jnp.stack([total, weights + u.given_weight])
-        since = u.state.since + jnp.stack([u.given_weight, jnp.float32(1)])
+        since = u.state.since + jnp.stack([u.given_weight, jnp.float32(1)])[None]
         nothing = lambda x: jnp.where(u.act.blocking, jnp.zeros_like(x), x)  # noqa: E731
         return u.with_state(loss=nothing(loss), since=nothing(since))
 

@@ -146,7 +146,7 @@ def test_fragments_must_fit():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         jdaso.Phases(40, fragments=0)
     with pytest.raises(TypeError, match="must be an int"):
-        jdaso.Phases(40, fragments=2.0)
+        jdaso.Phases(40, fragments=True)
 
 
 def test_the_example_of_the_design():
