@@ -38,7 +38,8 @@ class Loop:
 
     def __init__(self, shapes, wire, session):
         self.session, self.n = session, 0
-        phases = jdaso.Phases(10**6, sync_every=SYNC_EVERY, delay=DELAY)
+        # One fragment: with several nearly every step starts one, and none has nothing due.
+        phases = jdaso.Phases(10**6, sync_every=SYNC_EVERY, delay=DELAY, fragments=1)
         self.tx = jdaso.daso(
             optax.sgd(1e-3), phases=phases, session=session, wire=wire, merge="corrected"
         )

@@ -8,6 +8,9 @@ import math
 LEAST_BYTES = 10**6
 """Least float32 bytes of a fragment: smaller exchanges are all latency."""
 
+MOST_FRAGMENTS = 8
+"""Most fragments that ``"auto"`` takes: each has a channel, a thread and two conditions in a step."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
@@ -66,7 +69,7 @@ class Phases:
             after each exchange to the slowest node's exchange time divided by the fastest node's
             step time, rounded up, within 1..B; all nodes agree on it. It begins at B.
         fragments: F, which divides B (every B of a tuple; the largest B if the loss sets it).
-            ``"auto"`` takes the largest F that leaves every fragment at least 1 MB in float32.
+            ``"auto"`` takes the largest F up to 8 that leaves every fragment 1 MB in float32.
         local_every: l, steps between averages inside a node, at least 1. With l > 1 the local
             devices diverge in between, and the optimizer needs a `local_axis`.
         by_loss: lets the loss set B, S and l; their three settings above are then not used.
@@ -284,6 +287,6 @@ def _check_count(name: str, value: object, least: int) -> None:
 
 
 def largest_count(sync_every: int, size_bytes: int) -> int:
-    """The largest divisor of B that leaves every fragment at least `LEAST_BYTES` of so many."""
-    most = max(size_bytes // LEAST_BYTES, 1)
-    return max(f for f in range(1, sync_every + 1) if sync_every % f == 0 and f <= most)
+    """The largest divisor of B, at most `MOST_FRAGMENTS`, that leaves each `LEAST_BYTES`."""
+    most = min(max(size_bytes // LEAST_BYTES, 1), MOST_FRAGMENTS, sync_every)
+    return next(f for f in range(most, 0, -1) if sync_every % f == 0)
