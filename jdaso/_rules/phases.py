@@ -9,7 +9,7 @@ LEAST_BYTES = 10**6
 """Least float32 bytes of a fragment: smaller exchanges are all latency."""
 
 MOST_FRAGMENTS = 8
-"""Most fragments that ``"auto"`` takes: each has a channel, a thread and two conditions in a step."""
+"""Most fragments that ``"auto"`` takes: each has a channel, and two conditions in a step."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -52,7 +53,9 @@ class Pipeline:
             parameters (`Whole` explains how, and what it refuses).
         session: ``plan.num_partitions`` times R nodes.
         schedule: ``"gpipe"``, ``"1f1b"`` or ``"interleaved"``; see `make_schedule`.
-        phases: those of `jdaso.daso` between replicas; None for `jdaso.synchronous`.
+        phases: those of `jdaso.daso` between replicas; None for `jdaso.synchronous`. Here
+            ``fragments="auto"`` is 1: partitions differ in size, and checkpoints must fit another
+            number of them.
         wire: format of activations and their gradients on the network: ``"float32"`` sends them as
             they are, ``"bfloat16"`` narrows those that are float32.
         remat: whether a stage keeps only its inputs for a micro-batch and recomputes the rest in
@@ -104,6 +107,8 @@ class Pipeline:
         if phases is None:
             self._tx = synchronous(inner, **common)
         else:
+            if phases.fragments == "auto":
+                phases = dataclasses.replace(phases, fragments=1)
             self._tx = daso(inner, phases=phases, **common)
         self._update = NonEmpty(self._update_params)
 

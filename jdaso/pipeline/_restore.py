@@ -27,7 +27,7 @@ from ._optimizer.whole import leaves_about
 from ._pipeline import Pipeline, PipelineState
 from ._plan.holding import Holding, Unit
 
-_EMPTY_OF_ONE = ("snapshot", "error", "flight")
+_EMPTY_OF_ONE = ("snapshot", "error", "paid", "flight")
 """Fields that do not exist in a run with a single replica."""
 
 

@@ -125,7 +125,14 @@ def test_a_shorter_interval_leaves_no_fragment_behind():
 
 @pytest.mark.parametrize(
     ("sync_every", "size_bytes", "count"),
-    [(4, 10**9, 4), (4, 2 * 10**6, 2), (4, 100, 1), (6, 4 * 10**6, 3), ((8, 4, 2), 10**9, 2), (10**6, 10**9, 8)],
+    [
+        (4, 10**9, 4),
+        (4, 2 * 10**6, 2),
+        (4, 100, 1),
+        (6, 4 * 10**6, 3),
+        ((8, 4, 2), 10**9, 2),
+        (10**6, 10**9, 8),
+    ],
 )
 def test_fragments_auto_is_the_largest_divisor_of_at_least_a_megabyte(
     sync_every, size_bytes, count
