@@ -2,8 +2,8 @@
 
     mpiexec -n 2 python examples/hybrid_resnet.py [--depth 110] [--data FOLDER] [--steps N]
 
-Depth is 9 n + 2: 110, 1001, 5006. A group's equal blocks are one `lax.scan`, compiled once; jdaso
-cuts between its iterations. With `--partitions 2` four nodes are two replicas.
+Depth is 9 n + 2: 110, 1001, 5006. A group's equal blocks are one `lax.scan`; jdaso cuts between
+its iterations. With `--partitions 2` four nodes are two replicas.
 """
 
 import argparse
@@ -18,8 +18,7 @@ import jdaso
 from jdaso.cli._fashion_mnist import fashion_mnist
 from jdaso.data import batches
 
-MICROBATCHES = 4
-WIDTH, CLASSES = 8, 10  # the paper's width is 16, and its first layer has stride 1
+MICROBATCHES, CLASSES, WIDTH = 4, 10, 8  # the paper's width is 16, its first layer has stride 1
 LEARNING_RATE, MOMENTUM = 0.03, 0.9
 
 

@@ -69,8 +69,8 @@ MUTANTS = [
     Mutant(
         "order of merge and start",
         "_rules/decide.py",
-        "((age >= state.delay) | last | start)",
-        "((age > state.delay) | last | start)",
+        "((age >= least_age) | last | start)",
+        "((age > least_age) | last | start)",
         f"{REFERENCE}::test_every_distance_and_delay",
     ),
     Mutant(

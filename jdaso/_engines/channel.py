@@ -542,7 +542,7 @@ class Channel:
         text = (
             f"No exchange with ticket {ticket} is known here: the optimizer state comes from "
             "another session or process, or from before the last exchange. Save states that have "
-            "nothing in flight (ticket 0); to go on without that exchange, set state.ticket to 0 "
+            "nothing in flight (tickets 0); to go on without that exchange, set state.ticket to 0s "
             "on all nodes."
         )
         if self._given_up.get(owner) == ticket:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +40,7 @@ class Between:
         on_drift: ``"raise"`` or ``"ignore"``, if replicated values diverged.
         chunk_bytes: maximum float32 bytes sent at once.
         name: distinguishes optimizers of equal shapes that are used in one step.
+        counts: F of the parameters that were last divided; empty before.
     """
 
     session: Session
@@ -51,6 +54,7 @@ class Between:
     on_drift: str
     chunk_bytes: int
     name: str
+    counts: list[int] = dataclasses.field(default_factory=list, compare=False)
 
     @property
     def nodes(self) -> int:
@@ -83,14 +87,16 @@ class Between:
         facts = [(f"the setting {key}", str(value)) for key, value in settings.items()]
         return [("the optimizer", f"daso, number {self.number}"), *facts]
 
-    def exchange_of(self, tree: PyTree, wire: str | Wire = "float32") -> Exchange:
-        """Exchanges of trees like `tree`."""
+    def exchange_of(
+        self, tree: PyTree, wire: str | Wire = "float32", name: str | None = None
+    ) -> Exchange:
+        """Exchanges of trees like `tree`; the name is that of the optimizer by default."""
         return exchange_of(
             tree,
             self.session,
             wire=wire,
             local_axis=self.local_axis,
-            name=self.name,
+            name=self.name if name is None else name,
             owner=self.number,
             chunk_bytes=self.chunk_bytes,
             raise_nonfinite=self.on_nonfinite == "raise",
@@ -103,14 +109,23 @@ class Between:
             ValueError: the parameters cannot be divided into as many as the phases ask for.
         """
         leaves = describe(params)
-        if not any(leaf.exchanged for leaf in leaves):
-            return deal(leaves, 1)
         size_bytes = 4 * sum(leaf.size for leaf in leaves if leaf.exchanged)
-        return deal(leaves, self.phases.fragments_of(size_bytes))
+        if size_bytes == 0:
+            return deal(leaves, 1) * (self.counts[-1] if self.counts and _is_opaque(params) else 1)
+        *others, least = self.phases.fragments_of(size_bytes)
+        fragments = None
+        for count in others:
+            with contextlib.suppress(ValueError):  # leaves that cannot be cut so finely
+                fragments = fragments or deal(leaves, count)
+        fragments = fragments or deal(leaves, least)
+        self.counts[:] = [len(fragments)]
+        return fragments
 
-    def late_exchange(self, fragment: Fragment) -> Exchange:
+    def late_exchange(self, fragments: Sequence[Fragment], index: int) -> Exchange:
         """Late exchanges of a fragment."""
-        return self.exchange_of(fragment.leaves, self.wire)
+        several = f"{self.name}, fragment {index} of {len(fragments)}"
+        name = self.name if len(fragments) == 1 else several
+        return self.exchange_of(fragments[index].leaves, self.wire, name)
 
     def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
         """The state before the first update."""
@@ -122,12 +137,13 @@ class Between:
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
         leaves = to_leaves(params) if several else ()
         trees = [dressed(params, x, x.take(leaves)) if several else () for x in fragments]
-        flight = [self.late_exchange(x).empty_flight() if several else () for x in fragments]
+        late = [self.late_exchange(fragments, index) for index in range(count)] if several else ()
         return DasoState(
             optimizer=jnp.asarray(self.number, jnp.int32),
             step=zero(),
             ticket=jnp.zeros(count, jnp.int32),
             started=jnp.full(count, -1, jnp.int32),
+            delay=jnp.zeros(count, jnp.int32),
             drift=zero(),
             phase=init_phases(self.phases),
             loss=jnp.zeros(2, jnp.float32),
@@ -140,8 +156,13 @@ class Between:
             error=zeros() if self.wire.narrow else (),
             paid=zeros() if self.keeps_paid else (),
             outer=tuple(rule.init(tree) for tree in trees),
-            flight=tuple(flight),
+            flight=tuple(each.empty_flight() for each in late) if several else ((),) * count,
         )
+
+
+def _is_opaque(params: PyTree) -> bool:
+    """Returns whether an object without leaves is no container, but optax's stand-in for params."""
+    return params is not None and not isinstance(params, dict | list | tuple)
 
 
 def dressed(params: PyTree, fragment: Fragment, pieces: Leaves) -> PyTree:

@@ -34,7 +34,9 @@ def exchange_late(between: Between, u: Update) -> Update:
         lambda: (u.updates, u.state),
     )
     u = u._replace(updates=new[0], state=new[1])
-    bits = sum_of_first(between, u.params, u.state.step)
+    bits = jnp.int32(0)
+    if not between.keeps_anchor or between.on_drift == "ignore":  # each start covers its anchor
+        bits = sum_of_first(between, u.params, u.state.step)
     for each in late:
         u = _start(each, u, bits)
     return u.with_state(step=step)

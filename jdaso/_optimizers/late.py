@@ -26,7 +26,7 @@ from .._payload.header import (
     none_weighs,
     time_words,
 )
-from .._payload.trees import apply_updates, dress, from_leaves, strip, to_leaves, travels
+from .._payload.trees import apply_updates, dress, from_leaves, is_none, strip, to_leaves, travels
 from .._rules.decide import count_start
 from .._rules.delay import fit_delay, steps_taken
 from .._rules.loss import count_loss
@@ -60,7 +60,7 @@ class LateExchange:
     @cached_property
     def exchange(self) -> Exchange:
         """Their exchange."""
-        return self.between.late_exchange(self.fragment)
+        return self.between.late_exchange(self.fragments, self.index)
 
     def take(
         self, params: PyTree, updates: PyTree | None, state: DasoState, copies: Copies
@@ -73,6 +73,7 @@ class LateExchange:
             copies=tuple(piece.cut(inner[place]) for place, _, piece in self._own(copies)),
             ticket=state.ticket[f],
             started=state.started[f],
+            delay=state.delay[f],
             since=state.since[f],
             scale=state.scale[f],
             anchor=cut(state.anchor),
@@ -107,6 +108,7 @@ class LateExchange:
             inner=jax.tree.unflatten(tree, inner),
             ticket=at(state.ticket, part.ticket),
             started=at(state.started, part.started),
+            delay=at(state.delay, part.delay),
             since=at(state.since, part.since),
             scale=at(state.scale, part.scale),
             anchor=join(state.anchor, part.anchor),
@@ -239,12 +241,13 @@ class LateExchange:
             checksum=bits + self._sum_of_bits(part),
         )
         ticket, flight, sent = self.exchange.start(send, head, step, part.phase.exchanges)
-        count = len(self.fragments)
+        phase = count_start(between.phases, part.phase, self.index, len(self.fragments))
         return part._replace(
             ticket=ticket,
             started=step,
+            delay=phase.delay,
             flight=flight,
-            phase=count_start(between.phases, part.phase, self.index, count),
+            phase=phase,
             loss=jnp.zeros_like(part.loss),
             since=jnp.zeros_like(part.since),
             scale=part.weight,
@@ -299,27 +302,34 @@ class LateExchange:
 
     def _pieces(self, params: PyTree, tree: PyTree) -> tuple[Any, ...]:
         """The fragment's pieces of a tree like `params`; None where its leaf is None."""
-        _, leaves = _exchanged(params, tree)
+        leaves = [x for _, x in _exchanged(params, tree)]
         cut = lambda piece, x: None if x is None else piece.cut(x)  # noqa: E731
         return tuple(cut(piece, leaves[piece.leaf]) for piece in self.fragment.pieces)
 
     def _joined(self, params: PyTree, tree: PyTree, pieces: Sequence[Any]) -> PyTree:
         """A tree like `params` with the fragment's pieces replaced; None stays None."""
-        places, _ = _exchanged(params, tree)
-        structure = jax.tree.structure(params)
-        flat = structure.flatten_up_to(tree)
+        flat, structure = jax.tree.flatten(tree, is_leaf=is_none)
+        places = [place for place, _ in _exchanged(params, tree)]
         for piece, new in zip(self.fragment.pieces, pieces, strict=True):
             if new is not None:
-                flat[places[piece.leaf]] = piece.put(flat[places[piece.leaf]], new)
+                place = places[piece.leaf]
+                flat[place] = piece.put(flat[place], new)
         return jax.tree.unflatten(structure, flat)
 
 
-def _exchanged(params: PyTree, tree: PyTree) -> tuple[list[int], list[Any]]:
-    """Places, among all leaves, of those that are exchanged; and the leaves there of a tree."""
-    leaves, structure = jax.tree.flatten(params)
-    flat = structure.flatten_up_to(tree)
-    places = [place for place, x in enumerate(leaves) if travels(x)]
-    return places, [flat[place] for place in places]
+def _exchanged(params: PyTree, tree: PyTree) -> list[tuple[int, Any]]:
+    """For each exchanged leaf of `params`: the place and the leaf of a tree like `params`.
+
+    The tree may have None in place of a leaf, or of leaves.
+    """
+    flat, structure = jax.tree.flatten(tree, is_leaf=is_none)
+    parts = structure.flatten_up_to(params)
+    return [
+        (place, x)
+        for place, (x, part) in enumerate(zip(flat, parts, strict=True))
+        for leaf in jax.tree.leaves(part)
+        if travels(leaf)
+    ]
 
 
 def _is_kept(tree: PyTree) -> bool:

@@ -76,10 +76,11 @@ class Stages:
     ) -> Update:
         """The record of an update, with its tasks."""
         session, phases = self.between.session, self.between.phases
-        fields = ("step", "ticket", "started", "drift", "phase")
+        fields = ("step", "ticket", "started", "delay", "drift", "phase")
         common = {name: getattr(state, name) for name in fields}
         state = state._replace(**same_on_virtual_nodes(session, common))
-        act = decide(phases, state.phase, state.step, state.started, state.ticket)
+        flying = state.started, state.ticket, state.delay
+        act = decide(phases, state.phase, state.step, *flying)
         given = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
         if weight is not None:
             # A weight below 0 must not vanish in a sum: all nodes see in the headers who gave it.

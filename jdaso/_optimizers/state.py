@@ -21,6 +21,7 @@ class DasoState(NamedTuple):
     step: Int[Array, ""]  # completed updates; the same on all nodes
     ticket: Int[Array, " F"]  # exchanges in flight, 0 for none; the same on all nodes
     started: Int[Array, " F"]  # steps of the last starts, -1 for none; the same on all nodes
+    delay: Int[Array, " F"]  # S as each fragment last started; the same on all nodes
     drift: Int[Array, ""]  # steps since the node's devices were last equal; the same on all nodes
     phase: PhaseState  # the same on all nodes
     loss: Float[Array, 2]  # since the last start: sum of weighted losses, sum of weights; differs
@@ -45,6 +46,7 @@ class Part(NamedTuple):
     copies: Leaves  # of the parameters, in the inner state
     ticket: Int[Array, ""]
     started: Int[Array, ""]
+    delay: Int[Array, ""]
     since: Float[Array, 2]
     scale: Float[Array, ""]
     anchor: Leaves

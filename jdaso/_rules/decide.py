@@ -25,11 +25,12 @@ class Actions(NamedTuple):
         return self.mean | jnp.any(self.merge) | jnp.any(self.start)
 
 
-def decide(phases: Phases, state: PhaseState, step, started, ticket) -> Actions:
+def decide(phases: Phases, state: PhaseState, step, started, ticket, delay) -> Actions:
     """Returns the tasks of update `step`.
 
     A start of fragment 0 begins a cycle of B steps; fragment f follows ``floor(f B / F)`` steps
-    later. If B shrinks meanwhile, a fragment whose turn has passed waits for the next cycle.
+    later. If B changes meanwhile, a fragment whose turn has passed waits for the next cycle: once,
+    up to the old and the new B together.
 
     The merge comes before the start, so that each snapshot contains the latest merge. The last
     cycling update starts nothing, completes the exchanges in flight and ends with an exact mean;
@@ -41,6 +42,8 @@ def decide(phases: Phases, state: PhaseState, step, started, ticket) -> Actions:
         step: n, completed updates.
         started: the step of each fragment's last start, int32 ``[F]``; -1 before the first.
         ticket: each fragment's exchange in flight, int32 ``[F]``; 0 for none.
+        delay: S as each fragment's last exchange started, int32 ``[F]``; the S in force is used
+            instead if the loss or measured times set it.
     """
     end = phases.total_steps - phases.cooldown_steps
     cycling = (step >= phases.warmup_steps) & (step < end)
@@ -49,16 +52,22 @@ def decide(phases: Phases, state: PhaseState, step, started, ticket) -> Actions:
     fragments = started.shape[0]
     begins = (step == phases.warmup_steps) | (step - started[0] >= state.sync_every)
     begun = jnp.where(begins, step, started[0])
-    turn = jnp.arange(fragments, dtype=jnp.int32) * state.sync_every // fragments
+    turn = _turns(state.sync_every, fragments)
     start = cycling & ~last & (started < begun) & (step - begun >= turn)
-    age = step - started
+    age, least_age = step - started, state.delay if phases.sets_delay else delay
     return Actions(
         blocking=~cycling,
         # Always before a start, even if a flipped bit has corrupted the delay.
-        merge=cycling & (ticket != 0) & ((age >= state.delay) | last | start),
+        merge=cycling & (ticket != 0) & ((age >= least_age) | last | start),
         mean=last | settling,
         start=start,
     )
+
+
+def _turns(sync_every, fragments: int) -> Array:
+    """``floor(f B / F)`` for each f; no product exceeds B, which may be near the largest int32."""
+    f = jnp.arange(fragments, dtype=jnp.int32)
+    return f * (sync_every // fragments) + f * (sync_every % fragments) // fragments
 
 
 def count_start(phases: Phases, state: PhaseState, fragment: int, fragments: int) -> PhaseState:

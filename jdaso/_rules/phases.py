@@ -140,11 +140,17 @@ class Phases:
             return max(sync_every for sync_every, _ in self.pairs)
         return math.gcd(*(sync_every for sync_every, _ in self.pairs))
 
-    def fragments_of(self, size_bytes: int) -> int:
-        """F for parameters of so many bytes in float32."""
+    def fragments_of(self, size_bytes: int) -> tuple[int, ...]:
+        """F for parameters of so many bytes in float32; ``"auto"`` may take a later one."""
         if not isinstance(self.fragments, str):
-            return self.fragments
-        return largest_count(self._common_interval, size_bytes)
+            return (self.fragments,)
+        most = largest_count(self._common_interval, size_bytes)
+        return tuple(f for f in range(most, 0, -1) if self._common_interval % f == 0)
+
+    @property
+    def sets_delay(self) -> bool:
+        """True if S is set while the run goes on, by the loss or by measured times."""
+        return self.by_loss is not None or self.delay == "auto"
 
     @classmethod
     def plateau(

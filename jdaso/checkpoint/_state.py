@@ -27,6 +27,7 @@ _COMMON = {
         "step",
         "ticket",
         "started",
+        "delay",
         "drift",
         "phase",
         "anchor",

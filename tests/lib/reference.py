@@ -164,8 +164,8 @@ def daso(
     rounding. `leaves` are the sizes of the leaves (default: one leaf); blockwise wires scale each
     separately. `fragments` lists, for each fragment, the elements of its pieces of leaves
     (default: one fragment of all `leaves`); fragment f starts ``floor(f B / F)`` steps after
-    fragment 0, and an exchange in flight is merged after the delay that fragment 0's last start
-    brought. `steps` stops early, or goes on past `total`. `stopped` is a mask of elements.
+    fragment 0, and its exchange k takes entry k of both, too. `steps` stops early, or goes on past
+    `total`. `stopped` is a mask of elements.
     """
     everybody = range(nodes)
     last_cycling = total - cooldown - 1
@@ -182,7 +182,7 @@ def daso(
     base = None  # common to all nodes
     outer_state = [None] * count
     error = [np.zeros_like(x0) for _ in everybody]
-    flying = [None] * count  # (started, snapshots)
+    flying = [None] * count  # (started, snapshots, delay)
     cycle, begun, started = -1, -1, [-1] * count
     trace = Trace([], [], [], np.zeros_like(x0), [])
 
@@ -264,7 +264,7 @@ def daso(
                 if not flying[f]:
                     continue
                 age, snapshots = n - flying[f][0], flying[f][1]
-                if age >= delays[cycle % len(delays)] or n == last_cycling:
+                if age >= flying[f][2] or n == last_cycling:
                     x = merged(f, x, age, snapshots)
                     trace.events.append((n, what("merge", f), age))
                     flying[f] = None
@@ -276,7 +276,8 @@ def daso(
                 turn = begun + f * periods[cycle % len(periods)] // count
                 if started[f] < begun and n == turn:
                     started[f] = n
-                    flying[f] = (n, [v[np.concatenate(fragments[f])] for v in x])
+                    at = np.concatenate(fragments[f])
+                    flying[f] = (n, [v[at] for v in x], delays[cycle % len(delays)])
                     trace.events.append((n, what("start", f), 0))
             if n == last_cycling:
                 x, state = average(pay(x), state)

@@ -78,8 +78,8 @@ def recover(step, params, state):
         for _ in range(4):
             params, state = jax.block_until_ready(step(params, state, jnp.zeros(1)))
     except STEP_ERRORS as error:
-        assert "set state.ticket to 0" in str(error)
-        return state._replace(ticket=jnp.int32(0))
+        assert "set state.ticket to 0s" in str(error)
+        return state._replace(ticket=jnp.zeros_like(state.ticket))
     raise AssertionError("nobody refused the ticket")
 
 
@@ -144,7 +144,9 @@ def run(rank):
             if odd:
                 act(session, n)
             if CASE == "stale" and n == FAULT_STEP:  # on both nodes
-                state = recover(step, params, state._replace(ticket=jnp.int32(99)))
+                state = recover(
+                    step, params, state._replace(ticket=jnp.full_like(state.ticket, 99))
+                )
             bad = odd and CASE.startswith("nan") and n == FAULT_STEP
             bad_value = jnp.inf if CASE == "nan_inf" else jnp.nan
             noise = jnp.full(len(session.devices), bad_value if bad else 0.0)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator
 
 from ..._exchange.exchange import CHUNK_BYTES
 from ..._payload.layout import BLOCK, chunk_bytes_of
@@ -315,11 +314,11 @@ def advise(
     if exchange_seconds_measured is not None and fabric.nodes > 1:
         scale = exchange_seconds_measured / _fragment_seconds(fabric, training)
     for wire in WIRE_BYTES:
-        for every, delay in _settings(training, most_steps):
-            chosen = dataclasses.replace(training, wire=wire, sync_every=every, delay=delay)
-            prediction = predict(fabric, chosen, exchange_scale=scale)
-            if prediction.exposed_seconds == 0:
-                found.append(Advice(chosen, prediction))
+        for every in _intervals(training, most_steps):
+            of_wire = dataclasses.replace(training, wire=wire, sync_every=every, delay=1)
+            hidden = _least_delay(fabric, of_wire, min(every, most_steps), scale)
+            if hidden is not None:
+                found.append(hidden)
                 break
     fastest = min((a.prediction.step_seconds for a in found), default=0.0)
 
@@ -330,8 +329,21 @@ def advise(
     return sorted(found, key=rank)
 
 
-def _settings(training: Training, most_steps: int) -> Iterator[tuple[int, int]]:
-    """Returns (B, S) that fragments allow, in the order in which to try them."""
-    for every in range(training.sync_every, max(most_steps, training.sync_every) + 1):
-        if isinstance(training.fragments, str) or every % training.fragments == 0:
-            yield from ((every, delay) for delay in range(1, min(every, most_steps) + 1))
+def _intervals(training: Training, most_steps: int) -> list[int]:
+    """Returns the B that fragments allow, in the order in which to try them."""
+    most = max(most_steps, training.sync_every)
+    every = range(training.sync_every, most + 1)
+    return [b for b in every if isinstance(training.fragments, str) or not b % training.fragments]
+
+
+def _least_delay(fabric: Fabric, training: Training, most: int, scale: float) -> Advice | None:
+    """Returns the smallest S up to `most` that hides the exchanges; None if none does."""
+
+    def with_delay(delay: int) -> Advice:
+        chosen = dataclasses.replace(training, delay=delay)
+        return Advice(chosen, predict(fabric, chosen, exchange_scale=scale))
+
+    if with_delay(most).prediction.exposed_seconds > 0:
+        return None
+    delays = map(with_delay, range(1, most + 1))
+    return next(advice for advice in delays if advice.prediction.exposed_seconds == 0)

@@ -13,7 +13,8 @@ from nights import nightly, rows
 SCRIPT = str(PROGRAMS / "pipeline_faulty.py")
 LIMIT_SECONDS = 20.0
 
-FEWER = r"^NodeError .*The data of node 1 ended after 4 batches, .* with its batch number 5"
+FEWER = r"^NodeError .*The data of node 1 ended after 4 batches, .* with its batch number [56]"
+"""The other replica may have begun the batch after the missing one."""
 
 WRONG_ON_ONE = {
     "shapes": r"(ValueError The plan was made for batches|NodeError .*The plan was made for)",

@@ -38,18 +38,18 @@ def session():
         yield session
 
 
-def flip(tree, bit):
+def flip(tree, bit, element=5):
     """One bit of one number of the leaf "w": 21 is of the mantissa, 30 makes 1.0 infinite."""
     word = np.array(tree["w"])
-    word.reshape(-1).view(np.uint32)[5] ^= np.uint32(1 << bit)
+    word.reshape(-1).view(np.uint32)[element] ^= np.uint32(1 << bit)
     return tree | {"w": jnp.asarray(word)}
 
 
-def disturb(what, params, state, bit):
+def disturb(what, params, state, bit, element):
     if callable(what):
         return params, what(state)
     if what == "params":
-        return flip(params, bit), state
+        return flip(params, bit, element), state
     if what == "anchor":
         return params, state._replace(anchor=flip(state.anchor, bit))
     if what == "delay":  # longer than there is time: it must not keep the node from merging
@@ -60,7 +60,7 @@ def disturb(what, params, state, bit):
     return params, state._replace(inner=(adam._replace(mu=flip(adam.mu, bit)), *rest))
 
 
-def train(session, tx, what=None, at=None, bit=21):
+def train(session, tx, what=None, at=None, bit=21, element=5):
     params = {"b": jnp.linspace(0, 1, 70), "n": jnp.int32(session.node), "w": jnp.ones((64, 3))}
     state = tx.init({**params, "n": jnp.int32(0)})
 
@@ -78,7 +78,7 @@ def train(session, tx, what=None, at=None, bit=21):
     random = np.random.default_rng(session.node)
     for n in range(STEPS):
         if n == at and session.node == ODD:
-            params, state = disturb(what, params, state, bit)
+            params, state = disturb(what, params, state, bit, element)
         with session.told():
             x = jnp.asarray(random.normal(size=70), jnp.float32)
             params, state = jax.block_until_ready(step(params, state, x))
@@ -112,6 +112,14 @@ def test_all_nodes_name_leaf_and_node(session, case):
         assert f"same: node {ODD} in {said}. " in text and "on_drift" in text
     found = at + (what == "inner")
     assert f"step {found}]" in text
+
+
+def test_a_difference_before_the_first_start_of_any_fragment_is_named(session):
+    """Element 130 of w is in the second fragment, whose first start comes two steps later."""
+    settings = {"wire": "int8", "phases": IN_TWO}
+    tx = make(session, "daso", "raise", settings)
+    with pytest.raises(jdaso.NodeError, match=r"anchor\['w'\]"):
+        train(session, tx, "params", PHASES.warmup_steps, element=130)
 
 
 @pytest.mark.parametrize("sync_every", [3, 5])

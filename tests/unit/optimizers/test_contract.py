@@ -317,6 +317,17 @@ def test_one_node_is_bitwise_the_inner_optimizer(inner):
                 assert_same_bits(trained(tx, params, loss, 28, each), expected)
 
 
+def test_a_leaf_that_cannot_be_cut_so_finely_has_fewer_fragments():
+    """Its longest axis has 6 rows: 4 fragments cannot be about equal, 2 can."""
+    params = {"w": jnp.zeros((6,) * 8)}
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
+        auto, four = (jdaso.Phases(24, fragments=fragments) for fragments in ("auto", 4))
+        state = jdaso.daso(optax.sgd(0.1), phases=auto, session=session).init(params)
+        assert state.ticket.shape == (2,)
+        with pytest.raises(ValueError, match=r"cannot be divided into fragments=4"):
+            jdaso.daso(optax.sgd(0.1), phases=four, session=session).init(params)
+
+
 @every_case
 def test_params_like_state_can_be_mapped(case):
     """`optax.tree.map_params`, by which users shard and offload optimizer states."""
@@ -326,13 +337,15 @@ def test_params_like_state_can_be_mapped(case):
         assert_same_bits(each(lambda s: optax.tree.map_params(tx, lambda v: v, s))(state), state)
 
 
+@pytest.mark.parametrize("fragments", [1, 2])
 @pytest.mark.parametrize("merge", ["corrected", _nesterov()], ids=["corrected", "outer"])
-def test_params_like_state_of_many_chunks_can_be_mapped(merge):
+def test_params_like_state_of_many_chunks_can_be_mapped(merge, fragments):
     """State kept between exchanges is shaped like the parameters, for any number of chunks."""
     params = {"a": jnp.ones((3, 5000)), "b": jnp.ones(7)}
     with jdaso.Session(engine=jdaso.Simulated(3)) as session:
         settings = dict(session=session, wire="int8", chunk_bytes=4096)
-        tx = DASO(optax.adam(1e-2), merge=merge, **settings)
+        phases = jdaso.Phases(24, fragments=fragments)
+        tx = jdaso.daso(optax.adam(1e-2), merge=merge, phases=phases, **settings)
         state = tx.init(params)
         mapped = optax.tree.map_params(tx, lambda x: x + 1, state)
         np.testing.assert_array_equal(mapped.inner[0].mu["a"], params["a"])
@@ -685,7 +698,7 @@ def test_an_axis_that_is_not_bound(make):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (dict(wire="int4"), "wire must be one of .*'int4'"),
+        (dict(wire="int2"), "wire must be one of .*'int2'"),
         (dict(merge="mean"), "merge must be .*'mean'"),
         (dict(blocking="weights"), "blocking must be .*'weights'"),
         (dict(on_nonfinite="ignore"), "on_nonfinite must be .*'ignore'"),

@@ -29,19 +29,20 @@ def events(phases, steps, fragments=1):
     """
 
     def update(carry, step):
-        state, started, ticket = carry
-        todo = decide.decide(phases, state, step, started, ticket)
+        state, started, ticket, delay = carry
+        todo = decide.decide(phases, state, step, started, ticket, delay)
         ticket = jnp.where(todo.merge, 0, ticket)
         for f in range(fragments):
             counted = decide.count_start(phases, state, f, fragments)
             state = select(todo.start[f], counted, state)
+            delay = delay.at[f].set(jnp.where(todo.start[f], state.delay, delay[f]))
         age = step - started
         started = jnp.where(todo.start, step, started)
         ticket = jnp.where(todo.start, step + 1, ticket)
-        return (state, started, ticket), (todo, age, ticket)
+        return (state, started, ticket, delay), (todo, age, ticket)
 
     nothing = jnp.zeros(fragments, jnp.int32)
-    first = (_state.init_phases(phases), nothing - 1, nothing)
+    first = (_state.init_phases(phases), nothing - 1, nothing, nothing)
     todo, ages, tickets = jax.lax.scan(update, first, jnp.arange(steps, dtype=jnp.int32))[1]
     found = []
     for step in range(steps):
@@ -80,6 +81,7 @@ def test_starts_and_merges(sync_every, delay):
 
 
 FRAGMENTS = [(4, 1, 2), (4, 1, 4), (4, 3, 4), (8, 2, 4), (6, 6, 3), ((8, 4), (2, 1), 4)]
+FRAGMENTS += [(4, (4, 1), 4), (4, (2, 4), 2)]
 
 
 @pytest.mark.parametrize(("sync_every", "delay", "fragments"), FRAGMENTS)
@@ -114,7 +116,9 @@ def test_a_shorter_interval_leaves_no_fragment_behind():
     phases = jdaso.Phases(40, 0, 0, 8, 1, fragments=4)
     state, started = _state.init_phases(phases), jnp.full(4, -1, jnp.int32)
     for step in range(12):
-        todo = decide.decide(phases, state, jnp.int32(step), started, jnp.zeros(4, jnp.int32))
+        todo = decide.decide(
+            phases, state, jnp.int32(step), started, *[jnp.zeros(4, jnp.int32)] * 2
+        )
         started = jnp.where(todo.start, step, started)
         if step == 3:  # fragments 0 and 1 have started
             np.testing.assert_array_equal(started, [0, 2, -1, -1])
@@ -137,8 +141,8 @@ def test_a_shorter_interval_leaves_no_fragment_behind():
 def test_fragments_auto_is_the_largest_divisor_of_at_least_a_megabyte(
     sync_every, size_bytes, count
 ):
-    assert jdaso.Phases(40, 0, 0, sync_every, 1).fragments_of(size_bytes) == count
-    assert jdaso.Phases.plateau(40, 2, max_sync_every=8).fragments_of(10**9) == 8
+    assert jdaso.Phases(40, 0, 0, sync_every, 1).fragments_of(size_bytes)[0] == count
+    assert jdaso.Phases.plateau(40, 2, max_sync_every=8).fragments_of(10**9) == (8, 4, 2, 1)
 
 
 def test_fragments_must_fit():
