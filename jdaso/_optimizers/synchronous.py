@@ -20,6 +20,7 @@ from .._exchange.exact import (
 )
 from .._exchange.exchange import CHUNK_BYTES
 from .._exchange.make import exchange_of
+from .._exchange.order import after
 from .._exchange.trace_marks import COMPUTE, any_of, mark
 from .._exchange.updates import difference, select, weighed, widened
 from .._exchange.within_node import (
@@ -221,8 +222,8 @@ def synchronous(
             updates = difference(target, params, updates)
             heard = heard * mean_weight(received.heads)
             losses = sum_of_losses(*loss_words(received.heads))
-        ended = mark(session, COMPUTE, step, any_of(updates))
-        return updates, SynchronousState(step + 1 + ended, inner_state, error, heard, losses)
+        step = after(mark(session, COMPUTE, step, any_of(updates)), step + 1)
+        return updates, SynchronousState(step, inner_state, error, heard, losses)
 
     # optax's protocol names its own aliases of Any for states.
     if session.num_nodes == 1:
