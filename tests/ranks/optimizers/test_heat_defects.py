@@ -186,7 +186,7 @@ def test_defect_15_an_exchange_goes_on_while_the_node_does_something_else(engine
     """
     size, warmup, repeats = 2**23, 3, 6
     with jdaso.Session(engine=engine) as session:
-        phases = jdaso.Phases(50, warmup, 0, 2, 1)
+        phases = jdaso.Phases(50, warmup, 0, 2, 1, fragments=1)  # a start only before a sleep
         tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session)
         step, params, gradient = stepper(tx), jnp.zeros(size), jnp.zeros(size)
         state = tx.init(params)
