@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 
@@ -12,7 +11,7 @@ import optax
 
 from .._exchange.exchange import Exchange
 from .._exchange.make import exchange_of
-from .._payload.fragments import Fragment, deal
+from .._payload.fragments import Fragment, deal, deal_most
 from .._payload.layout import describe
 from .._payload.trees import to_leaves, travels, zeros_like
 from .._payload.wire import Wire
@@ -112,12 +111,7 @@ class Between:
         size_bytes = 4 * sum(leaf.size for leaf in leaves if leaf.exchanged)
         if size_bytes == 0:
             return deal(leaves, 1) * (self.counts[-1] if self.counts and _is_opaque(params) else 1)
-        *others, least = self.phases.fragments_of(size_bytes)
-        fragments = None
-        for count in others:
-            with contextlib.suppress(ValueError):  # leaves that cannot be cut so finely
-                fragments = fragments or deal(leaves, count)
-        fragments = fragments or deal(leaves, least)
+        fragments = deal_most(leaves, self.phases.fragments_of(size_bytes))
         self.counts[:] = [len(fragments)]
         return fragments
 

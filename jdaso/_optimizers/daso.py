@@ -41,7 +41,8 @@ def daso(
     """Distributed asynchronous and selective optimization.
 
     Gradients are averaged inside the node at every step. While cycling, every B steps a node
-    starts to send its parameters to the other nodes and computes on. S steps later their average is
+    starts to send its parameters (with fragments, each part in its turn: see `Phases`) to the
+    other nodes and computes on. S steps later their average is
     merged at its true age a (P nodes, snapshots ``s_p``, current ``x``)::
 
         "corrected":  x <- x + (mean_p s_p - s)
@@ -69,8 +70,8 @@ def daso(
             the difference to the last common point, with error feedback: the rounding error of
             one exchange is added to the next, and nothing is lost.
         merge: ``"corrected"``, which keeps all of a node's progress meanwhile; ``"paper"``, which
-            keeps ``2a / (2a + P)`` of it and needs one copy of the parameters less; or
-            `jdaso.outer`.
+            keeps ``2a / (2a + P)`` of it and on the float32 wire needs no copy of the parameters;
+            or `jdaso.outer`.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam). An
             `inner` that takes gradients of single examples needs ``"parameters"``.

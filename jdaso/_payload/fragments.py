@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -118,6 +119,15 @@ def deal(leaves: Sequence[Leaf], fragments: int) -> tuple[Fragment, ...]:
             f'{max(sizes)} numbers). Use fewer fragments, or fragments="auto".'
         )
     return dealt
+
+
+def deal_most(leaves: Sequence[Leaf], counts: Sequence[int]) -> tuple[Fragment, ...]:
+    """Divides leaves as `deal`, into the first of these numbers of fragments that is possible."""
+    *others, last = counts
+    for count in others:
+        with contextlib.suppress(ValueError):  # leaves that cannot be cut so finely
+            return deal(leaves, count)
+    return deal(leaves, last)
 
 
 def _longest(leaf: Leaf) -> tuple[int, int, int]:
