@@ -27,6 +27,7 @@ from ._compat import (
 from ._engines.channel import Channel
 from ._engines.make import ENGINES, check_engine, make_reducer
 from ._engines.simulated import Simulated
+from ._engines.versions import Versions
 from ._errors import NodeError, Stopped, summary
 from ._ffi.functions import forget
 from ._launch.environment import launched_ranks, survives_deaths
@@ -60,12 +61,16 @@ class Completion(NamedTuple):
     Attributes:
         complete: merges exchanges in flight and the error feedback into float32 leaves.
         skips: whether numbers that are not finite are left out, instead of an error.
-        channels: returns the channel of each fragment; all nodes call it together.
+        feeds: whether the wire needs error feedback.
+        anchored: whether a point common to all nodes is kept.
+        versions: returns the versions of each fragment; all nodes call it together.
     """
 
     complete: Callable[..., Leaves]
     skips: bool
-    channels: Callable[[], tuple[Channel, ...]]
+    feeds: bool
+    anchored: bool
+    versions: Callable[[], tuple[Versions, ...]]
 
 
 class Session:

@@ -15,9 +15,10 @@ A step may be computed and discarded: `optax.MultiSteps` calls an update k times
 result, and some programs compile by a first call. So an exchange may be started again under its
 ticket; it replaces the first once that has ended (all nodes do the same). A merged exchange may be
 fetched again until the exchange after the next starts (but only once some exchange was started
-again: before that, there is one place for results). A piece must come from the same device each
-time. A piece from another device is a mistake: several devices enqueue a piece that one of them
-should, along an axis that the optimizer was not given.
+again: before that, there is one place for results). The results of late exchanges are kept by
+their `Versions`. A piece must come from the same device each time. A piece from another device is a
+mistake: several devices enqueue a piece that one of them should, along an axis that the optimizer
+was not given.
 
 No thread waits while it holds the lock: the wait may need parts of other devices, whose callbacks
 take the lock.
@@ -29,8 +30,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +45,7 @@ from .._payload.layout import Layout
 from .._payload.wire import Wire
 from .._payload.words import (
     BAD_LEAF,
+    CHECKSUM,
     EXCHANGE_SECONDS,
     FAILED,
     GONE,
@@ -54,7 +57,7 @@ from .._payload.words import (
 )
 from ..traces._timeline import Timeline
 from .base import Reducer
-from .job import EARLIER_RUN, Flight, Job
+from .job import EARLIER_RUN, Job, Late
 from .staging import Staging
 
 log = logging.getLogger("jdaso")
@@ -113,14 +116,14 @@ class Channel:
         self._nodes = control.topology.num_nodes
         self.staging = Staging(layout, wire)
         self._send, self._shapes = self.staging.rows, self.staging.shapes
-        self._pieces = {
-            True: [range(k, k + 1) for k in range(len(self._send))],  # blocking: chunks
-            False: [self.staging.chunks_of(segment) for segment in layout.segments],
-        }
+        chunks = range(len(self._send))
+        # The chunks of each piece; a late exchange is enqueued in one piece.
+        self._pieces = {True: [range(k, k + 1) for k in chunks], False: [chunks]}
         self._repeats = False  # whether an exchange was ever started again
         # By optimizer, the last exchange it abandoned whose ticket another optimizer has taken.
         self._given_up: dict[int, int] = {}
         self._jobs: dict[int, Job] = {}
+        self.versions: dict[Any, Any] = {}  # the `Versions` of late exchanges, by merge rule
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._last_start: tuple[int, float] | None = None
@@ -157,30 +160,34 @@ class Channel:
         self._lose("copy", job, begin, device, size_bytes=rows.nbytes)
         return ticket
 
-    def start_segment(
+    def start_late(
         self,
         ticket: int,
-        arrays: Sequence[np.ndarray],
         head: np.ndarray,
+        begin: Callable[[Job], Late],
         *,
-        s: int,
         owner: int = 0,
         device: int = 0,
     ) -> int:
-        """Takes segment s of a late exchange; returns the ticket.
+        """Starts a late exchange; returns the ticket.
 
         Args:
             ticket: the exchange.
-            arrays: the parts of its leaves, as `Wire.encode_leaf` returns them, leaf by leaf.
             head: this node's header.
-            s: the segment.
+            begin: returns the exchange's numbers, once none is in flight.
             owner: see `start_chunk`.
             device: see `start_chunk`.
         """
-        begin = time.perf_counter()
-        write = self.staging.write_segment(s, arrays)
-        job = self._start(ticket, s, head, owner, device, write, blocking=False)
-        self._lose("copy", job, begin, device, size_bytes=sum(x.nbytes for x in arrays))
+        started = time.perf_counter()
+        job = self._enter(ticket, 0, head, owner, device, blocking=False)
+        if job.error is None:
+            job.late = begin(job)
+            if job.error is not None:  # all nodes see it
+                self._amend(self._send[-1], {STATUS: FAILED})
+            for k in job.late.write():
+                with self._lock:
+                    job.hand_over(k)
+            self._lose("copy", job, started, device, size_bytes=job.late.nbytes)
         return ticket
 
     def _start(
@@ -298,18 +305,6 @@ class Channel:
             return np.zeros(self._shapes[k], self.wire.dtype), np.zeros(width, np.float32)
         return job.place.rows[k], job.residuals[k]
 
-    def fetch_segment(self, ticket: int, s: int) -> tuple[np.ndarray, ...]:
-        """The vectors of segment s, encoded, one per part; call it after `wait`."""
-        job = self._fetched(ticket)
-        return self.staging.read(s, None if job is None else job.place)
-
-    def fetch_residual(self, ticket: int) -> tuple[np.ndarray | np.int32, ...]:
-        """The rounding errors of the part that this node summed, by chunk, and its number."""
-        job, node = self._ended(ticket), np.int32(self._control.topology.node)
-        if job is None:
-            return *(np.zeros(width, np.float32) for width in self.layout.widths), node
-        return *job.residuals, node
-
     def _ended(self, ticket: int) -> Job | None:
         """The exchange with that ticket; None if there is none, or if it failed."""
         job = self._jobs.get(ticket)
@@ -323,32 +318,26 @@ class Channel:
                 job.fetched += 1
         return job
 
-    def kept(self, ticket: int, owner: int) -> Job | None:
-        """An optimizer's exchange, whose place is not reused until `brought` has ended."""
+    def job(self, ticket: int, owner: int) -> Job | None:
+        """An optimizer's exchange; None if there is none, or if it was given up."""
         with self._lock:
-            job = None if self._given_up.get(owner) == ticket else self._jobs.get(ticket)
-            if job is not None:
-                job.place.hold()
-            return job
+            return None if self._given_up.get(owner) == ticket else self._jobs.get(ticket)
 
-    def brought(self, job: Job) -> Flight:
-        """Waits for a `kept` exchange and returns its result; any thread may call this.
+    def note_fetched(self, ticket: int) -> None:
+        """Notes that the result of a late exchange was taken."""
+        self._fetched(ticket)
+
+    def finished(self, job: Job) -> None:
+        """Waits for an exchange; any thread may call this.
 
         Raises:
             NodeError: the exchange failed.
         """
-        try:
-            if (error := job.error or self._await(job)) is not None:
-                raise error
-            assert job.heads is not None
-            residuals = tuple(np.array(x) for x in job.residuals)
-            return Flight(job.place.whole.copy(), residuals, job.heads)
-        finally:
-            with self._lock:
-                job.place.release()
+        if (error := job.error or self._await(job)) is not None:
+            raise error
 
-    def adopt(self, ticket: int, owner: int, flight: Flight) -> None:
-        """Takes the result of an exchange of an earlier run, to be merged under its ticket.
+    def adopt(self, ticket: int, owner: int, heads: np.ndarray) -> Job:
+        """Takes an exchange of an earlier run, to be merged under its ticket.
 
         Raises:
             NodeError: an exchange that is still in flight failed.
@@ -357,10 +346,10 @@ class Channel:
             raise error
         with self._lock:
             job = self._enroll(ticket, owner, blocking=False)
-        job.place.whole[...] = flight.rows
-        job.residuals, job.heads = list(flight.residuals), flight.heads
-        job.devices = [EARLIER_RUN for _ in job.devices]
+        job.residuals, job.heads = [np.zeros(0, np.float32) for _ in self._send], heads
+        job.devices = [EARLIER_RUN]
         job.done.set()
+        return job
 
     def in_flight(self) -> list[Job]:
         """Exchanges that were started and never waited for."""
@@ -384,7 +373,7 @@ class Channel:
     def _enroll(self, ticket: int, owner: int, blocking: bool) -> Job:
         """An exchange with a place for its results that nothing else reads or writes."""
         before = self._jobs.pop(ticket, None)
-        last = list(self._jobs.values())[-1:] if self._repeats else []
+        last = [x for x in list(self._jobs.values())[-1:] if self._repeats or not x.blocking]
         # Another optimizer that has waited for a result is about to fetch it.
         last += [x for x in self._jobs.values() if x not in last and x.is_fetched_by_other(owner)]
         for job in (before, *self._jobs.values()):
@@ -393,9 +382,7 @@ class Channel:
         if self._given_up.get(owner) == ticket:  # the exchange is begun anew
             del self._given_up[owner]
         self._jobs = {job.ticket: job for job in last}
-        taken = [job.place for job in last]
-        free = (x for x in self.staging.places if not x.readers and x not in taken)
-        place = next(free, None) or self.staging.add_place()
+        place = self.staging.results.free([job.place for job in last if job.late is None])
         job = self._jobs[ticket] = Job(ticket, owner, blocking, self._pieces[blocking], place)
         return job
 
@@ -430,6 +417,8 @@ class Channel:
             try:
                 self._reduce(_Chunks(self, job))
                 self._unsign(job)
+                if job.late is not None and job.error is None:
+                    job.late.finish(job)
                 kind = "mean" if job.blocking else "exchange"
                 job.seconds = self._timeline.record(
                     kind,
@@ -468,9 +457,12 @@ class Channel:
         if not job.ready[k].wait(limit_seconds):
             raise NodeError(f"Chunk {k} was never handed over.")
         job.take(k)
-        if not job.blocking:
-            self._look_for_bad(job, k)
-        return self._send[k]
+        if job.late is None:
+            return self._send[k]
+        rows, checksum = job.late.encode(k, self._send[k])
+        job.checksum += checksum
+        self._look_for_bad(job, k, rows)
+        return rows
 
     def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
         """Stores the results of chunk k; see `Work`."""
@@ -490,18 +482,41 @@ class Channel:
             moved = self._send[k].nbytes + job.place.rows[k].nbytes
             self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
 
-    def _look_for_bad(self, job: Job, k: int) -> None:
+    def _look_for_bad(self, job: Job, k: int, rows: np.ndarray) -> None:
         """Finds the first leaf that is not finite, for the header, which goes with the last chunk.
 
         In this thread the search costs the step no time.
         """
-        rows, width = self._send[k], self._shapes[k][1]
+        width = self._shapes[k][1]
         if job.bad_leaf == 0 and (index := self.wire.first_bad(rows[:, :width])) is not None:
             job.bad_leaf = 1 + self.layout.leaf_at(k, index)
-        if job.bad_leaf and k == len(self._send) - 1:
+        if k == len(self._send) - 1:
             words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
-            words[BAD_LEAF] = words[BAD_LEAF] or job.bad_leaf
-            rows[:, width:] = words.view(self.wire.dtype)
+            total = np.uint32((int(words[CHECKSUM]) + job.checksum) & 0xFFFFFFFF)
+            bad = words[BAD_LEAF] or job.bad_leaf
+            self._amend(rows, {BAD_LEAF: int(bad), CHECKSUM: int(total.view(np.int32))})
+
+    def _amend(self, rows: np.ndarray, new: dict[int, int]) -> None:
+        """Replaces words of the header at the ends of the last chunk's rows."""
+        width = self._shapes[-1][1]
+        words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
+        for place, word in new.items():
+            words[place] = word
+        rows[:, width:] = words.view(self.wire.dtype)
+
+    def lost_version(self, ticket: int, step: int) -> NodeError:
+        """The error for a state whose version is gone."""
+        return self._control.error(
+            f"The optimizer state goes on from the exchange started at step {ticket - 1}, and this "
+            "session no longer has its numbers: the state is older than the last two exchanges, or "
+            "comes from another session, or from a run of one node. Go on with the state of the "
+            "last update, or restore a checkpoint.",
+            step,
+        )
+
+    def refuse(self, error: NodeError) -> None:
+        """Keeps an error that ends a call, but not the session."""
+        self._control.refuse(error)
 
     def _await(self, job: Job, limit_seconds: float | None = None) -> NodeError | None:
         """Waits for the thread, and checks other nodes meanwhile."""

@@ -6,7 +6,8 @@ import itertools
 import threading
 import time
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,12 +15,29 @@ from .._errors import NodeError
 from .staging import Place
 
 
-class Flight(NamedTuple):
-    """The result of an exchange, as it was on the wire; a saved run goes on with it."""
+@runtime_checkable
+class Late(Protocol):
+    """The numbers of a late exchange, as its channel sees them."""
 
-    rows: np.ndarray  # encoded sums of all chunks, one after another; the same on all nodes
-    residuals: tuple[np.ndarray, ...]  # rounding errors of the part that this node summed
-    heads: np.ndarray  # headers of all nodes
+    @property
+    def nbytes(self) -> int:
+        """Bytes that leave the step's memory."""
+        ...
+
+    def write(self) -> Iterator[int]:
+        """Copies the numbers to the host; yields each chunk once all of it is there."""
+        ...
+
+    def encode(self, k: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
+        """Chunk k, encoded into `rows` or elsewhere, and its part of the checksum.
+
+        The last chunk is encoded into `rows`, which end in the header.
+        """
+        ...
+
+    def finish(self, job: Job) -> None:
+        """Makes the result, once the sums are there."""
+        ...
 
 
 EARLIER_RUN = -1
@@ -29,8 +47,7 @@ EARLIER_RUN = -1
 class Job:
     """One exchange in flight.
 
-    It is enqueued, and later fetched, in pieces: chunks of a mean that a step waits for, segments
-    of leaves of a late exchange.
+    A mean that a step waits for is enqueued, and later fetched, chunk by chunk.
     """
 
     def __init__(self, ticket: int, owner: int, blocking: bool, pieces: list[range], place: Place):
@@ -46,7 +63,9 @@ class Job:
         self.heads: np.ndarray | None = None
         self.error: NodeError | None = None
         self.crossed = False  # True if nodes met in it with different optimizers
+        self.late: Late | None = None  # its numbers, if it is late
         self.bad_leaf = 0  # 1 + the first leaf that is not finite
+        self.checksum = 0  # of what must be replicated, without the header's
         self.fetched = 0
         self.waited = self.asked = False  # the latter by an optimizer
         self.seconds = 0.0

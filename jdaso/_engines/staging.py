@@ -1,8 +1,7 @@
-"""Host memory of a channel: rows to send, places for results, and the positions of leaves in them.
+"""Host memory of a channel: rows to send, and places for numbers and for results.
 
 A chunk is rows ``[nodes, width]`` of a vector (`Layout`). Rows of a blockwise wire have scales
-after the numbers; rows of the last chunk to send end in the header. So a leaf, which is one run of
-the vector, is one run of memory in the simple case, and otherwise pieces of several rows.
+after the numbers; rows of the last chunk to send end in the header.
 """
 
 from __future__ import annotations
@@ -12,23 +11,20 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .._payload.layout import Layout, Segment
+from .._payload.layout import Layout
 from .._payload.wire import Wire
-
-Piece = tuple[int, slice, np.ndarray]
-"""One copy: the number of an array, a slice of it, and the memory it is copied to."""
 
 
 class Place:
-    """Memory for the results of one exchange: the rows of each chunk, one after another."""
+    """Memory for the numbers of one exchange in a wire's format: the rows of all chunks."""
 
     def __init__(self, layout: Layout, wire: Wire):
         sizes = [layout.nodes * wire.encoded_width(width) for width in layout.widths]
-        ends = itertools.accumulate(sizes, initial=0)
+        ends = list(itertools.accumulate(sizes, initial=0))
         self.whole = np.zeros(sum(sizes), wire.dtype)
-        self.readers = 0  # readers of an exchange's results after its merge
-        ranges = itertools.pairwise(ends)
-        self.rows = [self.whole[a:b].reshape(layout.nodes, -1) for a, b in ranges]
+        self.readers = 0  # that still need what is in it
+        self.ranges = list(itertools.pairwise(ends))
+        self.rows = [self.whole[a:b].reshape(layout.nodes, -1) for a, b in self.ranges]
 
     def hold(self) -> None:
         """Keeps the place for a reader, until `release`."""
@@ -39,97 +35,79 @@ class Place:
         self.readers -= 1
 
 
-class Staging:
-    """The positions of a layout's segments in rows to send, and in rows of results.
+class Places:
+    """Places of one kind, reused from exchange to exchange."""
 
-    Both take the size of what is sent; they are allocated once and reused for every exchange.
+    def __init__(self, layout: Layout, wire: Wire):
+        self._make = lambda: Place(layout, wire)
+        self.all = [self._make()]
+
+    def free(self, taken: Sequence[Place] = ()) -> Place:
+        """A place that has no readers and is not taken; a new one if there is none."""
+        for place in self.all:
+            if not place.readers and place not in taken:
+                return place
+        self.all.append(self._make())
+        return self.all[-1]
+
+
+class Staging:
+    """A channel's rows to send and places for results, allocated once.
+
+    The system gives memory to a page when it is first written: rows that are sent from elsewhere
+    take none.
     """
 
     def __init__(self, layout: Layout, wire: Wire):
-        self._layout, self._wire = layout, wire
         self.shapes = [(layout.nodes, wire.encoded_width(width)) for width in layout.widths]
         widths = [width for _, width in self.shapes]
         widths[-1] += wire.header_width
         self.rows = [np.zeros((layout.nodes, width), wire.dtype) for width in widths]
-        self.places = [Place(layout, wire)]
-        self._copies = [self._copies_of(segment) for segment in layout.segments]
+        self.results = Places(layout, wire)
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it holds."""
-        return sum(x.nbytes for x in (*self.rows, *(place.whole for place in self.places)))
-
-    def add_place(self) -> Place:
-        """Adds a place for results and returns it."""
-        self.places.append(Place(self._layout, self._wire))
-        return self.places[-1]
-
-    def chunks_of(self, segment: Segment) -> range:
-        """The chunks that contain parts of a segment; for an empty tree its only chunk."""
-        full = self._layout.widths[0] * self._layout.nodes
-        return range(segment.begin // full, max(-(-segment.end // full), 1))
+        return sum(x.nbytes for x in (*self.rows, *(place.whole for place in self.results.all)))
 
     def write_chunk(self, k: int, rows: np.ndarray) -> Iterator[int]:
         """Copies encoded rows ``[nodes, w]`` to those of chunk k; yields k once they are there."""
         np.copyto(self.rows[k][:, : rows.shape[1]], rows)
         yield k
 
-    def write_segment(self, s: int, arrays: Sequence[np.ndarray]) -> Iterator[int]:
-        """Copies segment s, with leaves from `Wire.encode_leaf`, to the rows to send.
 
-        Yields each chunk once the segment's part of it is there: if a leaf is larger than a chunk,
-        the first can be on the wire while the rest is still being copied.
+class Leaves:
+    """The leaves of a layout in a place of float32 numbers, one after another."""
+
+    def __init__(self, layout: Layout):
+        pairs = zip(layout.exchanged, layout.offsets, strict=False)
+        self._spans = [(offset, offset + leaf.size, leaf.reals) for leaf, offset in pairs]
+
+    def write(self, arrays: Sequence[np.ndarray], place: Place) -> Iterator[int]:
+        """Copies arrays of any float or complex dtype; yields each chunk once all of it is there.
+
+        So the first chunk can be on the wire while the rest is still being copied.
         """
-        flat = [array.reshape(-1) for array in arrays]
-        for k, copies in self._copies[s].items():
-            for number, source, target in copies:
-                np.copyto(target, flat[number][source].view(target.dtype))
+        flat = [_reals(array) for array in arrays]
+        first = 0
+        for k, (low, high) in enumerate(place.ranges):
+            for number in range(first, len(flat)):
+                begin, end, _ = self._spans[number]
+                if begin >= high:
+                    break
+                a, b = max(begin, low), min(end, high)
+                if a < b:
+                    source = flat[number][a - begin : b - begin]
+                    np.copyto(place.whole[a:b], source, casting="same_kind")
+                first = number if end > high else number + 1
             yield k
 
-    def read(self, s: int, place: Place | None) -> tuple[np.ndarray, ...]:
-        """The parts of segment s in a place; zeros without one."""
-        segment, parts = self._layout.segments[s], self._wire.parts
-        if place is not None and len(parts) == 1:
-            return (place.whole[segment.begin : segment.end],)
-        size = segment.end - segment.begin
-        found = tuple(np.zeros(size // each, dtype) for dtype, each in parts)
-        if place is not None:  # scales are at the ends of rows
-            for _, part, target, source in self._pieces(place.rows, segment.begin, segment.end):
-                np.copyto(found[part][target].view(source.dtype), source)
-        return found
+    def read(self, whole: np.ndarray) -> list[np.ndarray]:
+        """Views of the leaves in a vector, in the shapes that `trees.to_leaves` gives."""
+        return [whole[begin:end].reshape(reals) for begin, end, reals in self._spans]
 
-    def _copies_of(self, segment: Segment) -> dict[int, list[Piece]]:
-        """The copies for each chunk of a segment: from its arrays to the rows."""
-        parts, ends = len(self._wire.parts), self._layout.offsets
-        copies: dict[int, list[Piece]] = {k: [] for k in self.chunks_of(segment)}
-        for leaf in range(segment.first, segment.last):
-            for k, part, source, target in self._pieces(self.rows, ends[leaf], ends[leaf + 1]):
-                copies[k].append(((leaf - segment.first) * parts + part, source, target))
-        return copies
 
-    def _pieces(
-        self, buffers: Sequence[np.ndarray], low: int, high: int
-    ) -> Iterator[tuple[int, int, slice, np.ndarray]]:
-        """The positions of elements `low` to `high` of the vector in the rows of chunks.
-
-        A row holds its parts (`Wire.parts`) one after another. Yields the chunk, the part, the
-        slice of that part, and the memory.
-        """
-        nodes, widths = self._layout.nodes, self._layout.widths
-        full, unit = widths[0] * nodes, self._wire.dtype.itemsize
-        parts = [(each, dtype.itemsize // unit) for dtype, each in self._wire.parts]
-        for k in range(low // full, -(-high // full)):
-            rows, width, start = buffers[k], widths[k], k * full
-            here, there = max(low, start), min(high, start + width * nodes)
-            if rows.shape[1] == width and len(parts) == 1:  # one run of memory
-                memory = rows.reshape(-1)[here - start : there - start]
-                yield k, 0, slice(here - low, there - low), memory
-                continue
-            for row in range((here - start) // width, -(-(there - start) // width)):
-                at = start + row * width
-                begin, end, first = max(here, at), min(there, at + width), 0
-                for part, (each, size) in enumerate(parts):
-                    source = slice((begin - low) // each, (end - low) // each)
-                    ends = (first + size * ((x - at) // each) for x in (begin, end))
-                    yield k, part, source, rows[row, slice(*ends)]
-                    first += size * (width // each)
+def _reals(array: np.ndarray) -> np.ndarray:
+    """A flat view of an array's numbers; a complex one becomes two."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.real(flat).dtype) if np.iscomplexobj(flat) else flat

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._payload.chunks import parted
 from .._session import Session
 from .._types import LocalAxis
 
@@ -21,19 +20,6 @@ def start_channel(
     """Passes arrays to ``start(ticket, arrays, header, ...)``; returns the ticket."""
     arrays, head = tuple(np.asarray(x) for x in arrays), np.asarray(head)
     return np.asarray(start(int(ticket), arrays, head, owner=owner, device=int(device)), np.int32)
-
-
-def start_parted(
-    start: Callable[..., int],
-    ticket: int,
-    vectors: Sequence[np.ndarray],
-    head: np.ndarray,
-    *,
-    sizes: Sequence[int],
-    **about: int,
-) -> int:
-    """Splits vectors into the arrays that the device joined to them, then starts."""
-    return start(ticket, parted(vectors, sizes), head, **about)
 
 
 def zeros(shapes: Any, *_: Any) -> Any:

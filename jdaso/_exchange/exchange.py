@@ -1,7 +1,7 @@
 """An exchange as compiled steps see it; all its methods are traceable.
 
-A late exchange is `Exchange.start` and, steps later, `Exchange.wait`; `Exchange.total` is a sum
-that the step waits for. `make.exchange_of` picks the subclass that fits a session: `host` calls the
+`Exchange.total` is a sum that the step waits for; `late` has the exchanges that it does not wait
+for. `make.exchange_of` picks the subclass that fits a session: `host` calls the
 host's channel, `virtual` sums inside the compiled step.
 """
 
@@ -23,7 +23,7 @@ from .._payload.trees import from_leaves, to_leaves
 from .._payload.wire import Wire
 from .._payload.words import BAD_LEAF, FAILED, STATUS, STEP
 from .._session import Session
-from .._types import Chunks, Leaves, LocalAxis, PyTree
+from .._types import Chunks, LocalAxis, PyTree
 from .received import Received
 from .replicated import Common
 
@@ -81,43 +81,6 @@ class Exchange(abc.ABC):
         """
 
     @abc.abstractmethod
-    def empty_flight(self) -> PyTree:
-        """The state's placeholder for an exchange in flight, before the first."""
-
-    @abc.abstractmethod
-    def start(
-        self, leaves: Leaves, head: jax.Array, step: jax.Array, turn: jax.Array
-    ) -> tuple[jax.Array, PyTree, Leaves]:
-        """Starts a late exchange.
-
-        Args:
-            leaves: what this node sends, float32.
-            head: this node's header.
-            step: completed updates.
-            turn: number of the local device that sends the first segment; the next devices follow.
-
-        Returns:
-            The ticket (step + 1), the exchange in flight, and the leaves as rounded by the wire.
-        """
-
-    @abc.abstractmethod
-    def wait(
-        self, ticket: jax.Array, flight: PyTree, turn: jax.Array, common: Common | None = None
-    ) -> Received:
-        """Waits for a late exchange. Raises on every node if the headers report an error.
-
-        Args:
-            ticket: from `start`.
-            flight: from `start`.
-            turn: number of the local device that calls the host first.
-            common: the state whose checksum is in the headers.
-        """
-
-    @abc.abstractmethod
-    def add_residual(self, leaves: Leaves, received: Received, factor: jax.Array) -> Leaves:
-        """`leaves` plus `factor` times the rounding error of the part that this node summed."""
-
-    @abc.abstractmethod
     def total(
         self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
@@ -129,10 +92,21 @@ class Exchange(abc.ABC):
     ) -> jax.Array:
         """Calls ``report(heads, checksums)`` on the host if `wrong`; returns the headers."""
 
-    def _report(self, heads: jax.Array, common: Common | None) -> jax.Array:
+    def report(
+        self,
+        heads: jax.Array,
+        common: Common | None,
+        beside: Callable[[np.ndarray], tuple[tuple[str, ...], np.ndarray]] | None = None,
+    ) -> jax.Array:
         """Raises on every device of every node together if the headers report an error.
 
-        Returns the headers, so that later operations cannot run before the check.
+        Args:
+            heads: headers of all nodes.
+            common: the state whose checksum is in the headers.
+            beside: names and checksums of what the host holds beside `common`, given the headers.
+
+        Returns:
+            The headers, so that later operations cannot run before the check.
         """
         wrong = (
             jnp.any(heads[:, STATUS] == FAILED) | differ(heads[:, STEP]) | weights_are_wrong(heads)
@@ -148,7 +122,9 @@ class Exchange(abc.ABC):
             words = np.array(heads)
             if not self.raise_nonfinite:
                 words[:, BAD_LEAF] = 0
-            self.session.report(words, paths, common_paths, np.asarray(prints))
+            names, more = ((), np.zeros(0, np.int32)) if beside is None else beside(words)
+            told = np.concatenate([more, np.asarray(prints)], axis=-1) if names else prints
+            self.session.report(words, paths, (*names, *common_paths), np.asarray(told))
             return np.zeros((), np.int32)
 
         return self._raise_if(wrong, heads, common, report)

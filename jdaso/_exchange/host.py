@@ -5,7 +5,6 @@ Callbacks pass outgoing arrays to a channel's thread on the host, and fetch the 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -16,11 +15,9 @@ import numpy as np
 
 from .._compat import host_call
 from .._engines.channel import Channel
-from .._payload.chunks import joined
-from .._payload.explicit import replicated
 from .._payload.words import FAILED, HEADER, STATUS
-from .._types import Chunks, Leaves, PyTree, ShapeDtype
-from .callbacks import guarded, spread, start_channel, start_parted, zeros
+from .._types import Chunks, PyTree, ShapeDtype
+from .callbacks import guarded, spread, start_channel, zeros
 from .exchange import Exchange
 from .received import Received
 from .replicated import Common
@@ -36,7 +33,7 @@ class HostExchange(Exchange):
         return self.session.channel(self.layout, self.wire, self.name)
 
     @cached_property
-    def _call(self) -> Callable[..., Any]:
+    def call(self) -> Callable[..., Any]:
         """The function that calls the host.
 
         JAX drops calls whose results are unused. An optimizer's results are in the step's state; a
@@ -53,39 +50,7 @@ class HostExchange(Exchange):
     def ask_node(self) -> jax.Array:
         """As `Exchange.ask_node`."""
         node = np.int32(self.session.node)
-        return self._call(lambda: node, ShapeDtype((), jnp.int32))
-
-    @property
-    def _joins(self) -> bool:
-        """True if a segment leaves the device as one vector, not leaf by leaf.
-
-        From an accelerator each array that a callback takes is a separate copy: some ten
-        microseconds, however small. On a CPU nothing is copied, and joining would be a copy.
-        """
-        return self.session.devices[0].platform != "cpu"
-
-    def empty_flight(self) -> PyTree:
-        """Returns nothing: the channel holds the exchange in flight."""
-        return ()
-
-    def start(
-        self, leaves: Leaves, head: jax.Array, step: jax.Array, turn: jax.Array
-    ) -> tuple[jax.Array, PyTree, Leaves]:
-        """As `Exchange.start`: passes segments to the channel, leaf by leaf."""
-        encoded = [self.wire.encode_leaf(leaf) for leaf in leaves]
-        sent = tuple(
-            self.wire.decode_leaf(parts, leaf.shape)
-            for parts, leaf in zip(encoded, leaves, strict=True)
-        )
-        calls = []
-        for s, segment in enumerate(self.layout.segments):
-            parts = tuple(itertools.chain(*encoded[segment.first : segment.last]))
-            start = partial(self.channel.start_segment, s=s)
-            if self._joins and parts:
-                start = partial(start_parted, start, sizes=tuple(x.size for x in parts))
-                parts = joined(parts, len(self.wire.parts))
-            calls.append((start, parts))
-        return self._hand_over(calls, head, step, turn), (), sent
+        return self.call(lambda: node, ShapeDtype((), jnp.int32))
 
     def _hand_over(
         self,
@@ -100,56 +65,10 @@ class HostExchange(Exchange):
             call = partial(start_channel, start, owner=self.owner)
             # A refused start still returns its ticket; the wait for that ticket raises the reason.
             call = guarded(call, self.session, lambda ticket, *_: np.array(ticket))
-            call = partial(self._call, call, shape, step + 1, head, device_number(), *arrays)
-            tokens.append(self._from_one(turn + k, call, shape))
+            call = partial(self.call, call, shape, step + 1, head, device_number(), *arrays)
+            tokens.append(self.from_one(turn + k, call, shape))
         # The ticket comes from the callbacks, so that no later wait can be scheduled before them.
         return jnp.stack(tokens).max()
-
-    def wait(
-        self, ticket: jax.Array, flight: PyTree, turn: jax.Array, common: Common | None = None
-    ) -> Received:
-        """As `Exchange.wait`: fetches segments, leaf by leaf."""
-        wire, layout = self.wire, self.layout
-        heads = self._wait_for_heads(ticket, turn, common)
-        leaves: list[jax.Array] = []
-        for s, segment in enumerate(layout.segments):
-            size = segment.end - segment.begin
-            shapes = tuple(ShapeDtype((size // each,), dtype) for dtype, each in wire.parts)
-            fetch = partial(self.channel.fetch_segment, s=s)
-            vectors = self._fetch(fetch, shapes, ticket, heads, turn + s)
-            for leaf in range(segment.first, segment.last):
-                low, high = (x - segment.begin for x in layout.offsets[leaf : leaf + 2])
-                parts = [
-                    jax.lax.slice(vector, (low // each,), (high // each,))
-                    for vector, (_, each) in zip(vectors, wire.parts, strict=True)
-                ]
-                leaves.append(wire.decode_leaf(parts, layout.exchanged[leaf].reals))
-        residual = ()
-        if wire.narrow:
-            shapes = tuple(ShapeDtype((width,), jnp.float32) for width in layout.widths)
-            shapes = (*shapes, ShapeDtype((), jnp.int32))
-            # The last one is the node's number; `ask_node` has the reason.
-            residual = self._fetch(self.channel.fetch_residual, shapes, ticket, heads, turn)
-        return Received(tuple(leaves), residual, heads)
-
-    def add_residual(self, leaves: Leaves, received: Received, factor: jax.Array) -> Leaves:
-        """As `Exchange.add_residual`."""
-        layout = self.layout
-        flat, shapes = [replicated(x).reshape(-1) for x in leaves], [x.shape for x in leaves]
-        *rows, node = received.residual
-        low = 0
-        for row in rows:
-            high = low + row.size * layout.nodes
-            chunk = jnp.zeros(high - low, row.dtype)
-            chunk = jax.lax.dynamic_update_slice(chunk, factor * row, (node * row.size,))
-            for number, offset in enumerate(layout.offsets[:-1]):
-                begin, end = max(low, offset), min(high, offset + flat[number].size)
-                if begin < end:
-                    piece = jax.lax.slice(chunk, (begin - low,), (end - low,))
-                    place = slice(begin - offset, end - offset)
-                    flat[number] = flat[number].at[place].add(piece)
-            low = high
-        return tuple(x.reshape(shape) for x, shape in zip(flat, shapes, strict=True))
 
     def _fetch(
         self, fetch: Callable[..., Any], shapes: Any, ticket: jax.Array, heads: jax.Array, turn: Any
@@ -158,7 +77,7 @@ class HostExchange(Exchange):
         nothing = partial(zeros, shapes)
         # The headers are an argument so that XLA cannot schedule the fetch before the wait.
         call = guarded(lambda t, _: fetch(int(t)), self.session, nothing)
-        return self._from_one(turn, partial(self._call, call, shapes, ticket, heads[0, 0]), shapes)
+        return self.from_one(turn, partial(self.call, call, shapes, ticket, heads[0, 0]), shapes)
 
     def _wait_for_heads(
         self, ticket: jax.Array, turn: jax.Array, common: Common | None
@@ -169,9 +88,9 @@ class HostExchange(Exchange):
         ask = lambda t, d: channel.wait(int(t), int(d), owner=self.owner)  # noqa: E731
         wait = guarded(ask, self.session, refused)
         shape = ShapeDtype((nodes, HEADER), jnp.int32)
-        call = partial(self._call, wait, shape, ticket, device_number())
-        heads = self._from_one(turn, call, shape)
-        return self._report(heads, common)
+        call = partial(self.call, wait, shape, ticket, device_number())
+        heads = self.from_one(turn, call, shape)
+        return self.report(heads, common)
 
     def total(
         self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
@@ -202,11 +121,11 @@ class HostExchange(Exchange):
             prints = jnp.zeros(0, jnp.int32)
             if common is not None:
                 prints = common.prints(self.ask_node(), self.local_axis)
-            return self._call(report, ShapeDtype((), jnp.int32), heads, prints)
+            return self.call(report, ShapeDtype((), jnp.int32), heads, prints)
 
         return heads + jax.lax.cond(wrong, call, lambda: jnp.int32(0))
 
-    def _from_one(self, device: Any, call: Callable[[], PyTree], shapes: PyTree) -> PyTree:
+    def from_one(self, device: Any, call: Callable[[], PyTree], shapes: PyTree) -> PyTree:
         """Calls from one local device; with a local axis, copies the result to all its devices."""
         if self.local_axis is None:
             return call()

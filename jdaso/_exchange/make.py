@@ -1,13 +1,19 @@
-"""Makes the exchange of a tree, for real or virtual nodes."""
+"""Makes exchanges, for real or virtual nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .._payload.layout import chunk_bytes_of, describe, layout_of
 from .._payload.wire import Wire, wire_of
+from .._rules.merge import Merge
 from .._session import Session
-from .._types import LocalAxis, PyTree
+from .._types import Leaves, LocalAxis, PyTree
 from .exchange import CHUNK_BYTES, Exchange
 from .host import HostExchange
+from .late import Late
+from .late_host import HostLate
+from .late_virtual import VirtualLate
 from .virtual import VirtualExchange
 
 
@@ -40,3 +46,11 @@ def exchange_of(
     layout = layout_of(tree, nodes, each, wire.block)
     kind = VirtualExchange if session.simulated else HostExchange
     return kind(session, layout, wire, local_axis, name, owner, raise_nonfinite)
+
+
+def late_of(
+    exchange: Exchange, rule: Merge, dress: Callable[[Leaves], PyTree], *, checks: bool
+) -> Late:
+    """Returns the late exchanges that an exchange is for; `Late` explains the settings."""
+    kind = VirtualLate if exchange.session.simulated else HostLate
+    return kind(exchange, rule, dress, checks)  # pyright: ignore[reportArgumentType]

@@ -5,8 +5,6 @@ An exchange in flight is carried in the optimizer's state.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,11 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._payload.chunks import pack, unpack
 from .._payload.wire import Wire, attach, detach, sum_rows
-from .._payload.words import HEADER
 from .._session import Session
-from .._types import Chunks, Leaves, PyTree, ShapeDtype
+from .._types import Chunks, ShapeDtype
 from .exchange import Exchange
 from .received import Received, Reduced
 from .replicated import Common
@@ -36,56 +32,18 @@ class VirtualExchange(Exchange):
         """As `node`."""
         return self.node
 
-    def empty_flight(self) -> PyTree:
-        """An exchange in flight: rows, residuals and headers, one array each for all chunks."""
-        layout, wire = self.layout, self.wire
-        rows = [jnp.zeros((layout.nodes, wire.encoded_width(w)), wire.dtype) for w in layout.widths]
-        lost = [jnp.zeros(w if wire.narrow else 0, jnp.float32) for w in layout.widths]
-        return _to_flight(rows, lost, jnp.zeros((layout.nodes, HEADER), jnp.int32))
-
-    def _from_flight(self, flight: PyTree) -> PyTree:
-        """Splits what `_to_flight` joined."""
-        rows, lost, heads = flight
-        widths = [self.wire.encoded_width(width) for width in self.layout.widths]
-        ends = list(itertools.accumulate(self.layout.nodes * width for width in widths))
-        rows = [x.reshape(self.layout.nodes, -1) for x in jnp.split(rows, ends[:-1])]
-        ends = list(itertools.accumulate(self.layout.widths))
-        lost = jnp.split(lost, ends[:-1]) if self.wire.narrow else [lost for _ in widths]
-        return tuple(rows), tuple(lost), heads
-
-    def start(
-        self, leaves: Leaves, head: jax.Array, step: jax.Array, turn: jax.Array
-    ) -> tuple[jax.Array, PyTree, Leaves]:
-        """As `Exchange.start`: computes the sums at once; the state carries them until due."""
-        del turn
-        encoded = [self.wire.encode(chunk) for chunk in pack(self.layout, leaves)]
-        sent = unpack(self.layout, tuple(self.wire.decode(chunk) for chunk in encoded))
-        return step + 1, _to_flight(*reduce_virtual(self.wire, encoded, head)), sent
-
-    def wait(
-        self, ticket: jax.Array, flight: PyTree, turn: jax.Array, common: Common | None = None
-    ) -> Received:
-        """As `Exchange.wait`."""
-        del ticket, turn
-        found = self._checked(self._from_flight(flight), common)
-        return dataclasses.replace(found, total=unpack(self.layout, found.total))
-
-    def add_residual(self, leaves: Leaves, received: Received, factor: jax.Array) -> Leaves:
-        """As `Exchange.add_residual`."""
-        lost = unpack(self.layout, received.residual)
-        return tuple(x + factor * y for x, y in zip(leaves, lost, strict=True))
-
     def total(
         self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
         """As `Exchange.total`."""
         del step
         encoded = [self.wire.encode(chunk) for chunk in chunks]
-        return self._checked(reduce_virtual(self.wire, encoded, head), common)
+        return self.checked(reduce_virtual(self.wire, encoded, head), common)
 
-    def _checked(self, reduced: Reduced, common: Common | None) -> Received:
+    def checked(self, reduced: Reduced, common: Common | None) -> Received:
+        """The result of a reduction, once its headers report no error."""
         rows, lost, heads = reduced
-        checked = self._report(heads, common)
+        checked = self.report(heads, common)
         return self._decoded(_after(jnp.max(checked - heads), rows), lost, checked)
 
     def _raise_if(
@@ -106,10 +64,6 @@ class VirtualExchange(Exchange):
             return callback(report, ShapeDtype((), jnp.int32), heads, prints)
 
         return heads + jax.lax.cond(wrong, call, lambda: jnp.int32(0))
-
-
-def _to_flight(rows: Sequence[jax.Array], lost: Sequence[jax.Array], heads: jax.Array) -> PyTree:
-    return jnp.concatenate([x.reshape(-1) for x in rows]), jnp.concatenate(lost), heads
 
 
 def reduce_virtual(wire: Wire, chunks: Sequence[jax.Array], head: jax.Array) -> Reduced:

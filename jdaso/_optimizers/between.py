@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from .._exchange.exchange import Exchange
-from .._exchange.make import exchange_of
+from .._exchange.late import Late
+from .._exchange.make import exchange_of, late_of
 from .._payload.fragments import Fragment, deal, deal_most
 from .._payload.layout import describe
-from .._payload.trees import to_leaves, travels, zeros_like
+from .._payload.trees import travels
 from .._payload.wire import Wire
 from .._rules.merge import Merge
 from .._rules.phases import Phases
 from .._rules.state import init_phases
 from .._session import Session
-from .._types import Leaves, LocalAxis, PyTree
+from .._types import Leaves, LocalAxis, PyTree, ShapeDtype
 from .state import DasoState
 
 
@@ -59,16 +61,6 @@ class Between:
     def nodes(self) -> int:
         """P."""
         return self.session.num_nodes
-
-    @property
-    def keeps_anchor(self) -> bool:
-        """True if a point common to all nodes is kept between exchanges."""
-        return self.rule.needs_anchor or self.wire.narrow
-
-    @property
-    def keeps_paid(self) -> bool:
-        """True if a merge leaves a share of parameters that lack the error feedback just sent."""
-        return self.wire.narrow and type(self.rule).kept_share is not Merge.kept_share
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -115,23 +107,24 @@ class Between:
         self.counts[:] = [len(fragments)]
         return fragments
 
-    def late_exchange(self, fragments: Sequence[Fragment], index: int) -> Exchange:
-        """Late exchanges of a fragment."""
+    def late(self, params: PyTree, fragments: Sequence[Fragment], index: int) -> Late:
+        """The late exchanges of a fragment of trees like `params`."""
         several = f"{self.name}, fragment {index} of {len(fragments)}"
         name = self.name if len(fragments) == 1 else several
-        return self.exchange_of(fragments[index].leaves, self.wire, name)
+        fragment = fragments[index]
+        exchange = self.exchange_of(fragment.leaves, self.wire, name)
+        shapes = jax.tree.map(lambda x: ShapeDtype(jnp.shape(x), jnp.result_type(x)), params)
+        dress = partial(_dressed, shapes, fragment)
+        return late_of(exchange, self.rule, dress, checks=self.on_drift != "ignore")
 
     def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
         """The state before the first update."""
-        several, rule = self.nodes > 1, self.rule
         fragments = self.fragments(params)
         count = len(fragments)
         # Each field has its own buffers: a step that donates its state must not donate one twice.
-        zeros = lambda: zeros_like(params) if several else ()  # noqa: E731
         zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
-        leaves = to_leaves(params) if several else ()
-        trees = [dressed(params, x, x.take(leaves)) if several else () for x in fragments]
-        late = [self.late_exchange(fragments, index) for index in range(count)] if several else ()
+        several = self.nodes > 1 and self.session.simulated
+        held = (self.late(params, fragments, f).empty() if several else () for f in range(count))
         return DasoState(
             optimizer=jnp.asarray(self.number, jnp.int32),
             step=zero(),
@@ -145,12 +138,7 @@ class Between:
             weight=jnp.ones((), jnp.float32),
             scale=jnp.ones(count, jnp.float32),
             inner=inner,
-            anchor=zeros() if self.keeps_anchor else (),
-            snapshot=zeros() if rule.needs_snapshot else (),
-            error=zeros() if self.wire.narrow else (),
-            paid=zeros() if self.keeps_paid else (),
-            outer=tuple(rule.init(tree) for tree in trees),
-            flight=tuple(each.empty_flight() for each in late) if several else ((),) * count,
+            held=tuple(held),
         )
 
 
@@ -159,7 +147,7 @@ def _is_opaque(params: PyTree) -> bool:
     return params is not None and not isinstance(params, dict | list | tuple)
 
 
-def dressed(params: PyTree, fragment: Fragment, pieces: Leaves) -> PyTree:
+def _dressed(params: PyTree, fragment: Fragment, pieces: Leaves) -> PyTree:
     """A fragment's pieces in the structure of the parameters; all other leaves are empty.
 
     An outer optimizer is given such trees, and errors name their leaves.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from .._exchange.exact import (
     sum_of_bits,
     warn_past_end,
 )
+from .._exchange.exchange import Exchange
 from .._exchange.land import land_alike
 from .._exchange.order import after
 from .._exchange.received import Received
@@ -23,12 +25,13 @@ from .._exchange.replicated import Common
 from .._exchange.updates import difference
 from .._payload.chunks import pack
 from .._payload.header import loss_words, none_weighs
-from .._payload.trees import apply_updates, strip, to_leaves
+from .._payload.trees import apply_updates, to_leaves
 from .._payload.words import LEFT_OUT
 from .._rules.loss import count_loss
-from .._types import Chunks, PyTree
+from .._types import Chunks, Leaves, PyTree
 from .between import Between
 from .copies import places_in_leaves
+from .late import LateExchange
 from .state import DasoState
 from .update import Update
 
@@ -42,7 +45,7 @@ def mean_of_gradients(between: Between, u: Update) -> tuple[PyTree, Received]:
     return mean(between.exchange_of(u.updates), u.updates, head, step, common, u.weight)
 
 
-def mean_of_everything(between: Between, u: Update) -> tuple[PyTree, DasoState]:
+def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update) -> Update:
     """Exact mean of parameters and of the inner state, with all remaining error feedback.
 
     The error feedback is added to the parameters and to copies of them.
@@ -50,8 +53,10 @@ def mean_of_everything(between: Between, u: Update) -> tuple[PyTree, DasoState]:
     If no node had a batch since the last start, all weigh the same. From the third cool-down
     update on, elements that still differ are made equal.
 
-    Returns:
-        The updates that lead there, and the state.
+    Args:
+        between: the optimizer's settings.
+        late: the late exchanges of all fragments.
+        u: the update.
     """
     params, state, weight, step = u.params, u.state, u.weight, u.state.step
     exchange = between.exchange_of(params)
@@ -62,11 +67,12 @@ def mean_of_everything(between: Between, u: Update) -> tuple[PyTree, DasoState]:
         since = total / jnp.maximum(steps, 1.0) / state.weight
         weight = jnp.where(steps > 0, since, weight)
     if between.wire.narrow:
-        error = strip(state.error)  # weighed already
+        error = _feedback(exchange, late, state)  # weighed already
         owed = pack(exchange.layout, error)
         places = places_in_leaves(state.inner, u.copies)
         owed_inner = {place: error[number] for place, number in places.items()}
-        state = state._replace(error=jax.tree.map(jnp.zeros_like, state.error))
+        held = (x.late.without_feedback(y) for x, y in zip(late, state.held, strict=True))
+        state = state._replace(held=tuple(held), started=jnp.full_like(state.started, -1))
     given, bits, common = None, jnp.int32(0), None
     if between.blocking == "parameters":
         # Parameters only: moments of local gradients differ, and the mean makes them equal.
@@ -99,7 +105,23 @@ def mean_of_everything(between: Between, u: Update) -> tuple[PyTree, DasoState]:
         lambda: chunks,
     )
     updates = difference(exchange.unpack(params, chunks), params, u.updates)
-    return updates, state._replace(inner=inner, phase=phase)
+    state = state._replace(inner=inner, phase=phase)
+    return u._replace(updates=updates, state=state)
+
+
+def _feedback(exchange: Exchange, late: Sequence[LateExchange], state: DasoState) -> Leaves:
+    """The error feedback of all fragments, as leaves."""
+
+    def zeros() -> Leaves:
+        return tuple(jnp.zeros(leaf.reals, jnp.float32) for leaf in exchange.layout.exchanged)
+
+    def found() -> Leaves:
+        leaves = zeros()
+        for each in late:
+            leaves = each.fragment.put(leaves, each.feedback(state))
+        return leaves
+
+    return jax.lax.cond(jnp.any(state.started >= 0), found, zeros)
 
 
 def is_settled(between: Between, step: jax.Array) -> jax.Array:

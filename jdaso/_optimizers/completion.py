@@ -7,8 +7,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from .._engines.channel import Channel
-from .._exchange.host import HostExchange
+from .._engines.versions import Versions
+from .._exchange.late_host import HostLate
 from .._payload.layout import describe
 from .._session import Completion
 from .._types import Leaves, PyTree, ShapeDtype
@@ -21,20 +21,26 @@ def register(between: Between, params: PyTree) -> None:
     """Registers how this optimizer's run is completed."""
     outside = dataclasses.replace(between, local_axis=None)
     fragments = outside.fragments(params)
-    late = [LateExchange(outside, fragments, index) for index in range(len(fragments))]
     shapes = jax.tree.map(lambda x: ShapeDtype(jnp.shape(x), jnp.result_type(x)), params)
+    late = [LateExchange(outside, shapes, fragments, index) for index in range(len(fragments))]
 
     def complete(leaves: Leaves, state: DasoState, in_flight: tuple[bool, ...]) -> Leaves:
         for each, flies in zip(late, in_flight, strict=True):
-            leaves = each.complete(shapes, leaves, state, in_flight=flies)
+            leaves = each.complete(leaves, state, in_flight=flies)
         return leaves
 
-    def channels() -> tuple[Channel, ...]:
+    def versions() -> tuple[Versions, ...]:
         found = []
         for each in late:
-            assert isinstance(each.exchange, HostExchange)  # virtual nodes keep it in their state
-            found.append(each.exchange.channel)
+            assert isinstance(each.late, HostLate)  # virtual nodes hold it in their state
+            found.append(each.late.versions)
         return tuple(found)
 
-    done = Completion(complete, outside.on_nonfinite == "skip", channels)
+    done = Completion(
+        complete,
+        outside.on_nonfinite == "skip",
+        late[0].late.feeds,
+        late[0].late.anchored,
+        versions,
+    )
     between.session.completions[between.number, describe(params)] = done

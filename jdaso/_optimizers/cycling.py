@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 
 from .._exchange.trace_marks import COMPUTE, MERGE, mark
-from .._payload.explicit import alike
-from .._payload.trees import dress, to_leaves
-from .._types import PyTree
+from .._payload.explicit import placed_like
 from .between import Between
 from .blocking import mean_of_everything, sum_of_first
 from .late import LateExchange
-from .state import Part
 from .update import Update
+
+T = TypeVar("T")
 
 
 def exchange_late(between: Between, u: Update) -> Update:
@@ -21,58 +23,55 @@ def exchange_late(between: Between, u: Update) -> Update:
 
     It sends the parameters as optax's addition rounds them, not the merge result itself.
     """
-    session, fragments, step = between.session, between.fragments(u.params), u.state.step
-    late = [LateExchange(between, fragments, index) for index in range(len(fragments))]
+    session, step = between.session, u.state.step
+    late = late_exchanges(between, u)
     u = u.after(mark(session, COMPUTE, step, step))
-    if between.keeps_anchor:
-        u = u.with_state(anchor=_anchor(between, u))
+    if late[0].late.anchored:
+        first = (step == between.phases.warmup_steps) & u.act.start[0]
+        for each in late:
+            u = when(first, each.begin, u)
     for each in late:
-        u = _merge(each, u)
-    new = jax.lax.cond(
-        u.act.mean,
-        lambda: alike(mean_of_everything(between, u), (u.updates, u.state)),
-        lambda: (u.updates, u.state),
-    )
-    u = u._replace(updates=new[0], state=new[1])
+        u = when(u.act.merge[each.index], _merge(each), u)
+    u = when(u.act.mean, lambda u: mean_of_everything(between, late, u), u)
     bits = jnp.int32(0)
-    if not between.keeps_anchor or between.on_drift == "ignore":  # each start covers its anchor
+    if not late[0].late.anchored or between.on_drift == "ignore":  # each start covers its anchor
         bits = sum_of_first(between, u.params, u.state.step)
     for each in late:
-        u = _start(each, u, bits)
+        u = when(u.act.start[each.index], lambda u, each=each: each.start(u, bits), u)
     return u.with_state(step=step)
 
 
-def _anchor(between: Between, u: Update) -> PyTree:
-    """The common point; the parameters before the first cycling update are the first."""
-    return jax.lax.cond(
-        (u.state.step == between.phases.warmup_steps) & u.act.start[0],
-        lambda: alike(dress(u.params, to_leaves(u.params)), u.state.anchor),
-        lambda: u.state.anchor,
-    )
+def late_exchanges(between: Between, u: Update) -> list[LateExchange]:
+    """The late exchanges of all fragments."""
+    fragments = between.fragments(u.params)
+    return [LateExchange(between, u.params, fragments, index) for index in range(len(fragments))]
 
 
-def _merge(late: LateExchange, u: Update) -> Update:
-    """Merges a fragment's exchange, if it is due."""
-    part, session = late.take(u.params, u.updates, u.state, u.copies), late.between.session
+def _merge(late: LateExchange) -> Callable[[Update], Update]:
+    def merge(u: Update) -> Update:
+        step, u = u.state.step, late.merge(u)
+        return u.after(mark(late.between.session, MERGE, step, u.state.ticket[late.index]))
 
-    def merge() -> tuple[Part, jax.Array]:
-        new = late.merge(u.params, part, u.state.step, u.copies, weighted=u.weight is not None)
-        return alike(new, part), mark(session, MERGE, u.state.step, new.ticket)
-
-    due = u.act.merge[late.index]
-    part, token = jax.lax.cond(due, merge, lambda: (part, jnp.int32(0)))
-    updates, state = late.put(part, u.params, u.updates, u.state, u.copies)
-    return u._replace(updates=updates, state=state).after(token)
+    return merge
 
 
-def _start(late: LateExchange, u: Update, bits: jax.Array) -> Update:
-    """Starts a fragment's exchange, if it is due."""
-    part = late.take(u.params, u.updates, u.state, ())
+def when(condition: jax.Array, function: Callable[[T], T], x: T) -> T:
+    """``function(x)`` if the condition holds, else `x`.
 
-    def start() -> Part:
-        new = late.start(u.params, part, u.state.step, bits, weighted=u.weight is not None)
-        return alike(new, part)
+    Only leaves that the function replaces pass through the branches. JAX traces the first branch
+    first.
+    """
+    old, tree = jax.tree.flatten(x)
+    replaced: list[int] = []
 
-    part = jax.lax.cond(u.act.start[late.index], start, lambda: part)
-    updates, state = late.put(part, u.params, u.updates, u.state, ())
-    return u._replace(updates=updates, state=state)
+    def yes() -> list[jax.Array]:
+        new = tree.flatten_up_to(function(x))
+        replaced[:] = [
+            k for k, pair in enumerate(zip(old, new, strict=True)) if pair[0] is not pair[1]
+        ]
+        return [placed_like(new[k], old[k]) for k in replaced]
+
+    found = jax.lax.cond(condition, yes, lambda: [jnp.asarray(old[k]) for k in replaced])
+    for k, leaf in zip(replaced, found, strict=True):
+        old[k] = leaf
+    return jax.tree.unflatten(tree, old)

@@ -67,7 +67,10 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         in_flight = _in_flight(state)
         mine = [x for (number, _), x in session.completions.items() if number == _number(state)]
         skips |= any(completion.skips for completion in mine)
-        if any(in_flight) or jax.tree.leaves(state.error):
+        feeds = (
+            any(completion.feeds for completion in mine) and np.max(np.asarray(state.started)) >= 0
+        )
+        if any(in_flight) or feeds:
             with session.told():
                 params = jax.block_until_ready(_complete(params, state, in_flight, session))
     mean_of = partial(_mean_of_finite, session=session, skips=skips)

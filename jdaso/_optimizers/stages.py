@@ -23,7 +23,7 @@ from .._types import PyTree
 from .between import Between
 from .blocking import is_settled, mean_of_gradients
 from .copies import Finder
-from .cycling import exchange_late
+from .cycling import exchange_late, when
 from .learning_rate import select_inner
 from .state import DasoState
 from .update import Update
@@ -181,13 +181,7 @@ class Stages:
         after_inner = u.act.blocking & (self.between.blocking == "parameters")
         act = u.act._replace(mean=u.act.mean | apart | after_inner)
         u = u._replace(act=act, apart=apart)
-
-        def exchanged() -> tuple[PyTree, DasoState]:
-            new = exchange_late(self.between, u)
-            return new.updates, new.state
-
-        updates, state = jax.lax.cond(act.any, exchanged, lambda: (u.updates, u.state))
-        return u._replace(updates=updates, state=state)
+        return when(act.any, lambda u: exchange_late(self.between, u), u)
 
     def end(self, u: Update) -> tuple[PyTree, DasoState]:
         """The new updates and state."""

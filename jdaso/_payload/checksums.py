@@ -43,6 +43,25 @@ def checksums(leaves: Leaves) -> jax.Array:
     return jax.lax.bitcast_convert_type(totals, jnp.int32)
 
 
+def checksum_on_host(array: np.ndarray, salt: int = 0) -> int:
+    """A checksum of an array on the host, an int32; a sum of them is one of several arrays.
+
+    Args:
+        array: of any dtype.
+        salt: distinguishes arrays whose checksums are added.
+    """
+    words = np.frombuffer(np.ascontiguousarray(array), np.uint8)
+    words = np.pad(words, (0, -words.size % 4)).view(np.uint32)
+    place = np.arange(words.size, dtype=np.uint32)
+    place += np.uint32(salt * 0x3504F333 & 0xFFFFFFFF)
+    place *= np.uint32(2654435761)
+    place ^= words
+    place *= np.uint32(2246822519)
+    place = (place ^ (place >> np.uint32(15))) * np.uint32(3266489917)
+    place ^= place >> np.uint32(13)
+    return int(place.sum(dtype=np.uint32).view(np.int32))
+
+
 def _mixed(leaves: Leaves) -> jax.Array:
     bits = jnp.concatenate([replicated(leaf).reshape(-1) for leaf in leaves])
     bits = jax.lax.bitcast_convert_type(bits, jnp.uint32)

@@ -12,11 +12,9 @@ they are, a few at a time (`Segment`), and the host copies them to their places.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .._types import Chunks, Leaves
 from .explicit import replicated
@@ -65,27 +63,6 @@ def unpack(layout: Layout, chunks: Chunks) -> Leaves:
             begin += chunk.size
         leaves.append(jnp.concatenate(pieces).reshape(leaf.reals))
     return tuple(leaves)
-
-
-def joined(arrays: Sequence[jax.Array], kinds: int) -> Leaves:
-    """One vector for each of `kinds` dtypes, which alternate: arrays k, k + kinds, ... share one.
-
-    On an accelerator joining costs a thousandth of copying each array to the host separately.
-    """
-    if not arrays:
-        return ()
-    groups = (arrays[k::kinds] for k in range(kinds))
-    return tuple(jnp.concatenate([x.reshape(-1) for x in group]) for group in groups)
-
-
-def parted(vectors: Sequence[np.ndarray], sizes: Sequence[int]) -> tuple[np.ndarray, ...]:
-    """Undoes `joined` on the host, with views: flat arrays of these sizes."""
-    begins, found = [0] * len(vectors), []
-    for k, size in enumerate(sizes):
-        kind = k % len(vectors)
-        found.append(vectors[kind][begins[kind] : begins[kind] + size])
-        begins[kind] += size
-    return tuple(found)
 
 
 def unpadded(layout: Layout, chunks: Chunks, size: int | None = None) -> Leaves:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,7 +44,7 @@ def signed(owner: int) -> int:
 def senders(heads: np.ndarray) -> dict[int, int]:
     """The optimizer's number in each living node's header, on the host."""
     words = enumerate(heads[:, STATUS].tolist())
-    return {node: max(word - GONE, 0) for node, word in words if word != GONE}
+    return {node: max(word - GONE, 0) for node, word in words if word not in (GONE, FAILED)}
 
 
 def bury(heads: np.ndarray, living: Sequence[int]) -> np.ndarray:
@@ -55,3 +56,39 @@ def bury(heads: np.ndarray, living: Sequence[int]) -> np.ndarray:
     for word in (LOSS_SUM, LOSS_WEIGHT, WEIGHT, BAD_LEAF):
         heads[dead, word] = 0  # 0.0, too
     return heads
+
+
+class Facts(NamedTuple):
+    """The facts in the headers of an exchange, on the host.
+
+    Attributes:
+        living: the number of nodes that have not failed.
+        factor: scales a sum as if all nodes had sent with weight 1.
+        lost: scales rounding errors for the error feedback: the next exchange adds them to a mean
+            over the living.
+        finite: whether the numbers of all nodes are finite.
+        merges: whether the result can be merged: finite, and not all weights are 0.
+    """
+
+    living: np.float32
+    factor: np.float32
+    lost: np.float32
+    finite: bool
+    merges: bool
+
+
+def facts_of(heads: np.ndarray) -> Facts:
+    """The facts in headers, int32 ``[nodes, HEADER]``."""
+    alive = heads[:, STATUS] != GONE
+    counted = alive & (heads[:, BAD_LEAF] == 0)
+    weights = np.where(counted, np.ascontiguousarray(heads[:, WEIGHT]).view(np.float32), 0)
+    total = np.sum(weights, dtype=np.float32)
+    whole = total if total > 0 else np.float32(1)
+    living, finite = np.float32(alive.sum()), not heads[:, BAD_LEAF].any()
+    return Facts(
+        living=living,
+        factor=np.float32(len(heads)) / whole,
+        lost=living / whole,
+        finite=finite,
+        merges=finite and bool((weights > 0).any()),
+    )

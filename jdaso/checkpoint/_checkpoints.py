@@ -30,7 +30,7 @@ from . import _files
 from ._facts import check_facts, facts_of
 from ._files import COMMON, CheckpointError, DamagedError, Leaf, Manifest, node_folder
 from ._folder import Folder, appears
-from ._resize import fit_leaves, read_resized, spread
+from ._resize import fit_leaves, read_flights, read_resized, spread
 from ._state import (
     Kept,
     Value,
@@ -42,6 +42,7 @@ from ._state import (
     is_flight,
     keep_flights,
     parted_devices,
+    require_common_points,
     to_host,
     values_of,
 )
@@ -180,7 +181,7 @@ class Checkpoints:
                 except _LostError:  # ends, as each try has fewer nodes left
                     self.save(step, state, score)
             for kept in self._flights:  # the save includes the exchanges in flight
-                kept.job.forget()
+                kept.version.forget()
             raise_stopped(self.session, step)
 
     def save(self, step: int, state: PyTree, score: float | None = None) -> None:
@@ -224,7 +225,10 @@ class Checkpoints:
             facts=facts_of(self.session),
             leaves=tuple(value.leaf for value in values),
             parted=parted,
-            flights=tuple((x.owner, x.ticket, describe_layout(x.channel)) for x in flights),
+            flights=tuple(
+                (x.owner, x.fragment, x.ticket, x.in_flight, describe_layout(x.versions))
+                for x in flights
+            ),
             files={},
             versions=_versions(),
         )
@@ -369,7 +373,7 @@ class Checkpoints:
             nothing = np.zeros(0)  # for arrays that node 0 writes
             found = [(leaf, arrays.get(leaf.file, nothing)) for leaf in manifest.leaves]
             for number, kept in enumerate(flights):
-                found += flight_arrays(number, kept.channel.brought(kept.job), shares=self._shares)
+                found += flight_arrays(number, kept, shares=self._shares)
             self._folder.make_again()
             self._folder.sweep_own(manifest.node, manifest.number - 1)
             folder.mkdir(exist_ok=True)
@@ -485,11 +489,13 @@ class Checkpoints:
         assert first is not None
         here = values_of(like, shares=self._shares)
         check_facts(first, self.session)
-        if first.nodes != self._nodes or (first.flights and first.begun != self._nodes):
+        require_common_points(self.session, first.nodes)
+        flies = any(in_flight for _, _, _, in_flight, _ in first.flights)
+        if first.nodes != self._nodes or (flies and first.begun != self._nodes):
             arrays = self._read_resized(folder, first, here)
         else:
             arrays = self._read(folder, first, here)
-            adopt_flights(like, self.session, first.flights, arrays)
+            adopt_flights(self.session, first.flights, arrays)
         mesh = self.session.mesh
         leaves = [from_host(value, arrays[value.leaf.file], mesh) for value in here]
         return jax.tree.unflatten(jax.tree.structure(like), leaves), first.step
@@ -520,12 +526,13 @@ class Checkpoints:
         self, folder: Path, first: Manifest, here: Sequence[Value]
     ) -> dict[str, np.ndarray]:
         """Reads the parts of all old nodes, combined."""
-        said, kind, fitting, arrays = "", DamagedError, {}, {}
+        said, kind, fitting, arrays, flights = "", DamagedError, {}, {}, {}
         try:
             leaves = [leaf for leaf in first.leaves if not is_flight(leaf)]
-            fitting = fit_leaves(leaves, here, first.nodes, first.parted)
+            fitting = fit_leaves(leaves, here, first.parted)
             if self._node == 0:
                 arrays = read_resized(folder, fitting, first.nodes)
+                flights = read_flights(folder, first)
         except CheckpointError as error:
             said, kind = str(error), type(error)
         self._raise_together("restore a checkpoint", said, kind)
@@ -536,7 +543,29 @@ class Checkpoints:
             first.nodes,
             self._nodes,
         )
+        self._spread_flights(first, flights)
         return spread(here, fitting, first.nodes, arrays, self.session)
+
+    def _spread_flights(self, first: Manifest, arrays: dict[str, np.ndarray]) -> None:
+        """Gives all nodes the common points and outer optimizers that node 0 has read."""
+        if self.session.num_nodes == 1:
+            return
+        names = json.loads(self.session.control.everyone("restore", json.dumps(list(arrays)))[0])
+        found = {}
+        for name in names:
+            about = next(leaf for leaf in first.leaves if leaf.file == name)
+            room = np.zeros(about.shape, about.dtype)
+            found[name] = self.session.control.broadcast(arrays.get(name, room))
+        settled = tuple((*x[:3], False, x[4]) for x in first.flights)
+        kept = [(k, x) for k, x in enumerate(settled) if f"exchange{k}.anchor" in found]
+        for k, flight in kept:
+            begin = f"exchange{k}."
+            own = {
+                f"exchange0.{n.removeprefix(begin)}": x
+                for n, x in found.items()
+                if n.startswith(begin)
+            }
+            adopt_flights(self.session, [flight], own)
 
     def _raise_together(
         self, what: str, said: str, kind: type[CheckpointError] = CheckpointError

@@ -93,7 +93,8 @@ class Manifest:
         facts: settings of the optimizers, by name.
         leaves: the arrays.
         parted: number of local devices whose replicas differ; 0 if they do not.
-        flights: for each exchange in flight (optimizer number, ticket, layout).
+        flights: for each late exchange that a state goes on from: the optimizer's number, the
+            fragment, the ticket, whether it is in flight, and the layout.
         files: size and SHA-256 of each file, by its path in the checkpoint.
         versions: versions of the libraries that wrote it.
     """
@@ -108,7 +109,7 @@ class Manifest:
     facts: tuple[tuple[str, str], ...]
     leaves: tuple[Leaf, ...]
     parted: int
-    flights: tuple[tuple[int, int, str], ...]
+    flights: tuple[tuple[int, int, int, bool, str], ...]
     files: Mapping[str, tuple[int, str]]
     versions: Mapping[str, str]
 

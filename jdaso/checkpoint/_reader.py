@@ -195,7 +195,7 @@ class Reader:
                 if any(leaf.field for leaf, _ in here):
                     check_facts(first, session)
                 saved = [leaf for leaf in first.leaves if not is_flight(leaf)]
-                fitting = fit_leaves(saved, here, first.nodes, first.parted, partly=True)
+                fitting = fit_leaves(saved, here, first.parted, partly=True)
                 arrays = read_resized(folder, fitting, first.nodes)
                 as_dicts = {file: dataclasses.asdict(leaf) for file, leaf in fitting.items()}
                 about = json.dumps([first.step, first.nodes, as_dicts])

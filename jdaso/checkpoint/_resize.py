@@ -21,29 +21,25 @@ from ._files import (
     plain_dtype,
     read_arrays,
 )
-from ._state import Value
-
-_OF_MANY = ("anchor", "snapshot", "error", "paid", "outer", "flight")
-"""Fields that are empty with a single node."""
+from ._state import Value, is_flight
 
 BEGUN_ANEW = ("ticket", "drift", "loss", "since")
 """Fields about exchanges in progress; a resized run starts with none."""
 
 
 def fit_leaves(
-    saved: Sequence[Leaf], here: Sequence[Value], nodes: int, parted: int, *, partly: bool = False
+    saved: Sequence[Leaf], here: Sequence[Value], parted: int, *, partly: bool = False
 ) -> dict[str, Leaf]:
     """Finds the saved leaf for each leaf of the state, by file name.
 
     Args:
         saved: leaves of the checkpoint.
         here: leaves of the state to restore into.
-        nodes: number of nodes that saved the checkpoint.
         parted: number of their local devices with replicas of their own.
         partly: whether the state may lack leaves of the checkpoint.
 
     Raises:
-        CheckpointError: the trees differ by more than what a single node lacks.
+        CheckpointError: the trees differ.
     """
     of_path = {leaf.path: leaf for leaf in saved}
     fitting = {}
@@ -53,18 +49,10 @@ def fit_leaves(
             if other.shape == leaf.shape or (parted and other.shape == (parted, *leaf.shape)):
                 fitting[leaf.file] = other
                 continue
-        if other is None and nodes == 1 and leaf.field in ("snapshot", "error", "paid", "flight"):
-            continue
-        if other is None and nodes == 1 and leaf.field in ("anchor", "outer"):
-            raise CheckpointError(
-                f"The checkpoint was saved by one node, which has no {leaf.field}, and leaf "
-                f'{leaf.path} is needed on several nodes. Use merge="corrected" or "paper" with '
-                'wire="float32", or a single node.'
-            )
         said = "absent" if other is None else str(other)
         raise CheckpointError(f"Leaf {leaf.path} is {said} in the checkpoint and {leaf} here.")
     for leaf in of_path.values():
-        if leaf.field not in _OF_MANY and not partly:
+        if not partly:
             raise CheckpointError(
                 f"The checkpoint has a leaf {leaf.path}, {leaf}, which the state here lacks."
             )
@@ -108,6 +96,12 @@ def read_resized(folder: Path, fitting: dict[str, Leaf], nodes: int) -> dict[str
                 totals[file] = totals.get(file, 0) + array.astype(wide)
     found |= {file: (x / nodes).astype(found[file].dtype) for file, x in totals.items()}
     return found | {file: np.stack(of_nodes) for file, of_nodes in keys.items()}
+
+
+def read_flights(folder: Path, first: Manifest) -> dict[str, np.ndarray]:
+    """Reads what all nodes had in common of their late exchanges, by file name."""
+    parts = [leaf for leaf in first.leaves if leaf.common]
+    return read_arrays(folder, COMMON, parts, [leaf for leaf in parts if is_flight(leaf)])
 
 
 def spread(

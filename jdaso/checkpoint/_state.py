@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engines.channel import Channel
-from .._engines.job import Flight, Job
+from .._engines.versions import COMMON, Version, Versions
 from .._optimizers.state import DasoState
 from .._optimizers.synchronous import SynchronousState
 from .._payload.layout import path_of
@@ -30,8 +29,6 @@ _COMMON = {
         "delay",
         "drift",
         "phase",
-        "anchor",
-        "outer",
         "weight",
         "scale",
     },
@@ -54,12 +51,14 @@ class Value(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """An exchange in flight, whose result a save waits for."""
+    """What the host holds of a fragment's late exchange; a save waits for its result."""
 
     owner: int
+    fragment: int
     ticket: int
-    channel: Channel
-    job: Job
+    in_flight: bool
+    versions: Versions
+    version: Version
 
 
 def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
@@ -168,25 +167,27 @@ def check_leaves(saved: Sequence[Leaf], here: Sequence[Value], parted: int) -> N
 
 
 def keep_flights(state: PyTree, session: Session) -> list[Kept]:
-    """Returns the exchanges that a state has in flight.
+    """Returns what the host holds of a state's late exchanges.
 
     Raises:
         CheckpointError: this session did not start one of them.
     """
     found: list[Kept] = []
-    if session.simulated or session.num_nodes == 1:  # there the state itself holds the exchange
+    if session.simulated or session.num_nodes == 1:  # there the state itself holds it
         return found
-    for owner, fragment, ticket in _tickets(state):
-        for channel in _channels(session, owner, fragment):
-            known = [x for x in found if x.channel is channel and x.ticket == ticket]
-            job = None if known else channel.kept(ticket, owner)
-            if job is not None:
-                found.append(Kept(owner, ticket, channel, job))
+    for owner, fragment, ticket, in_flight in _tickets(state):
+        for versions in _versions(session, owner, fragment):
+            if not (in_flight or versions.anchored):
+                break
+            known = any(x.versions is versions and x.ticket == ticket for x in found)
+            version = None if known else versions.kept(ticket, owner, in_flight=in_flight)
+            if version is not None:
+                found.append(Kept(owner, fragment, ticket, in_flight, versions, version))
                 break
         else:
             raise CheckpointError(
-                f"The state has an exchange in flight (ticket {ticket}) that this session did "
-                "not start. Save the state that the last update returned."
+                f"The state goes on from an exchange (ticket {ticket}) that this session did not "
+                "start. Save the state that the last update returned."
             )
     return found
 
@@ -196,67 +197,73 @@ def is_flight(leaf: Leaf) -> bool:
     return leaf.path.startswith("<")
 
 
-def flight_arrays(number: int, flight: Flight, *, shares: bool) -> list[tuple[Leaf, np.ndarray]]:
-    """Returns the result of an exchange, as arrays to save; see `values_of`."""
-    arrays = {"rows": flight.rows, "heads": flight.heads}
-    arrays |= {f"residual{k}": x for k, x in enumerate(flight.residuals)}
+def flight_arrays(number: int, kept: Kept, *, shares: bool) -> list[tuple[Leaf, np.ndarray]]:
+    """Returns what `keep_flights` has found, as arrays to save; see `values_of`."""
     found = []
-    for name, array in arrays.items():
-        file, common = f"exchange{number}.{name}", shares and name in ("rows", "heads")
+    for name, array in kept.versions.saved(kept.version, in_flight=kept.in_flight).items():
+        file, common = f"exchange{number}.{name}", shares and name.startswith(COMMON)
         found.append((Leaf(f"<{file}>", file, str(array.dtype), array.shape, common), array))
     return found
 
 
-def describe_layout(channel: Channel) -> str:
-    """Returns a text that differs if the rows of one layout cannot be read as another's."""
-    layout = channel.layout
-    leaves = ", ".join(f"{leaf.path} {leaf}" for leaf in layout.leaves)
-    return f"{channel.wire.name}, rows {layout.widths}, leaves {leaves}"
+def describe_layout(versions: Versions) -> str:
+    """Returns a text that differs if the numbers of one layout cannot be read as another's."""
+    leaves = ", ".join(f"{leaf.path} {leaf}" for leaf in versions.layout.leaves)
+    return f"{versions.wire.name}, {versions.rule.name}, leaves {leaves}"
 
 
 def adopt_flights(
-    state: PyTree,
     session: Session,
-    flights: Sequence[tuple[int, int, str]],
+    flights: Sequence[tuple[int, int, int, bool, str]],
     arrays: Mapping[str, np.ndarray],
 ) -> None:
-    """Registers the results of saved exchanges, to be merged where they would have been merged.
+    """Gives the host what it held of saved exchanges, to go on with.
+
+    Args:
+        session: the nodes.
+        flights: see `Manifest`.
+        arrays: the saved arrays, by file.
 
     Raises:
         CheckpointError: no optimizer here has such exchanges.
     """
-    for number, (owner, ticket, layout) in enumerate(flights):
-        channels = _channels(session, owner)
-        fitting = [channel for channel in channels if describe_layout(channel) == layout]
+    for number, (owner, fragment, ticket, in_flight, layout) in enumerate(flights):
+        fitting = [x for x in _versions(session, owner, fragment) if describe_layout(x) == layout]
         if not fitting:
             raise CheckpointError(
                 f"The checkpoint has an exchange of optimizer {owner} in flight that no optimizer "
                 f"here could have started: {layout}."
             )
-        (channel,) = fitting[:1]
-        residuals = [f"exchange{number}.residual{k}" for k in range(len(channel.layout.widths))]
-        flight = Flight(
-            arrays[f"exchange{number}.rows"],
-            tuple(arrays[name] for name in residuals),
-            arrays[f"exchange{number}.heads"],
-        )
-        place = channel.staging.places[0].whole
-        if (flight.rows.shape, flight.rows.dtype) != (place.shape, place.dtype):
-            raise DamagedError("An exchange in flight does not have the size of its layout.")
-        channel.adopt(ticket, owner, flight)
+        begin = f"exchange{number}."
+        saved = {k.removeprefix(begin): x for k, x in arrays.items() if k.startswith(begin)}
+        try:
+            fitting[0].adopt(ticket, owner, saved, in_flight=in_flight)
+        except (ValueError, KeyError) as error:
+            raise DamagedError(
+                f"An exchange in flight does not have the size of its layout ({error})."
+            ) from error
 
 
-def _channels(session: Session, owner: int, fragment: int | None = None) -> list[Channel]:
-    """Returns the channels of one optimizer's late exchanges; all nodes call this together.
+def require_common_points(session: Session, nodes: int) -> None:
+    """Raises if optimizers here need a common point, which the run of a single node has not saved.
 
-    Args:
-        session: the nodes.
-        owner: the optimizer's number.
-        fragment: only those of this fragment.
+    Raises:
+        CheckpointError: see above.
     """
+    several = session.num_nodes > 1 and not session.simulated
+    if nodes == 1 and several and any(x.anchored for x in session.completions.values()):
+        raise CheckpointError(
+            "The checkpoint was saved by one node, which has no point common to all nodes, and "
+            'narrow wires and outer optimizers need one. Use merge="corrected" or "paper" with '
+            'wire="float32", or a single node.'
+        )
+
+
+def _versions(session: Session, owner: int, fragment: int) -> list[Versions]:
+    """Returns the versions of a fragment of one optimizer; all nodes call this together."""
     completions = [x for (number, _), x in session.completions.items() if number == owner]
-    found = [dict(enumerate(x.channels())) for x in completions]
-    return [channel for of_one in found for f, channel in of_one.items() if fragment in (None, f)]
+    found = [dict(enumerate(x.versions())) for x in completions]
+    return [of_one[fragment] for of_one in found if fragment in of_one]
 
 
 def _dasos(state: PyTree) -> list[DasoState]:
@@ -264,13 +271,15 @@ def _dasos(state: PyTree) -> list[DasoState]:
     return [x for x in jax.tree.leaves(state, is_leaf=is_daso) if is_daso(x)]
 
 
-def _tickets(state: PyTree) -> list[tuple[int, int, int]]:
-    """Returns (optimizer, fragment, ticket) for each exchange in flight."""
+def _tickets(state: PyTree) -> list[tuple[int, int, int, bool]]:
+    """Returns (optimizer, fragment, ticket, whether in flight) for each fragment ever started."""
     found = []
     for daso in _dasos(state):
-        owner, tickets = int(np.max(np.asarray(daso.optimizer))), np.asarray(daso.ticket)
-        of_fragments = tickets.reshape(-1, tickets.shape[-1]).max(axis=0).tolist()
-        found += [(owner, f, ticket) for f, ticket in enumerate(of_fragments) if ticket]
+        owner, fragments = int(np.max(np.asarray(daso.optimizer))), np.shape(daso.ticket)[-1]
+        pairs = (np.asarray(x).reshape(-1, fragments).max(0) for x in (daso.started, daso.ticket))
+        for f, (started, ticket) in enumerate(zip(*pairs, strict=True)):
+            if started >= 0:
+                found.append((owner, f, int(started) + 1, bool(ticket)))
     return found
 
 

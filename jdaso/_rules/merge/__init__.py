@@ -6,7 +6,6 @@ current parameters, ``a`` the age: the steps between the two.
 """
 
 from .base import Merge as Merge
-from .base import Merged as Merged
 from .corrected import Corrected
 from .outer import Outer as Outer
 from .outer import outer as outer

@@ -3,73 +3,74 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from ..._types import PyTree
 
 
-class Merged(NamedTuple):
-    """The result of a merge.
-
-    Attributes:
-        params: the node's new parameters.
-        anchor: the new common point, the same on all nodes.
-        outer: the rule's own state, the same on all nodes.
-    """
-
-    params: PyTree
-    anchor: PyTree
-    outer: PyTree
-
-
 class Merge(abc.ABC):
     """A merge rule. Nodes compare its name only; give all nodes the same settings.
 
+    The result of an exchange gives a target t, the same on all nodes, to which the node moves::
+
+        keeps_progress:  x <- x + (t - s)
+        else:            x <- x + w (t - x)
+
+    with the snapshot s and the weight w. The target is made on the host while the step goes on.
+
     Attributes:
         name: the name that users write.
-        needs_snapshot: whether the node's own snapshot is kept while the exchange is in flight.
-        needs_anchor: whether a float32 point common to all nodes is kept between exchanges.
+        keeps_progress: whether the node keeps all that it did since its snapshot.
+        needs_anchor: whether the target needs the one before it, kept between exchanges in float32
+            (the first is the parameters before the first cycling update).
     """
 
     name: str
-    needs_snapshot: bool
+    keeps_progress: bool
     needs_anchor: bool
 
-    @abc.abstractmethod
-    def merge(
-        self,
-        params: PyTree,
-        snapshot: PyTree,
-        total: PyTree,
-        anchor: PyTree,
-        outer: PyTree,
-        *,
-        nodes: int,
-        age: jax.Array,
-        living: Any = None,
-    ) -> Merged:
-        """Merges ``total = sum_p s_p`` into `params`.
-
-        Args:
-            params: x, float32, like all trees here.
-            snapshot: the node's own s; empty where the rule needs none.
-            total: the sum of all nodes' snapshots.
-            anchor: the common point; empty where the rule needs none.
-            outer: the rule's own state.
-            nodes: P.
-            age: a, at least 1, int32.
-            living: the number of nodes whose snapshots count, float32; `total` is then P times
-                their mean. None if all count.
-        """
-
     def init(self, params: PyTree) -> PyTree:
-        """The rule's own state; empty by default."""
+        """The rule's own state, the same on all nodes; empty by default."""
         del params
         return ()
 
-    def kept_share(self, nodes: Any, age: jax.Array) -> jax.Array | float:
-        """The share of the node's own parameters that the rule leaves in place."""
+    def target(self, mean: PyTree, anchor: PyTree, outer: PyTree) -> tuple[PyTree, PyTree]:
+        """The target, and the rule's new state; by default the mean.
+
+        Args:
+            mean: mean of all nodes' snapshots, float32, like all trees here.
+            anchor: the target before this one; empty where the rule needs none.
+            outer: the rule's own state.
+        """
+        del anchor
+        return mean, outer
+
+    def weight(self, nodes: Any, age: Any) -> Any:
+        """w, float32, for a rule that does not keep all progress.
+
+        Args:
+            nodes: the number of nodes whose snapshots count, float32.
+            age: a, at least 1, float32.
+        """
         del nodes, age
-        return 0.0
+        return 1.0
+
+    def kept_share(self, nodes: Any, age: Any) -> Any:
+        """The share of the node's own parameters that a merge leaves in place."""
+        return 0.0 if self.keeps_progress else 1 - self.weight(nodes, age)
+
+    def merge(self, params: PyTree, change: PyTree, nodes: Any, age: Any) -> PyTree:
+        """The node's new parameters.
+
+        Args:
+            params: x, float32.
+            change: ``t - s`` if the rule keeps all progress, else t.
+            nodes: see `weight`.
+            age: see `weight`.
+        """
+        if self.keeps_progress:
+            return jax.tree.map(lambda x, y: x + y, params, change)
+        weight = self.weight(nodes, age)
+        return jax.tree.map(lambda x, y: x + weight * (y - x), params, change)

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from ..._types import PyTree
-from .base import Merge, Merged
-from .corrected import merge_corrected
+from .base import Merge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,20 +23,17 @@ class Outer(Merge):
     optimizer: optax.GradientTransformation
 
     name = "outer"
-    needs_snapshot = needs_anchor = True
+    keeps_progress = needs_anchor = True
 
     def init(self, params: PyTree) -> PyTree:
         """The outer optimizer's state."""
         return self.optimizer.init(params)
 
-    def merge(self, params, snapshot, total, anchor, outer, *, nodes, age, living=None) -> Merged:
-        """As `Merge.merge`."""
-        del age, living
-        mean = jax.tree.map(lambda t: t / nodes, total)
+    def target(self, mean: PyTree, anchor: PyTree, outer: PyTree) -> tuple[PyTree, PyTree]:
+        """As `Merge.target`."""
         slope = jax.tree.map(jnp.subtract, anchor, mean)
         updates, outer = self.optimizer.update(slope, outer, anchor)
-        anchor = jax.tree.map(jnp.add, anchor, updates)
-        return Merged(merge_corrected(params, snapshot, anchor), anchor, outer)
+        return jax.tree.map(jnp.add, anchor, updates), outer
 
 
 def outer(transformation: optax.GradientTransformation) -> Outer:

@@ -1,0 +1,196 @@
+"""The arithmetic of late exchanges on the host: one program a chunk, one pass over memory each.
+
+The programs run on a CPU device of the host's own, in the thread that calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._compat import private_cpu_device
+from .._payload.chunks import pack, unpack
+from .._payload.layout import Layout
+from .._payload.trees import strip
+from .._payload.wire import Wire
+from .._rules.merge import Merge
+from .._types import Chunks, Leaves, PyTree
+
+_CACHE_NUMBERS = 2**16
+"""Numbers of a NumPy pass whose operands stay in a core's cache."""
+
+
+class Owed(NamedTuple):
+    """Error feedback of a chunk: ``sent (error + residual) + kept paid``, the residual in one row.
+
+    Attributes:
+        error: what the wire lost of the numbers sent, ``[nodes, width]``.
+        paid: the error feedback that they were sent with, or None.
+        residual: rounding error of the part of the sum that this node formed, ``[width]``, or None
+            if `error` has it.
+        node: the row of that part.
+        sent: the share that the merge took in from all nodes.
+        kept: the share of the node's own parameters that it left in place.
+    """
+
+    error: Any
+    paid: Any
+    residual: Any
+    node: np.int32
+    sent: np.float32
+    kept: np.float32
+
+
+class Programs:
+    """The programs of one layout, wire and merge rule.
+
+    Args:
+        layout: the layout.
+        wire: the wire format.
+        rule: the merge rule.
+        dress: gives float32 leaves the structure of the parameters, as the rule sees them.
+    """
+
+    def __init__(self, layout: Layout, wire: Wire, rule: Merge, dress: Callable[[Leaves], PyTree]):
+        self._layout, self._wire, self._rule, self._dress = layout, wire, rule, dress
+        self._cpu = private_cpu_device()
+        self._own_target = type(rule).target is not Merge.target
+        self._target = jax.jit(self._target_of_chunks)
+        self._init = jax.jit(lambda anchor: rule.init(self._tree(anchor)))
+
+    def outer(self, anchor: Sequence[Any]) -> PyTree:
+        """The rule's state before the first exchange."""
+        return self._init(self._put(tuple(anchor)))
+
+    def encode(
+        self, numbers: np.ndarray, anchor: Any, weight: Any, owed: Owed | None, *, keeps: bool
+    ) -> tuple[np.ndarray, Any, Any]:
+        """Numbers as they are sent: weighted differences to the common point, plus error feedback.
+
+        Args:
+            numbers: a chunk of the snapshot, ``[nodes, width]``.
+            anchor: the same chunk of the common point, for a narrow wire.
+            weight: of this node; None if the nodes have none.
+            owed: the error feedback; None for none.
+            keeps: whether the error feedback is returned too.
+
+        Returns:
+            Encoded rows, what they lost (None for the float32 wire), and the error feedback.
+        """
+        given = self._put(numbers), anchor, weight, owed
+        rows, error, fed = _encode(*given, wire=self._wire, keeps=keeps)
+        return np.asarray(rows), error, fed
+
+    def owed(self, owed: Owed) -> np.ndarray:
+        """Error feedback of a chunk."""
+        return np.asarray(_owed(owed._replace(error=self._put(owed.error))))
+
+    def rounded(self, error: Any, residual: Any, node: Any) -> np.ndarray:
+        """What the wire has lost of a chunk, in one array."""
+        return self.owed(Owed(error, None, residual, node, np.float32(1), np.float32(0)))
+
+    def returned(self, error: Any, rows: np.ndarray, residual: Any, node: Any, living: Any) -> Any:
+        """Error feedback if a result is discarded: its mean comes back to what was lost."""
+        return _returned(self._put(error), rows, residual, np.int32(node), living, wire=self._wire)
+
+    def targets(
+        self, rows: Sequence[np.ndarray], anchor: Sequence[Any], outer: PyTree, factor: np.float32
+    ) -> tuple[Sequence[Any], PyTree]:
+        """The target of the rule, by chunk, and the rule's new state.
+
+        Args:
+            rows: encoded sums of all nodes; float32 rows are overwritten.
+            anchor: the common point; empty if there is none.
+            outer: the rule's state.
+            factor: scales the sums as if all nodes had sent with weight 1.
+        """
+        nodes = np.float32(self._layout.nodes)
+        if self._wire.narrow:
+            means = tuple(
+                _mean(self._put(row), point, factor, nodes, wire=self._wire)
+                for row, point in zip(rows, anchor, strict=True)
+            )
+        else:
+            means = tuple(rows)
+            for row in rows:
+                _scale(row, factor, np.float32(1) / nodes)
+        if self._own_target:
+            return self._target(self._put(means), self._put(tuple(anchor)), self._put(outer))
+        return means, outer
+
+    def _target_of_chunks(
+        self, means: Chunks, anchor: Chunks, outer: PyTree
+    ) -> tuple[Chunks, PyTree]:
+        target, outer = self._rule.target(
+            self._tree(means), self._tree(anchor) if anchor else (), outer
+        )
+        return pack(self._layout, strip(target)), outer
+
+    def _tree(self, chunks: Chunks) -> PyTree:
+        return self._dress(unpack(self._layout, chunks))
+
+    def _put(self, tree: PyTree) -> PyTree:
+        return jax.device_put(tree, self._cpu)
+
+
+def subtract_from(target: Any, numbers: np.ndarray) -> None:
+    """``numbers <- target - numbers``."""
+    np.subtract(np.asarray(target), numbers, out=numbers)
+
+
+def _scale(rows: np.ndarray, *factors: np.float32) -> None:
+    """Multiplies numbers in place by each factor in turn, in one pass."""
+    flat = rows.reshape(-1)
+    for begin in range(0, flat.size, _CACHE_NUMBERS):
+        part = flat[begin : begin + _CACHE_NUMBERS]
+        for factor in factors:
+            if factor != 1:
+                np.multiply(part, factor, out=part)
+
+
+@partial(jax.jit, static_argnames=("wire", "keeps"))
+def _encode(
+    numbers: Any, anchor: Any, weight: Any, owed: Owed | None, *, wire: Wire, keeps: bool
+) -> tuple[Any, Any, Any]:
+    send = numbers if anchor is None else numbers - anchor
+    if weight is not None:
+        send = jnp.where(weight > 0, weight * send, jnp.zeros_like(send))
+    fed = None if owed is None else _owed(owed)
+    if fed is not None:
+        send = send + fed
+    elif keeps:
+        fed = jnp.zeros_like(send)
+    rows = wire.encode(send)
+    return rows, send - wire.decode(rows) if wire.narrow else None, fed if keeps else None
+
+
+@jax.jit
+def _owed(owed: Owed) -> Any:
+    found = owed.sent * owed.error
+    if owed.paid is not None:
+        found = found + owed.kept * owed.paid
+    if owed.residual is None:
+        return found
+    return _add_row(found, owed.node, owed.sent * owed.residual)
+
+
+@partial(jax.jit, static_argnames="wire")
+def _returned(error: Any, rows: Any, residual: Any, node: Any, living: Any, *, wire: Wire) -> Any:
+    return _add_row(error + wire.decode(rows) / living, node, residual)
+
+
+def _add_row(rows: Any, node: Any, row: Any) -> Any:
+    mine = jnp.arange(rows.shape[0])[:, None] == node
+    return rows + jnp.where(mine, row[None], jnp.zeros_like(row)[None])
+
+
+@partial(jax.jit, static_argnames="wire")
+def _mean(rows: Any, anchor: Any, factor: Any, nodes: Any, *, wire: Wire) -> Any:
+    """Mean of the snapshots, from the sum of differences to the common point."""
+    total = nodes * anchor + factor * wire.decode(rows)
+    return total * (1 / nodes)  # a step's compiler does the same with a division by a constant

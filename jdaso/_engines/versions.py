@@ -1,0 +1,429 @@
+"""Versions: what the host holds of the late exchanges of one channel.
+
+A start copies the parameters to the host, once. All else happens behind the step, in the channel's
+threads and in float32: the difference to the common point, error feedback, encoding; after the
+exchange the target of the merge rule, and the change that the step will add.
+
+The optimizer's state names a version by its ticket. The host makes version t from the version that
+the state held before, and keeps two: a step that is computed and discarded makes version t again
+from the same numbers, with the same bits. A version that is gone is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._payload.checksums import checksum_on_host
+from .._payload.wire import WIRES
+from .._payload.words import FAILED, HEADER, STATUS, Facts, facts_of
+from .._rules.merge import Merge
+from .._types import Leaves as Arrays
+from .._types import PyTree
+from .channel import Channel
+from .job import Job, Late
+from .programs import Owed, Programs, subtract_from
+from .staging import Leaves, Place, Places
+
+
+@dataclasses.dataclass(eq=False)
+class Version:
+    """The numbers of one exchange; sequences are by chunk.
+
+    Attributes:
+        ticket: names it; 0 for the common point before the first exchange.
+        numbers: the snapshot s; with the result, the change that a merge needs.
+        weight: the weight that it is sent with; None if the nodes have none.
+        before: the version that it is made from, until it has a result.
+        anchor: the common point, once it has a result.
+        outer: the merge rule's state, likewise.
+        error: what the wire lost of the numbers sent.
+        paid: the error feedback that they were sent with.
+        residuals: rounding errors of the part of the sum that this node formed.
+        heads: headers of all nodes; None until it has a result.
+        facts: what they tell.
+        age: steps from the start to the merge; None before it.
+        job: the exchange, in this process.
+    """
+
+    ticket: int
+    numbers: Place | None = None
+    weight: np.float32 | None = None
+    before: Version | None = None
+    anchor: Sequence[Any] = ()
+    outer: PyTree = ()
+    error: Sequence[Any] = ()
+    paid: Sequence[Any] = ()
+    residuals: Sequence[Any] = ()
+    heads: np.ndarray | None = None
+    facts: Facts | None = None
+    age: int | None = None
+    job: Job | None = None
+
+    def forget(self) -> None:
+        """Notes that nothing waits for the exchange any more, for example because it was saved."""
+        if self.job is not None:
+            self.job.forget()
+
+
+Saved = dict[str, np.ndarray]
+"""A version as named arrays; a saved run goes on with it."""
+
+COMMON = ("heads", "anchor", "outer")
+"""Beginnings of the names of arrays that are the same on all nodes."""
+
+
+class Versions:
+    """The versions of one channel's late exchanges, under one merge rule.
+
+    Args:
+        channel: sends them.
+        rule: merges them.
+        dress: gives float32 leaves the structure of the parameters, as the rule sees them.
+        checks: whether checksums of what must be replicated travel in the headers.
+        node: this node's number.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        rule: Merge,
+        dress: Callable[[Arrays], PyTree],
+        *,
+        checks: bool,
+        node: int,
+    ):
+        self._channel, self.rule, self._checks = channel, rule, checks
+        self.layout, self.wire, self._node = channel.layout, channel.wire, np.int32(node)
+        self.anchored = channel.wire.narrow or rule.needs_anchor
+        self._programs = Programs(channel.layout, channel.wire, rule, dress)
+        self._places = Places(channel.layout, WIRES["float32"])
+        self.leaves = Leaves(channel.layout)
+        self._known: dict[int, list[Version]] = {}  # by optimizer, the last two
+        self.no_outer: PyTree = ()  # the rule's state before the first exchange
+        self._lock = threading.Lock()
+
+    def begin(self, arrays: Sequence[np.ndarray], owner: int) -> None:
+        """Takes the common point before the first exchange; the same on all nodes."""
+        place = self._places.free()
+        list(self.leaves.write(arrays, place))
+        anchor = tuple(np.array(rows) for rows in place.rows)
+        outer = self.no_outer = self._programs.outer(anchor)
+        self._keep(Version(0, anchor=anchor, outer=outer, age=0), owner)
+
+    def start(
+        self,
+        ticket: int,
+        arrays: Sequence[np.ndarray],
+        head: np.ndarray,
+        *,
+        before: int,
+        weight: np.float32 | None,
+        owner: int,
+        device: int,
+    ) -> None:
+        """Starts an exchange of the parameters.
+
+        Args:
+            ticket: names the new version.
+            arrays: the leaves, each in its own dtype.
+            head: this node's header.
+            before: the ticket of the version that the state held; 0 before the first.
+            weight: the weight to send with.
+            owner: the optimizer.
+            device: the local device that calls.
+
+        On failure: waiting for the ticket returns the error.
+        """
+
+        def begin(job: Job) -> Late:
+            version = Version(ticket, weight=weight, job=job)
+            if self.anchored:
+                version.before = self._find(before, owner)
+                if version.before is None or version.before.age is None:
+                    job.error = self._channel.lost_version(before, job.step)
+            self._keep(version, owner)
+            return _Numbers(self, version, arrays)
+
+        self._channel.start_late(ticket, head, begin, owner=owner, device=device)
+
+    def correction(
+        self, ticket: int, age: int, *, owner: int, device: int
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Waits for an exchange; returns the headers, and for each leaf the change, float32.
+
+        Args:
+            ticket: the version.
+            age: steps since its start.
+            owner: the optimizer that waits.
+            device: the local device that waits.
+
+        On failure: as `Channel.wait`.
+        """
+        heads = self._channel.wait(ticket, device, owner=owner)
+        version = self._find(ticket, owner)
+        if (heads[:, STATUS] == FAILED).any() or version is None or version.numbers is None:
+            return heads, self.leaves.read(self._nothing())
+        version.age = age
+        self._channel.note_fetched(ticket)
+        return heads, self.leaves.read(version.numbers.whole)
+
+    def feedback(self, ticket: int, owner: int) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The error feedback that no exchange has taken in yet, by leaf, float32.
+
+        Returns:
+            Headers, of which only the status counts; the leaves.
+        """
+        heads, owed = np.zeros((self.layout.nodes, HEADER), np.int32), None
+        if ticket != 0:
+            version = self._find(ticket, owner)
+            if version is None or version.age is None:
+                self._channel.refuse(self._channel.lost_version(ticket, ticket - 1))
+                heads[:, STATUS] = FAILED
+            else:
+                chunks = [self._owed(version, k) for k in range(len(version.error))]
+                found = [self._programs.owed(x) for x in chunks if x is not None]
+                owed = self._joined(found) if found else None
+        return heads, self.leaves.read(self._nothing() if owed is None else owed)
+
+    def prints(self, ticket: int, owner: int) -> np.ndarray:
+        """A checksum for each leaf of the common point, then for each of the rule's state."""
+        if not self.anchored:
+            return np.zeros(0, np.int32)
+        version = self._find(ticket, owner) or Version(0)
+        anchor = self._joined(version.anchor) if version.anchor else self._nothing()
+        outer = version.outer if version.anchor else self.no_outer
+        leaves = [*self.leaves.read(anchor), *map(np.asarray, jax.tree.leaves(outer))]
+        return np.array([checksum_on_host(x) for x in leaves if x.size], np.int32)
+
+    def kept(self, ticket: int, owner: int, *, in_flight: bool) -> Version | None:
+        """A version to save, whose numbers stay until `saved` has ended; None if it is gone."""
+        version = self._find(ticket, owner)
+        if version is None or (in_flight and self._channel.job(ticket, owner) is not version.job):
+            return None
+        if version.numbers is not None:
+            version.numbers.hold()
+        return version
+
+    def saved(self, version: Version, *, in_flight: bool) -> Saved:
+        """Waits for a `kept` version's result and returns its arrays; any thread may call this.
+
+        Raises:
+            NodeError: the exchange failed.
+        """
+        try:
+            if version.job is not None:
+                self._channel.finished(version.job)
+            assert version.heads is not None
+            found = {"heads": version.heads}
+            if in_flight:
+                assert version.numbers is not None
+                found["numbers"] = self._unpadded(version.numbers.whole).copy()
+            else:
+                found["age"] = np.asarray(version.age, np.int32)
+            if version.anchor:
+                found["anchor"] = self._unpadded(self._joined(version.anchor))
+            outer = jax.tree.leaves(version.outer)
+            found |= {f"outer{k}": np.asarray(x) for k, x in enumerate(outer)}
+            if version.error:
+                chunks = [self._programs.rounded(*x, self._node) for x in _lost(version)]
+                found["error"] = self._unpadded(self._joined(chunks))
+            if version.paid:
+                found["paid"] = self._unpadded(self._joined(version.paid))
+            return found
+        finally:
+            if version.numbers is not None:
+                version.numbers.release()
+
+    def adopt(self, ticket: int, owner: int, saved: Saved, *, in_flight: bool) -> None:
+        """Takes a version that an earlier run has saved, under its ticket.
+
+        A version without headers is one of another number of nodes: only what is common counts.
+
+        Raises:
+            NodeError: an exchange that is still in flight failed.
+            ValueError: an array does not have the size of the layout.
+        """
+        anchor = self._chunks(saved["anchor"]) if "anchor" in saved else ()
+        outer = self.no_outer = self._programs.outer(anchor) if anchor else ()
+        leaves, tree = jax.tree.flatten(outer)
+        leaves = [saved[f"outer{k}"].reshape(np.shape(x)) for k, x in enumerate(leaves)]
+        version = Version(ticket, anchor=anchor, outer=jax.tree.unflatten(tree, leaves), age=1)
+        if "error" in saved:
+            version.error = self._chunks(saved["error"])
+            version.residuals = tuple(None for _ in version.error)
+        version.paid = self._chunks(saved["paid"]) if "paid" in saved else ()
+        version.heads = saved["heads"]
+        version.facts = facts_of(version.heads)
+        version.age = None if in_flight else int(saved.get("age", 1))
+        self._keep(version, owner)
+        if in_flight:
+            assert version.numbers is not None
+            self._fill(version.numbers.whole, saved["numbers"])
+            version.job = self._channel.adopt(ticket, owner, version.heads)
+
+    def _chunks(self, vector: np.ndarray) -> tuple[np.ndarray, ...]:
+        """A vector without padding, as chunks."""
+        whole = self._nothing()
+        self._fill(whole, vector)
+        ranges = self._places.all[0].ranges
+        return tuple(whole[a:b].reshape(self.layout.nodes, -1) for a, b in ranges)
+
+    def _fill(self, whole: np.ndarray, vector: np.ndarray) -> None:
+        if vector.shape != (self.layout.size,):
+            raise ValueError(f"{vector.size} numbers, expected {self.layout.size}")
+        whole[: vector.size] = vector
+
+    def _unpadded(self, whole: np.ndarray) -> np.ndarray:
+        return whole[: self.layout.size]
+
+    def encode(self, version: Version, k: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
+        """Encodes chunk k; `rows` has room for it.
+
+        Returns:
+            The rows to send, and the checksum of what must be replicated.
+        """
+        assert version.numbers is not None
+        numbers, before = version.numbers.rows[k], version.before
+        last = k == len(version.numbers.rows) - 1
+        if not self.wire.narrow and version.weight is None and not last:
+            encoded = rows = numbers
+        elif not self.wire.narrow and version.weight is None:
+            encoded = numbers
+        else:
+            anchor = before.anchor[k] if before is not None and self.wire.narrow else None
+            owed = None if before is None else self._owed(before, k)
+            keeps = self.wire.narrow and not self.rule.keeps_progress
+            encoded, error, paid = self._programs.encode(
+                numbers, anchor, version.weight, owed, keeps=keeps
+            )
+            if self.wire.narrow:
+                version.error = (*version.error, error)
+            if keeps:
+                version.paid = (*version.paid, paid)
+        if rows is not encoded:
+            np.copyto(rows[:, : encoded.shape[1]], encoded)
+        if before is None or not self._checks:
+            return rows, 0
+        return rows, checksum_on_host(np.asarray(before.anchor[k]), salt=k)
+
+    def finish(self, version: Version, job: Job) -> None:
+        """Makes a version's result, in the channel's thread, once the sums are there."""
+        assert version.numbers is not None and job.heads is not None
+        before, rows = version.before or Version(0), job.place.rows
+        facts = version.facts = facts_of(job.heads)
+        version.residuals = tuple(job.residuals)
+        if facts.merges:
+            targets, version.outer = self._programs.targets(
+                rows, before.anchor, before.outer, facts.factor
+            )
+            for k, target in enumerate(targets):
+                if self.rule.keeps_progress:
+                    subtract_from(target, version.numbers.rows[k])
+                else:
+                    np.copyto(version.numbers.rows[k], target)
+            if self.anchored:
+                own = lambda x: np.array(x) if isinstance(x, np.ndarray) else x  # noqa: E731
+                version.anchor = tuple(map(own, targets))
+        else:
+            version.anchor, version.outer = before.anchor, before.outer
+            if self.wire.narrow:
+                version.error = self._come_back(version, rows, facts)
+                version.residuals = tuple(np.zeros_like(x) for x in version.residuals)
+        version.before, version.heads = None, job.heads
+
+    def _come_back(
+        self, version: Version, rows: Sequence[np.ndarray], facts: Facts
+    ) -> tuple[Any, ...]:
+        """Error feedback of a result that is discarded: nothing is lost with it."""
+        if not facts.finite:
+            return tuple(np.zeros_like(x) for x in map(np.asarray, version.error))
+        zipped = zip(version.error, rows, version.residuals, strict=True)
+        return tuple(self._programs.returned(*x, self._node, facts.living) for x in zipped)
+
+    def _owed(self, version: Version, k: int) -> Owed | None:
+        """A version's error feedback in chunk k, as the next exchange takes it in."""
+        if not version.error or version.facts is None:
+            return None
+        facts, one = version.facts, np.float32(1)
+        kept = np.float32(self.rule.kept_share(facts.living, np.float32(version.age)))
+        factors = (one, np.float32(0))
+        if facts.merges:
+            factors = (facts.lost * (one - kept), facts.lost * kept)
+        paid = version.paid[k] if version.paid else None
+        return Owed(version.error[k], paid, version.residuals[k], self._node, *factors)
+
+    def _find(self, ticket: int, owner: int) -> Version | None:
+        """The version that a state names: the optimizer's own, or else another's.
+
+        An optimizer that was made anew may go on with the state of the one before it.
+        """
+        with self._lock:
+            own = self._known.get(owner, [])
+            everyone = (x._known.values() for x in list(self._channel.versions.values()))
+            others = itertools.chain(*itertools.chain(*everyone))
+            for version in (*reversed(own), *others):
+                if version.ticket == ticket:
+                    return version
+        return None
+
+    def _keep(self, version: Version, owner: int) -> None:
+        """Keeps a version and the one that it was made from (or the last one), and no other."""
+        with self._lock:
+            known = self._known.get(owner, [])
+            earlier = [x for x in known if x.ticket != version.ticket]
+            before = version.before or next(reversed(earlier), None)
+            kept = [version] if before is None else [before, version]
+            for old in known:
+                if old not in kept and old.numbers is not None:
+                    old.numbers.release()
+            if before not in known and before is not None and before.numbers is not None:
+                before.numbers.hold()
+            if version.ticket != 0 and version.numbers is None:
+                version.numbers = self._places.free()
+                version.numbers.hold()
+            self._known[owner] = kept
+
+    def _joined(self, chunks: Sequence[Any]) -> np.ndarray:
+        return np.concatenate([np.asarray(x).reshape(-1) for x in chunks])
+
+    def _nothing(self) -> np.ndarray:
+        return np.zeros(self._places.all[0].whole.size, np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Numbers:
+    """A version's numbers, as its channel sees them: see `Late`."""
+
+    versions: Versions
+    version: Version
+    arrays: Sequence[np.ndarray]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that leave the step's memory."""
+        return sum(x.nbytes for x in self.arrays)
+
+    def write(self) -> Iterator[int]:
+        """As `Late.write`."""
+        assert self.version.numbers is not None
+        return self.versions.leaves.write(self.arrays, self.version.numbers)
+
+    def encode(self, k: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
+        """As `Late.encode`."""
+        return self.versions.encode(self.version, k, rows)
+
+    def finish(self, job: Job) -> None:
+        """As `Late.finish`."""
+        self.versions.finish(self.version, job)
+
+
+def _lost(version: Version) -> Iterator[tuple[Any, Any]]:
+    """What the wire has lost, by chunk: of the numbers sent, and of the part of the sum."""
+    return zip(version.error, version.residuals, strict=True)

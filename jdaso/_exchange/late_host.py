@@ -1,0 +1,157 @@
+"""Late exchanges between real nodes: one call of the host for a start, and one for a merge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._engines.versions import Versions
+from .._payload.explicit import replicated
+from .._payload.layout import BARE, describe
+from .._payload.words import FAILED, HEADER, STATUS, STEP
+from .._types import Leaves, PyTree, ShapeDtype
+from .callbacks import guarded, zeros
+from .host import HostExchange
+from .late import Correction, Late
+from .replicated import Common
+from .within_node import device_number
+
+
+class HostLate(Late):
+    """Late exchanges of one fragment between real nodes; see `Late`."""
+
+    exchange: HostExchange
+
+    @cached_property
+    def versions(self) -> Versions:
+        """What the host holds. All nodes open its channel together."""
+        kept = self.exchange.channel.versions
+        key = self.rule, self.checks
+        if key not in kept:
+            about = {"checks": self.checks, "node": self.exchange.node}
+            kept[key] = Versions(self.exchange.channel, self.rule, self.dress, **about)
+        return kept[key]
+
+    def empty(self) -> PyTree:
+        """Returns nothing: the host holds it all."""
+        return ()
+
+    def begin(self, held: PyTree, leaves: Leaves) -> tuple[PyTree, jax.Array]:
+        """As `Late.begin`."""
+        versions, owner = self.versions, self.exchange.owner
+
+        def begin(*arrays: np.ndarray) -> np.ndarray:
+            versions.begin(arrays, owner)
+            return np.zeros((), np.int32)
+
+        call = guarded(_on_host(begin), self.exchange.session, np.zeros((), np.int32))
+        shape = ShapeDtype((), jnp.int32)
+        return held, self._call(call, shape, jnp.int32(0), *map(replicated, leaves))
+
+    def start(
+        self,
+        held: PyTree,
+        leaves: Leaves,
+        head: jax.Array,
+        *,
+        step: jax.Array,
+        before: jax.Array,
+        weight: jax.Array | None,
+        turn: jax.Array,
+    ) -> tuple[jax.Array, PyTree]:
+        """As `Late.start`."""
+        versions, owner, weighted = self.versions, self.exchange.owner, weight is not None
+
+        def start(
+            ticket: Any, before: Any, weight: Any, head: Any, device: Any, *arrays: Any
+        ) -> np.ndarray:
+            versions.start(
+                int(ticket),
+                arrays,
+                np.asarray(head),
+                before=int(before),
+                weight=np.float32(weight) if weighted else None,
+                owner=owner,
+                device=int(device),
+            )
+            return np.array(ticket, np.int32)
+
+        # A refused start still returns its ticket; the wait for that ticket raises the reason.
+        call = guarded(_on_host(start), self.exchange.session, lambda ticket, *_: np.array(ticket))
+        given = jnp.float32(1) if weight is None else weight
+        about = step + 1, before, given, head, device_number()
+        shape = ShapeDtype((), jnp.int32)
+        return self._call(call, shape, turn, *about, *map(replicated, leaves)), held
+
+    def wait(
+        self, held: PyTree, ticket: jax.Array, age: jax.Array, turn: jax.Array, common: Common
+    ) -> tuple[Correction, PyTree]:
+        """As `Late.wait`."""
+        versions, owner = self.versions, self.exchange.owner
+
+        def wait(ticket: Any, age: Any, device: Any) -> Any:
+            about = {"owner": owner, "device": int(device)}
+            heads, leaves = versions.correction(int(ticket), int(age), **about)
+            return heads, tuple(leaves)
+
+        found = self._fetch(wait, turn, ticket, age, device_number())
+        heads = self.exchange.report(found.heads, common, beside=self._beside)
+        return Correction(found.change, heads), held
+
+    def feedback(self, held: PyTree, before: jax.Array, turn: jax.Array) -> Leaves:
+        """As `Late.feedback`."""
+        versions, owner = self.versions, self.exchange.owner
+
+        def feedback(ticket: Any) -> Any:
+            heads, leaves = versions.feedback(int(ticket), owner)
+            return heads, tuple(leaves)
+
+        found = self._fetch(feedback, turn, before)
+        heads = self.exchange.report(found.heads, None)
+        zero = heads[0, STATUS].astype(jnp.float32)
+        return tuple(x + zero for x in found.change)  # after the check
+
+    def without_feedback(self, held: PyTree) -> PyTree:
+        """As `Late.without_feedback`: the state no longer names a version."""
+        return held
+
+    def _fetch(self, function: Callable[..., Any], turn: jax.Array, *args: Any) -> Correction:
+        """Calls a function that returns headers, and numbers for each leaf."""
+        layout = self.exchange.layout
+        heads = ShapeDtype((layout.nodes, HEADER), jnp.int32)
+        shapes = heads, tuple(ShapeDtype(leaf.reals, jnp.float32) for leaf in layout.exchanged)
+
+        def refused(*_: Any) -> Any:
+            words, leaves = zeros(shapes)
+            words[:, STATUS] = FAILED
+            return words, leaves
+
+        call = guarded(_on_host(function), self.exchange.session, refused)
+        words, leaves = self._call(call, shapes, turn, *args)
+        return Correction(leaves, words)
+
+    def _call(self, function: Callable[..., Any], shapes: Any, turn: Any, *args: Any) -> Any:
+        """Calls the host from one local device."""
+        call = partial(self.exchange.call, function, shapes, *args)
+        return self.exchange.from_one(turn, call, shapes)
+
+    def _beside(self, heads: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
+        """Names and checksums of what the host holds that must be replicated."""
+        if not self.anchored:
+            return (), np.zeros(0, np.int32)
+        exchange = self.exchange
+        leaves = [("anchor", leaf) for leaf in exchange.layout.exchanged]
+        leaves += [("outer", leaf) for leaf in describe(self.versions.no_outer)]
+        names = [of + leaf.path.removeprefix(BARE) for of, leaf in leaves if np.prod(leaf.shape)]
+        ticket = int(heads[exchange.node % len(heads), STEP]) + 1
+        return tuple(names), self.versions.prints(ticket, exchange.owner)
+
+
+def _on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called with NumPy arrays."""
+    return lambda *args: function(*map(np.asarray, args))
