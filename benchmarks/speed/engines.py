@@ -21,8 +21,10 @@ import numpy as np
 
 import jdaso
 from benchmarks.lib import harness
-from jdaso._exchange.make import exchange_of
+from jdaso._exchange.make import exchange_of, late_of
+from jdaso._exchange.replicated import Common
 from jdaso._payload.header import header
+from jdaso._rules.merge import merge_of
 
 MEGABYTES, QUICK_MEGABYTES = (1, 10, 100, 400), (1,)
 RANKS, QUICK_RANKS = (2, 4), (2,)
@@ -40,36 +42,39 @@ class Loop:
 
         self.comm, self.session = MPI.COMM_WORLD, session
         self.leaf = jax.random.normal(jax.random.key(session.node), (int(megabytes * 2**18),))
-        self.exchange = exchange_of([self.leaf], session, wire=wire)
+        exchange = exchange_of([self.leaf], session, wire=wire, owner=1)
+        self.late = late_of(exchange, merge_of("paper"), list, checks=False)
         self.send, self.sum = np.asarray(self.leaf), np.empty(self.leaf.size, np.float32)
         self.step, self.turns, self.matrix = 0, np.int32(0), jnp.eye(256)
         self.start, self.wait = jax.jit(self._start), jax.jit(self._wait)
+        if self.late.anchored:
+            jax.block_until_ready(jax.jit(lambda x: self.late.begin((), (x,))[1])(self.leaf))
         self.multiply = jax.jit(
             lambda x, turns: jax.lax.fori_loop(0, turns, lambda _, y: y @ self.matrix, x)
         )
 
     def _start(self, leaf, step):
-        ticket, _, (sent,) = self.exchange.start((leaf,), header(step=step), step, step)
-        return ticket, leaf - sent if self.exchange.wire.narrow else ()
+        about = {"step": step, "before": step, "weight": None, "turn": step}
+        return self.late.start((), (leaf,), header(step=step), **about)[0]
 
     def _wait(self, ticket):
-        received = self.exchange.wait(ticket, (), jnp.int32(0))
-        return received.total, received.residual
+        found, _ = self.late.wait((), ticket, jnp.int32(1), jnp.int32(0), Common((), False))
+        return found.change
 
     def exchange_alone(self):
-        ticket, lost = self.start(self.leaf, jnp.int32(self.step))
+        ticket = self.start(self.leaf, jnp.int32(self.step))
         self.step += 1
-        jax.block_until_ready((self.wait(ticket), lost))
+        jax.block_until_ready(self.wait(ticket))
 
     def compute(self):
         self.multiply(self.matrix, self.turns).block_until_ready()
 
     def exchange_and_compute(self):
-        ticket, lost = self.start(self.leaf, jnp.int32(self.step))
+        ticket = self.start(self.leaf, jnp.int32(self.step))
         self.step += 1
         jax.block_until_ready(ticket)
         self.compute()
-        jax.block_until_ready((self.wait(ticket), lost))
+        jax.block_until_ready(self.wait(ticket))
 
     def allreduce(self):
         self.comm.Allreduce(self.send, self.sum)

@@ -373,7 +373,11 @@ class Channel:
     def _enroll(self, ticket: int, owner: int, blocking: bool) -> Job:
         """An exchange with a place for its results that nothing else reads or writes."""
         before = self._jobs.pop(ticket, None)
-        last = [x for x in list(self._jobs.values())[-1:] if self._repeats or not x.blocking]
+        last = [
+            x
+            for x in list(self._jobs.values())[-1:]
+            if self._repeats or (x.late is not None and x.owner == owner)
+        ]
         # Another optimizer that has waited for a result is about to fetch it.
         last += [x for x in self._jobs.values() if x not in last and x.is_fetched_by_other(owner)]
         for job in (before, *self._jobs.values()):

@@ -1,6 +1,7 @@
 """The arithmetic of late exchanges on the host: one program a chunk, one pass over memory each.
 
-The programs run on a CPU device of the host's own, in the thread that calls them.
+The programs run on a CPU device of the host's own, in the thread that calls them: one of the
+channel's. A callback of a step must not call them. JAX may wait there for the step itself.
 """
 
 from __future__ import annotations
@@ -61,11 +62,17 @@ class Programs:
         self._cpu = private_cpu_device()
         self._own_target = type(rule).target is not Merge.target
         self._target = jax.jit(self._target_of_chunks)
-        self._init = jax.jit(lambda anchor: rule.init(self._tree(anchor)))
+        # A program that uses none of its arguments would run on the step's device, after the step.
+        self._init = jax.jit(lambda anchor: rule.init(self._tree(anchor)), keep_unused=True)
+        shapes = [jax.ShapeDtypeStruct(leaf.reals, jnp.float32) for leaf in layout.exchanged]
+        self.outer_shapes = jax.eval_shape(lambda x: rule.init(dress(x)), tuple(shapes))
 
     def outer(self, anchor: Sequence[Any]) -> PyTree:
         """The rule's state before the first exchange."""
-        return self._init(self._put(tuple(anchor)))
+        if not jax.tree.leaves(self.outer_shapes):
+            return self.outer_shapes
+        with jax.default_device(self._cpu):
+            return self._init(self._put(tuple(anchor)))
 
     def encode(
         self, numbers: np.ndarray, anchor: Any, weight: Any, owed: Owed | None, *, keeps: bool
@@ -85,14 +92,6 @@ class Programs:
         given = self._put(numbers), anchor, weight, owed
         rows, error, fed = _encode(*given, wire=self._wire, keeps=keeps)
         return np.asarray(rows), error, fed
-
-    def owed(self, owed: Owed) -> np.ndarray:
-        """Error feedback of a chunk."""
-        return np.asarray(_owed(owed._replace(error=self._put(owed.error))))
-
-    def rounded(self, error: Any, residual: Any, node: Any) -> np.ndarray:
-        """What the wire has lost of a chunk, in one array."""
-        return self.owed(Owed(error, None, residual, node, np.float32(1), np.float32(0)))
 
     def returned(self, error: Any, rows: np.ndarray, residual: Any, node: Any, living: Any) -> Any:
         """Error feedback if a result is discarded: its mean comes back to what was lost."""
@@ -136,6 +135,16 @@ class Programs:
 
     def _put(self, tree: PyTree) -> PyTree:
         return jax.device_put(tree, self._cpu)
+
+
+def owed_on_host(owed: Owed) -> np.ndarray:
+    """Error feedback of a chunk, by NumPy: a step's callback must not wait for JAX."""
+    found = owed.sent * np.asarray(owed.error)
+    if owed.paid is not None:
+        found += owed.kept * np.asarray(owed.paid)
+    if owed.residual is not None:
+        found[owed.node] += owed.sent * np.asarray(owed.residual)
+    return found
 
 
 def subtract_from(target: Any, numbers: np.ndarray) -> None:

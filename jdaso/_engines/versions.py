@@ -28,7 +28,7 @@ from .._types import Leaves as Arrays
 from .._types import PyTree
 from .channel import Channel
 from .job import Job, Late
-from .programs import Owed, Programs, subtract_from
+from .programs import Owed, Programs, owed_on_host, subtract_from
 from .staging import Leaves, Place, Places
 
 
@@ -42,7 +42,7 @@ class Version:
         weight: the weight that it is sent with; None if the nodes have none.
         before: the version that it is made from, until it has a result.
         anchor: the common point, once it has a result.
-        outer: the merge rule's state, likewise.
+        outer: the merge rule's state, likewise; None before the first exchange.
         error: what the wire lost of the numbers sent.
         paid: the error feedback that they were sent with.
         residuals: rounding errors of the part of the sum that this node formed.
@@ -57,7 +57,7 @@ class Version:
     weight: np.float32 | None = None
     before: Version | None = None
     anchor: Sequence[Any] = ()
-    outer: PyTree = ()
+    outer: PyTree | None = None
     error: Sequence[Any] = ()
     paid: Sequence[Any] = ()
     residuals: Sequence[Any] = ()
@@ -106,7 +106,7 @@ class Versions:
         self._places = Places(channel.layout, WIRES["float32"])
         self.leaves = Leaves(channel.layout)
         self._known: dict[int, list[Version]] = {}  # by optimizer, the last two
-        self.no_outer: PyTree = ()  # the rule's state before the first exchange
+        self.outer_shapes = self._programs.outer_shapes
         self._lock = threading.Lock()
 
     def begin(self, arrays: Sequence[np.ndarray], owner: int) -> None:
@@ -114,8 +114,7 @@ class Versions:
         place = self._places.free()
         list(self.leaves.write(arrays, place))
         anchor = tuple(np.array(rows) for rows in place.rows)
-        outer = self.no_outer = self._programs.outer(anchor)
-        self._keep(Version(0, anchor=anchor, outer=outer, age=0), owner)
+        self._keep(Version(0, anchor=anchor, age=0), owner)
 
     def start(
         self,
@@ -188,7 +187,7 @@ class Versions:
                 heads[:, STATUS] = FAILED
             else:
                 chunks = [self._owed(version, k) for k in range(len(version.error))]
-                found = [self._programs.owed(x) for x in chunks if x is not None]
+                found = [owed_on_host(x) for x in chunks if x is not None]
                 owed = self._joined(found) if found else None
         return heads, self.leaves.read(self._nothing() if owed is None else owed)
 
@@ -198,8 +197,10 @@ class Versions:
             return np.zeros(0, np.int32)
         version = self._find(ticket, owner) or Version(0)
         anchor = self._joined(version.anchor) if version.anchor else self._nothing()
-        outer = version.outer if version.anchor else self.no_outer
-        leaves = [*self.leaves.read(anchor), *map(np.asarray, jax.tree.leaves(outer))]
+        outer = [np.zeros(x.shape, x.dtype) for x in jax.tree.leaves(self.outer_shapes)]
+        if version.outer is not None:
+            outer = map(np.asarray, jax.tree.leaves(version.outer))
+        leaves = [*self.leaves.read(anchor), *outer]
         return np.array([checksum_on_host(x) for x in leaves if x.size], np.int32)
 
     def kept(self, ticket: int, owner: int, *, in_flight: bool) -> Version | None:
@@ -232,8 +233,7 @@ class Versions:
             outer = jax.tree.leaves(version.outer)
             found |= {f"outer{k}": np.asarray(x) for k, x in enumerate(outer)}
             if version.error:
-                chunks = [self._programs.rounded(*x, self._node) for x in _lost(version)]
-                found["error"] = self._unpadded(self._joined(chunks))
+                found["error"] = self._unpadded(self._joined(self._lost(version)))
             if version.paid:
                 found["paid"] = self._unpadded(self._joined(version.paid))
             return found
@@ -251,9 +251,8 @@ class Versions:
             ValueError: an array does not have the size of the layout.
         """
         anchor = self._chunks(saved["anchor"]) if "anchor" in saved else ()
-        outer = self.no_outer = self._programs.outer(anchor) if anchor else ()
-        leaves, tree = jax.tree.flatten(outer)
-        leaves = [saved[f"outer{k}"].reshape(np.shape(x)) for k, x in enumerate(leaves)]
+        leaves, tree = jax.tree.flatten(self.outer_shapes)
+        leaves = [saved[f"outer{k}"].reshape(x.shape) for k, x in enumerate(leaves)]
         version = Version(ticket, anchor=anchor, outer=jax.tree.unflatten(tree, leaves), age=1)
         if "error" in saved:
             version.error = self._chunks(saved["error"])
@@ -320,9 +319,11 @@ class Versions:
         facts = version.facts = facts_of(job.heads)
         version.residuals = tuple(job.residuals)
         if facts.merges:
-            targets, version.outer = self._programs.targets(
-                rows, before.anchor, before.outer, facts.factor
-            )
+            outer = before.outer
+            if outer is None:
+                outer = self._programs.outer(before.anchor)
+            given = rows, before.anchor, outer, facts.factor
+            targets, version.outer = self._programs.targets(*given)
             for k, target in enumerate(targets):
                 if self.rule.keeps_progress:
                     subtract_from(target, version.numbers.rows[k])
@@ -358,6 +359,12 @@ class Versions:
             factors = (facts.lost * (one - kept), facts.lost * kept)
         paid = version.paid[k] if version.paid else None
         return Owed(version.error[k], paid, version.residuals[k], self._node, *factors)
+
+    def _lost(self, version: Version) -> list[np.ndarray]:
+        """What the wire has lost: of the numbers sent, and of the part of the sum."""
+        pairs = zip(version.error, version.residuals, strict=True)
+        one, none = np.float32(1), np.float32(0)
+        return [owed_on_host(Owed(x, None, y, self._node, one, none)) for x, y in pairs]
 
     def _find(self, ticket: int, owner: int) -> Version | None:
         """The version that a state names: the optimizer's own, or else another's.
@@ -422,8 +429,3 @@ class _Numbers:
     def finish(self, job: Job) -> None:
         """As `Late.finish`."""
         self.versions.finish(self.version, job)
-
-
-def _lost(version: Version) -> Iterator[tuple[Any, Any]]:
-    """What the wire has lost, by chunk: of the numbers sent, and of the part of the sum."""
-    return zip(version.error, version.residuals, strict=True)

@@ -146,7 +146,7 @@ class HostLate(Late):
             return (), np.zeros(0, np.int32)
         exchange = self.exchange
         leaves = [("anchor", leaf) for leaf in exchange.layout.exchanged]
-        leaves += [("outer", leaf) for leaf in describe(self.versions.no_outer)]
+        leaves += [("outer", leaf) for leaf in describe(self.versions.outer_shapes)]
         names = [of + leaf.path.removeprefix(BARE) for of, leaf in leaves if np.prod(leaf.shape)]
         ticket = int(heads[exchange.node % len(heads), STEP]) + 1
         return tuple(names), self.versions.prints(ticket, exchange.owner)

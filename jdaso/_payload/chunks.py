@@ -5,8 +5,8 @@ first can be on the wire while the last is still being packed. Each chunk has on
 ``[nodes, width]``. Row p is the part that node p will sum. If the last chunk does not fill its
 rows, it is padded with zeros.
 
-A compiled step need not join its leaves into that vector: a late exchange takes and returns them as
-they are, a few at a time (`Segment`), and the host copies them to their places.
+Compiled steps do not join their leaves into that vector for a late exchange: the host takes and
+returns them as they are.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import math
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,15 +54,6 @@ class Leaf:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-class Segment(NamedTuple):
-    """Leaves ``first`` to ``last - 1``, elements ``begin`` to ``end - 1`` of the vector."""
-
-    first: int
-    last: int
-    begin: int
-    end: int
-
-
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """The packing of one tree for `nodes` nodes; equal layouts pack alike."""
@@ -100,17 +91,6 @@ class Layout:
         """The number of the leaf that holds element `index` of a chunk."""
         place = sum(self.widths[:chunk]) * self.nodes + index
         return bisect.bisect_right(self.offsets, place) - 1
-
-    @cached_property
-    def segments(self) -> tuple[Segment, ...]:
-        """Runs of whole leaves that just reach a chunk's size; one empty run if there are none."""
-        found, first = [], 0
-        for last in range(1, len(self.exchanged) + 1):
-            begin, end = self.offsets[first], self.offsets[last]
-            if end - begin >= self.chunk_size or last == len(self.exchanged):
-                found.append(Segment(first, last, begin, end))
-                first = last
-        return tuple(found) or (Segment(0, 0, 0, 0),)
 
     @cached_property
     def widths(self) -> tuple[int, ...]:

@@ -13,9 +13,11 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 import jdaso
-from jdaso._exchange.make import exchange_of
+from jdaso._exchange.make import exchange_of, late_of
+from jdaso._exchange.replicated import Common
 from jdaso._payload.header import header
 from jdaso._payload.layout import layout_of
+from jdaso._rules.merge import merge_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
 
@@ -143,22 +145,22 @@ def finalize_what_has_parted(session):
 
 
 def senders_go_round(session):
-    """Segment k of an exchange is sent by device ``turn + k``: each sends its own number here."""
-    count = 8
-    leaves = [jnp.zeros(CHUNK_BYTES // 4) for _ in range(count)]
-    exchange = exchange_of(leaves, session, local_axis=AXIS, chunk_bytes=CHUNK_BYTES)
-    assert len(exchange.layout.segments) == count
+    """Exchange n is sent by device n: each device sends its own number here."""
+    leaf = jnp.zeros(CHUNK_BYTES // 4)
+    exchange = exchange_of([leaf], session, local_axis=AXIS, chunk_bytes=CHUNK_BYTES)
+    late = late_of(exchange, merge_of("paper"), list, checks=False)
 
     def step(n):
-        mine = tuple(leaf + jax.lax.axis_index(AXIS) for leaf in leaves)
-        ticket, flight, _ = exchange.start(mine, header(step=n), n, n)
-        total = exchange.wait(ticket, flight, n).total
-        return jnp.stack([leaf[0] for leaf in total])
+        mine = (leaf + jax.lax.axis_index(AXIS),)
+        about = {"step": n, "before": jnp.int32(0), "weight": None, "turn": n}
+        ticket, held = late.start(late.empty(), mine, header(step=n), **about)
+        found, _ = late.wait(held, ticket, jnp.int32(1), n, Common((), False))
+        return found.change[0][0]
 
     step = over_devices(session, step)
-    for n in range(4):
-        sent = np.asarray(step(stacked(jnp.int32(n)))) / session.num_nodes
-        np.testing.assert_array_equal(sent, [(n + np.arange(count)) % DEVICES] * DEVICES)
+    for n in range(2 * DEVICES):
+        sent = np.asarray(step(stacked(jnp.int32(n))))
+        np.testing.assert_array_equal(sent, [n % DEVICES] * DEVICES)
 
 
 def a_flip_on_one_device_is_found(session):

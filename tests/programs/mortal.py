@@ -159,8 +159,14 @@ def debts(session):
         return optax.apply_updates(params, updates), state
 
     def path(params, state):
-        tree = state.anchor if kind == "daso" else params
-        return np.asarray(tree["w"]).astype(np.float64)
+        if kind != "daso":
+            return np.asarray(params["w"]).astype(np.float64)
+        (completion,) = session.completions.values()
+        (versions,) = completion.versions()
+        ((*_, version),) = versions._known.values()  # the common point is in it
+        return np.concatenate([np.asarray(x).reshape(-1) for x in version.anchor])[:size].astype(
+            float
+        )
 
     for n in range(steps):
         die_if_it_is_time(session, n, None)

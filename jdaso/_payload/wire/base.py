@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..explicit import replicated
 from ..layout import BLOCK as BLOCK
 from ..words import HEADER
 
@@ -53,19 +51,6 @@ class Wire(abc.ABC):
     def header_width(self) -> int:
         """Length of a header in a row, in elements of `dtype`."""
         return HEADER * 4 // self.dtype.itemsize
-
-    @property
-    def parts(self) -> tuple[tuple[np.dtype, int], ...]:
-        """For each array that `encode_leaf` gives: its dtype, and the numbers per element."""
-        return ((self.dtype, 1),)
-
-    def encode_leaf(self, leaf: jax.Array) -> tuple[jax.Array, ...]:
-        """A float32 leaf of any shape in this format, as arrays described by `parts`."""
-        return (self.encode(replicated(leaf)),)
-
-    def decode_leaf(self, parts: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-        """The result of `encode_leaf`, or whole blocks cut from it, back to float32."""
-        return self.decode(parts[0]).reshape(shape)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import abc
-import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..explicit import replicated
 from .base import Wire, bits_as
 
 _LEAST_SCALE = np.float32(2.0**-120)
@@ -42,11 +39,6 @@ class Blockwise(Wire):
     def unpack(self, data: Any) -> Any:
         """The result of `pack` back to int8."""
 
-    @property
-    def parts(self) -> tuple[tuple[np.dtype, int], ...]:
-        """Numbers, and scales."""
-        return (self.dtype, self.per_byte), (self.scales.dtype, self.block)
-
     def encoded_width(self, width: int) -> int:
         """The bytes of a row's numbers and of their scales."""
         return self._bytes(width) + self.scales.dtype.itemsize * width // self.block
@@ -62,17 +54,6 @@ class Blockwise(Wire):
         """Bytes to float32."""
         data, scales = self._split(rows)
         return self._decode_blocks(data, scales).reshape(*rows.shape[:-1], -1)
-
-    def encode_leaf(self, leaf: jax.Array) -> tuple[jax.Array, ...]:
-        """A leaf's numbers as bytes, padded to whole blocks, and its scales."""
-        flat = replicated(leaf).reshape(-1)
-        data, scales = self._encode_blocks(jnp.pad(flat, (0, -flat.size % self.block)))
-        return data.reshape(-1), scales.reshape(-1)
-
-    def decode_leaf(self, parts: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-        """The result of `encode_leaf`, or whole blocks cut from it, back to float32."""
-        numbers = self._decode_blocks(*parts).reshape(-1)
-        return numbers[: math.prod(shape)].reshape(shape)
 
     def first_bad(self, rows: np.ndarray) -> int | None:
         """As `Wire.first_bad`; returns the first number of the bad block."""

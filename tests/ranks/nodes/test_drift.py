@@ -45,13 +45,28 @@ def flip(tree, bit, element=5):
     return tree | {"w": jnp.asarray(word)}
 
 
-def disturb(what, params, state, bit, element):
+def flip_anchor(session, bit):
+    """One bit of the common point that the host holds of the first fragment with a part of "w"."""
+    (completion,) = session.completions.values()
+    for versions in completion.versions():
+        for leaf, begin in zip(versions.layout.exchanged, versions.layout.offsets, strict=False):
+            if leaf.path == "['w']":
+                ((*_, version),) = versions._known.values()
+                chunks = [np.array(x) for x in version.anchor]
+                chunks[0].reshape(-1).view(np.uint32)[begin + 5] ^= np.uint32(1 << bit)
+                version.anchor = tuple(chunks)
+                return
+    raise AssertionError("no fragment has it")
+
+
+def disturb(session, what, params, state, bit, element):
     if callable(what):
         return params, what(state)
     if what == "params":
         return flip(params, bit, element), state
     if what == "anchor":
-        return params, state._replace(anchor=flip(state.anchor, bit))
+        flip_anchor(session, bit)
+        return params, state
     if what == "delay":  # longer than there is time: it must not keep the node from merging
         return params, state._replace(phase=state.phase._replace(delay=jnp.int32(9)))
     if what == "phase":
@@ -78,7 +93,7 @@ def train(session, tx, what=None, at=None, bit=21, element=5):
     random = np.random.default_rng(session.node)
     for n in range(STEPS):
         if n == at and session.node == ODD:
-            params, state = disturb(what, params, state, bit, element)
+            params, state = disturb(session, what, params, state, bit, element)
         with session.told():
             x = jnp.asarray(random.normal(size=70), jnp.float32)
             params, state = jax.block_until_ready(step(params, state, x))

@@ -17,7 +17,7 @@ from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
 from jdaso._payload.layout import layout_of
 from jdaso._payload.wire import wire_of
-from jdaso._payload.words import HEADER, STATUS
+from jdaso._payload.words import BAD_LEAF, CHECKSUM, FAILED, HEADER, STATUS
 from jdaso.traces._timeline import Timeline
 
 
@@ -73,44 +73,71 @@ def test_a_start_after_an_exchange_that_failed_unseen_says_why(channel, link):
     np.testing.assert_array_equal(rows, np.full((1, channel.layout.widths[0]), 9))
 
 
+class Numbers:
+    """Numbers of a late exchange that are copied chunk by chunk, each after its `wait`."""
+
+    nbytes = 8000
+
+    def __init__(self, channel, value, wait=lambda: None):
+        self.value, self.wait, self.count = value, wait, len(channel.layout.widths)
+        self.result = None
+
+    def write(self):
+        for k in range(self.count):
+            yield k
+            self.wait()
+
+    def encode(self, k, rows):
+        rows[:, : rows.shape[1] - (HEADER if k == self.count - 1 else 0)] = self.value
+        return rows, 7
+
+    def finish(self, job):
+        self.result = float(job.place.whole[0])
+
+
 def test_the_first_chunk_of_a_large_leaf_travels_while_the_rest_is_copied(channel, link):
     """Here the copy waits until the link has been used."""
     used = threading.Event()
-    reduce, write = type(link).__call__, channel.staging.write_segment
+    reduce = type(link).__call__
 
     def call(*arguments):
         used.set()
         return reduce(*arguments)
 
-    def slowly(s, arrays):
-        for k in write(s, arrays):
-            yield k
-            assert used.wait(10)
-
-    channel.staging.write_segment = slowly
+    numbers = Numbers(channel, 5.0, wait=lambda: used.wait(10) or pytest.fail("not sent"))
     with mock.patch.object(Link, "__call__", call):
-        leaf = np.arange(2000, dtype=np.float32)
-        channel.start_segment(1, [leaf], np.zeros(HEADER, np.int32), s=0)
+        channel.start_late(1, np.zeros(HEADER, np.int32), lambda job: numbers)
         assert (channel.wait(1) == 1).all()
-    (vector,) = channel.fetch_segment(1, 0)
-    np.testing.assert_array_equal(vector, leaf)
+    assert numbers.result == 5.0  # made before the wait is over
 
 
-def test_a_chunk_of_two_segments_is_not_sent_before_both_are_there(link):
-    layout = layout_of([jnp.zeros(600), jnp.zeros(300)], 1, 2048)
-    first, second = layout.segments
-    control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
-    channel = Channel(layout, wire_of("float32"), InTurn(link, 20.0), control, Timeline())
-    assert set(channel.staging.chunks_of(first)) & set(channel.staging.chunks_of(second)) == {1}
-    head, leaves = np.zeros(HEADER, np.int32), [np.ones(600, np.float32), np.ones(300, np.float32)]
-    channel.start_segment(1, [leaves[0]], head, s=0)
-    job = channel._jobs[1]
-    assert job.ready[0].is_set() and not job.ready[1].is_set()
-    channel.start_segment(1, [leaves[1]], head, s=1)
-    assert job.ready[1].is_set() and (channel.wait(1) == 1).all()
-    for s, leaf in enumerate(leaves):
-        np.testing.assert_array_equal(channel.fetch_segment(1, s)[0], leaf)
-    assert channel.close(5.0)
+def test_the_header_has_the_first_bad_leaf_and_the_checksum(channel, link):
+    """And the error of a start, so that it is one on all nodes."""
+    seen = []
+
+    def call(self, rows, out, headed):
+        np.copyto(out, rows[:, : out.shape[1]])
+        if headed:
+            seen.append(np.array(rows[0, out.shape[1] :]).view(np.int32))
+        return np.zeros(0, np.float32), np.ones((1, HEADER), np.int32)
+
+    def refused(job):
+        job.error = NodeError("a version that is gone")
+        return Numbers(channel, 1.0)
+
+    with mock.patch.object(Link, "__call__", call):
+        head = np.full(HEADER, 3, np.int32)
+        head[BAD_LEAF] = 0
+        channel.start_late(1, head, lambda job: Numbers(channel, np.nan))
+        channel.wait(1)
+        channel.note_fetched(1)
+        channel.start_late(5, head, refused)
+        assert (channel.wait(5)[:, STATUS] == 1).all()
+        assert channel._jobs[5].done.wait(10)
+    chunks = len(channel.layout.widths)
+    assert [x[BAD_LEAF] for x in seen] == [1, 0]
+    assert seen[0][CHECKSUM] == 3 + 7 * chunks
+    assert seen[1][STATUS] == FAILED
 
 
 def test_close_keeps_what_went_wrong_with_an_exchange_that_nobody_waited_for(channel, link):

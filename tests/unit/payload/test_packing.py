@@ -10,17 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jdaso
-from jdaso._exchange.host import HostExchange
 from jdaso._exchange.make import exchange_of
-from jdaso._exchange.received import Received
 from jdaso._payload import chunks as _chunks
 from jdaso._payload import layout as _layout
 from jdaso._payload import trees
-from jdaso._payload.chunks import joined, pack, parted, unpack
 from jdaso._payload.layout import BLOCK, LEAST_MESSAGE, Layout, chunk_bytes_of, layout_of
 from jdaso._payload.trees import to_leaves
-from jdaso._payload.wire import wire_of
-from jdaso._payload.words import HEADER
 
 pytestmark = pytest.mark.strict_dtypes
 
@@ -188,44 +183,3 @@ def test_exchanges_are_cut_so():
             exchange_of([jnp.zeros(size)], session, **most).layout.widths
         )
         assert cut(2**20) == 4 and cut(2**10) == 1 and cut(2**20, chunk_bytes=2**19) == 8
-
-
-@pytest.mark.parametrize("sizes, kinds", [((3,), 1), ((4, 0, 5), 1), ((7, 2, 1, 3), 2)])
-def test_arrays_that_were_joined_are_parted_on_the_host(sizes, kinds):
-    """Arrays of each dtype in one vector; views of it."""
-    dtypes = [np.uint8, np.float32]
-    arrays = [
-        np.arange(size).astype(dtypes[k % kinds]) + dtypes[k % kinds](k)
-        for k, size in enumerate(sizes)
-    ]
-    vectors = [np.asarray(x) for x in joined([jnp.asarray(x) for x in arrays], kinds)]
-    assert len(vectors) == kinds
-    for x, y in zip(arrays, parted(vectors, sizes), strict=True):
-        assert x.dtype == y.dtype
-        assert not y.size or any(np.shares_memory(y, vector) for vector in vectors)
-        np.testing.assert_array_equal(x, y)
-
-
-@pytest.mark.parametrize("node", [0, 1, 2])
-def test_what_the_wire_took_goes_to_the_row_of_each_chunk_that_this_node_summed(node):
-    tree = [jnp.arange(1.0, 1 + size) for size in (700, 2000, 90)]
-    layout = layout_of(tree, 3, 3 * 1024)
-    assert len(layout.widths) > 3
-    rows = [jnp.arange(width) / 7 + 100 * k for k, width in enumerate(layout.widths)]
-    chunks = [
-        chunk.at[node].add(0.5 * row)
-        for chunk, row in zip(pack(layout, to_leaves(tree)), rows, strict=True)
-    ]
-    with jdaso.Session() as session:
-        exchange = HostExchange(session, layout, wire_of("bfloat16"))
-        received = Received((), (*rows, jnp.int32(node)), jnp.zeros((3, HEADER), jnp.int32))
-        found = exchange.add_residual(to_leaves(tree), received, jnp.float32(0.5))
-    for x, y in zip(found, unpack(layout, tuple(chunks)), strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-def test_an_element_is_found_in_its_leaf_at_both_ends():
-    """The first element of a leaf is not in the leaf before; empty leaves do not travel."""
-    layout = layout_of([jnp.zeros(3), jnp.zeros(0), jnp.zeros((2, 2)), jnp.zeros(1)], 1, 2048)
-    found = [layout.leaf_at(0, index) for index in range(8)]
-    assert found == [0, 0, 0, 1, 1, 1, 1, 2]

@@ -27,20 +27,15 @@ vectors = st.lists(values, min_size=9, max_size=9).map(lambda v: np.array(v, np.
 
 
 def merge(rule, x, snapshots, *, anchor, age, node=0):
-    """Returns the merge on node `node` of `snapshots`, one vector per node."""
+    """Returns the merge on node `node` of `snapshots`, one vector per node, and the target."""
     rule = _merge.merge_of(rule)
     outer = rule.init((jnp.asarray(anchor),))
-    total = jnp.asarray(sum(snapshots[1:], start=snapshots[0]))
-    merged = rule.merge(
-        (jnp.asarray(x),),
-        (jnp.asarray(snapshots[node]),),
-        (total,),
-        (jnp.asarray(anchor),),
-        outer,
-        nodes=len(snapshots),
-        age=jnp.int32(age),
-    )
-    return np.asarray(merged.params[0]), np.asarray(merged.anchor[0])
+    mean = jnp.asarray(sum(snapshots[1:], start=snapshots[0])) / len(snapshots)
+    (target,), _ = rule.target((mean,), (jnp.asarray(anchor),), outer)
+    change = target - snapshots[node] if rule.keeps_progress else target
+    nodes = jnp.float32(len(snapshots))
+    (merged,) = rule.merge((jnp.asarray(x),), (change,), nodes, jnp.float32(age))
+    return np.asarray(merged), np.asarray(target)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
@@ -123,15 +118,11 @@ def test_outer_moves_the_anchor_against_the_slope():
 def test_merges_compute_in_float32_and_compile():
     for rule in RULES:
         rule = _merge.merge_of(rule)
-        leaf = jax.ShapeDtypeStruct((3,), jnp.float32)
+        leaf, number = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((3,), ()))
         outer = jax.eval_shape(rule.init, (leaf,))
-        merged = jax.eval_shape(
-            lambda x, s, t, c, o, a, rule=rule: rule.merge(x, s, t, c, o, nodes=3, age=a),
-            *[(leaf,)] * 4,
-            outer,
-            jax.ShapeDtypeStruct((), jnp.int32),
-        )
-        assert {x.dtype for x in (*merged.params, *merged.anchor)} == {jnp.dtype("float32")}
+        target, _ = jax.eval_shape(rule.target, (leaf,), (leaf,), outer)
+        merged = jax.eval_shape(rule.merge, (leaf,), (leaf,), number, number)
+        assert {x.dtype for x in (*merged, *target)} == {jnp.dtype("float32")}
 
 
 def test_unknown_merge():
@@ -143,12 +134,10 @@ def test_unknown_merge():
 class Halfway(_merge.Merge):
     """A user's own rule: half the way to the mean."""
 
-    name, needs_snapshot, needs_anchor = "halfway", False, False
+    name, keeps_progress, needs_anchor = "halfway", False, False
 
-    def merge(self, params, snapshot, total, anchor, outer, *, nodes, age, living=None):
-        mean = jax.tree.map(lambda t: t / nodes, total)
-        half = jax.tree.map(lambda x, m: (x + m) / 2, params, mean)
-        return _merge.Merged(half, mean, outer)
+    def weight(self, nodes, age):
+        return 0.5
 
 
 class Doubled(BFloat16):
