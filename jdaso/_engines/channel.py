@@ -30,7 +30,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -57,7 +57,7 @@ from .._payload.words import (
 )
 from ..traces._timeline import Timeline
 from .base import Reducer
-from .job import EARLIER_RUN, Job, Late
+from .job import EARLIER_RUN, Job, Numbers
 from .staging import Staging
 
 log = logging.getLogger("jdaso")
@@ -85,9 +85,7 @@ class _Chunks:
 
 
 class Channel:
-    """Exchanges of one layout on one wire.
-
-    If steps are discarded there is a second place for results.
+    """Exchanges of one layout on one wire, one after the other.
 
     Args:
         layout: the layout of the exchanged leaves.
@@ -116,14 +114,11 @@ class Channel:
         self._nodes = control.topology.num_nodes
         self.staging = Staging(layout, wire)
         self._send, self._shapes = self.staging.rows, self.staging.shapes
-        chunks = range(len(self._send))
-        # The chunks of each piece; a late exchange is enqueued in one piece.
-        self._pieces = {True: [range(k, k + 1) for k in chunks], False: [chunks]}
-        self._repeats = False  # whether an exchange was ever started again
         # By optimizer, the last exchange it abandoned whose ticket another optimizer has taken.
         self._given_up: dict[int, int] = {}
         self._jobs: dict[int, Job] = {}
         self.versions: dict[Any, Any] = {}  # the `Versions` of late exchanges, by merge rule
+        self.sums: Any = None  # the `Sums` of exchanges that a step waits for
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._last_start: tuple[int, float] | None = None
@@ -132,86 +127,41 @@ class Channel:
         self._thread = threading.Thread(target=self._run, name="jdaso-channel", daemon=True)
         self._thread.start()
 
-    def start_chunk(
-        self,
-        ticket: int,
-        arrays: Sequence[np.ndarray],
-        head: np.ndarray,
-        *,
-        k: int,
-        owner: int = 0,
-        device: int = 0,
-    ) -> int:
-        """Takes chunk k of a mean that the step waits for; returns the ticket.
-
-        Args:
-            ticket: the exchange.
-            arrays: a single array, the encoded rows ``[nodes, w]``.
-            head: this node's header.
-            k: the chunk.
-            owner: the optimizer, which may start its exchange again while it is in flight; 0 for
-                an optimizer that may not.
-            device: the local device that enqueues the chunk.
-        """
-        begin, (rows,) = time.perf_counter(), arrays
-        write = self.staging.write_chunk(k, rows)
-        job = self._start(ticket, k, head, owner, device, write, blocking=True)
-        job.stands_since = min(job.stands_since, begin)
-        self._lose("copy", job, begin, device, size_bytes=rows.nbytes)
-        return ticket
-
-    def start_late(
+    def start(
         self,
         ticket: int,
         head: np.ndarray,
-        begin: Callable[[Job], Late],
+        begin: Callable[[Job], Numbers],
         *,
         owner: int = 0,
         device: int = 0,
+        blocking: bool = False,
     ) -> int:
-        """Starts a late exchange; returns the ticket.
+        """Starts an exchange; returns the ticket.
 
         Args:
             ticket: the exchange.
             head: this node's header.
             begin: returns the exchange's numbers, once none is in flight.
-            owner: see `start_chunk`.
-            device: see `start_chunk`.
+            owner: the optimizer, which may start its exchange again while it is in flight; 0 for
+                an optimizer that may not.
+            device: the local device that calls.
+            blocking: whether the step waits for the result.
         """
         started = time.perf_counter()
-        job = self._enter(ticket, 0, head, owner, device, blocking=False)
+        job = self._enter(ticket, head, owner, device, blocking)
         if job.error is None:
-            job.late = begin(job)
+            job.stands_since = started
+            job.numbers = begin(job)
             if job.error is not None:  # all nodes see it
                 self._amend(self._send[-1], {STATUS: FAILED})
-            for k in job.late.write():
-                with self._lock:
-                    job.hand_over(k)
-            self._lose("copy", job, started, device, size_bytes=job.late.nbytes)
+            for k in job.numbers.write():
+                job.ready[k].set()
+            self._lose("copy", job, started, device, size_bytes=job.numbers.nbytes)
         return ticket
 
-    def _start(
-        self,
-        ticket: int,
-        piece: int,
-        head: np.ndarray,
-        owner: int,
-        device: int,
-        write: Iterator[int],
-        *,
-        blocking: bool,
-    ) -> Job:
-        job = self._enter(ticket, piece, head, owner, device, blocking)
-        if job.error is None:
-            for k in write:
-                with self._lock:
-                    job.hand_over(k)
-        return job
-
-    def _enter(
-        self, ticket: int, piece: int, head: np.ndarray, owner: int, device: int, blocking: bool
-    ) -> Job:
-        """The job that a piece belongs to, begun if the piece is the first."""
+    def _enter(self, ticket: int, head: np.ndarray, owner: int, device: int, blocking: bool) -> Job:
+        """The exchange with that ticket, begun; or the one that must not be begun again."""
         error: NodeError | None = None
         while True:
             with self._lock:
@@ -222,34 +172,29 @@ class Channel:
                 if job is not None and not job.merged:
                     if job.is_left_to(owner):
                         repeated = None  # its result is lost, and the log says so
-                    elif job.devices[piece] is None and job.owner == owner:
-                        job.devices[piece] = device
-                        return job
-                    elif (text := _why_not_again(job, piece, owner, device)) is not None:
+                    elif (text := _why_not_again(job, owner, device)) is not None:
                         job.error = job.error or self._control.error(text, job.step)
                     if job.error is not None:
                         return job
-                    self._repeats |= job.owner == owner
                 if error is not None or not self.in_flight():
-                    return self._begin(ticket, piece, head, owner, device, blocking, error)
+                    return self._begin(ticket, head, owner, device, blocking, error)
             error = self._drain(None, repeated=repeated)
 
     def _begin(
         self,
         ticket: int,
-        piece: int,
         head: np.ndarray,
         owner: int,
         device: int,
         blocking: bool,
         error: NodeError | None,
     ) -> Job:
-        """Begins an exchange with its first piece, once none is in flight; the lock is held.
+        """Begins an exchange, once none is in flight; the lock is held.
 
         After an error the exchange does not begin: waiting for it returns the error.
         """
         job = self._enroll(ticket, owner, blocking)
-        job.devices[piece] = device
+        job.device = device
         if error is not None:  # the data on the wire may still be read
             job.error = error
             job.done.set()
@@ -270,7 +215,7 @@ class Channel:
         Args:
             ticket: the exchange.
             device: the local device that waits.
-            owner: the optimizer that waits, see `start_chunk`. It is refused an exchange that was
+            owner: the optimizer that waits, see `start`. It is refused an exchange that was
                 given up for another optimizer.
 
         On failure: the status word of the first header is 1, and `error` holds the cause.
@@ -297,35 +242,15 @@ class Channel:
         assert job.heads is not None
         return job.heads
 
-    def fetch(self, ticket: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Encoded rows of chunk k, and the residual of this node's part; call it after `wait`."""
-        job = self._fetched(ticket)
-        if job is None:
-            width = self.layout.widths[k] if self.wire.narrow else 0
-            return np.zeros(self._shapes[k], self.wire.dtype), np.zeros(width, np.float32)
-        return job.place.rows[k], job.residuals[k]
-
-    def _ended(self, ticket: int) -> Job | None:
-        """The exchange with that ticket; None if there is none, or if it failed."""
-        job = self._jobs.get(ticket)
-        return job if job is not None and len(job.residuals) == len(self._send) else None
-
-    def _fetched(self, ticket: int) -> Job | None:
-        """Counts one more fetched piece of the exchange, and returns it as `_ended` does."""
-        job = self._ended(ticket)
-        if job is not None:
-            with self._lock:  # several devices fetch at once
-                job.fetched += 1
-        return job
-
     def job(self, ticket: int, owner: int) -> Job | None:
         """An optimizer's exchange; None if there is none, or if it was given up."""
         with self._lock:
             return None if self._given_up.get(owner) == ticket else self._jobs.get(ticket)
 
-    def note_fetched(self, ticket: int) -> None:
-        """Notes that the result of a late exchange was taken."""
-        self._fetched(ticket)
+    def note_merged(self, ticket: int) -> None:
+        """Notes that the result of an exchange was taken."""
+        if (job := self._jobs.get(ticket)) is not None:
+            job.merged = True
 
     def finished(self, job: Job) -> None:
         """Waits for an exchange; any thread may call this.
@@ -346,8 +271,7 @@ class Channel:
             raise error
         with self._lock:
             job = self._enroll(ticket, owner, blocking=False)
-        job.residuals, job.heads = [np.zeros(0, np.float32) for _ in self._send], heads
-        job.devices = [EARLIER_RUN]
+        job.heads, job.device = heads, EARLIER_RUN
         job.done.set()
         return job
 
@@ -373,21 +297,14 @@ class Channel:
     def _enroll(self, ticket: int, owner: int, blocking: bool) -> Job:
         """An exchange with a place for its results that nothing else reads or writes."""
         before = self._jobs.pop(ticket, None)
-        last = [
-            x
-            for x in list(self._jobs.values())[-1:]
-            if self._repeats or (x.late is not None and x.owner == owner)
-        ]
-        # Another optimizer that has waited for a result is about to fetch it.
-        last += [x for x in self._jobs.values() if x not in last and x.is_fetched_by_other(owner)]
+        last = [x for x in list(self._jobs.values())[-1:] if x.owner == owner]
         for job in (before, *self._jobs.values()):
             if job is not None and job not in last and job.owner != owner and not job.merged:
                 self._given_up[job.owner] = job.ticket
         if self._given_up.get(owner) == ticket:  # the exchange is begun anew
             del self._given_up[owner]
         self._jobs = {job.ticket: job for job in last}
-        place = self.staging.results.free([job.place for job in last if job.late is None])
-        job = self._jobs[ticket] = Job(ticket, owner, blocking, self._pieces[blocking], place)
+        job = self._jobs[ticket] = Job(ticket, owner, blocking, self.staging.result)
         return job
 
     def _drain(
@@ -421,8 +338,9 @@ class Channel:
             try:
                 self._reduce(_Chunks(self, job))
                 self._unsign(job)
-                if job.late is not None and job.error is None:
-                    job.late.finish(job)
+                if job.error is None:
+                    assert job.numbers is not None
+                    job.numbers.finish(job)
                 kind = "mean" if job.blocking else "exchange"
                 job.seconds = self._timeline.record(
                     kind,
@@ -461,11 +379,11 @@ class Channel:
         if not job.ready[k].wait(limit_seconds):
             raise NodeError(f"Chunk {k} was never handed over.")
         job.take(k)
-        if job.late is None:
-            return self._send[k]
-        rows, checksum = job.late.encode(k, self._send[k])
+        assert job.numbers is not None
+        rows, checksum = job.numbers.encode(k, self._send[k])
         job.checksum += checksum
-        self._look_for_bad(job, k, rows)
+        if not job.blocking:
+            self._look_for_bad(job, k, rows)
         return rows
 
     def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
@@ -582,9 +500,9 @@ class Channel:
         self._last_start = (job.step, job.begin_seconds)
 
 
-def _why_not_again(job: Job, piece: int, owner: int, device: int) -> str | None:
-    """The error for a piece that is enqueued already; None if the step was merely repeated."""
-    before = job.devices[piece]
+def _why_not_again(job: Job, owner: int, device: int) -> str | None:
+    """The error for an exchange that was started already; None if the step was merely repeated."""
+    before = job.device
     if owner != job.owner or (not owner and device == before):
         return (
             "Two exchanges of equal shapes are in flight at once. Give the second optimizer its "
@@ -593,8 +511,8 @@ def _why_not_again(job: Job, piece: int, owner: int, device: int) -> str | None:
         )
     if before not in (device, EARLIER_RUN):
         return (
-            f"Devices {before} and {device} of this node both hand over part {piece} of one "
-            "exchange, but only one of them should. Name every axis of jax.shard_map or jax.pmap "
-            "in which the update is called: local_axis=('data', 'model')."
+            f"Devices {before} and {device} of this node both start one exchange, but only one of "
+            "them should. Name every axis of jax.shard_map or jax.pmap in which the update is "
+            "called: local_axis=('data', 'model')."
         )
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
@@ -16,8 +15,8 @@ from .staging import Place
 
 
 @runtime_checkable
-class Late(Protocol):
-    """The numbers of a late exchange, as its channel sees them."""
+class Numbers(Protocol):
+    """The numbers of an exchange, as its channel sees them."""
 
     @property
     def nbytes(self) -> int:
@@ -45,36 +44,27 @@ EARLIER_RUN = -1
 
 
 class Job:
-    """One exchange in flight.
+    """One exchange in flight."""
 
-    A mean that a step waits for is enqueued, and later fetched, chunk by chunk.
-    """
-
-    def __init__(self, ticket: int, owner: int, blocking: bool, pieces: list[range], place: Place):
+    def __init__(self, ticket: int, owner: int, blocking: bool, place: Place):
         self.ticket, self.owner, self.blocking = ticket, owner, blocking
         self.place = place
         self.step = ticket - 1
         self.begin_seconds = self.stands_since = time.perf_counter()
-        self.missing = Counter(k for chunks in pieces for k in chunks)
-        self.devices: list[int | None] = [None for _ in pieces]  # that enqueue them
+        self.device = 0  # that started it
         self.ready = [threading.Event() for _ in place.rows]
         self.done = threading.Event()
         self.residuals: list[np.ndarray] = []
         self.heads: np.ndarray | None = None
         self.error: NodeError | None = None
         self.crossed = False  # True if nodes met in it with different optimizers
-        self.late: Late | None = None  # its numbers, if it is late
+        self.numbers: Numbers | None = None
         self.bad_leaf = 0  # 1 + the first leaf that is not finite
         self.checksum = 0  # of what must be replicated, without the header's
-        self.fetched = 0
+        self.merged = False  # True if its result was taken
         self.waited = self.asked = False  # the latter by an optimizer
         self.seconds = 0.0
         self.taken: dict[int, tuple[int, float]] = {}  # lane and begin of chunks in flight
-
-    @property
-    def merged(self) -> bool:
-        """Returns whether all pieces were fetched at least once."""
-        return self.fetched >= len(self.devices)
 
     def forget(self) -> None:
         """Notes that nothing waits for the exchange any more, for example because it was saved."""
@@ -86,20 +76,10 @@ class Job:
         For example in a first step that is discarded before a new optimizer of equal shapes exists.
         """
         other = owner > 0 and self.owner > 0 and owner != self.owner
-        return other and not self.asked and None not in self.devices
-
-    def is_fetched_by_other(self, owner: int) -> bool:
-        """Returns whether another optimizer has its headers, but not yet all of its numbers."""
-        return self.owner != owner and self.asked and not self.merged and self.error is None
+        return other and not self.asked and all(event.is_set() for event in self.ready)
 
     def take(self, k: int) -> None:
         """Notes that chunk k is in flight, in the first free lane."""
         lanes = [lane for lane, _ in list(self.taken.values())]  # another thread removes items
         lane = next(n for n in itertools.count() if n not in lanes)
         self.taken[k] = lane, time.perf_counter()
-
-    def hand_over(self, k: int) -> None:
-        """Notes that a piece's part of chunk k is there; the lock is held."""
-        self.missing[k] -= 1
-        if self.missing[k] == 0:
-            self.ready[k].set()

@@ -137,6 +137,18 @@ class Programs:
         return jax.device_put(tree, self._cpu)
 
 
+def encoded(numbers: np.ndarray, wire: Wire) -> tuple[np.ndarray, np.ndarray]:
+    """Encoded rows of a chunk, and what they lost."""
+    put = jax.device_put(numbers, private_cpu_device())
+    rows, error, _ = _encode(put, None, None, None, wire=wire, keeps=False)
+    return np.asarray(rows), np.asarray(error)
+
+
+def decoded(rows: np.ndarray, wire: Wire) -> np.ndarray:
+    """Rows back to float32."""
+    return np.asarray(_decode(jax.device_put(rows, private_cpu_device()), wire=wire))
+
+
 def owed_on_host(owed: Owed) -> np.ndarray:
     """Error feedback of a chunk, by NumPy: a step's callback must not wait for JAX."""
     found = owed.sent * np.asarray(owed.error)
@@ -176,6 +188,11 @@ def _encode(
         fed = jnp.zeros_like(send)
     rows = wire.encode(send)
     return rows, send - wire.decode(rows) if wire.narrow else None, fed if keeps else None
+
+
+@partial(jax.jit, static_argnames="wire")
+def _decode(rows: Any, *, wire: Wire) -> Any:
+    return wire.decode(rows)
 
 
 @jax.jit

@@ -52,7 +52,7 @@ class Places:
 
 
 class Staging:
-    """A channel's rows to send and places for results, allocated once.
+    """A channel's rows to send and its place for sums, allocated once.
 
     The system gives memory to a page when it is first written: rows that are sent from elsewhere
     take none.
@@ -63,17 +63,12 @@ class Staging:
         widths = [width for _, width in self.shapes]
         widths[-1] += wire.header_width
         self.rows = [np.zeros((layout.nodes, width), wire.dtype) for width in widths]
-        self.results = Places(layout, wire)
+        self.result = Place(layout, wire)
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it holds."""
-        return sum(x.nbytes for x in (*self.rows, *(place.whole for place in self.results.all)))
-
-    def write_chunk(self, k: int, rows: np.ndarray) -> Iterator[int]:
-        """Copies encoded rows ``[nodes, w]`` to those of chunk k; yields k once they are there."""
-        np.copyto(self.rows[k][:, : rows.shape[1]], rows)
-        yield k
+        return sum(x.nbytes for x in (*self.rows, self.result.whole))
 
 
 class Leaves:

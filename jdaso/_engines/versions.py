@@ -27,7 +27,7 @@ from .._rules.merge import Merge
 from .._types import Leaves as Arrays
 from .._types import PyTree
 from .channel import Channel
-from .job import Job, Late
+from .job import Job, Numbers
 from .programs import Owed, Programs, owed_on_host, subtract_from
 from .staging import Leaves, Place, Places
 
@@ -141,16 +141,16 @@ class Versions:
         On failure: waiting for the ticket returns the error.
         """
 
-        def begin(job: Job) -> Late:
+        def begin(job: Job) -> Numbers:
             version = Version(ticket, weight=weight, job=job)
             if self.anchored:
                 version.before = self._find(before, owner)
                 if version.before is None or version.before.age is None:
                     job.error = self._channel.lost_version(before, job.step)
             self._keep(version, owner)
-            return _Numbers(self, version, arrays)
+            return _Late(self, version, arrays)
 
-        self._channel.start_late(ticket, head, begin, owner=owner, device=device)
+        self._channel.start(ticket, head, begin, owner=owner, device=device)
 
     def correction(
         self, ticket: int, age: int, *, owner: int, device: int
@@ -170,7 +170,7 @@ class Versions:
         if (heads[:, STATUS] == FAILED).any() or version is None or version.numbers is None:
             return heads, self.leaves.read(self._nothing())
         version.age = age
-        self._channel.note_fetched(ticket)
+        self._channel.note_merged(ticket)
         return heads, self.leaves.read(version.numbers.whole)
 
     def feedback(self, ticket: int, owner: int) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -405,8 +405,8 @@ class Versions:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Numbers:
-    """A version's numbers, as its channel sees them: see `Late`."""
+class _Late:
+    """A version's numbers, as its channel sees them: see `Numbers`."""
 
     versions: Versions
     version: Version
@@ -418,14 +418,14 @@ class _Numbers:
         return sum(x.nbytes for x in self.arrays)
 
     def write(self) -> Iterator[int]:
-        """As `Late.write`."""
+        """As `Numbers.write`."""
         assert self.version.numbers is not None
         return self.versions.leaves.write(self.arrays, self.version.numbers)
 
     def encode(self, k: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
-        """As `Late.encode`."""
+        """As `Numbers.encode`."""
         return self.versions.encode(self.version, k, rows)
 
     def finish(self, job: Job) -> None:
-        """As `Late.finish`."""
+        """As `Numbers.finish`."""
         self.versions.finish(self.version, job)

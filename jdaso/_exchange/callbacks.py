@@ -14,14 +14,6 @@ from .._session import Session
 from .._types import LocalAxis
 
 
-def start_channel(
-    start: Callable[..., int], ticket: Any, head: Any, device: Any, *arrays: Any, owner: int
-) -> np.ndarray:
-    """Passes arrays to ``start(ticket, arrays, header, ...)``; returns the ticket."""
-    arrays, head = tuple(np.asarray(x) for x in arrays), np.asarray(head)
-    return np.asarray(start(int(ticket), arrays, head, owner=owner, device=int(device)), np.int32)
-
-
 def zeros(shapes: Any, *_: Any) -> Any:
     """Zeros of these shapes; ignores the other arguments."""
     return jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)

@@ -11,7 +11,6 @@ import numpy as np
 
 from .._compat import host_call
 from .._payload.checksums import checksum
-from .._payload.chunks import cut, unpack, unpadded
 from .._payload.header import (
     counted,
     first_bad_leaf,
@@ -28,10 +27,9 @@ from .._payload.trees import (
     to_leaves,
     to_numbers,
 )
-from .._payload.wire import Wire
 from .._payload.words import BAD_LEAF, GONE, STATUS
 from .._session import Session
-from .._types import Chunks, Leaves, PyTree, ShapeDtype
+from .._types import Leaves, PyTree, ShapeDtype
 from .exchange import Exchange
 from .received import Received
 from .replicated import Common
@@ -103,11 +101,6 @@ def mean_value(value: Any, heads: jax.Array) -> Any:
     return mean.astype(jnp.result_type(value))
 
 
-def rounded(wire: Wire, chunks: Chunks) -> Chunks:
-    """Chunks, rounded as by the wire."""
-    return tuple(wire.decode(wire.encode(chunk)) for chunk in chunks)
-
-
 def exact_mean(
     exchange: Exchange,
     tree: PyTree,
@@ -117,9 +110,9 @@ def exact_mean(
     weight: Any = None,
 ) -> tuple[PyTree, Received]:
     """Weighted float32 mean over nodes of a tree's float leaves; the others stay as they are."""
-    received = exchange.total(weighed(weight, exchange.pack(tree)), head, step, common)
+    received = exchange.total(weighed(weight, to_leaves(tree)), head, step, common)
     means = tuple(total / exchange.layout.nodes for total in received.scaled(received.total))
-    return exchange.unpack(tree, means), received
+    return from_leaves(tree, means), received
 
 
 def exact_mean_of_finite(
@@ -134,10 +127,10 @@ def exact_mean_of_finite(
 
     If the exchange has `raise_nonfinite`, all nodes raise instead.
     """
-    own = exchange.pack(tree)
-    sent, count = weighed(weight, own), exchange.layout.size
+    own = to_leaves(tree)
+    sent, count = weighed(weight, own), len(own)
     means, received = _mean_of_finite(exchange, own, sent, count, head, step, common)
-    return exchange.unpack(tree, means), received
+    return from_leaves(tree, means), received
 
 
 class Everything(NamedTuple):
@@ -151,15 +144,15 @@ class Everything(NamedTuple):
 def exact_mean_of_everything(
     exchange_of: Callable[[PyTree], Exchange],
     params: PyTree,
-    chunks: Chunks,
-    owed: Chunks | None,
+    own: Leaves,
+    owed: Leaves | None,
     inner: PyTree,
     owed_inner: Mapping[int, jax.Array],
     head: jax.Array,
     step: jax.Array,
     common: Common | None,
     weight: Any,
-) -> tuple[Chunks, PyTree, Received]:
+) -> tuple[Leaves, PyTree, Received]:
     """Exact mean of parameters and inner state over the nodes whose numbers are finite.
 
     Integers, booleans and keys of the inner state become node 0's, even if node 0's floats
@@ -168,8 +161,8 @@ def exact_mean_of_everything(
     Args:
         exchange_of: returns the exchange of a tree.
         params: a tree like the parameters.
-        chunks: the numbers of that tree, packed.
-        owed: error feedback, added to the weighted chunks; None for none.
+        own: the leaves of that tree.
+        owed: error feedback, added to the weighted leaves; None for none.
         inner: the inner state.
         owed_inner: error feedback by leaf number, added to weighted leaves of the inner state.
         head: this node's header.
@@ -178,26 +171,23 @@ def exact_mean_of_everything(
         weight: this node's weight; None if all nodes weigh 1.
 
     Returns:
-        The parameters' mean, packed; the inner state; the exchange's result.
+        The leaves of the parameters' mean; the inner state; the exchange's result.
     """
-    layout, leaves, whole = exchange_of(params).layout, to_leaves(inner), to_halves(inner)
+    leaves, whole = to_leaves(inner), to_halves(inner)
     exchange = exchange_of(Everything(params, inner, whole))
-    floats = layout.size + sum(leaf.size for leaf in leaves)
     mine = exchange.ask_node() == 0
     whole = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in whole)
-    sent = weighed(weight, chunks)
+    sent = weighed(weight, own)
     if owed is not None:
-        sent = jax.tree.map(jnp.add, sent, owed)
-    own = cut(exchange.layout, (*unpadded(layout, chunks), *leaves, *whole))
-    leaves = tuple(
+        sent = tuple(map(jnp.add, sent, owed))
+    weighted = tuple(
         leaf + owed_inner[k] if k in owed_inner else leaf
         for k, leaf in enumerate(weighed(weight, leaves))
     )
-    sent = cut(exchange.layout, (*unpadded(layout, sent), *leaves, *whole))
-    means, received = _mean_of_finite(exchange, own, sent, floats, head, step, common)
-    chunks = cut(layout, unpadded(exchange.layout, means, layout.size))
-    rest = unpack(exchange.layout, means)[len(layout.exchanged) :]
-    halves = tuple(rest[len(leaves) :])
+    both = (*own, *leaves, *whole), (*sent, *weighted, *whole)
+    floats = len(own) + len(leaves)
+    means, received = _mean_of_finite(exchange, *both, floats, head, step, common)
+    mean, rest, halves = means[: len(own)], means[len(own) : floats], means[floats:]
     if halves and exchange.session.control.survives:
         gone = received.heads[0, STATUS] == GONE
         first = jnp.argmax(received.heads[:, STATUS] != GONE)
@@ -206,50 +196,40 @@ def exact_mean_of_everything(
             gone, lambda: _of_one(exchange_of(own), own, first, step), lambda: halves
         )
     inner = from_halves(from_leaves(inner, rest), halves)
-    return chunks, inner, received
+    return mean, inner, received
 
 
 def _of_one(exchange: Exchange, halves: Leaves, node: jax.Array, step: jax.Array) -> Leaves:
     """Returns the numbers of one node; this node's own, if that node has failed too."""
     mine = exchange.ask_node() == node
     sent = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in halves)
-    received = exchange.total(cut(exchange.layout, sent), header(step=step), step)
-    found = tuple(unpack(exchange.layout, received.total))
-    return select(received.heads[node, STATUS] == GONE, halves, found)
+    received = exchange.total(sent, header(step=step), step)
+    return select(received.heads[node, STATUS] == GONE, halves, received.total)
 
 
 def _mean_of_finite(
     exchange: Exchange,
-    own: Chunks,
-    sent: Chunks,
+    own: Leaves,
+    sent: Leaves,
     count: int,
     head: jax.Array,
     step: jax.Array,
     common: Common | None,
-) -> tuple[Chunks, Received]:
-    """Mean of the first `count` numbers over nodes where these are all finite; sum of the rest.
+) -> tuple[Leaves, Received]:
+    """Mean of the first `count` leaves over nodes where these are all finite; sum of the rest.
 
     `sent` is already weighted. If no node's numbers are finite, each node keeps its `own`.
     """
-    averaged, left = [], count
-    for chunk in sent:
-        place = jax.lax.iota(jnp.int32, chunk.size).reshape(chunk.shape)
-        averaged.append(place < min(max(left, 0), chunk.size))
-        left -= chunk.size
-    bad = first_bad_leaf(exchange.layout, sent)
+    bad = first_bad_leaf(sent[:count])
     if exchange.local_axis is not None:
         bad = jax.lax.pmax(bad, exchange.local_axis)
-    sent = tuple(
-        jnp.where(here & (bad > 0), jnp.zeros_like(chunk), chunk)
-        for chunk, here in zip(sent, averaged, strict=True)
-    )
+    if not exchange.raise_nonfinite:
+        left = [jnp.where(bad > 0, jnp.zeros_like(leaf), leaf) for leaf in sent[:count]]
+        sent = (*left, *sent[count:])
     received = exchange.total(sent, head.at[BAD_LEAF].set(bad), step, common)
     finite, number = jnp.any(counted(received.heads)), weight_of_all(received.heads)
-    means = received.total
-    if not exchange.raise_nonfinite:  # else nodes raise, and `own` is not needed
-        means = tuple(jnp.where(finite, *pair) for pair in zip(means, own, strict=True))
     number = jnp.where(finite, number, 1.0)
-    means = tuple(
-        jnp.where(here, mean / number, mean) for mean, here in zip(means, averaged, strict=True)
-    )
-    return means, received
+    means = [leaf / number for leaf in received.total[:count]]
+    if not exchange.raise_nonfinite:  # else nodes raise, and `own` is not needed
+        means = [jnp.where(finite, *pair) for pair in zip(means, own[:count], strict=True)]
+    return (*means, *received.total[count:]), received

@@ -16,14 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._payload.chunks import pack, unpack
 from .._payload.header import differ, weights_are_wrong
 from .._payload.layout import Layout
-from .._payload.trees import from_leaves, to_leaves
 from .._payload.wire import Wire
 from .._payload.words import BAD_LEAF, FAILED, STATUS, STEP
 from .._session import Session
-from .._types import Chunks, LocalAxis, PyTree
+from .._types import Leaves, LocalAxis
 from .received import Received
 from .replicated import Common
 
@@ -58,14 +56,6 @@ class Exchange(abc.ABC):
     owner: int = 0
     raise_nonfinite: bool = True
 
-    def pack(self, tree: PyTree) -> Chunks:
-        """The tree's numbers as float32 chunks."""
-        return pack(self.layout, to_leaves(tree))
-
-    def unpack(self, tree: PyTree, chunks: Chunks) -> PyTree:
-        """`tree` with the numbers of the chunks, each leaf in its own dtype."""
-        return from_leaves(tree, unpack(self.layout, chunks))
-
     @property
     @abc.abstractmethod
     def node(self) -> Any:
@@ -82,9 +72,12 @@ class Exchange(abc.ABC):
 
     @abc.abstractmethod
     def total(
-        self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
+        self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
-        """Sum over nodes, which the step waits for. The header has the checksum of `common`."""
+        """Sum over nodes of float32 leaves, which the step waits for.
+
+        The header has the checksum of `common`.
+        """
 
     @abc.abstractmethod
     def _raise_if(
@@ -128,12 +121,3 @@ class Exchange(abc.ABC):
             return np.zeros((), np.int32)
 
         return self._raise_if(wrong, heads, common, report)
-
-    def _decoded(self, rows: Chunks, lost: Chunks, heads: jax.Array) -> Received:
-        """The result, decoded from the rows; each node has summed one row."""
-        total = tuple(self.wire.decode(row) for row in rows)
-        if not self.wire.narrow:
-            return Received(total, (), heads)
-        mine = jnp.arange(self.layout.nodes)[:, None] == self.node
-        parts = tuple(jnp.where(mine, part, jnp.zeros_like(part)) for part in lost)
-        return Received(total, parts, heads)

@@ -5,7 +5,7 @@ Callbacks pass outgoing arrays to a channel's thread on the host, and fetch the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,9 +15,11 @@ import numpy as np
 
 from .._compat import host_call
 from .._engines.channel import Channel
+from .._engines.sums import Sums
+from .._payload.explicit import replicated
 from .._payload.words import FAILED, HEADER, STATUS
-from .._types import Chunks, PyTree, ShapeDtype
-from .callbacks import guarded, spread, start_channel, zeros
+from .._types import Leaves, PyTree, ShapeDtype
+from .callbacks import guarded, spread, zeros
 from .exchange import Exchange
 from .received import Received
 from .replicated import Common
@@ -31,6 +33,14 @@ class HostExchange(Exchange):
     def channel(self) -> Channel:
         """The host's end. All nodes open it together, when the step is first traced."""
         return self.session.channel(self.layout, self.wire, self.name)
+
+    @cached_property
+    def sums(self) -> Sums:
+        """The sums that steps wait for."""
+        channel = self.channel
+        if channel.sums is None:
+            channel.sums = Sums(channel, self.node)
+        return channel.sums
 
     @cached_property
     def call(self) -> Callable[..., Any]:
@@ -52,67 +62,37 @@ class HostExchange(Exchange):
         node = np.int32(self.session.node)
         return self.call(lambda: node, ShapeDtype((), jnp.int32))
 
-    def _hand_over(
-        self,
-        calls: Sequence[tuple[Callable[..., int], tuple[jax.Array, ...]]],
-        head: jax.Array,
-        step: jax.Array,
-        turn: jax.Array,
-    ) -> jax.Array:
-        """Makes each call once, the local devices taking turns; returns the ticket."""
-        shape, tokens = ShapeDtype((), jnp.int32), []
-        for k, (start, arrays) in enumerate(calls):
-            call = partial(start_channel, start, owner=self.owner)
-            # A refused start still returns its ticket; the wait for that ticket raises the reason.
-            call = guarded(call, self.session, lambda ticket, *_: np.array(ticket))
-            call = partial(self.call, call, shape, step + 1, head, device_number(), *arrays)
-            tokens.append(self.from_one(turn + k, call, shape))
-        # The ticket comes from the callbacks, so that no later wait can be scheduled before them.
-        return jnp.stack(tokens).max()
-
-    def _fetch(
-        self, fetch: Callable[..., Any], shapes: Any, ticket: jax.Array, heads: jax.Array, turn: Any
-    ) -> Any:
-        """Fetches from the channel on one local device and copies the result to all."""
-        nothing = partial(zeros, shapes)
-        # The headers are an argument so that XLA cannot schedule the fetch before the wait.
-        call = guarded(lambda t, _: fetch(int(t)), self.session, nothing)
-        return self.from_one(turn, partial(self.call, call, shapes, ticket, heads[0, 0]), shapes)
-
-    def _wait_for_heads(
-        self, ticket: jax.Array, turn: jax.Array, common: Common | None
-    ) -> jax.Array:
-        channel, nodes = self.channel, self.layout.nodes
-        refused = np.zeros((self.layout.nodes, HEADER), np.int32)
-        refused[:, STATUS] = FAILED
-        ask = lambda t, d: channel.wait(int(t), int(d), owner=self.owner)  # noqa: E731
-        wait = guarded(ask, self.session, refused)
-        shape = ShapeDtype((nodes, HEADER), jnp.int32)
-        call = partial(self.call, wait, shape, ticket, device_number())
-        heads = self.from_one(turn, call, shape)
-        return self.report(heads, common)
-
     def total(
-        self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
+        self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
-        """As `Exchange.total`: passes chunks to the channel and fetches their sums."""
-        calls = [
-            (partial(self.channel.start_chunk, k=k), (self.wire.encode(chunk),))
-            for k, chunk in enumerate(chunks)
-        ]
-        ticket = self._hand_over(calls, head, step, step)
-        heads = self._wait_for_heads(ticket, step, common)
-        rows, lost = [], []
-        for k, width in enumerate(self.layout.widths):
-            shapes = (
-                ShapeDtype((self.layout.nodes, self.wire.encoded_width(width)), self.wire.dtype),
-                ShapeDtype((width if self.wire.narrow else 0,), jnp.float32),
-            )
-            fetch = partial(self.channel.fetch, k=k)
-            row, rest = self._fetch(fetch, shapes, ticket, heads, step + k)
-            rows.append(row)
-            lost.append(rest)
-        return self._decoded(tuple(rows), tuple(lost), heads)
+        """As `Exchange.total`, by one call of the host."""
+        sums, owner, layout = self.sums, self.owner, self.layout
+        shapes = tuple(ShapeDtype(leaf.reals, jnp.float32) for leaf in layout.exchanged)
+        heads = ShapeDtype((layout.nodes, HEADER), jnp.int32)
+        every = heads, shapes, shapes if self.wire.narrow else ()
+
+        def total(ticket: Any, head: Any, device: Any, *arrays: Any) -> Any:
+            about = np.asarray(head), owner, int(device)
+            found, *both = sums.total(int(ticket), tuple(map(np.asarray, arrays)), *about)
+            return found, *map(tuple, both)
+
+        about = step + 1, head, device_number()
+        words, total_, lost = self.on_host(total, every, step, *about, *map(replicated, leaves))
+        return Received(total_, lost, self.report(words, common))
+
+    def on_host(self, function: Callable[..., Any], shapes: Any, turn: Any, *args: Any) -> Any:
+        """Calls a function that returns headers first, from one local device.
+
+        On failure: the status in the headers tells it.
+        """
+
+        def refused(*_: Any) -> Any:
+            words, *rest = zeros(shapes)
+            words[:, STATUS] = FAILED
+            return words, *rest
+
+        call = partial(self.call, guarded(function, self.session, refused), shapes, *args)
+        return self.from_one(turn, call, shapes)
 
     def _raise_if(
         self, wrong: jax.Array, heads: jax.Array, common: Common | None, report: Callable[..., Any]

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from .._payload.checksums import fingerprints
 from .._payload.header import header
-from .._payload.trees import apply_updates
-from .._types import Chunks, PyTree
+from .._payload.trees import apply_updates, from_leaves, to_leaves
+from .._types import Leaves, PyTree
 from .exchange import Exchange
 from .received import Received
 from .updates import difference
@@ -16,8 +16,8 @@ from .within_node import mean_locally
 
 
 def land_alike(
-    exchange: Exchange, target: Chunks, params: PyTree, updates: PyTree, step: jax.Array
-) -> Chunks:
+    exchange: Exchange, target: Leaves, params: PyTree, updates: PyTree, step: jax.Array
+) -> Leaves:
     """`target`, with 0 in the elements that would otherwise differ between nodes or devices.
 
     ``p + (t - p)`` rounds. If the nodes' p differ in the last bit and t is far from p, they may
@@ -26,12 +26,12 @@ def land_alike(
     """
     # Few enough bits that float32 sums of these integers are exact.
     bits = 24 - exchange.layout.nodes.bit_length()
-    moved = difference(exchange.unpack(params, target), params, updates)
-    landed = exchange.pack(apply_updates(params, moved))
-    prints = tuple(fingerprints(chunk, bits).astype(jnp.float32) for chunk in landed)
+    moved = difference(from_leaves(params, target), params, updates)
+    landed = to_leaves(apply_updates(params, moved))
+    prints = tuple(fingerprints(leaf, bits).astype(jnp.float32) for leaf in landed)
 
-    def total(chunks: Chunks, step: jax.Array) -> Received:
-        return exchange.total(chunks, header(step=step), step)
+    def total(leaves: Leaves, step: jax.Array) -> Received:
+        return exchange.total(leaves, header(step=step), step)
 
     received = total(prints, step)
     # Compares sums: XLA turns division by a constant into a product, so means would be inexact.

@@ -13,9 +13,9 @@ import numpy as np
 from .._engines.versions import Versions
 from .._payload.explicit import replicated
 from .._payload.layout import BARE, describe
-from .._payload.words import FAILED, HEADER, STATUS, STEP
+from .._payload.words import HEADER, STATUS, STEP
 from .._types import Leaves, PyTree, ShapeDtype
-from .callbacks import guarded, zeros
+from .callbacks import guarded
 from .host import HostExchange
 from .late import Correction, Late
 from .replicated import Common
@@ -126,13 +126,7 @@ class HostLate(Late):
         heads = ShapeDtype((layout.nodes, HEADER), jnp.int32)
         shapes = heads, tuple(ShapeDtype(leaf.reals, jnp.float32) for leaf in layout.exchanged)
 
-        def refused(*_: Any) -> Any:
-            words, leaves = zeros(shapes)
-            words[:, STATUS] = FAILED
-            return words, leaves
-
-        call = guarded(_on_host(function), self.exchange.session, refused)
-        words, leaves = self._call(call, shapes, turn, *args)
+        words, leaves = self.exchange.on_host(_on_host(function), shapes, turn, *args)
         return Correction(leaves, words)
 
     def _call(self, function: Callable[..., Any], shapes: Any, turn: Any, *args: Any) -> Any:

@@ -16,6 +16,7 @@ from .._payload.trees import strip, to_leaves, to_numbers
 from .._payload.words import BAD_LEAF, CHECKSUM, HEADER
 from .._types import Leaves, PyTree
 from .late import Correction, Late
+from .received import Received
 from .replicated import Common
 from .updates import select, weighed
 from .virtual import VirtualExchange, reduce_virtual
@@ -92,7 +93,7 @@ class VirtualLate(Late):
         if wire.narrow:
             send = tuple(map(jnp.add, send, strip(held.error)))
         bits = checksum(to_numbers(held.anchor)) if self.checks else jnp.int32(0)
-        head = head.at[BAD_LEAF].set(first_bad_leaf(layout, pack(layout, leaves)))
+        head = head.at[BAD_LEAF].set(first_bad_leaf(leaves))
         head = head.at[CHECKSUM].add(bits)
         encoded = [wire.encode(chunk) for chunk in pack(layout, send)]
         sent = unpack(layout, tuple(wire.decode(chunk) for chunk in encoded))
@@ -112,12 +113,10 @@ class VirtualLate(Late):
         del ticket, turn
         exchange, layout = self.exchange, self.exchange.layout
         rest = Replicated(held.anchor, held.outer, common.tree)
-        found = exchange.checked(
-            self._from_flight(held.flight), dataclasses.replace(common, tree=rest)
-        )
-        sums = unpack(layout, found.total)
+        common = dataclasses.replace(common, tree=rest)
+        found = Received(*exchange.checked(self._from_flight(held.flight), common))
         factor = jnp.float32(layout.nodes) / weight_of_all(found.heads)
-        sums = tuple(factor * x for x in sums)
+        sums = tuple(factor * x for x in found.total)
         if self.feeds:
             points = zip(strip(held.anchor), sums, strict=True)
             sums = tuple(layout.nodes * c + d for c, d in points)
@@ -134,7 +133,7 @@ class VirtualLate(Late):
             new = select(result.merges, new, left)
         return result, new
 
-    def _owed(self, held: Held, found: Any, age: jax.Array) -> Leaves:
+    def _owed(self, held: Held, found: Received, age: jax.Array) -> Leaves:
         """Error feedback after a merge."""
         alive = living(found.heads)
         lost = alive / weight_of_all(found.heads)
@@ -146,17 +145,16 @@ class VirtualLate(Late):
             owed = tuple(x + kept * r for x, r in zip(owed, paid, strict=True))
         return self._with_residual(owed, found, sent)
 
-    def _come_back(self, held: Held, found: Any) -> Leaves:
+    def _come_back(self, held: Held, found: Received) -> Leaves:
         """Error feedback after a result was discarded: its mean comes back to what was lost."""
         alive = living(found.heads)
-        pairs = zip(strip(held.error), unpack(self.exchange.layout, found.total), strict=True)
+        pairs = zip(strip(held.error), found.total, strict=True)
         owed = tuple(mine + total / alive for mine, total in pairs)
         owed = self._with_residual(owed, found, jnp.float32(1))
         return select(found.finite, owed, jax.tree.map(jnp.zeros_like, owed))
 
-    def _with_residual(self, leaves: Leaves, found: Any, factor: jax.Array) -> Leaves:
-        lost = unpack(self.exchange.layout, found.residual)
-        return tuple(x + factor * y for x, y in zip(leaves, lost, strict=True))
+    def _with_residual(self, leaves: Leaves, found: Received, factor: jax.Array) -> Leaves:
+        return tuple(x + factor * y for x, y in zip(leaves, found.lost, strict=True))
 
     def feedback(self, held: Held, before: jax.Array, turn: jax.Array) -> Leaves:
         """As `Late.feedback`."""

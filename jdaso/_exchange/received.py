@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +18,14 @@ class Received:
     """The sums and headers that an exchange returned.
 
     Attributes:
-        total: sum over nodes, the same on all nodes: leaves of a late exchange, chunks of a mean.
-        residual: rounding error of the part that this node summed; empty for the float32 wire.
-            Late exchange: this node's row of each chunk, and the node's number; see `add_residual`.
-            Mean: chunks, 0 in the other nodes' parts.
+        total: sum over nodes, by leaf, the same on all nodes.
+        lost: what a narrow wire lost on this node, by leaf: rounding of the numbers sent (not of a
+            late exchange, where it is kept) and of the part of the sum that this node formed.
         heads: headers of all nodes, int32 ``[nodes, HEADER]``.
     """
 
-    total: Chunks | Leaves
-    residual: Any
+    total: Leaves
+    lost: Leaves
     heads: jax.Array
 
     @property

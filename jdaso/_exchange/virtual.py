@@ -12,9 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._payload.chunks import pack, unpack
 from .._payload.wire import Wire, attach, detach, sum_rows
 from .._session import Session
-from .._types import Chunks, ShapeDtype
+from .._types import Chunks, Leaves, ShapeDtype
 from .exchange import Exchange
 from .received import Received, Reduced
 from .replicated import Common
@@ -33,18 +34,31 @@ class VirtualExchange(Exchange):
         return self.node
 
     def total(
-        self, chunks: Chunks, head: jax.Array, step: jax.Array, common: Common | None = None
+        self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
         """As `Exchange.total`."""
         del step
-        encoded = [self.wire.encode(chunk) for chunk in chunks]
-        return self.checked(reduce_virtual(self.wire, encoded, head), common)
+        layout, wire, chunks = self.layout, self.wire, pack(self.layout, leaves)
+        encoded = [wire.encode(chunk) for chunk in chunks]
+        total, residual, heads = self.checked(reduce_virtual(wire, encoded, head), common)
+        lost = ()
+        if wire.narrow:
+            sent = unpack(layout, tuple(wire.decode(chunk) for chunk in encoded))
+            pairs = zip(leaves, sent, residual, strict=True)
+            lost = tuple(x - y + z for x, y, z in pairs)
+        return Received(total, lost, heads)
 
-    def checked(self, reduced: Reduced, common: Common | None) -> Received:
-        """The result of a reduction, once its headers report no error."""
+    def checked(self, reduced: Reduced, common: Common | None) -> tuple[Leaves, Leaves, jax.Array]:
+        """The sums by leaf, the rounding errors of this node's part, and the checked headers."""
         rows, lost, heads = reduced
         checked = self.report(heads, common)
-        return self._decoded(_after(jnp.max(checked - heads), rows), lost, checked)
+        rows = _after(jnp.max(checked - heads), rows)
+        total = unpack(self.layout, tuple(self.wire.decode(row) for row in rows))
+        if not self.wire.narrow:
+            return total, (), checked
+        mine = jnp.arange(self.layout.nodes)[:, None] == self.node
+        parts = tuple(jnp.where(mine, part, jnp.zeros_like(part)) for part in lost)
+        return total, unpack(self.layout, parts), checked
 
     def _raise_if(
         self, wrong: jax.Array, heads: jax.Array, common: Common | None, report: Callable[..., Any]

@@ -23,12 +23,11 @@ from .._exchange.order import after
 from .._exchange.received import Received
 from .._exchange.replicated import Common
 from .._exchange.updates import difference
-from .._payload.chunks import pack
 from .._payload.header import loss_words, none_weighs
-from .._payload.trees import apply_updates, to_leaves
+from .._payload.trees import apply_updates, from_leaves, to_leaves
 from .._payload.words import LEFT_OUT
 from .._rules.loss import count_loss
-from .._types import Chunks, Leaves, PyTree
+from .._types import Leaves, PyTree
 from .between import Between
 from .copies import places_in_leaves
 from .late import LateExchange
@@ -60,15 +59,14 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
     """
     params, state, weight, step = u.params, u.state, u.weight, u.state.step
     exchange = between.exchange_of(params)
-    own, owed = exchange.pack(apply_updates(params, u.updates)), None
+    own, owed = to_leaves(apply_updates(params, u.updates)), None
     owed_inner: dict[int, jax.Array] = {}
     if weight is not None:
         total, steps = jnp.sum(state.since, axis=0)
         since = total / jnp.maximum(steps, 1.0) / state.weight
         weight = jnp.where(steps > 0, since, weight)
     if between.wire.narrow:
-        error = _feedback(exchange, late, state)  # weighed already
-        owed = pack(exchange.layout, error)
+        owed = error = _feedback(exchange, late, state)  # weighed already
         places = places_in_leaves(state.inner, u.copies)
         owed_inner = {place: error[number] for place, number in places.items()}
         held = (x.late.without_feedback(y) for x, y in zip(late, state.held, strict=True))
@@ -79,7 +77,7 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
         given = u.value
         bits, common = _common(between, params, (), step)
 
-    def mean_of(weight: Any) -> tuple[Chunks, PyTree, Received]:
+    def mean_of(weight: Any) -> tuple[Leaves, PyTree, Received]:
         return exact_mean_of_everything(
             between.exchange_of,
             params,
@@ -93,18 +91,18 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
             weight,
         )
 
-    chunks, inner, received = mean_of(weight)
+    leaves, inner, received = mean_of(weight)
     if weight is not None:
-        mean, none = (chunks, inner), none_weighs(received.heads)
-        chunks, inner = jax.lax.cond(none, lambda: mean_of(None)[:2], lambda: mean)
+        mean, none = (leaves, inner), none_weighs(received.heads)
+        leaves, inner = jax.lax.cond(none, lambda: mean_of(None)[:2], lambda: mean)
     phase = count_loss(state.phase, *loss_words(received.heads))
     third = step >= between.phases.total_steps - between.phases.cooldown_steps + 2
-    chunks = jax.lax.cond(
+    leaves = jax.lax.cond(
         third & (u.apart | received.apart),
-        lambda: land_alike(exchange, chunks, params, u.updates, step),
-        lambda: chunks,
+        lambda: land_alike(exchange, leaves, params, u.updates, step),
+        lambda: leaves,
     )
-    updates = difference(exchange.unpack(params, chunks), params, u.updates)
+    updates = difference(from_leaves(params, leaves), params, u.updates)
     state = state._replace(inner=inner, phase=phase)
     return u._replace(updates=updates, state=state)
 

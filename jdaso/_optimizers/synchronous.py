@@ -14,7 +14,6 @@ from .._exchange.exact import (
     common_of,
     exact_mean,
     mean_value,
-    rounded,
     same_on_virtual_nodes,
     sum_of_bits,
 )
@@ -29,11 +28,18 @@ from .._exchange.within_node import (
     mean_locally,
     refuse_other_axes,
 )
-from .._payload.chunks import pack, unpack
 from .._payload.explicit import alike, on_its_mesh
 from .._payload.header import loss_words, mean_weight, none_weighs
 from .._payload.layout import describe
-from .._payload.trees import apply_updates, dress, is_none, strip, zeros_like
+from .._payload.trees import (
+    apply_updates,
+    dress,
+    from_leaves,
+    is_none,
+    strip,
+    to_leaves,
+    zeros_like,
+)
 from .._payload.wire import Wire, wire_of
 from .._rules.loss import mean_of_untold, sum_of_losses
 from .._session import Session
@@ -179,20 +185,18 @@ def synchronous(
 
         if several and blocking == "gradients":
             head = make_header()
-            sent = weighed(weight, exchange.pack(updates))
+            sent = weighed(weight, to_leaves(updates))
             if exchange.wire.narrow:
                 mine = jax.tree.map(_of_gradient, updates, error, is_leaf=is_none)
-                sent = jax.tree.map(jnp.add, sent, pack(exchange.layout, strip(mine)))
+                sent = tuple(map(jnp.add, sent, strip(mine)))
             received = exchange.total(sent, head, step, common)
             heard = heard * mean_weight(received.heads)
             totals = received.scaled(received.total)
             means = tuple(total / session.num_nodes for total in totals)
-            updates = exchange.unpack(updates, means)
             if exchange.wire.narrow:
-                lost = jax.tree.map(jnp.subtract, sent, rounded(exchange.wire, sent))
-                lost = received.owed(jax.tree.map(jnp.add, lost, received.residual))
-                lost = dress(updates, unpack(exchange.layout, lost))
+                lost = dress(updates, received.owed(received.lost))
                 error = alike(jax.tree.map(_replaced, lost, error, is_leaf=is_none), error)
+            updates = from_leaves(updates, means)
             value = mean_value(value, received.heads)
             losses = sum_of_losses(*loss_words(received.heads))
         given = {}

@@ -12,9 +12,9 @@ from .explicit import replicated
 _ROW = 1024
 
 
-def fingerprints(chunk: jax.Array, bits: int) -> jax.Array:
+def fingerprints(leaf: jax.Array, bits: int) -> jax.Array:
     """Each element as a whole number below ``2**bits`` that two floats share only by chance."""
-    words = jax.lax.bitcast_convert_type(chunk, jnp.uint32)
+    words = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
     return (words * np.uint32(2654435761)) >> np.uint32(32 - bits)
 
 

@@ -6,10 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from .._types import Chunks
-from .layout import Layout
+from .._types import Leaves
 from .words import (
     BAD_LEAF,
     CHECKSUM,
@@ -70,19 +68,12 @@ def is_known(loss: Any) -> jax.Array:
     return jnp.isfinite(loss) & (loss > UNKNOWN / 2)
 
 
-def first_bad_leaf(layout: Layout, chunks: Chunks) -> jax.Array:
+def first_bad_leaf(leaves: Leaves) -> jax.Array:
     """1 + the number of the first leaf that is not finite; 0 if all are finite."""
-    ends, begin = np.array(layout.offsets[1:], np.int64), 0
-    found = jnp.int32(0)
-    for chunk in chunks:
-        good = jnp.isfinite(chunk).reshape(-1)
-        leaf = jnp.sum(
-            jnp.argmin(good) >= np.clip(ends - begin, 0, good.size).astype(np.int32),
-            dtype=jnp.int32,
-        )
-        found = jnp.where((found > 0) | jnp.all(good), found, leaf + 1)
-        begin += good.size
-    return found
+    if not leaves:
+        return jnp.int32(0)
+    good = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])
+    return jnp.where(jnp.all(good), 0, 1 + jnp.argmin(good)).astype(jnp.int32)
 
 
 def differ(words: jax.Array) -> jax.Array:

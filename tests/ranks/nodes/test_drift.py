@@ -50,7 +50,7 @@ def flip_anchor(session, bit):
     (completion,) = session.completions.values()
     for versions in completion.versions():
         for leaf, begin in zip(versions.layout.exchanged, versions.layout.offsets, strict=False):
-            if leaf.path == "['w']":
+            if leaf.path.startswith("['w']"):
                 ((*_, version),) = versions._known.values()
                 chunks = [np.array(x) for x in version.anchor]
                 chunks[0].reshape(-1).view(np.uint32)[begin + 5] ^= np.uint32(1 << bit)
