@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import threading
 import time
 import zlib
@@ -19,7 +18,7 @@ from .._errors import NodeError
 from .._launch.environment import survives_deaths
 from .._mpi.abort import end_job
 from .._mpi.messages import dead_ranks
-from .._mpi.requests import allgather_bytes, byte, poll
+from .._mpi.requests import allgather_bytes, byte, finish, poll
 from .._mpi.topology import Topology
 from .._mpi.ulfm import Died, Group, InThread
 from .detector import Detector
@@ -39,9 +38,6 @@ _EXPLAIN_SECONDS = 1.0
 _OWN_WORK_SECONDS, _OWN_WORK_LOOK_SECONDS, _WARN_SECONDS = 3600.0, 1.0, 30.0
 """The longest time for a node's own steps once it has no exchange left to start, the interval of
 checks whether it has started one, and the time until the first warning."""
-
-_unfinished: list[Any] = []
-"""Abandoned requests with their data: MPI may still write there, whichever node is gone."""
 
 Result = TypeVar("Result")
 
@@ -101,14 +97,14 @@ class Control:
 
     def explain(self, error: Exception) -> str:
         """The cause of an error in MPI; waits a moment, since failures of nodes show up late."""
-        limit = time.monotonic() + _EXPLAIN_SECONDS
-        while survives_deaths() and not isinstance(error, NodeError) and time.monotonic() < limit:
-            if self.known.failure is not None:
-                return self.known.failure
-            if not self.detector.began and (dead := dead_ranks(self.topology.comm)):
-                return f"{self.known.name(dead)} died."
-            time.sleep(0.01)
-        return str(error)
+        can_tell = survives_deaths() and not isinstance(error, NodeError)
+        return can_tell and poll(self._cause, limit_seconds=_EXPLAIN_SECONDS) or str(error)
+
+    def _cause(self) -> str | None:
+        if self.known.failure is not None or self.detector.began:
+            return self.known.failure
+        dead = dead_ranks(self.topology.comm)
+        return f"{self.known.name(dead)} died." if dead else None
 
     @contextlib.contextmanager
     def explained(self, step: int | None = None) -> Iterator[None]:
@@ -185,13 +181,7 @@ class Control:
 
     def _checks(self) -> Callable[[], None]:
         """Begins a wait for the other nodes to agree on the survivors."""
-        wait = Wait(self.known, "call", "agrees on who lives", call=0, column=CALLS)
-
-        def check() -> None:
-            if (why := wait.why_no_longer()) is not None:
-                raise self.error(why)
-
-        return check
+        return Wait(self.known, "call", "agrees on who lives", call=0, column=CALLS).check
 
     def unless_someone_dies(self, attempt: Callable[[], Result]) -> Result:
         """The result of calls that belong together, repeated until no node fails in between."""
@@ -289,7 +279,7 @@ class Control:
             return call()
         begin, warn_at = time.monotonic(), _WARN_SECONDS
         seen, since = heartbeats.taken_part(node), begin
-        while not poll(work.Test, lambda: None, _OWN_WORK_LOOK_SECONDS):
+        while not poll(work.Test, limit_seconds=_OWN_WORK_LOOK_SECONDS):
             now = time.monotonic()
             if (last := heartbeats.taken_part(node)) != seen:
                 seen, since = last, now
@@ -343,9 +333,7 @@ class Control:
             )
         doing = f"waits for another thread's call before it can {what}"
         wait = Wait(self.known, "call", doing, call=self._calls, column=CALLS)
-        while not self._lock.acquire(timeout=0.05):
-            if (why := wait.why_no_longer()) is not None:
-                raise self.error(why)
+        poll(partial(self._lock.acquire, timeout=0.05), wait.check)
         self._caller = threading.get_ident()
         try:
             yield
@@ -386,23 +374,18 @@ class Control:
         )
 
         def check() -> None:
-            if (why := wait.why_no_longer()) is not None:
-                raise self.error(why)
+            wait.check()
             if self.survives:
                 self._group.look()
 
-        done = False
         try:
-            done = poll(request.Test, check, math.inf, most_pause)
+            finish(request, check, *data, most_pause=most_pause)
         except (NodeError, Died):
             raise
         except Exception as error:  # MPI's
             if self.survives:
                 raise
             raise self.error(self.explain(error)) from error
-        finally:
-            if not done:
-                _unfinished.append((request, data))
 
 
 def _first_difference(by_node: dict[int, Any]) -> str:
