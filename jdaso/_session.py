@@ -38,6 +38,7 @@ from ._mpi.topology import Topology, find_topology, members
 from ._nodes import exit as _exit
 from ._nodes.compare import Comparison
 from ._nodes.control import Control, Facts
+from ._nodes.links import Links
 from ._payload.layout import Layout, Leaf
 from ._payload.wire import Wire
 from ._payload.words import FAILED, STATUS, STEP
@@ -188,6 +189,7 @@ class Session:
                 self.control = Control(self.topology, limit)
             self.node = self.topology.node
             self.num_nodes = self.virtual.nodes if self.virtual else self.topology.num_nodes
+            self._links = Links(self.control)
             self.comparison = Comparison(self.control, virtual=self.simulated)
             say_rank(self.node, self.topology.host)
             self._begin()
@@ -288,7 +290,7 @@ class Session:
                 self.control.duplicate,
                 check=self.control.check,
                 limit_seconds=_DAY_SECONDS,  # waits of steps have shorter limits of their own
-                bytes_per_second=self.control.bytes_per_second,
+                bytes_per_second=self._links.bytes_per_second,
                 survives=self.control.survives,
             )
             channel = Channel(

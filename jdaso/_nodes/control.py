@@ -30,9 +30,6 @@ log = logging.getLogger("jdaso")
 _PART_BYTES = 1 << 26
 """Longest message: MPI counts have 32 bits."""
 
-_TRIAL_BYTES, _TRIALS = 2 * 2**20, 3
-"""Size and number of the messages that measure a link: 50 ms at 1 Gbit/s."""
-
 _EXPLAIN_SECONDS = 1.0
 
 _OWN_WORK_SECONDS, _OWN_WORK_LOOK_SECONDS, _WARN_SECONDS = 3600.0, 1.0, 30.0
@@ -70,7 +67,6 @@ class Control:
         self._lock = threading.Lock()
         self._caller: int | None = None  # the thread that holds the lock
         self._copies: list[Any] = []  # communicators given out by `duplicate`
-        self._bytes_per_second: float | None = None
         self._calls = 0  # made so far; the same on all nodes that make the same calls
         self.survives = False  # whether the run goes on when a node fails
         if topology.num_nodes > 1:
@@ -163,7 +159,7 @@ class Control:
         self.agree(what, [])
         call = InThread(lambda: comm.Split(color, key), "jdaso-split")
         try:
-            self._wait(call, what)
+            self.wait(call, what)
         except NodeError:
             end_job()
             raise
@@ -172,7 +168,7 @@ class Control:
 
     def _duplicate(self, comm: Any) -> Any:
         copy, request = comm.Idup()
-        self._wait(request, "open a communicator")
+        self.wait(request, "open a communicator")
         return copy
 
     def _together(self, attempt: Callable[[], Result]) -> Result:
@@ -238,27 +234,41 @@ class Control:
 
     def _broadcast(self, part: np.ndarray, root: int) -> None:
         request = self._group.comm.Ibcast([part, byte()], self._group.rank(root))
-        self._wait(request, "broadcast", part)
+        self.wait(request, "broadcast", part)
 
-    def bytes_per_second(self) -> float:
-        """Bandwidth of the slowest link between neighbors, with both directions in use.
+    def wait(
+        self,
+        request: Any,
+        what: str,
+        *data: Any,
+        most_pause: float = 2e-3,
+        limit_seconds: float | None = None,
+    ) -> None:
+        """Waits for a request; if the wait fails, keeps the buffers that MPI may still write to."""
+        self._calls += 1
+        self.known.heartbeats.note(CALLS, self._calls)
+        wait = Wait(
+            self.known,
+            "call",
+            f"waits to {what}",
+            call=self._calls,
+            column=CALLS,
+            limit_seconds=limit_seconds,
+        )
 
-        Measured at the first call, the best of a few, and the same on all nodes.
-        """
-        if self._bytes_per_second is None:
-            nodes, node = self.topology.num_nodes, self.topology.node
-            send, recv = np.zeros((2, _TRIAL_BYTES), np.uint8)
-            seconds = np.inf
-            for _ in range(_TRIALS):
-                begin = time.perf_counter()
-                left = self._group.comm.Irecv([recv, byte()], (node - 1) % nodes)
-                right = self._group.comm.Isend([send, byte()], (node + 1) % nodes)
-                for request in (left, right):
-                    self._wait(request, "measure the links", send, recv, most_pause=1e-4)
-                seconds = min(seconds, time.perf_counter() - begin)
-            slowest = self._allgather(np.array([seconds]), "measure the links").max()
-            self._bytes_per_second = float(_TRIAL_BYTES / slowest)
-        return self._bytes_per_second
+        def check() -> None:
+            wait.check()
+            if self.survives:
+                self._group.look()
+
+        try:
+            finish(request, check, *data, most_pause=most_pause)
+        except (NodeError, Died):
+            raise
+        except Exception as error:  # MPI's
+            if self.survives:
+                raise
+            raise self.error(self.explain(error)) from error
 
     def see_end(self, call: Callable[[], None], what: str) -> None:
         """Makes a call that waits for this node's own work, and logs that it still waits.
@@ -346,46 +356,12 @@ class Control:
         group = self._group
         recv = np.empty((len(group.living), send.size), np.uint8)
         request = group.comm.Iallgather([send, byte()], [recv, byte()])
-        self._wait(request, what, send, recv, limit_seconds=limit_seconds)
+        self.wait(request, what, send, recv, limit_seconds=limit_seconds)
         return recv[[group.rank(node) for node in range(self.topology.num_nodes)]]
 
     def _allgather_bytes(self, payload: bytes, what: str) -> list[bytes]:
         gather = partial(self._allgather, what=what)
         return self.unless_someone_dies(lambda: allgather_bytes(gather, payload))
-
-    def _wait(
-        self,
-        request: Any,
-        what: str,
-        *data: Any,
-        most_pause: float = 2e-3,
-        limit_seconds: float | None = None,
-    ) -> None:
-        """Waits for a request; if the wait fails, keeps the buffers that MPI may still write to."""
-        self._calls += 1
-        self.known.heartbeats.note(CALLS, self._calls)
-        wait = Wait(
-            self.known,
-            "call",
-            f"waits to {what}",
-            call=self._calls,
-            column=CALLS,
-            limit_seconds=limit_seconds,
-        )
-
-        def check() -> None:
-            wait.check()
-            if self.survives:
-                self._group.look()
-
-        try:
-            finish(request, check, *data, most_pause=most_pause)
-        except (NodeError, Died):
-            raise
-        except Exception as error:  # MPI's
-            if self.survives:
-                raise
-            raise self.error(self.explain(error)) from error
 
 
 def _first_difference(by_node: dict[int, Any]) -> str:
