@@ -227,7 +227,7 @@ class Control:
         out = np.array(array, order="C")
         if self.alone:
             return out
-        flat = out.reshape(-1).view(np.uint8) if out.size else np.zeros(0, np.uint8)
+        flat = out.reshape(-1).view(np.uint8)
         for begin in range(0, flat.size, _PART_BYTES):
             self._together(partial(self._broadcast, flat[begin : begin + _PART_BYTES], root))
         return out

@@ -209,6 +209,6 @@ def _is_ready(array: Any) -> bool:
 
 def _parts(array: np.ndarray) -> list[Any]:
     """An array as MPI takes it; empty arrays are sent too."""
-    flat = array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
+    flat = array.reshape(-1).view(np.uint8)
     begins = range(0, max(flat.size, 1), _MESSAGE_BYTES)
     return [[flat[begin : begin + _MESSAGE_BYTES], byte()] for begin in begins]
