@@ -1,12 +1,18 @@
-"""Polls requests up to a limit; gathers texts."""
+"""Polls requests until they are done, fail or reach a limit; gathers texts."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+Result = TypeVar("Result")
+
+_unfinished: list[Any] = []
+"""Abandoned requests with their data: MPI may still write there, whichever node is gone."""
 
 MESSAGE_BYTES = 120 * 2**10
 """Less than the 128 KiB at which UCX changes its protocol to rendezvous (`start`)."""
@@ -21,24 +27,41 @@ def as_bytes(array: np.ndarray, at: int | None = None) -> list[Any]:
 
 
 def poll(
-    done: Callable[[], bool],
-    check: Callable[[], None],
-    limit_seconds: float,
+    done: Callable[[], Result],
+    check: Callable[[], object] = lambda: None,
+    limit_seconds: float = math.inf,
     most_pause: float = 2e-3,
-) -> bool:
-    """Polls `done` at growing intervals until it returns True; False if the limit has passed.
+) -> Result | None:
+    """Calls `done` at growing intervals until its result is true; None once the limit has passed.
 
     `check` is called in between and may raise. MPI moves bytes only when it is polled: a pause of
     more than `most_pause` seconds would slow it down.
     """
-    begin, pause = time.perf_counter(), 1e-5
-    while not done():
+    begin, pause = time.perf_counter(), min(1e-5, most_pause)
+    while not (result := done()):
         if time.perf_counter() - begin > limit_seconds:
-            return False
+            return None
         check()
         time.sleep(pause)
         pause = min(pause * 2, most_pause)
-    return True
+    return result
+
+
+def finish(
+    request: Any,
+    check: Callable[[], object],
+    *data: Any,
+    limit_seconds: float = math.inf,
+    most_pause: float = 2e-3,
+) -> bool:
+    """Polls a request; if that ends before the request is done, keeps its `data` for MPI."""
+    done = False
+    try:
+        done = bool(poll(request.Test, check, limit_seconds, most_pause))
+    finally:
+        if not done:
+            _unfinished.append((request, data))
+    return done
 
 
 def allgather_bytes(gather: Callable[[np.ndarray], np.ndarray], payload: bytes) -> list[bytes]:

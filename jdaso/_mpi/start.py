@@ -29,7 +29,7 @@ from .._launch.environment import (
 )
 from .abort import end_job
 from .messages import dead_ranks
-from .requests import allgather_bytes, as_bytes, poll
+from .requests import allgather_bytes, as_bytes, finish, poll
 
 log = logging.getLogger("jdaso")
 
@@ -191,7 +191,7 @@ class _Roll:
             self.look()
             return len(self._here) == len(everyone)
 
-        poll(all_here, lambda: None, _ROLL_SECONDS)
+        poll(all_here, limit_seconds=_ROLL_SECONDS)
         return [node for node in everyone if node not in self._here]
 
     def _ask(self, node: int) -> None:
@@ -222,8 +222,8 @@ def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[
             text = "%s Waits for all nodes to make their Session, for %.0f s now (longest: %g s)."
             log.warning(text, name, waited, timeout_seconds)
 
-    def wait(request: Any) -> None:
-        if not poll(request.Test, look, timeout_seconds):
+    def wait(request: Any, *data: Any) -> None:
+        if not finish(request, look, *data, limit_seconds=timeout_seconds):
             end_job()
             raise NodeError(
                 f"{name} Waited {timeout_seconds:g} s to start a session, and not all nodes came: "
@@ -232,7 +232,7 @@ def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[
 
     def gather(array: np.ndarray) -> np.ndarray:
         rows = np.zeros((comm.Get_size(), *array.shape), array.dtype)
-        wait(own.Iallgather(as_bytes(array), as_bytes(rows)))
+        wait(own.Iallgather(as_bytes(array), as_bytes(rows)), array, rows)
         return rows
 
     try:
@@ -248,9 +248,8 @@ def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[
 
 def _why(error: Exception, comm: Any) -> str:
     """The cause of an error in MPI: the rank that failed, if MPI can tell which."""
-    dead: set[int] = set()
-    if survives_deaths():
-        poll(lambda: bool(dead.update(dead_ranks(comm)) or dead), lambda: None, _DEATH_SECONDS)
+    can_tell = survives_deaths()
+    dead = can_tell and poll(lambda: dead_ranks(comm), limit_seconds=_DEATH_SECONDS)
     return f"{_names(sorted(dead))} died." if dead else f"{error}."
 
 

@@ -15,15 +15,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .requests import poll
+from .requests import finish, poll
 
 Result = TypeVar("Result")
 
 Checks = Callable[[], Callable[[], None]]
 """Begins a wait for the others; returns a check to call meanwhile, which raises if it is vain."""
-
-_unfinished: list[Any] = []
-"""Agreements that were abandoned, with the buffers that MPI may still write to."""
 
 
 class Died(Exception):  # noqa: N818
@@ -87,17 +84,13 @@ class Group:
         """Returns whether all succeeded and, as far as MPI can tell, live; the same on all."""
         from mpi4py import MPI
 
-        flag, request = np.array([well], np.intc), None
+        flag = np.array([well], np.intc)
         try:
-            request = self.comm.Iagree(flag)
-            poll(request.Test, check, np.inf)
+            finish(self.comm.Iagree(flag), check, flag)
         except MPI.Exception as error:
             if not self._is_of_death(error):
                 raise
             return False
-        except Exception:
-            _unfinished.append((request, flag))
-            raise
         return bool(flag[0])
 
     def _shrink(self, check: Callable[[], None], clean: Callable[[], None]) -> None:
@@ -107,7 +100,7 @@ class Group:
         old.Revoke()
         clean()
         call = InThread(old.Shrink, "jdaso-shrink")
-        poll(call.Test, check, np.inf)
+        poll(call.Test, check)
         new = call.result()
         new.Set_errhandler(MPI.ERRORS_RETURN)
         ranks = MPI.Group.Translate_ranks(new.Get_group(), None, old.Get_group())

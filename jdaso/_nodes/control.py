@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import threading
 import time
 import zlib
@@ -19,7 +18,7 @@ from .._errors import NodeError
 from .._launch.environment import survives_deaths
 from .._mpi.abort import end_job
 from .._mpi.messages import dead_ranks
-from .._mpi.requests import allgather_bytes, byte, poll
+from .._mpi.requests import allgather_bytes, byte, finish, poll
 from .._mpi.topology import Topology
 from .._mpi.ulfm import Died, Group, InThread
 from .detector import Detector
@@ -31,17 +30,11 @@ log = logging.getLogger("jdaso")
 _PART_BYTES = 1 << 26
 """Longest message: MPI counts have 32 bits."""
 
-_TRIAL_BYTES, _TRIALS = 2 * 2**20, 3
-"""Size and number of the messages that measure a link: 50 ms at 1 Gbit/s."""
-
 _EXPLAIN_SECONDS = 1.0
 
 _OWN_WORK_SECONDS, _OWN_WORK_LOOK_SECONDS, _WARN_SECONDS = 3600.0, 1.0, 30.0
 """The longest time for a node's own steps once it has no exchange left to start, the interval of
 checks whether it has started one, and the time until the first warning."""
-
-_unfinished: list[Any] = []
-"""Abandoned requests with their data: MPI may still write there, whichever node is gone."""
 
 Result = TypeVar("Result")
 
@@ -74,7 +67,6 @@ class Control:
         self._lock = threading.Lock()
         self._caller: int | None = None  # the thread that holds the lock
         self._copies: list[Any] = []  # communicators given out by `duplicate`
-        self._bytes_per_second: float | None = None
         self._calls = 0  # made so far; the same on all nodes that make the same calls
         self.survives = False  # whether the run goes on when a node fails
         if topology.num_nodes > 1:
@@ -101,14 +93,14 @@ class Control:
 
     def explain(self, error: Exception) -> str:
         """The cause of an error in MPI; waits a moment, since failures of nodes show up late."""
-        limit = time.monotonic() + _EXPLAIN_SECONDS
-        while survives_deaths() and not isinstance(error, NodeError) and time.monotonic() < limit:
-            if self.known.failure is not None:
-                return self.known.failure
-            if not self.detector.began and (dead := dead_ranks(self.topology.comm)):
-                return f"{self.known.name(dead)} died."
-            time.sleep(0.01)
-        return str(error)
+        can_tell = survives_deaths() and not isinstance(error, NodeError)
+        return can_tell and poll(self._cause, limit_seconds=_EXPLAIN_SECONDS) or str(error)
+
+    def _cause(self) -> str | None:
+        if self.known.failure is not None or self.detector.began:
+            return self.known.failure
+        dead = dead_ranks(self.topology.comm)
+        return f"{self.known.name(dead)} died." if dead else None
 
     @contextlib.contextmanager
     def explained(self, step: int | None = None) -> Iterator[None]:
@@ -167,7 +159,7 @@ class Control:
         self.agree(what, [])
         call = InThread(lambda: comm.Split(color, key), "jdaso-split")
         try:
-            self._wait(call, what)
+            self.wait(call, what)
         except NodeError:
             end_job()
             raise
@@ -176,7 +168,7 @@ class Control:
 
     def _duplicate(self, comm: Any) -> Any:
         copy, request = comm.Idup()
-        self._wait(request, "open a communicator")
+        self.wait(request, "open a communicator")
         return copy
 
     def _together(self, attempt: Callable[[], Result]) -> Result:
@@ -185,13 +177,7 @@ class Control:
 
     def _checks(self) -> Callable[[], None]:
         """Begins a wait for the other nodes to agree on the survivors."""
-        wait = Wait(self.known, "call", "agrees on who lives", call=0, column=CALLS)
-
-        def check() -> None:
-            if (why := wait.why_no_longer()) is not None:
-                raise self.error(why)
-
-        return check
+        return Wait(self.known, "call", "agrees on who lives", call=0, column=CALLS).check
 
     def unless_someone_dies(self, attempt: Callable[[], Result]) -> Result:
         """The result of calls that belong together, repeated until no node fails in between."""
@@ -241,34 +227,48 @@ class Control:
         out = np.array(array, order="C")
         if self.alone:
             return out
-        flat = out.reshape(-1).view(np.uint8) if out.size else np.zeros(0, np.uint8)
+        flat = out.reshape(-1).view(np.uint8)
         for begin in range(0, flat.size, _PART_BYTES):
             self._together(partial(self._broadcast, flat[begin : begin + _PART_BYTES], root))
         return out
 
     def _broadcast(self, part: np.ndarray, root: int) -> None:
         request = self._group.comm.Ibcast([part, byte()], self._group.rank(root))
-        self._wait(request, "broadcast", part)
+        self.wait(request, "broadcast", part)
 
-    def bytes_per_second(self) -> float:
-        """Bandwidth of the slowest link between neighbors, with both directions in use.
+    def wait(
+        self,
+        request: Any,
+        what: str,
+        *data: Any,
+        most_pause: float = 2e-3,
+        limit_seconds: float | None = None,
+    ) -> None:
+        """Waits for a request; if the wait fails, keeps the buffers that MPI may still write to."""
+        self._calls += 1
+        self.known.heartbeats.note(CALLS, self._calls)
+        wait = Wait(
+            self.known,
+            "call",
+            f"waits to {what}",
+            call=self._calls,
+            column=CALLS,
+            limit_seconds=limit_seconds,
+        )
 
-        Measured at the first call, the best of a few, and the same on all nodes.
-        """
-        if self._bytes_per_second is None:
-            nodes, node = self.topology.num_nodes, self.topology.node
-            send, recv = np.zeros((2, _TRIAL_BYTES), np.uint8)
-            seconds = np.inf
-            for _ in range(_TRIALS):
-                begin = time.perf_counter()
-                left = self._group.comm.Irecv([recv, byte()], (node - 1) % nodes)
-                right = self._group.comm.Isend([send, byte()], (node + 1) % nodes)
-                for request in (left, right):
-                    self._wait(request, "measure the links", send, recv, most_pause=1e-4)
-                seconds = min(seconds, time.perf_counter() - begin)
-            slowest = self._allgather(np.array([seconds]), "measure the links").max()
-            self._bytes_per_second = float(_TRIAL_BYTES / slowest)
-        return self._bytes_per_second
+        def check() -> None:
+            wait.check()
+            if self.survives:
+                self._group.look()
+
+        try:
+            finish(request, check, *data, most_pause=most_pause)
+        except (NodeError, Died):
+            raise
+        except Exception as error:  # MPI's
+            if self.survives:
+                raise
+            raise self.error(self.explain(error)) from error
 
     def see_end(self, call: Callable[[], None], what: str) -> None:
         """Makes a call that waits for this node's own work, and logs that it still waits.
@@ -289,7 +289,7 @@ class Control:
             return call()
         begin, warn_at = time.monotonic(), _WARN_SECONDS
         seen, since = heartbeats.taken_part(node), begin
-        while not poll(work.Test, lambda: None, _OWN_WORK_LOOK_SECONDS):
+        while not poll(work.Test, limit_seconds=_OWN_WORK_LOOK_SECONDS):
             now = time.monotonic()
             if (last := heartbeats.taken_part(node)) != seen:
                 seen, since = last, now
@@ -343,9 +343,7 @@ class Control:
             )
         doing = f"waits for another thread's call before it can {what}"
         wait = Wait(self.known, "call", doing, call=self._calls, column=CALLS)
-        while not self._lock.acquire(timeout=0.05):
-            if (why := wait.why_no_longer()) is not None:
-                raise self.error(why)
+        poll(partial(self._lock.acquire, timeout=0.05), wait.check)
         self._caller = threading.get_ident()
         try:
             yield
@@ -358,51 +356,12 @@ class Control:
         group = self._group
         recv = np.empty((len(group.living), send.size), np.uint8)
         request = group.comm.Iallgather([send, byte()], [recv, byte()])
-        self._wait(request, what, send, recv, limit_seconds=limit_seconds)
+        self.wait(request, what, send, recv, limit_seconds=limit_seconds)
         return recv[[group.rank(node) for node in range(self.topology.num_nodes)]]
 
     def _allgather_bytes(self, payload: bytes, what: str) -> list[bytes]:
         gather = partial(self._allgather, what=what)
         return self.unless_someone_dies(lambda: allgather_bytes(gather, payload))
-
-    def _wait(
-        self,
-        request: Any,
-        what: str,
-        *data: Any,
-        most_pause: float = 2e-3,
-        limit_seconds: float | None = None,
-    ) -> None:
-        """Waits for a request; if the wait fails, keeps the buffers that MPI may still write to."""
-        self._calls += 1
-        self.known.heartbeats.note(CALLS, self._calls)
-        wait = Wait(
-            self.known,
-            "call",
-            f"waits to {what}",
-            call=self._calls,
-            column=CALLS,
-            limit_seconds=limit_seconds,
-        )
-
-        def check() -> None:
-            if (why := wait.why_no_longer()) is not None:
-                raise self.error(why)
-            if self.survives:
-                self._group.look()
-
-        done = False
-        try:
-            done = poll(request.Test, check, math.inf, most_pause)
-        except (NodeError, Died):
-            raise
-        except Exception as error:  # MPI's
-            if self.survives:
-                raise
-            raise self.error(self.explain(error)) from error
-        finally:
-            if not done:
-                _unfinished.append((request, data))
 
 
 def _first_difference(by_node: dict[int, Any]) -> str:

@@ -14,7 +14,6 @@ import threading
 import traceback
 from typing import Any
 
-from .._errors import NodeError
 from .._mpi.messages import Messages
 from .._mpi.requests import mpi_error, poll
 from .._mpi.topology import Topology
@@ -98,12 +97,7 @@ class Detector:
             NodeError: a node failed, or does not answer.
         """
         wait = Wait(self.known, "call", "agrees on where to stop", call=0, column=CALLS, step=step)
-
-        def check() -> None:
-            if (why := wait.why_no_longer()) is not None:
-                raise NodeError(f"{self.topology.prefix(step)} {why}")
-
-        return self.stopping.stops_at(step, check)
+        return self.stopping.stops_at(step, wait.check)
 
     def fail(self, text: str) -> None:
         """Notifies all other nodes that this node has failed; does not wait for them."""
@@ -132,7 +126,7 @@ class Detector:
             return self._messages.all_gone() and len(self.known.left | self.known.dead) == others
 
         others = self.topology.num_nodes - 1
-        if not poll(parted, lambda: None, _PARTING_SECONDS):
+        if not poll(parted, limit_seconds=_PARTING_SECONDS):
             return False
         if not self.known.dead:  # freeing it needs all nodes
             self._messages.free()

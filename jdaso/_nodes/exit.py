@@ -13,7 +13,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from typing import Protocol, runtime_checkable
 
 from .._errors import summary
@@ -21,6 +20,7 @@ from .._launch.early_failure import leave_to_sessions
 from .._launch.environment import survives_deaths
 from .._launch.last_words import speak_out
 from .._mpi.abort import abort, end_job, ends_job, finalize, spare_job
+from .._mpi.requests import poll
 from .control import Control
 from .detector import Detector
 
@@ -138,11 +138,8 @@ def _end() -> None:
     for detector in detectors:
         with contextlib.suppress(Exception):  # MPI has been finalized
             detector.end()
-    limit = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < limit:  # without a detector nothing tells us when the others are ready
-        if detectors and all(_may_end(detector) for detector in detectors):
-            break
-        time.sleep(0.05)
+    # Without a detector nothing tells us when the others are ready.
+    poll(lambda: detectors and all(map(_may_end, detectors)), limit_seconds=_GRACE_SECONDS)
     if not ends_job() and all(detector.known.all_failed() for detector in detectors):
         for detector in detectors:  # all nodes saw the error, and MPI can be finalized as usual
             detector.stop()

@@ -19,7 +19,7 @@ from .wait import Wait
 _MESSAGE_BYTES = 1 << 30
 """Longest message: MPI counts have 32 bits."""
 
-_LEAST_PAUSE, _MOST_PAUSE = 5e-5, 2e-4
+_MOST_PAUSE = 2e-4
 _IDLE_SECONDS = 0.1
 
 _numbers = itertools.count(1)
@@ -140,10 +140,6 @@ class Mail:
             self._control.known, self._kind, what, call=0, column=CALLS, step=self.step, nodes=nodes
         )
 
-        def check() -> None:
-            if (why := wait.why_no_longer()) is not None:
-                raise self._control.error(why, self.step)
-
         def moved() -> bool:
             if self._broken is not None:
                 raise self._broken
@@ -154,7 +150,7 @@ class Mail:
         begin, self._asks = time.perf_counter(), True
         try:
             with self._control.explained(self.step):
-                poll(moved, check, float("inf"), _MOST_PAUSE)
+                poll(moved, wait.check, most_pause=_MOST_PAUSE)
         finally:
             self._asks = False
         seconds = time.perf_counter() - begin
@@ -164,25 +160,25 @@ class Mail:
 
     def _ask_on(self) -> None:
         """The thread: polls MPI while messages are in flight, except while the program does."""
-        pause = _LEAST_PAUSE
-        while not self._closed:
-            if self._asks:  # the program itself polls while it waits
-                time.sleep(_MOST_PAUSE)
-                continue
-            try:
-                with self._lock:
-                    moved = self._progress()
-                    left = bool(self._outbox or self._sending)
-                    # A list, so that each is polled even if the first has not arrived.
-                    left |= not all([coming.is_there() for coming in self._coming.values()])
-            except Exception as error:  # raised in the next wait
-                self._broken = error
-                return
+        try:
+            while not self._closed:
+                poll(self._look, most_pause=_MOST_PAUSE)
+                self._busy.wait(_IDLE_SECONDS)
+        except Exception as error:  # raised in the next wait
+            self._broken = error
+
+    def _look(self) -> bool:
+        """Returns whether to begin a new poll: something moved, or nothing is in flight."""
+        if self._asks:  # the program itself polls while it waits
+            return self._closed
+        with self._lock:
+            moved = self._progress()
+            left = bool(self._outbox or self._sending)
+            # A list, so that each is polled even if the first has not arrived.
+            left |= not all([coming.is_there() for coming in self._coming.values()])
             if not left:
                 self._busy.clear()
-                self._busy.wait(_IDLE_SECONDS)
-            pause = _LEAST_PAUSE if moved else min(2 * pause, _MOST_PAUSE)
-            time.sleep(pause)
+        return moved or not left or self._closed
 
     def _progress(self) -> bool:
         """Sends computed arrays, and releases sent ones; returns whether there were any."""
@@ -213,6 +209,6 @@ def _is_ready(array: Any) -> bool:
 
 def _parts(array: np.ndarray) -> list[Any]:
     """An array as MPI takes it; empty arrays are sent too."""
-    flat = array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
+    flat = array.reshape(-1).view(np.uint8)
     begins = range(0, max(flat.size, 1), _MESSAGE_BYTES)
     return [[flat[begin : begin + _MESSAGE_BYTES], byte()] for begin in begins]

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from .._errors import NodeError
 from .known import Known
 
 log = logging.getLogger("jdaso")
@@ -85,6 +86,11 @@ class Wait:
         if waited > self._warn_at:
             self._warn(waited, limit)
         return None
+
+    def check(self) -> None:
+        """Raises `NodeError` if there is a reason to end the wait."""
+        if (why := self.why_no_longer()) is not None:
+            raise NodeError(f"{self._known.topology.prefix(self.step)} {why}")
 
     def _is_in_vain(self, silence_seconds: float) -> bool:
         """Returns whether a silent node has ended, or is silent for long and not known to run."""

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._mpi.requests import finish
+
 _ROUNDS = 24
 
 
@@ -71,9 +73,7 @@ def measure(
 
 
 class _Talk:
-    """Numbers to and from other nodes, until a time limit; open requests are then kept for MPI."""
-
-    open: list[Any] = []  # noqa: RUF012  (of all instances: MPI may still write there)
+    """Numbers to and from other nodes, until a time limit."""
 
     def __init__(self, comm: Any, check: Callable[[], None], until: float):
         self._comm, self._check, self._until = comm, check, until
@@ -89,14 +89,6 @@ class _Talk:
         return (float(data[0]),) if self._wait(self._comm.Irecv(data, node), data) else None
 
     def _wait(self, request: Any, data: np.ndarray) -> bool:
-        done = False
-        try:
-            while not (done := request.Test()):  # without a pause, which would be measured too
-                if time.monotonic() > self._until:
-                    return False
-                self._check()
-                time.sleep(0)
-        finally:
-            if not done:
-                self.open.append((request, data))
-        return True
+        left = self._until - time.monotonic()
+        # Without a pause, which would be measured too.
+        return finish(request, self._check, data, limit_seconds=left, most_pause=0.0)

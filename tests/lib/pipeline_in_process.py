@@ -120,7 +120,7 @@ def gatherer(node):
     def gather(words):
         everyone = np.empty((comm.Get_size(), *words.shape), words.dtype)
         request = comm.Iallgather(np.ascontiguousarray(words), everyone)
-        node.control._wait(request, "gather")
+        node.control.wait(request, "gather")
         return everyone
 
     return gather

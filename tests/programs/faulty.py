@@ -93,7 +93,9 @@ def run(rank):
     if odd and CASE == "unknown_engine":
         engine = "carrier pigeon"
     if odd and CASE == "version":
-        jdaso._session.__version__ = "0.0.1"
+        from jdaso._session import start
+
+        start.__version__ = "0.0.1"
     if odd and CASE == "more_devices":
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     if odd and CASE == "level_on_one":
@@ -103,7 +105,9 @@ def run(rank):
     if odd and CASE.startswith("stuck_before"):
         time.sleep(STUCK_SECONDS)
     if odd and CASE == "stuck_starting":  # it has said who it is, and comes no further
-        jdaso._session.Control = lambda *_: time.sleep(STUCK_SECONDS)
+        from jdaso._session import session as sessions
+
+        sessions.Control = lambda *_: time.sleep(STUCK_SECONDS)
     limit = math.inf if odd and CASE == "unlimited" else TIMEOUT_SECONDS
     session = jdaso.Session(engine=engine, timeout_seconds=limit)
     unclosed = CASE in ("unclosed", "forgotten") or (odd and CASE == "uncaught")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 import numpy as np
 
-from ..._mpi.requests import byte, poll
+from ..._mpi.requests import byte, finish
 from ..._nodes.heartbeat import CALLS
 from ..._nodes.mail import Address
 from ..._nodes.wait import Wait
@@ -79,26 +78,15 @@ class Grid:
         comm = session.control.duplicate().comm
         comm = session.control.split(comm, self.replica, self.partition)
         nodes = [self.replica * self.partitions + k for k in range(self.partitions)]
+        doing = "waits for sums over all partitions"
 
         def gather(array: np.ndarray) -> np.ndarray:
             out = np.empty((self.partitions, *array.shape), array.dtype)
             request = comm.Iallgather([array, byte()], [out, byte()])
-            doing = "waits for sums over all partitions"
-            wait = Wait(
-                session.control.known,
-                "sum over partitions",
-                doing,
-                call=0,
-                column=CALLS,
-                nodes=nodes,
-            )
-
-            def check() -> None:
-                if (why := wait.why_no_longer()) is not None:
-                    raise session.control.error(why)
-
+            about = session.control.known, "sum over partitions", doing
+            wait = Wait(*about, call=0, column=CALLS, nodes=nodes)
             with session.control.explained():
-                poll(request.Test, check, math.inf, 2e-4)
+                finish(request, wait.check, array, out, most_pause=2e-4)
             return out
 
         return gather

@@ -12,7 +12,7 @@ import pytest
 from launcher import ROOT
 from nights import nightly
 
-from jdaso._nodes import control
+from jdaso._nodes import links
 from jdaso.fabric import Cluster, ClusterError, emulated_cluster
 from jdaso.fabric._emulate import cluster as _cluster
 
@@ -83,7 +83,7 @@ def test_nodes_average_over_the_links_and_the_bytes_are_counted():
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(done.stdout.split("\n")[:2]) == [f"{host} 0.5" for host in cluster.hosts]
     # Each of two nodes measures its link, sends half of 2 MB to be summed, and its half of the sum.
-    least = control._TRIALS * control._TRIAL_BYTES + 2e6
+    least = links._TRIALS * links._TRIAL_BYTES + 2e6
     for count in sent:
         assert least <= count < 1.1 * least
 

@@ -216,7 +216,7 @@ def test_what_mpi_may_yet_write_to_outlives_a_wait_in_vain():
     data, request = np.zeros(8), NeverDone()
     alive = weakref.ref(data), weakref.ref(request)
     with pytest.raises(NodeError, match="did not end within 0.05 s"):
-        control._wait(request, "test", data)
+        control.wait(request, "test", data)
     del control, data, request
     gc.collect()
     assert all(reference() is not None for reference in alive)

@@ -136,6 +136,18 @@ def test_mpi_and_jax_stay_where_they_belong():
     assert not wrong, "\n".join(wrong)
 
 
+def test_one_place_waits_for_mpi():
+    """All else polls by `requests.poll`, with its pauses and its ends."""
+    packages = {"_mpi", "_nodes", "traces", "_engines", "_session", "_exchange", "pipeline"}
+    asleep = {short(path) for path in files() if place(path) in packages and sleeps(path)}
+    assert asleep == {"_mpi/requests.py", "_engines/mpi4py.py"}
+
+
+def sleeps(path):
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    return any(ast.unparse(node.func) in ("time.sleep", "sleep") for node in calls)
+
+
 def reached(path):
     """Foreign packages that a file imports, itself or by the files that it imports."""
     seen, names, todo = set(), set(), [path]

@@ -3,15 +3,18 @@
 import logging
 import os
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 import jdaso
-from jdaso import NodeError, _session
+from jdaso import NodeError
 from jdaso._launch import gpus as _gpus
 from jdaso._mpi import gpus as shared_gpus
 from jdaso._mpi.gpus import claim_gpus, share_out
 from jdaso._mpi.topology import Topology
+from jdaso._session.devices import check_devices
+from jdaso._session.start import say_alone
 
 ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE")
 
@@ -130,7 +133,7 @@ def test_too_few_gpus_and_a_jax_that_has_started_are_errors(claim):
 
 
 def test_a_node_that_is_alone_says_so_once(caplog):
-    _session._say_alone.cache_clear()
+    say_alone.cache_clear()
     with caplog.at_level(logging.WARNING, "jdaso"):
         for _ in range(2):
             with jdaso.Session(engine="mpi4py") as session:
@@ -148,8 +151,8 @@ def test_jax_without_a_cpu_device_is_an_error(monkeypatch):
         raise RuntimeError(f"Unknown backend {backend}")
 
     with jdaso.Session() as session:
-        session._check_host_device()
-        monkeypatch.setattr(_session.jax, "local_devices", none)
+        check_devices(session.topology, session.devices, sends=False)
+        monkeypatch.setattr(jax, "local_devices", none)
         with pytest.raises(RuntimeError, match=r"node 0 of 1.*JAX_PLATFORMS=cuda,cpu"):
-            session._check_host_device()
+            check_devices(session.topology, session.devices, sends=False)
         monkeypatch.undo()

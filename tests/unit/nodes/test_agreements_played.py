@@ -107,7 +107,7 @@ def test_sessions_that_differ_do_not_begin(case, monkeypatch, tmp_path):
             return f"0.0.{world.clock.current().rank}"
 
     if case == "version":
-        monkeypatch.setattr(jdaso._session, "__version__", Version())
+        monkeypatch.setattr(jdaso._session.start, "__version__", Version())
 
     def program(rank, comm):
         with jdaso.Session(**({"timeout_seconds": 6.0} | (about.get(case, {}) if rank else {}))):

@@ -19,7 +19,7 @@ class Trainer:
     def step(self, number):
         self.batches.begin_step(number)
         mine, all_ = bytes(1), bytearray(self.comm.Get_size())
-        self.node.control._wait(self.comm.Iallgather(mine, all_), f"train at {number}")
+        self.node.control.wait(self.comm.Iallgather(mine, all_), f"train at {number}")
 
     def begin(self):
         self.node.come("begin a loop")

@@ -7,10 +7,10 @@ from network import World
 from played import LIMIT_SECONDS, Uncaught, play
 
 import jdaso
-from jdaso import _session
 from jdaso._nodes import control as _control
 from jdaso._nodes import exit as _exit
 from jdaso._nodes.heartbeat import STARTED
+from jdaso._session import ending
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
@@ -168,7 +168,7 @@ def test_a_step_that_does_not_end_is_said_and_given_up(takes_part, monkeypatch, 
 def test_a_session_that_cannot_be_closed_ends_the_job(monkeypatch):
     monkeypatch.setattr(_control, "_OWN_WORK_SECONDS", 100.0)
     world = World(2, limit_seconds=1000)
-    monkeypatch.setattr(_session, "steps_called", lambda devices: world.clock.forever)
+    monkeypatch.setattr(ending, "steps_called", lambda devices: world.clock.forever)
 
     def program(rank, comm):
         with jdaso.Session(timeout_seconds=20):

@@ -1,0 +1,10 @@
+"""Sessions: a node's part in a run; all that it needs is opened here, and closed here.
+
+Rule 1: `session` opens and closes the parts, and passes calls on; each part is a file of its own,
+which does not depend on the session.
+Rule 2: steps, exchanges and optimizers belong above. `optimizers` holds their records, and gives no
+meaning to them.
+"""
+
+from .optimizers import Completion as Completion
+from .session import Session as Session

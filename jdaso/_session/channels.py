@@ -1,0 +1,64 @@
+"""The channels of a session: one for each layout, wire and name, opened at its first use."""
+
+from __future__ import annotations
+
+from .._engines.channel import Channel
+from .._engines.make import make_reducer
+from .._nodes.control import Control
+from .._nodes.links import Links
+from .._payload.layout import Layout
+from .._payload.wire import Wire
+from ..traces._timeline import Timeline
+from .settings import DAY_SECONDS
+
+
+class Channels:
+    """Opens channels, numbers them from 1, and closes them.
+
+    Args:
+        engine: the name of the engine that moves their chunks.
+        control: the nodes.
+        timeline: records their exchanges.
+    """
+
+    def __init__(self, engine: str, control: Control, timeline: Timeline):
+        self._engine, self._control, self._timeline = engine, control, timeline
+        self._links = Links(control)
+        self._open: dict[tuple[Layout, Wire, str], Channel] = {}
+
+    def of(self, layout: Layout, wire: Wire, name: str) -> Channel:
+        """The channel of a layout on a wire; all nodes open it together at its first use."""
+        key = layout, wire, name
+        if key not in self._open:
+            facts = [("optimizer", f"{name} on {wire.name}"), ("chunks", str(layout.widths))]
+            self._control.agree("open a channel", facts)
+            self._open[key] = self._make(layout, wire)
+        return self._open[key]
+
+    def _make(self, layout: Layout, wire: Wire) -> Channel:
+        control = self._control
+        reducer = make_reducer(
+            self._engine,
+            wire,
+            layout.nodes,
+            control.duplicate,
+            check=control.check,
+            limit_seconds=DAY_SECONDS,  # waits of steps have shorter limits of their own
+            bytes_per_second=self._links.bytes_per_second,
+            survives=control.survives,
+        )
+        sends, number = self._engine != "instant", 1 + len(self._open)
+        return Channel(layout, wire, reducer, control, self._timeline, sends=sends, number=number)
+
+    def close(self, *, failed: bool, after_error: bool) -> bool:
+        """Completes exchanges in flight; returns whether no channel's thread is still inside MPI.
+
+        Args:
+            failed: whether nodes have failed, so that waits are short.
+            after_error: whether the program has ended with an error.
+        """
+        ended = True
+        for channel in self._open.values():
+            limit = 1.0 if failed or self._control.broken is not None else None
+            ended &= channel.close(limit, after_error=after_error)
+        return ended

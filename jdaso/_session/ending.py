@@ -1,0 +1,74 @@
+"""The end of a session's work: everything that is in flight is completed, or given up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .._compat import STEP_ERRORS, steps_called
+from .._errors import NodeError, summary
+from .._nodes.control import Control
+from .channels import Channels
+
+log = logging.getLogger("jdaso")
+
+
+class Ending(NamedTuple):
+    """The outcome of a session's work.
+
+    Attributes:
+        failed: whether a node failed, or the program.
+        stuck: whether a thread of this node is still inside MPI or a step.
+        error: an error that the program has not seen yet.
+    """
+
+    failed: bool
+    stuck: bool
+    error: Exception | None
+
+
+def end_work(
+    control: Control,
+    closing: Sequence[Callable[[bool], None]],
+    devices: Sequence[Any],
+    channels: Channels,
+    fail: Callable[[str], None],
+    *,
+    after_error: bool,
+) -> Ending:
+    """Completes the work of a session: closes its users, then steps, then exchanges.
+
+    Args:
+        control: the nodes.
+        closing: each is called with `after_error`.
+        devices: this node's, whose steps must end.
+        channels: with exchanges in flight.
+        fail: notifies the other nodes of an error.
+        after_error: whether the program has ended with an error.
+    """
+    failed, stuck = after_error, False
+    known, unsaid = control.broken, None
+    for close in list(closing):
+        try:
+            close(after_error)
+        except Exception as error:  # close the rest all the same
+            unsaid = error
+            if isinstance(error, NodeError):
+                failed = True
+                fail(summary(error))
+    try:
+        control.see_end(steps_called(devices), "steps that it has called")
+    except NodeError as error:
+        failed, stuck, unsaid = True, True, error
+        fail(summary(error))
+    except STEP_ERRORS as error:
+        # Reading the step's result raises this too. It must not prevent closing.
+        level = logging.DEBUG if after_error else logging.ERROR
+        log.log(level, "A step failed before the session was closed: %s", error)
+    failed = failed or bool(control.broken or control.known.failure)
+    stuck |= not channels.close(failed=failed, after_error=after_error)
+    error = control.broken if control.broken is not known else None
+    if error is not None:
+        fail(summary(error))
+    return Ending(failed or error is not None, stuck, error or unsaid)

@@ -1,0 +1,311 @@
+"""Resources of a node: communicators, threads and buffers, from a `Session` to its `close()`."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._engines.channel import Channel
+from .._engines.simulated import Simulated
+from .._errors import Stopped, summary
+from .._ffi.functions import forget
+from .._launch.first_failure import say_failed, say_rank, say_through
+from .._mpi.topology import Topology
+from .._nodes import exit as _exit
+from .._nodes.control import Control, Facts
+from .._payload.layout import Layout, Leaf
+from .._payload.wire import Wire
+from ..traces._recorder import Recorder
+from ..traces._timeline import Stats, Timeline
+from .access import Access
+from .channels import Channels
+from .devices import check_devices, compare_devices, local_mesh
+from .ending import end_work
+from .optimizers import Completion, Optimizers
+from .reports import Reports
+from .settings import check_settings
+from .start import agree_on_start, prepare_process, say_alone, topology_of
+
+
+class Session:
+    """This node's part in a run over several nodes.
+
+    A node is one MPI rank and the JAX devices that it drives. The session owns what MPI needs
+    (duplicates of the communicator; a thread and staging buffers for each kind of exchange) and
+    frees it in `close()`; use the session as a context manager. All nodes make and close their
+    sessions together (simulated ones too, if a launcher started several ranks). Use a session from
+    the thread that made it.
+
+    Several nodes on one host divide its GPUs here, so make the session before JAX's first use of a
+    device. Without an MPI library or a launcher there is one node, and nothing is sent. If several
+    nodes compute on CPUs, the session makes glibc's malloc keep freed memory, to the end of the
+    process. If the session starts MPI, it sets ``UCX_RNDV_THRESH``, unless that is set.
+
+    Args:
+        comm: an mpi4py communicator of the nodes; ``MPI.COMM_WORLD`` if None. With another
+            communicator, a host's GPUs are divided among its ranks only, and a failure still ends
+            the whole job.
+        engine: ``"mpi4py"`` (non-blocking calls, errors raised instead of aborting), ``"mpi4jax"``
+            (blocking calls in a thread of their own), ``"instant"`` (sends nothing; the node's own
+            numbers come back), or `Simulated` (virtual nodes of one device).
+        timeout_seconds: the longest that this node waits for the others in any call on the host.
+            If None, it is derived from past waits: 100 times the longest of the last 16, but at
+            least 600 s; for a node that has gone silent 20 times, but at least 60 s. A wait of more
+            than twice the usual is logged, with the missing nodes and where their programs are.
+        share_gpus: whether nodes on one host may use the same GPU.
+        on_death: reaction if a node's process dies: ``"end"`` the job, or ``"shrink"`` it: the
+            others go on without that node, at the latest after the exchange in which they notice.
+            ``"shrink"`` needs engine mpi4py and Open MPI's ``mpiexec --with-ft ulfm``.
+        trace: a folder into which each node writes its timeline while it runs:
+            ``trace-00003.json`` for node 3, for `jdaso.traces` and Perfetto. Pass it on all nodes
+            or on none; each node may have its own folder. None records nothing.
+
+    Attributes:
+        node: this node's number, 0..num_nodes - 1.
+        num_nodes: P.
+        devices: the JAX devices that this node drives.
+        mesh: a mesh of them, axis ``"local"``.
+        node_axis: ``"node"``, the name of the virtual nodes' axis.
+        timeline: what this node did and when; a `Timeline`.
+
+    Raises:
+        ValueError: unknown engine, or settings of another engine.
+        ImportError: mpi4jax is missing, or was built for another MPI.
+        NodeError: the nodes disagree; the launcher is of another MPI; MPI has no
+            ``THREAD_MULTIPLE``; more nodes than GPUs on a host.
+
+    On failure: a node whose program ends by an exception notifies the others. Whatever they wait
+    for raises `NodeError` with the exception's text; after some seconds the job is ended.
+
+    Example:
+        >>> import jdaso
+        >>> with jdaso.Session() as session:
+        ...     print(session.node, session.num_nodes)
+        0 1
+    """
+
+    node_axis = "node"
+
+    def __init__(
+        self,
+        comm: Any = None,
+        engine: str | Simulated = "mpi4py",
+        *,
+        timeout_seconds: float | None = None,
+        share_gpus: bool = False,
+        on_death: str = "end",
+        trace: str | os.PathLike[str] | None = None,
+    ):
+        self.virtual = engine if isinstance(engine, Simulated) else None
+        self.engine = engine = "simulated" if isinstance(engine, Simulated) else engine
+        invalid = check_settings(engine, self.virtual, timeout_seconds, on_death)
+        prepare_process(comm, sends=invalid is None and not self.simulated)
+        self._access = Access()
+        self.timeout_seconds = timeout_seconds
+        self.of_replicas: dict[int, Session] = {}  # by the number of partitions
+        self.last_words = "its session was closed after an error"  # see `fail`
+        self.reach: Callable[[str], None] = lambda point: None  # injects faults
+        self.closing: list[Callable[[bool], None]] = []  # called with whether an error came first
+        self.observers: list[Callable[[str, int | None, str], None]] = []  # see `note`
+        self.timeline = Timeline()
+        self.recorder: Recorder | None = None
+        # If the settings are invalid, this node still has to report it to the others.
+        limit = 60.0 if invalid is not None else timeout_seconds
+        self.topology = topology_of(comm, limit, simulated=self.simulated)
+        self.control = Control(self.topology, limit)
+        _exit.watch(self)
+        try:
+            recorded = "whether a trace is recorded", "yes" if trace is not None else "no"
+            settings = [("on_death", on_death), recorded]
+            agree_on_start(self.control, engine, settings, invalid, share_gpus=share_gpus)
+            if self.control.alone and comm is None and not self.simulated:
+                say_alone(has_mpi=self.topology.comm is not None)
+            if self.simulated:  # also if a launcher started several: each has virtual nodes
+                self.control.close(failed=False)
+                self.topology = Topology(0, 1, self.topology.host)
+                self.control = Control(self.topology, limit)
+            self.node = self.topology.node
+            self.num_nodes = self.virtual.nodes if self.virtual else self.topology.num_nodes
+            say_rank(self.node, self.topology.host)
+            self.mesh, self.devices = local_mesh(), jax.local_devices()
+            check_devices(self.topology, self.devices, sends=self.sends)
+            compare_devices(self.control, len(self.devices))
+            self.optimizers = Optimizers(self.topology.prefix())
+            self._channels = Channels(engine, self.control, self.timeline)
+            self._reports = Reports(self.control, self.node, virtual=self.simulated)
+            if trace is not None:
+                about = {"engine": engine, "devices": len(self.devices)}
+                self.recorder = Recorder(trace, self.control, self.timeline, **about)
+            if on_death == "shrink":
+                self.control.survive()
+        except BaseException as error:
+            self._access.close()
+            self.control.detector.fail(summary(error))
+            if self.recorder is not None:
+                self.recorder.close(failed=True)
+            self.control.close(failed=True)
+            _exit.unwatch(self, failed=True)
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """True once the session was closed."""
+        return self._access.closed
+
+    @property
+    def simulated(self) -> bool:
+        """True if the nodes are virtual nodes of one device."""
+        return self.virtual is not None
+
+    @property
+    def sends(self) -> bool:
+        """True if steps call the host to exchange with other nodes."""
+        return self.num_nodes > 1 and not self.simulated
+
+    @property
+    def living(self) -> tuple[int, ...]:
+        """Nodes that had not failed when all hosts last communicated; see `share`."""
+        return self.control.living if not self.simulated else tuple(range(self.num_nodes))
+
+    def share(self) -> tuple[int, int]:
+        """Returns this node's part of the work: its index among living nodes, and their number.
+
+        All nodes call this together, for example before each epoch, and get parts that fit:
+        ``jdaso.data.batches(..., node=part, num_nodes=parts)``. With ``on_death="end"`` the result
+        is always ``(node, num_nodes)``.
+
+        Raises:
+            NodeError: a node failed or timed out.
+        """
+        self.require_usable()
+        if self.control.survives:
+            self.control.everyone("share out the work", "")
+            return self.living.index(self.node), len(self.living)
+        return self.node, self.num_nodes
+
+    @property
+    def stats(self) -> Stats:
+        """Running totals of this node: exchanges, bytes, seconds, share hidden.
+
+        Exchanges between replicas of a pipeline's partition are included.
+        """
+        inner = (session.timeline.stats for session in self.of_replicas.values())
+        return Stats(*map(sum, zip(self.timeline.stats, *inner, strict=True)))
+
+    def note(self, kind: str, step: int | None, text: str = "") -> None:
+        """Passes a "checkpoint" or a "fault" to all observers of the run, before it returns."""
+        for observer in list(self.observers):
+            observer(kind, step, text)
+
+    def agree(self, what: str, facts: Facts) -> None:
+        """Raises `NodeError` on every node unless all hold the same facts."""
+        self.require_usable()
+        self.control.agree(what, facts)
+
+    @property
+    def facts(self) -> dict[int, Facts]:
+        """Facts of each initialised optimizer, by its number."""
+        return self.optimizers.facts
+
+    @property
+    def completions(self) -> dict[tuple[int, tuple[Leaf, ...]], Completion]:
+        """Completions, by the optimizer's number and the leaves that it exchanges."""
+        return self.optimizers.completions
+
+    @property
+    def programs(self) -> dict[Any, Callable[..., Any]]:
+        """Compiled means."""
+        return self.optimizers.programs
+
+    def number_optimizer(self) -> int:
+        """See `Optimizers.number`."""
+        return self.optimizers.number()
+
+    def warn_past_end(self, total_steps: int) -> None:
+        """See `Optimizers.warn_past_end`."""
+        self.optimizers.warn_past_end(total_steps)
+
+    def channel(self, layout: Layout, wire: Wire, name: str) -> Channel:
+        """The channel of a layout on a wire; all nodes open it together at its first use."""
+        self.require_usable()
+        return self._channels.of(layout, wire, name)
+
+    def require_usable(self) -> None:
+        """Raises if the session was closed, or this is not the thread that made it."""
+        self._access.check(self.topology.prefix())
+
+    def report(
+        self,
+        heads: np.ndarray,
+        leaves: tuple[str, ...],
+        common: tuple[str, ...] = (),
+        prints: np.ndarray | None = None,
+    ) -> None:
+        """Raises the error that the headers of an exchange report; see `Reports.check`."""
+        self._reports.check(heads, leaves, common, prints)
+
+    def told(self) -> AbstractContextManager[None]:
+        """Context that re-raises errors of `report` without JAX's wrapping."""
+        return self._reports.told()
+
+    def disown(self) -> None:
+        """Leaves the session to the process from which this one was forked; closes nothing."""
+        self._access.disown()
+
+    def fail(self, text: str) -> None:
+        """Notifies the other nodes that this one failed; their waits raise `NodeError`."""
+        self.last_words = text
+        if not self.control.alone and not self.closed:
+            if self.control.known.failure is None:
+                say_failed()
+            where = f"node {self.node} on host {self.topology.host}"
+            self.control.detector.fail(f"{where} failed: {text}")
+
+    def close(self) -> None:
+        """Completes exchanges in flight and frees all resources; may be called twice.
+
+        Raises:
+            NodeError: an exchange could not be completed. The session is closed all the same.
+        """
+        self._close(after_error=False)
+
+    def _close(self, after_error: bool) -> None:
+        """See `close`; after an error of the program itself, raises nothing else."""
+        if self.closed:
+            return
+        work = self.control, self.closing, self.devices, self._channels, self.fail
+        ending = end_work(*work, after_error=after_error)
+        incomplete = ending.failed or ending.stuck
+        self._access.close()
+        if self.recorder is not None:
+            self.recorder.close(failed=incomplete)
+        self.control.close(failed=incomplete)
+        forget(self, self.control.closed_error())
+        _exit.unwatch(self, failed=ending.failed, stuck=ending.stuck)
+        if not ending.failed:
+            say_through()
+        if not after_error and ending.error is not None:
+            raise ending.error
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace
+    ) -> None:
+        done = kind is SystemExit and not getattr(error, "code", 0)
+        if kind is None or done or isinstance(error, Stopped):
+            self.close()
+            return
+        assert error is not None
+        self.fail(summary(error))
+        try:
+            self._close(after_error=True)
+        except Exception:
+            traceback.print_exc()

@@ -1,0 +1,95 @@
+"""The start of a session: this process, its topology, and what the nodes agree on."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import socket
+from typing import Any
+
+import jax
+
+from .._compat import backend_started, computes_on_cpus, reserve_cpu_threads
+from .._engines.make import check_engine
+from .._errors import NodeError
+from .._launch.environment import launched_ranks
+from .._launch.memory import keep_freed_memory
+from .._mpi.gpus import claim_gpus
+from .._mpi.start import why_alone
+from .._mpi.topology import Topology, find_topology, members
+from .._nodes import exit as _exit
+from .._nodes.control import Control, Facts
+from .._version import __version__
+
+log = logging.getLogger("jdaso")
+
+_START_SECONDS = 600.0
+"""The longest wait for all nodes to start, unless another limit is given."""
+
+
+def prepare_process(comm: Any, *, sends: bool) -> None:
+    """Prepares this process for a session; before MPI and XLA begin their threads.
+
+    Args:
+        comm: the user's communicator, if any.
+        sends: whether the session sends to other nodes, if there are any.
+
+    Raises:
+        NodeError: its last session lost nodes.
+    """
+    if _exit.is_bereft():
+        raise NodeError(
+            "Nodes have died in this process's last session, and MPI cannot make another one "
+            "without them. Start the job again."
+        )
+    _exit.install()
+    reserve_cpu_threads()
+    several = members(comm) != 1 and launched_ranks() > 1
+    if several and sends and computes_on_cpus():
+        keep_freed_memory()
+
+
+def topology_of(comm: Any, timeout_seconds: float | None, *, simulated: bool) -> Topology:
+    """Finds the nodes; see `find_topology`."""
+    if simulated and comm is None and launched_ranks() == 1:
+        return Topology(0, 1, socket.gethostname())  # MPI need not be there
+    return find_topology(comm, timeout_seconds or _START_SECONDS)
+
+
+def agree_on_start(
+    control: Control, engine: str, settings: Facts, invalid: Exception | None, *, share_gpus: bool
+) -> None:
+    """Claims this node's GPUs; raises on all nodes unless all can start, with equal settings.
+
+    Args:
+        control: the nodes.
+        engine: the engine's name.
+        settings: what must be equal besides.
+        invalid: an error that this node has already found.
+        share_gpus: whether nodes on one host may use the same GPU.
+    """
+    raised = invalid
+    if raised is None:
+        try:
+            claim_gpus(
+                control.topology,
+                share=share_gpus,
+                on_cpus=computes_on_cpus(),
+                started=backend_started(),
+            )
+            check_engine(engine, control.topology.num_nodes)
+        except (ImportError, NodeError) as error:
+            raised = error
+    status = "starts" if raised is None else str(raised)
+    versions = [("the jdaso version", __version__), ("the JAX version", jax.__version__)]
+    facts = [*versions, ("the engine", engine), *settings, (f"engine {engine}", status)]
+    control.agree("start a session", facts)
+    if raised is not None:
+        raise raised
+
+
+@functools.cache
+def say_alone(*, has_mpi: bool) -> None:
+    """Warns once that the run has one node, and why."""
+    why = why_alone() or ("mpiexec -n N starts more" if has_mpi else "no MPI library was found")
+    log.warning("jdaso runs on one node: %s.", why)
