@@ -132,8 +132,8 @@ MUTANTS = [
     Mutant(
         "error feedback on the host",
         "_engines/programs.py",
-        "found = owed.sent * owed.error",
-        "found = 0 * owed.sent * owed.error",
+        "found = owed.sent * error\n",
+        "found = 0 * owed.sent * error\n",
         "tests/unit/engines/test_versions.py",
     ),
     Mutant(
@@ -165,10 +165,10 @@ MUTANTS = [
         "tests/unit/payload/test_wire.py",
     ),
     Mutant(
-        "place of the scales in a row to send",
+        "place of a leaf that lies in several chunks",
         "_engines/staging.py",
-        "first += size * (width // each)",
-        "first += width",
+        "first = number if end > high else number + 1",
+        "first = number + 1",
         "tests/unit/engines/test_staging.py",
     ),
     Mutant(
@@ -321,9 +321,9 @@ MUTANTS = [
     Mutant(
         "rows to send",
         "_engines/staging.py",
-        "np.copyto(self.rows[k][:, : rows.shape[1]], rows)",
-        "np.copyto(self.rows[k][:, : rows.shape[1]], rows[::-1])",
-        "tests/unit/engines",
+        "source = flat[number][a - begin : b - begin]",
+        "source = flat[number][a - begin : b - begin][::-1]",
+        "tests/unit/engines/test_staging.py",
     ),
     Mutant(
         "order of a pipeline's actions",

@@ -151,12 +151,11 @@ def decoded(rows: np.ndarray, wire: Wire) -> np.ndarray:
 
 def owed_on_host(owed: Owed) -> np.ndarray:
     """Error feedback of a chunk, by NumPy: a step's callback must not wait for JAX."""
-    found = owed.sent * np.asarray(owed.error)
-    if owed.paid is not None:
-        found += owed.kept * np.asarray(owed.paid)
+    found = np.array(owed.error)
     if owed.residual is not None:
-        found[owed.node] += owed.sent * np.asarray(owed.residual)
-    return found
+        found[owed.node] += np.asarray(owed.residual)
+    found *= owed.sent
+    return found if owed.paid is None else found + owed.kept * np.asarray(owed.paid)
 
 
 def subtract_from(target: Any, numbers: np.ndarray) -> None:
@@ -197,12 +196,11 @@ def _decode(rows: Any, *, wire: Wire) -> Any:
 
 @jax.jit
 def _owed(owed: Owed) -> Any:
-    found = owed.sent * owed.error
-    if owed.paid is not None:
-        found = found + owed.kept * owed.paid
-    if owed.residual is None:
-        return found
-    return _add_row(found, owed.node, owed.sent * owed.residual)
+    error = owed.error
+    if owed.residual is not None:
+        error = _add_row(error, owed.node, owed.residual)
+    found = owed.sent * error
+    return found if owed.paid is None else found + owed.kept * owed.paid
 
 
 @partial(jax.jit, static_argnames="wire")

@@ -25,14 +25,15 @@ class Sums:
     """
 
     def __init__(self, channel: Channel, node: int):
-        self.channel, self.node = channel, node
+        self._channel, self.node, self.wire = channel, node, channel.wire
+        self._last: _Numbers
         self.numbers = Place(channel.layout, WIRES["float32"])
         self.leaves = Leaves(channel.layout)
 
-    def total(
+    def start(
         self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, owner: int, device: int
-    ) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
-        """Waits for a sum over nodes.
+    ) -> None:
+        """Starts a sum over nodes.
 
         Args:
             ticket: the exchange.
@@ -40,6 +41,15 @@ class Sums:
             head: this node's header.
             owner: the optimizer.
             device: the local device that calls.
+        """
+        numbers = self._last = _Numbers(self, arrays)
+        about = {"owner": owner, "device": device, "blocking": True}
+        self._channel.start(ticket, head, lambda job: numbers, **about)
+
+    def wait(
+        self, ticket: int, owner: int, device: int
+    ) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
+        """Waits for a sum.
 
         Returns:
             Headers of all nodes; the sum of each leaf, float32; what the wire has lost of it on
@@ -47,19 +57,19 @@ class Sums:
 
         On failure: as `Channel.wait`.
         """
-        numbers = _Numbers(self, arrays)
-        about = {"owner": owner, "device": device}
-        self.channel.start(ticket, head, lambda job: numbers, blocking=True, **about)
-        heads = self.channel.wait(ticket, device, owner=owner)
-        narrow, found = self.channel.wire.narrow, self.channel.staging.result.whole
-        if narrow:
-            found = self.numbers.whole
+        heads = self._channel.wait(ticket, device, owner=owner)
+        narrow = self.wire.narrow
+        found = self.numbers.whole if narrow else self._channel.staging.result.whole
+        lost = [found[:0], *(x.reshape(-1) for x in self._last.lost)]
         if (heads[:, STATUS] == FAILED).any():
             found = np.zeros(self.numbers.whole.shape, np.float32)
-            numbers.lost = [found]
-        self.channel.note_merged(ticket)
-        lost = np.concatenate([x.reshape(-1) for x in numbers.lost]) if narrow else None
-        return heads, self.leaves.read(found), [] if lost is None else self.leaves.read(lost)
+            lost = [found]
+        self._channel.note_merged(ticket)
+        return (
+            heads,
+            self.leaves.read(found),
+            self.leaves.read(np.concatenate(lost)) if narrow else [],
+        )
 
 
 @dataclasses.dataclass
@@ -81,7 +91,7 @@ class _Numbers:
 
     def encode(self, k: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
         """As `Numbers.encode`."""
-        numbers, wire = self.sums.numbers.rows, self.sums.channel.wire
+        numbers, wire = self.sums.numbers.rows, self.sums.wire
         sent: Any = numbers[k]
         if wire.narrow:
             sent, lost = encoded(numbers[k], wire)
@@ -93,7 +103,7 @@ class _Numbers:
 
     def finish(self, job: Job) -> None:
         """As `Numbers.finish`."""
-        wire = self.sums.channel.wire
+        wire = self.sums.wire
         if not wire.narrow:
             return
         for k, rows in enumerate(job.place.rows):

@@ -72,8 +72,9 @@ class HostExchange(Exchange):
         every = heads, shapes, shapes if self.wire.narrow else ()
 
         def total(ticket: Any, head: Any, device: Any, *arrays: Any) -> Any:
-            about = np.asarray(head), owner, int(device)
-            found, *both = sums.total(int(ticket), tuple(map(np.asarray, arrays)), *about)
+            by, leaves = (owner, int(device)), tuple(map(np.asarray, arrays))
+            sums.start(int(ticket), leaves, np.asarray(head), *by)
+            found, *both = sums.wait(int(ticket), *by)
             return found, *map(tuple, both)
 
         about = step + 1, head, device_number()

@@ -9,9 +9,7 @@ from nights import at_night
 
 import jdaso
 from jdaso._engines import mpi4py
-from jdaso._exchange.host import HostExchange
 from jdaso._exchange.make import exchange_of
-from jdaso._nodes.links import Links
 from jdaso._payload.header import header
 
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
@@ -19,9 +17,9 @@ pytestmark = pytest.mark.skipif(SIZE == 1, reason="a node alone sends nothing")
 SHAPES = (300, 1001), (77,), (9, 5000)  # chunks of 350 KB and more: rows of several messages
 
 
-def wait(exchange, ticket, flight):
-    received = exchange.wait(ticket, flight, jnp.int32(0))
-    return received.total, received.residual
+def total(exchange, leaves, step):
+    received = exchange.total(leaves, header(step=step), step)
+    return received.total, received.lost
 
 
 def exchanged(wire, slow, monkeypatch):
@@ -35,8 +33,8 @@ def exchanged(wire, slow, monkeypatch):
         assert exchange.channel._reduce._slow == slow
         for step in range(2):
             sends, step = jax.tree.map(lambda x, n=step: x + n, leaves), jnp.int32(step)
-            ticket, flight, _ = jax.jit(exchange.start)(sends, header(step=step), step, step)
-            found.append(jax.jit(wait, static_argnums=0)(exchange, ticket, flight))
+            received = jax.jit(lambda x, n: total(exchange, x, n))(sends, step)
+            found.append(received)
         found = jax.tree.map(np.asarray, found)  # before the count: it is computed by now
         return found, session.stats.bytes_sent
 
@@ -48,23 +46,3 @@ def test_small_messages_bring_the_same_bits(wire, monkeypatch):
     collectives, same = exchanged(wire, False, monkeypatch)
     jax.tree.map(np.testing.assert_array_equal, messages, collectives)
     assert sent == same
-
-
-@pytest.mark.any_mpi
-@pytest.mark.three_nodes
-def test_a_segment_that_leaves_the_device_as_one_vector_brings_the_same_bits(monkeypatch):
-    """As it leaves an accelerator; see `HostExchange._joins`. Of int4 it is two, of two dtypes."""
-    alone, _ = exchanged("int4", False, monkeypatch)
-    monkeypatch.setattr(HostExchange, "_joins", True)
-    together, _ = exchanged("int4", False, monkeypatch)
-    jax.tree.map(np.testing.assert_array_equal, together, alone)
-
-
-def test_the_speed_of_links_is_measured_once_and_the_same_everywhere():
-    with jdaso.Session(engine="mpi4py", timeout_seconds=30) as session:
-        links = Links(session.control)
-        speed = links.bytes_per_second()
-        assert links.bytes_per_second() == speed
-    everyone = MPI.COMM_WORLD.allgather(speed)
-    assert everyone == [speed] * SIZE
-    assert 1e7 < speed < 1e12  # memory of one machine

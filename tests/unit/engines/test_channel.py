@@ -48,12 +48,33 @@ def channel(link):
     channel.close(5.0)
 
 
-def start(channel, ticket, chunks=None, **about):
-    widths = list(enumerate(channel.layout.widths))
-    for k, width in widths[slice(*chunks) if chunks else slice(None)]:
-        rows = np.full((1, width), ticket, np.float32)
-        head = np.zeros(HEADER, np.int32)
-        assert channel.start_chunk(ticket, [rows], head, k=k, **about) == ticket
+class Numbers:
+    """Equal numbers; each chunk is copied after the `wait` of the one before."""
+
+    nbytes = 8000
+
+    def __init__(self, channel, value, wait=lambda k: None):
+        self.value, self.wait, self.count = value, wait, len(channel.layout.widths)
+        self.result = None
+
+    def write(self):
+        for k in range(self.count):
+            yield k
+            self.wait(k)
+
+    def encode(self, k, rows):
+        rows[:, : rows.shape[1] - (HEADER if k == self.count - 1 else 0)] = self.value
+        return rows, 7
+
+    def finish(self, job):
+        self.result = np.array(job.place.whole)
+
+
+def start(channel, ticket, *, blocking=True, **about):
+    numbers, head = Numbers(channel, ticket), np.zeros(HEADER, np.int32)
+    about = {"blocking": blocking, **about}
+    assert channel.start(ticket, head, lambda job: numbers, **about) == ticket
+    return numbers
 
 
 def test_a_start_after_an_exchange_that_failed_unseen_says_why(channel, link):
@@ -69,30 +90,7 @@ def test_a_start_after_an_exchange_that_failed_unseen_says_why(channel, link):
     link.up = True  # the one after that works again
     start(channel, 9)
     assert (channel.wait(9) == 1).all()
-    rows, _ = channel.fetch(9, 0)
-    np.testing.assert_array_equal(rows, np.full((1, channel.layout.widths[0]), 9))
-
-
-class Numbers:
-    """Numbers of a late exchange that are copied chunk by chunk, each after its `wait`."""
-
-    nbytes = 8000
-
-    def __init__(self, channel, value, wait=lambda: None):
-        self.value, self.wait, self.count = value, wait, len(channel.layout.widths)
-        self.result = None
-
-    def write(self):
-        for k in range(self.count):
-            yield k
-            self.wait()
-
-    def encode(self, k, rows):
-        rows[:, : rows.shape[1] - (HEADER if k == self.count - 1 else 0)] = self.value
-        return rows, 7
-
-    def finish(self, job):
-        self.result = float(job.place.whole[0])
+    assert (channel._jobs[9].numbers.result == 9).all()
 
 
 def test_the_first_chunk_of_a_large_leaf_travels_while_the_rest_is_copied(channel, link):
@@ -104,11 +102,11 @@ def test_the_first_chunk_of_a_large_leaf_travels_while_the_rest_is_copied(channe
         used.set()
         return reduce(*arguments)
 
-    numbers = Numbers(channel, 5.0, wait=lambda: used.wait(10) or pytest.fail("not sent"))
+    numbers = Numbers(channel, 5.0, wait=lambda k: used.wait(10) or pytest.fail("not sent"))
     with mock.patch.object(Link, "__call__", call):
-        channel.start_late(1, np.zeros(HEADER, np.int32), lambda job: numbers)
+        channel.start(1, np.zeros(HEADER, np.int32), lambda job: numbers)
         assert (channel.wait(1) == 1).all()
-    assert numbers.result == 5.0  # made before the wait is over
+    assert (numbers.result == 5.0).all()  # made before the wait is over
 
 
 def test_the_header_has_the_first_bad_leaf_and_the_checksum(channel, link):
@@ -128,10 +126,10 @@ def test_the_header_has_the_first_bad_leaf_and_the_checksum(channel, link):
     with mock.patch.object(Link, "__call__", call):
         head = np.full(HEADER, 3, np.int32)
         head[BAD_LEAF] = 0
-        channel.start_late(1, head, lambda job: Numbers(channel, np.nan))
+        channel.start(1, head, lambda job: Numbers(channel, np.nan))
         channel.wait(1)
-        channel.note_fetched(1)
-        channel.start_late(5, head, refused)
+        channel.note_merged(1)
+        channel.start(5, head, refused)
         assert (channel.wait(5)[:, STATUS] == 1).all()
         assert channel._jobs[5].done.wait(10)
     chunks = len(channel.layout.widths)
@@ -154,46 +152,38 @@ def test_close_says_where_an_exchange_was_never_merged(channel, caplog):
 
 
 def test_a_start_that_waits_for_the_exchange_before_lets_the_rest_of_that_one_in(channel):
-    """Two devices, one of which is ahead: its wait must not keep out what it waits for."""
-    start(channel, 1, (0, 1))  # device 0; the rest is device 1's
+    """Its wait must not keep out what it waits for."""
+    go, reached = threading.Event(), threading.Event()
+
+    def wait(k):
+        reached.set()
+        assert go.wait(10)
+
+    slow = Numbers(channel, 1.0, wait)
+    head = np.zeros(HEADER, np.int32)
+    behind = threading.Thread(target=channel.start, args=(1, head, lambda job: slow), daemon=True)
+    behind.start()
+    assert reached.wait(10)
     ahead = threading.Thread(target=start, args=(channel, 5), daemon=True)
     ahead.start()
     ahead.join(0.2)
-    behind = threading.Thread(target=start, args=(channel, 1, (1, None)), daemon=True)
-    behind.start()
+    assert ahead.is_alive()
+    go.set()
     behind.join(10.0)
     assert not behind.is_alive(), "the wait holds the channel's lock"
     ahead.join(10.0)
     assert (channel.wait(5) == 1).all()
-    rows, _ = channel.fetch(5, 0)
-    np.testing.assert_array_equal(rows, np.full((1, channel.layout.widths[0]), 5))
-
-
-def test_all_devices_may_wait_for_the_exchange_before(channel):
-    """The first of them begins the next, the others join it."""
-    start(channel, 1)
-    count = len(channel.layout.widths)
-    devices = [
-        threading.Thread(target=start, args=(channel, 5, (k, k + 1)), kwargs={"device": k})
-        for k in range(count)
-    ]
-    for device in devices:
-        device.start()
-    for device in devices:
-        device.join(10.0)
-    assert (channel.wait(5) == 1).all()
-    for k, width in enumerate(channel.layout.widths):
-        np.testing.assert_array_equal(channel.fetch(5, k)[0], np.full((1, width), 5))
+    assert (channel._jobs[5].numbers.result == 5).all()
 
 
 @pytest.mark.parametrize("owner", [0, 7])
 def test_a_second_device_of_one_exchange_is_refused(channel, owner):
     """It must not pass for the same step, computed a second time."""
     start(channel, 1, owner=owner, device=0)
-    start(channel, 1, (0, 1), owner=owner, device=3)
+    start(channel, 1, owner=owner, device=3)
     assert (channel.wait(1)[:, STATUS] == 1).all()
     text = str(channel._control.broken)
-    assert "Devices 0 and 3 of this node both hand over part 0" in text
+    assert "Devices 0 and 3 of this node both start one exchange" in text
     assert "local_axis=('data', 'model')" in text
 
 
@@ -201,7 +191,7 @@ def test_a_step_done_again_is_no_second_device(channel):
     for _ in range(3):
         start(channel, 1, owner=7, device=2)
     assert (channel.wait(1) == 1).all() and channel._control.broken is None
-    assert channel.fetch(1, 0)[0][0, 0] == 1
+    assert channel._jobs[1].numbers.result[0] == 1
 
 
 class NeverDone:

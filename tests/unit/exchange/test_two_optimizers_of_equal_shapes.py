@@ -81,12 +81,12 @@ class Numbers:
 
 def start(channel, ticket, value, owner):
     numbers = Numbers(channel, value)
-    channel.start_late(ticket, np.zeros(HEADER, np.int32), lambda job: numbers, owner=owner)
+    channel.start(ticket, np.zeros(HEADER, np.int32), lambda job: numbers, owner=owner)
 
 
 def fetched(channel, ticket):
-    channel.note_fetched(ticket)
-    return channel._jobs[ticket].late.result
+    channel.note_merged(ticket)
+    return channel._jobs[ticket].numbers.result
 
 
 def refused(channel, ticket, owner):
@@ -127,32 +127,13 @@ def test_another_optimizer_goes_on_with_a_state(channel):
     assert fetched(channel, 1) == 10.0
 
 
-def test_parts_of_two_optimizers_never_make_one_exchange(channel):
-    for k, owner in enumerate((1, 2)):
-        rows = [np.full((1, channel.layout.widths[k]), owner, np.float32)]
-        channel.start_chunk(1, rows, np.zeros(HEADER, np.int32), k=k, owner=owner)
-    assert refused(channel, 1, owner=1) and refused(channel, 1, owner=2)
-    assert "Two exchanges of equal shapes" in str(channel._control.broken)
-
-
-def test_an_exchange_that_is_being_fetched_is_not_taken_away(channel):
-    start(channel, 1, 10.0, owner=1)
-    assert not refused(channel, 1, owner=1)
-    start(channel, 3, 20.0, owner=2)
-    assert fetched(channel, 1) == 10.0
-    assert not refused(channel, 3, owner=2)
-    assert fetched(channel, 3) == 20.0
-    start(channel, 5, 30.0, owner=1)
-    start(channel, 7, 40.0, owner=2)
-    assert len(channel.staging.results.all) == 1
-
-
-def test_the_same_ticket_is_not_taken_while_it_is_being_fetched(channel):
+def test_two_optimizers_of_one_step_are_refused(channel):
+    """The second takes the ticket that the first has waited for, or not yet completed."""
     start(channel, 1, 10.0, owner=1)
     assert not refused(channel, 1, owner=1)
     start(channel, 1, 20.0, owner=2)
-    assert refused(channel, 1, owner=2)
-    assert fetched(channel, 1) == 10.0
+    assert refused(channel, 1, owner=1) and refused(channel, 1, owner=2)
+    assert "Two exchanges of equal shapes" in str(channel._control.broken)
 
 
 @pytest.mark.parametrize("blocking", [False, True])
@@ -160,20 +141,15 @@ def test_optimizers_that_meet_crosswise_are_an_error_on_both_nodes(meeting, othe
     """One node updates the first, then the second, and another one the second first."""
 
     def exchange(ticket, owner):
-        if not blocking:
-            start(meeting, ticket, 10.0, owner)
-            return
-        for k, width in enumerate(meeting.layout.widths):
-            rows = [np.ones((1, width), np.float32)]
-            meeting.start_chunk(ticket, rows, np.zeros(HEADER, np.int32), k=k, owner=owner)
+        numbers, head = Numbers(meeting, 10.0), np.zeros(HEADER, np.int32)
+        meeting.start(ticket, head, lambda job: numbers, owner=owner, blocking=blocking)
 
     for ticket, number in ((1, 1), (3, 2)):
         other.number = number
         exchange(ticket, number)
         heads = meeting.wait(ticket, owner=number)
         assert (heads[:, STATUS] == WELL).all()  # nor is the number in what a checkpoint keeps
-        for piece in (0, 1) if blocking else (0,):
-            meeting.fetch(ticket, piece)
+        meeting.note_merged(ticket)
     exchange(5, 1)
     assert refused(meeting, 5, owner=1)
     assert meeting._control.broken is None  # the nodes are in step, and the run can go on

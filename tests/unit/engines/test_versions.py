@@ -1,0 +1,248 @@
+"""Versions of late numbers on the host, against NumPy formulas in float64; no step, no MPI.
+
+Node 0 of three runs here; what the others send is made up. Each exchange is checked by what comes
+back: the change that a merge adds, the error feedback, and the same bits when it is made again.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jdaso
+from jdaso._engines.base import InTurn, compiled_for_host, sum_part
+from jdaso._engines.channel import Channel
+from jdaso._engines.versions import Versions
+from jdaso._mpi.topology import Topology
+from jdaso._nodes.control import Control
+from jdaso._payload.layout import layout_of
+from jdaso._payload.wire import wire_of
+from jdaso._payload.words import BAD_LEAF, HEADER, STATUS, WEIGHT
+from jdaso._rules.merge import merge_of
+from jdaso.traces._timeline import Timeline
+
+NODES = 3
+SHAPES = ((700,), (40, 9))
+WIRES = ("float32", "bfloat16", "int8", "int4")
+NESTEROV = jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))
+
+
+class Others:
+    """Sums node 0's rows with those of two nodes that send the same."""
+
+    def __init__(self, wire):
+        self.wire, self.bad, self.sum = (
+            wire,
+            0,
+            compiled_for_host(lambda x, w: sum_part(wire, x, w)),
+        )
+        self.weights = (1.0, 1.0, 1.0)
+
+    def __call__(self, rows, out, headed):
+        width, residual = out.shape[1], None
+        for p in range(NODES):
+            received = np.repeat(rows[p : p + 1], NODES, axis=0)
+            encoded, lost = self.sum(received, width)
+            out[p] = np.asarray(encoded)
+            residual = np.asarray(lost) if p == 0 else residual
+        heads = None
+        if headed:
+            heads = np.repeat(np.ascontiguousarray(rows[:1, width:]).view(np.int32), NODES, axis=0)
+            heads[:, STATUS], heads[1, BAD_LEAF] = 0, self.bad
+            heads[:, WEIGHT] = np.array(self.weights, np.float32).view(np.int32)
+        return residual, heads
+
+
+@pytest.fixture
+def make():
+    channels = []
+
+    def make(wire, rule):
+        wire = wire_of(wire)
+        layout = layout_of([np.zeros(x, np.float32) for x in SHAPES], NODES, 4096, wire.block)
+        others = Others(wire)
+        control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
+        channel = Channel(layout, wire, InTurn(others, 20.0), control, Timeline())
+        channel._nodes = NODES
+        channels.append(channel)
+        versions = Versions(channel, merge_of(rule), list, checks=True, node=0)
+        channel.versions["one"] = versions
+        return versions, others
+
+    yield make
+    for channel in channels:
+        channel.close(5.0)
+
+
+def leaves(seed):
+    random = np.random.default_rng(seed)
+    return [random.normal(size=x).astype(np.float32) for x in SHAPES]
+
+
+def start(versions, ticket, arrays, before, weight=None):
+    head = np.zeros(HEADER, np.int32)
+    about = {"before": before, "weight": weight, "owner": 1, "device": 0}
+    versions.start(ticket, arrays, head, **about)
+
+
+def correction(versions, ticket, age=2):
+    heads, change = versions.correction(ticket, age, owner=1, device=0)
+    return heads, [np.array(x) for x in change]
+
+
+def feedback(versions, ticket):
+    heads, owed = versions.feedback(ticket, 1)
+    assert not heads.any()
+    return [np.array(x) for x in owed]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "rule", ["corrected", "paper", NESTEROV], ids=["corrected", "paper", "outer"]
+)
+def test_what_the_wire_loses_comes_later(make, wire, rule):
+    """All nodes send the same: the mean is the snapshot, as soon as the error feedback is in it."""
+    versions, _ = make(wire, rule)
+    anchor, x = leaves(0), [a + 0.01 * b for a, b in zip(leaves(0), leaves(1), strict=True)]
+    versions.begin(anchor, 1)
+    before, errors = 0, []
+    for n in range(30):
+        start(versions, 1 + 4 * n, x, before)
+        heads, change = correction(versions, 1 + 4 * n)
+        assert not heads[:, STATUS].any()
+        before = 1 + 4 * n
+        if rule == "paper":  # the change is the mean itself
+            errors.append(max(np.abs(c - y).max() for c, y in zip(change, x, strict=True)))
+        elif rule == "corrected":  # the mean less the snapshot
+            errors.append(max(np.abs(c).max() for c in change))
+        else:
+            point = np.concatenate([np.asarray(c).reshape(-1) for c in change])
+            assert np.isfinite(point).all()
+    if errors:
+        assert errors[-1] <= 1e-6 and (wire == "float32" or errors[0] > 1e-6)
+
+
+def test_the_change_is_the_mean_less_the_snapshot(make):
+    versions, others = make("float32", "corrected")
+    x = leaves(2)
+    start(versions, 1, x, 0)
+    _, change = correction(versions, 1)
+    for c in change:
+        np.testing.assert_allclose(c, 0, atol=1e-6)
+    others.weights = (1.0, 0.5, 0.0)  # the sum is of three equal snapshots all the same
+    start(versions, 5, x, 1)
+    _, change = correction(versions, 5)
+    for c, y in zip(change, x, strict=True):
+        np.testing.assert_allclose(c, (2 - 1) * y, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_step_that_is_made_again_has_the_same_bits(make, wire):
+    """Its merge, and the start that follows, from the version that the state held."""
+    versions, _ = make(wire, NESTEROV)
+    versions.begin(leaves(0), 1)
+    start(versions, 1, leaves(1), 0)
+    _, first = correction(versions, 1)
+    start(versions, 5, leaves(2), 1)
+    for _ in range(2):  # the step with this merge and this start is discarded, and made again
+        again = correction(versions, 1)[1]
+        for a, b in zip(first, again, strict=True):
+            np.testing.assert_array_equal(a, b)
+        start(versions, 5, leaves(3), 1)
+    _, change = correction(versions, 5)
+    other, _ = make(wire, NESTEROV)
+    other.begin(leaves(0), 1)
+    start(other, 1, leaves(1), 0)
+    correction(other, 1)
+    start(other, 5, leaves(3), 1)
+    for a, b in zip(correction(other, 5)[1], change, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(feedback(other, 5), feedback(versions, 5), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("wire", ["int8"])  # three times a row is exact in it
+def test_nothing_is_lost_with_a_result_that_is_discarded(make, wire):
+    """Its mean comes back as error feedback; the common point stays."""
+    versions, others = make(wire, "corrected")
+    anchor, x = leaves(0), leaves(1)
+    versions.begin(anchor, 1)
+    start(versions, 1, x, 0)
+    others.weights = (0.0, 0.0, 0.0)
+    correction(versions, 1)
+    owed = feedback(versions, 1)
+    for a, b, c in zip(owed, x, anchor, strict=True):
+        np.testing.assert_allclose(a, b - c, atol=1e-6)
+    others.weights = (1.0, 1.0, 1.0)
+    start(versions, 5, anchor, 1)  # the node has not moved: only what it owes is sent
+    _, change = correction(versions, 5)
+    total = [c + y for c, y in zip(change, feedback(versions, 5), strict=True)]
+    for a, b, c in zip(total, x, anchor, strict=True):
+        np.testing.assert_allclose(a, b - c, atol=1e-5)
+
+
+def test_numbers_that_are_not_finite_leave_no_error_feedback(make):
+    versions, others = make("int8", "corrected")
+    versions.begin(leaves(0), 1)
+    start(versions, 1, leaves(1), 0)
+    others.bad = 2
+    heads, _ = correction(versions, 1)
+    assert heads[1, BAD_LEAF] == 2
+    assert not any(x.any() for x in feedback(versions, 1))
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_a_version_that_is_gone_is_an_error(make, wire):
+    versions, _ = make(wire, NESTEROV)
+    versions.begin(leaves(0), 1)
+    before = 0
+    for ticket in (1, 5, 9):
+        start(versions, ticket, leaves(ticket), before)
+        correction(versions, ticket)
+        before = ticket
+    start(versions, 13, leaves(2), 1)
+    heads, _ = correction(versions, 13)
+    assert (heads[:, STATUS] == 1).all()
+    said = str(versions._channel._control.broken)
+    assert "started at step 0" in said and "no longer has its numbers" in said
+
+
+@pytest.mark.parametrize(
+    "rule", ["corrected", "paper", NESTEROV], ids=["corrected", "paper", "outer"]
+)
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_saved_version_goes_on_with_the_same_bits(make, wire, rule, in_flight):
+    one, _ = make(wire, rule)
+    one.begin(leaves(0), 1)
+    start(one, 1, leaves(1), 0)
+    if not in_flight:
+        correction(one, 1, age=3)
+    version = one.kept(1, 1, in_flight=in_flight)
+    saved = one.saved(version, in_flight=in_flight)
+    two, _ = make(wire, rule)
+    two.adopt(1, 1, saved, in_flight=in_flight)
+    for each in (one, two):
+        each.changes = correction(each, 1, age=3)[1] if in_flight else []
+        start(each, 5, leaves(2), 1)
+        each.changes += correction(each, 5)[1] + feedback(each, 5)
+    for a, b in zip(one.changes, two.changes, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_saved_version_of_another_layout_is_refused(make):
+    versions, _ = make("float32", NESTEROV)
+    versions.begin(leaves(0), 1)
+    start(versions, 1, leaves(1), 0)
+    saved = versions.saved(versions.kept(1, 1, in_flight=True), in_flight=True)
+    with pytest.raises(ValueError, match="expected 1060"):
+        versions.adopt(1, 1, saved | {"anchor": saved["anchor"][1:]}, in_flight=True)
+
+
+def test_leaves_may_have_any_dtype(make):
+    versions, _ = make("float32", "paper")
+    x = [jnp.asarray(leaf).astype(jnp.bfloat16) for leaf in leaves(4)]
+    start(versions, 1, [np.asarray(leaf) for leaf in x], 0)
+    _, mean = correction(versions, 1)
+    for a, b in zip(mean, x, strict=True):
+        np.testing.assert_allclose(a, np.asarray(b.astype(jnp.float32)), rtol=1e-6)
