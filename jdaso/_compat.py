@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -149,14 +149,15 @@ def _refuse_other_processes(context: Any) -> None:
         raise ValueError(f"A step that calls jdaso {SPANS_PROCESSES}")
 
 
-def _lower_host_call(ctx: Any, *args: Any, callee: Callee, **_: Any) -> Any:
+def _lower_host_call(ctx: Any, *args: Any, callee: Callee, places: Any, **_: Any) -> Any:
     """Lowers to a call by name, or as `io_callback` does but without copying every argument."""
     about = ctx.module_context.axis_context
     _refuse_other_processes(about)
     sharding = _callback._callback_op_sharding(about, None, ctx.avals_out)
     target = library.target(ctx.module_context.platforms, getattr(about, "num_devices", 1))
     if target is not None:
-        lower = jax.ffi.build_ffi_lowering_function(target, has_side_effect=True)
+        about_places = {"operand_output_aliases": dict(places)} if places else {}
+        lower = jax.ffi.build_ffi_lowering_function(target, has_side_effect=True, **about_places)
         made = lower(ctx, *args, name=callee.name_for(ctx.avals_in, ctx.avals_out))
         if sharding is not None:
             _mlir.set_sharding(ctx.module_context, made, sharding)
@@ -206,6 +207,7 @@ def host_call(
     kept: bool = False,
     label: str = "",
     holder: object = None,
+    places: Mapping[int, int] | None = None,
 ) -> Any:
     """Calls a host function from a compiled step, as `jax.experimental.io_callback` does.
 
@@ -225,6 +227,8 @@ def host_call(
         kept: the call is made even if nothing uses its results.
         label: what distinguishes the function from others of the same name, in every start.
         holder: `_ffi.functions.forget` drops its functions; without, they are kept for good.
+        places: results (numbers of leaves) that may take the memory of an argument of the same
+            shape and dtype, by the argument's number. The call reads its arguments first.
     """
     leaves, tree = jax.tree.flatten(shapes)
     results = tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
@@ -233,7 +237,8 @@ def host_call(
         return jax.tree.leaves(call(*given))
 
     callee = Callee(flat, f"{label} {name_of(call)}".strip(), holder)
-    found = _host_call.bind(*args, callee=callee, kept=kept, results=results)
+    about = {"kept": kept, "results": results, "places": tuple((places or {}).items())}
+    found = _host_call.bind(*args, callee=callee, **about)
     return jax.tree.unflatten(tree, found)
 
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import host_call
-from .._payload.checksums import checksum
 from .._payload.header import (
     counted,
     first_bad_leaf,
@@ -25,7 +24,6 @@ from .._payload.trees import (
     from_leaves,
     to_halves,
     to_leaves,
-    to_numbers,
 )
 from .._payload.words import BAD_LEAF, GONE, STATUS
 from .._session import Session
@@ -85,7 +83,7 @@ def common_of(params: PyTree, due: Any) -> Common:
 
 def sum_of_bits(exchange: Exchange, tree: PyTree) -> jax.Array:
     """Checksum of a tree. If this node's devices disagree, a value that no other node has."""
-    total = checksum(to_numbers(tree))
+    total = exchange.checksum(tree)
     if exchange.local_axis is None:
         return total
     least, most = (f(total, exchange.local_axis) for f in (jax.lax.pmin, jax.lax.pmax))

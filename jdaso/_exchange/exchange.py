@@ -21,7 +21,7 @@ from .._payload.layout import Layout
 from .._payload.wire import Wire
 from .._payload.words import BAD_LEAF, FAILED, STATUS, STEP
 from .._session import Session
-from .._types import Leaves, LocalAxis
+from .._types import Leaves, LocalAxis, PyTree
 from .received import Received
 from .replicated import Common
 
@@ -69,6 +69,10 @@ class Exchange(abc.ABC):
         the value not taken and fuse the rest differently on each node. Different fusion rounds
         differently: replicated values would differ by a bit.
         """
+
+    @abc.abstractmethod
+    def checksum(self, tree: PyTree) -> jax.Array:
+        """An int32 that two trees of different bits share only by chance; of this device's copy."""
 
     @abc.abstractmethod
     def total(

@@ -5,7 +5,7 @@ Callbacks pass outgoing arrays to a channel's thread on the host, and fetch the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,7 +16,9 @@ import numpy as np
 from .._compat import host_call
 from .._engines.channel import Channel
 from .._engines.sums import Sums
+from .._payload.checksums import checksum_of_all
 from .._payload.explicit import replicated
+from .._payload.trees import to_arrays
 from .._payload.words import FAILED, HEADER, STATUS
 from .._types import Leaves, PyTree, ShapeDtype
 from .callbacks import guarded, spread, zeros
@@ -62,6 +64,25 @@ class HostExchange(Exchange):
         node = np.int32(self.session.node)
         return self.call(lambda: node, ShapeDtype((), jnp.int32))
 
+    def checksum(self, tree: PyTree) -> jax.Array:
+        """As `Exchange.checksum`, on the host: a step's compiler takes long for each leaf of it."""
+        arrays = to_arrays(tree)
+        if not arrays:
+            return jnp.int32(0)
+        call = on_host(lambda *x: checksum_of_all(x))
+        return self.call(call, ShapeDtype((), jnp.int32), *map(replicated, arrays))
+
+    def _prints(self, common: Common) -> jax.Array:
+        """A checksum for each leaf of replicated state; see `Common.prints`."""
+        arrays = to_arrays(common.tree)
+        call = on_host(lambda *x: np.array([checksum_on_host(y) for y in x], np.int32))
+        shape = ShapeDtype((len(arrays),), jnp.int32)
+        mine = self.call(call, shape, *map(replicated, arrays))
+        if self.local_axis is None:
+            return mine
+        least, most = (f(mine, self.local_axis) for f in (jax.lax.pmin, jax.lax.pmax))
+        return jnp.where(least == most, most, most + 1 + self.ask_node())
+
     def total(
         self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
@@ -78,10 +99,19 @@ class HostExchange(Exchange):
             return found, *map(tuple, both)
 
         about = step + 1, head, device_number()
-        words, total_, lost = self.on_host(total, every, step, *about, *map(replicated, leaves))
+        places = {len(about) + k: 1 + k for k in range(len(shapes))}
+        given = *about, *map(replicated, leaves)
+        words, total_, lost = self.answer(total, every, step, *given, places=places)
         return Received(total_, lost, self.report(words, common))
 
-    def on_host(self, function: Callable[..., Any], shapes: Any, turn: Any, *args: Any) -> Any:
+    def answer(
+        self,
+        function: Callable[..., Any],
+        shapes: Any,
+        turn: Any,
+        *args: Any,
+        places: Mapping[int, int] | None = None,
+    ) -> Any:
         """Calls a function that returns headers first, from one local device.
 
         On failure: the status in the headers tells it.
@@ -92,7 +122,8 @@ class HostExchange(Exchange):
             words[:, STATUS] = FAILED
             return words, *rest
 
-        call = partial(self.call, guarded(function, self.session, refused), shapes, *args)
+        call = guarded(function, self.session, refused)
+        call = partial(self.call, call, shapes, *args, places=places)
         return self.from_one(turn, call, shapes)
 
     def _raise_if(
@@ -100,8 +131,8 @@ class HostExchange(Exchange):
     ) -> jax.Array:
         def call() -> jax.Array:
             prints = jnp.zeros(0, jnp.int32)
-            if common is not None:
-                prints = common.prints(self.ask_node(), self.local_axis)
+            if common is not None and common.paths:
+                prints = self._prints(common)
             return self.call(report, ShapeDtype((), jnp.int32), heads, prints)
 
         return heads + jax.lax.cond(wrong, call, lambda: jnp.int32(0))
@@ -114,3 +145,8 @@ class HostExchange(Exchange):
         mine = jax.lax.axis_index(self.local_axis) == device % devices
         none = lambda: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)  # noqa: E731
         return jax.tree.map(partial(spread, self.local_axis), jax.lax.cond(mine, call, none))
+
+
+def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called with NumPy arrays."""
+    return lambda *args: function(*map(np.asarray, args))

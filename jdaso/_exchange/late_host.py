@@ -16,7 +16,7 @@ from .._payload.layout import BARE, describe
 from .._payload.words import HEADER, STATUS, STEP
 from .._types import Leaves, PyTree, ShapeDtype
 from .callbacks import guarded
-from .host import HostExchange
+from .host import HostExchange, on_host
 from .late import Correction, Late
 from .replicated import Common
 from .within_node import device_number
@@ -49,7 +49,7 @@ class HostLate(Late):
             versions.begin(arrays, owner)
             return np.zeros((), np.int32)
 
-        call = guarded(_on_host(begin), self.exchange.session, np.zeros((), np.int32))
+        call = guarded(on_host(begin), self.exchange.session, np.zeros((), np.int32))
         shape = ShapeDtype((), jnp.int32)
         return held, self._call(call, shape, jnp.int32(0), *map(replicated, leaves))
 
@@ -82,7 +82,7 @@ class HostLate(Late):
             return np.array(ticket, np.int32)
 
         # A refused start still returns its ticket; the wait for that ticket raises the reason.
-        call = guarded(_on_host(start), self.exchange.session, lambda ticket, *_: np.array(ticket))
+        call = guarded(on_host(start), self.exchange.session, lambda ticket, *_: np.array(ticket))
         given = jnp.float32(1) if weight is None else weight
         about = step + 1, before, given, head, device_number()
         shape = ShapeDtype((), jnp.int32)
@@ -126,7 +126,7 @@ class HostLate(Late):
         heads = ShapeDtype((layout.nodes, HEADER), jnp.int32)
         shapes = heads, tuple(ShapeDtype(leaf.reals, jnp.float32) for leaf in layout.exchanged)
 
-        words, leaves = self.exchange.on_host(_on_host(function), shapes, turn, *args)
+        words, leaves = self.exchange.answer(on_host(function), shapes, turn, *args)
         return Correction(leaves, words)
 
     def _call(self, function: Callable[..., Any], shapes: Any, turn: Any, *args: Any) -> Any:
@@ -144,8 +144,3 @@ class HostLate(Late):
         names = [of + leaf.path.removeprefix(BARE) for of, leaf in leaves if np.prod(leaf.shape)]
         ticket = int(heads[exchange.node % len(heads), STEP]) + 1
         return tuple(names), self.versions.prints(ticket, exchange.owner)
-
-
-def _on_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, called with NumPy arrays."""
-    return lambda *args: function(*map(np.asarray, args))

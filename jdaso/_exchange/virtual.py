@@ -12,10 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._payload.checksums import checksum
 from .._payload.chunks import pack, unpack
+from .._payload.trees import to_numbers
 from .._payload.wire import Wire, attach, detach, sum_rows
 from .._session import Session
-from .._types import Chunks, Leaves, ShapeDtype
+from .._types import Chunks, Leaves, PyTree, ShapeDtype
 from .exchange import Exchange
 from .received import Received, Reduced
 from .replicated import Common
@@ -32,6 +34,10 @@ class VirtualExchange(Exchange):
     def ask_node(self) -> jax.Array:
         """As `node`."""
         return self.node
+
+    def checksum(self, tree: PyTree) -> jax.Array:
+        """As `Exchange.checksum`."""
+        return checksum(to_numbers(tree))
 
     def total(
         self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None

@@ -62,6 +62,14 @@ def to_numbers(tree: PyTree) -> Leaves:
     return (*to_leaves(tree), *to_halves(tree))
 
 
+def to_arrays(tree: PyTree) -> tuple[Any, ...]:
+    """All leaves with elements, as they are, in the order of `to_numbers`; keys as their data."""
+    leaves = [x for x in jax.tree.leaves(tree) if np.size(x) > 0]
+    floats = [x for x in leaves if travels(x)]
+    rest = [jax.random.key_data(x) if _is_key(x) else x for x in leaves if not travels(x)]
+    return *floats, *rest
+
+
 def dress(tree: PyTree, leaves: Leaves) -> PyTree:
     """Float32 leaves in the structure of a tree, so that optax can map a state with its parameters.
 
