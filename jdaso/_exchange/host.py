@@ -16,7 +16,7 @@ import numpy as np
 from .._compat import host_call
 from .._engines.channel import Channel
 from .._engines.sums import Sums
-from .._payload.checksums import checksum_of_all
+from .._payload.checksums import checksum_of_all, checksum_on_host
 from .._payload.explicit import replicated
 from .._payload.trees import to_arrays
 from .._payload.words import FAILED, HEADER, STATUS
