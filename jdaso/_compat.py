@@ -156,8 +156,9 @@ def _lower_host_call(ctx: Any, *args: Any, callee: Callee, places: Any, **_: Any
     sharding = _callback._callback_op_sharding(about, None, ctx.avals_out)
     target = library.target(ctx.module_context.platforms, getattr(about, "num_devices", 1))
     if target is not None:
-        about_places = {"operand_output_aliases": dict(places)} if places else {}
-        lower = jax.ffi.build_ffi_lowering_function(target, has_side_effect=True, **about_places)
+        lower = jax.ffi.build_ffi_lowering_function(
+            target, has_side_effect=True, operand_output_aliases=dict(places)
+        )
         made = lower(ctx, *args, name=callee.name_for(ctx.avals_in, ctx.avals_out))
         if sharding is not None:
             _mlir.set_sharding(ctx.module_context, made, sharding)
