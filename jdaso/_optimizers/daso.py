@@ -70,8 +70,7 @@ def daso(
             the difference to the last common point, with error feedback: the rounding error of
             one exchange is added to the next, and nothing is lost.
         merge: ``"corrected"``, which keeps all of a node's progress meanwhile; ``"paper"``, which
-            keeps ``2a / (2a + P)`` of it and on the float32 wire needs no copy of the parameters;
-            or `jdaso.outer`.
+            keeps ``2a / (2a + P)`` of it; or `jdaso.outer`.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam). An
             `inner` that takes gradients of single examples needs ``"parameters"``.

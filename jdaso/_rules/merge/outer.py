@@ -45,10 +45,9 @@ def outer(transformation: optax.GradientTransformation) -> Outer:
     made meanwhile, ``x' = x + (t' - s)``. With ``optax.sgd(1.0)`` this is ``"corrected"``.
 
     Args:
-        transformation: the outer optimizer. It sees float32 leaves and adds its own state; the
-            rule needs two copies of the parameters (anchor, and snapshot while in flight). It steps
-            once per fragment, with that fragment's leaves: a norm over the tree is one over the
-            fragment. ``Phases(fragments=1)`` gives it all leaves at once.
+        transformation: the outer optimizer. It sees float32 leaves, on the host, behind the step.
+            It steps once per fragment, with that fragment's leaves: a norm over the tree is one
+            over the fragment. ``Phases(fragments=1)`` gives it all leaves at once.
 
     Example:
         >>> import jdaso, optax

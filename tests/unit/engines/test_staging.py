@@ -84,15 +84,3 @@ def test_a_place_that_is_held_is_not_given_away():
     assert second is not first
     first.release()
     assert places.free() is first and len(places.all) == 2
-
-
-@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
-def test_rows_of_a_blocking_mean_are_sent_as_they_were_given(wire):
-    """Row p is for node p."""
-    layout = layout_of(leaves_of([700, 30]), 3, 4096, wire.block)
-    staging = Staging(layout, wire)
-    for k, width in enumerate(layout.widths):
-        numbers = np.random.default_rng(k).normal(size=(3, width)).astype(np.float32)
-        rows = wire.encode(numbers)
-        assert list(staging.write_chunk(k, rows)) == [k]
-        np.testing.assert_array_equal(staging.rows[k][:, : rows.shape[1]], rows)
