@@ -2,7 +2,8 @@
 
 Each chunk passes four lanes. Two scatter it, so that each node gets its row of all nodes: one
 sends, one receives. The channel's thread sums what has come. Two more lanes gather the sums. So
-chunk k is gathered while k + 1 is summed and k + 2 is scattered, and the link is never idle.
+chunk k is gathered while k + 1 is summed and k + 2 is scattered. A lane that only sends keeps the
+link busy; one that sends and receives in turn waits for its partner after each message.
 
 Rows travel as many small messages, one to each node in turn (see `mpi4py`): all links of a node
 are in use, and MPI sends them at once. The lanes of a pair share a communicator that no other lane

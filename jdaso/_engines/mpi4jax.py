@@ -2,8 +2,8 @@
 
 mpi4jax has no non-blocking operations (its issues 206 and 269), and MPI's blocking calls block only
 the thread that makes them. On fast links the channel's thread makes them, one chunk after the other
-(`Mpi4jaxReduce`). On slow links that leaves the link idle for a third to half of the time: while a
-node sums, and while collectives wait for their slowest node. There, `lanes` keep it busy.
+(`Mpi4jaxReduce`). A slow link would idle for a third to half of the time, mostly while MPI asks
+before it sends a large message. There, `lanes` keep it busy.
 """
 
 from __future__ import annotations

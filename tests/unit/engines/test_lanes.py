@@ -176,25 +176,33 @@ def test_all_chunks_come_back_in_order_and_the_lanes_end(hold):
             assert world.sent[pair, node] == 2 * expected
 
 
-def test_a_node_that_is_behind_holds_nobody_up_for_ever():
-    """Node 0 hands its chunks over late; the others begin with what they have."""
-    world, begin = World(hold=True), time.monotonic()
-    begun = []
+def test_a_chunk_is_taken_once_it_is_there_and_the_others_begin_without():
+    """Node 0 hands nothing over before node 1 has sent some of its own."""
+    world, waited = World(hold=True), []
+
+    class Late(Chunks):
+        def take(self, k, seconds):
+            assert self.ready(k), "taken before it was there"
+            return super().take(k, seconds)
 
     def program(node):
         def ready(k):
-            if node or time.monotonic() - begin > 0.05 * (k + 1):
-                return True
-            begun.append(len(world.sent["scatter", 1]) > 0)
-            return False
+            there = node > 0 or len(world.sent["scatter", 1]) > 0
+            if not there:
+                waited.append(k)
+            return there
 
-        reduce, work = reducer(world, node), Chunks(node, ready)
+        reduce, work = reducer(world, node), Late(node, ready)
+        if node:  # node 0 looks first
+            begin = time.monotonic()
+            while not waited and time.monotonic() - begin < LIMIT:
+                time.sleep(0.001)
         reduce(work)
         work.check()
         reduce.close()
 
     assert on_all_nodes(program) == [None] * NODES
-    assert any(begun)
+    assert set(waited) == {0}
 
 
 def test_no_more_chunks_are_taken_than_there_are_buffers():
