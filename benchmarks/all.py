@@ -42,7 +42,7 @@ RUNS = {
         *("accuracy/accuracy.py", "--tasks", "fashion", "fashion-adamw", "--simulated"),
         *("--settings", "synchronous", "default"),
     ],
-    "packing": ["cost/packing.py"],
+    "step_memory": ["cost/step_memory.py"],
     "links": ["speed/links.py", "--hosts", "4", "8", "--gigabits", "1"],
     "mpi4jax": [
         *("speed/throughput.py", "--separate", "--rounds", "1", "--engine", "mpi4jax", "--methods"),
@@ -108,7 +108,7 @@ def main(names):
             flags += ["--engine", "mpi4py"]
         if name == "key":
             flags += ["--timeline", str(page.PICTURES / "cycle.svg")]
-        if script != "cost/packing.py":
+        if script != "cost/step_memory.py":
             flags += ["--name", name]
         print(f"== {name}: {script} {' '.join(flags)}", flush=True)
         begin = time.perf_counter()

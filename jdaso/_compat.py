@@ -96,6 +96,23 @@ def private_cpu_device() -> Any:
     return xla_client.make_cpu_client(asynchronous=False, num_devices=1).local_devices()[0]
 
 
+def lane_device() -> Any:
+    """A CPU device as `private_cpu_device`, of one more client, with a pool of one thread.
+
+    A program with a loop takes a thread of its client's pool. If it waits there for another node,
+    it must not keep the thread from a program that the other node waits for.
+    """
+    before = os.environ.get("NPROC")
+    os.environ["NPROC"] = "1"  # the size of the pool; otherwise one thread for each core
+    try:
+        return xla_client.make_cpu_client(asynchronous=False, num_devices=1).local_devices()[0]
+    finally:
+        if before is None:
+            del os.environ["NPROC"]
+        else:
+            os.environ["NPROC"] = before
+
+
 def cpu_threads_reserved(devices: int) -> bool:
     """Returns whether a process with so many CPU devices can block in a callback without a hang."""
     return devices == 1 or "NPROC" in os.environ

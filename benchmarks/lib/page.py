@@ -120,7 +120,7 @@ SECTIONS = {
         "Share of characters predicted correctly, on real nodes.",
         (),
     ),
-    "packing": ("Packing, encoding and summing, relative to a copy", "", ()),
+    "step_memory": ("Memory that a step needs for jdaso, in copies of the parameters", "", ()),
     "pipelines": (
         "Pipelines: how near schedules come to their bound",
         "K hosts with one stage each, or V stages each if interleaved; M micro-batches. *of "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from .._mpi.ulfm import Group
 from .._payload.wire import Wire
@@ -54,9 +55,7 @@ def make_reducer(
     if engine == "instant":
         return InTurn(Instant(wire, len(duplicate().living)), limit_seconds)
     if engine == "mpi4jax":
-        from .mpi4jax import Mpi4jaxReduce
-
-        return InTurn(Mpi4jaxReduce(duplicate().comm, wire, sums), limit_seconds)
+        return _mpi4jax_reducer(wire, duplicate, sums, check, limit_seconds, bytes_per_second())
     if survives:
         from .surviving import SurvivingReducer
 
@@ -65,3 +64,24 @@ def make_reducer(
 
     comms = duplicate().comm, duplicate().comm
     return Mpi4pyReducer(comms, wire, sums, check, limit_seconds, bytes_per_second())
+
+
+def _mpi4jax_reducer(
+    wire: Wire,
+    duplicate: Callable[[], Group],
+    sums: Callable[..., tuple[Any, Any]],
+    check: Callable[[], None],
+    limit_seconds: float,
+    bytes_per_second: float,
+) -> Reducer:
+    """Creates the reducer of engine ``mpi4jax`` for links of that speed."""
+    from .mpi4py import SLOW_LINK
+
+    if bytes_per_second < SLOW_LINK:
+        from .lanes import LanesReducer
+
+        comms = duplicate().comm, duplicate().comm
+        return LanesReducer(comms, wire, sums, check, limit_seconds)
+    from .mpi4jax import Mpi4jaxReduce
+
+    return InTurn(Mpi4jaxReduce(duplicate().comm, wire, sums), limit_seconds)

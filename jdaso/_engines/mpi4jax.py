@@ -1,7 +1,9 @@
-"""Engine ``mpi4jax``: jitted mpi4jax programs on a CPU device of the host.
+"""Engine ``mpi4jax``: jitted mpi4jax programs on CPU devices of the host.
 
-mpi4jax has no non-blocking operations (its issues 206 and 269). The channel's thread runs these
-programs, and MPI's blocking call blocks only that thread.
+mpi4jax has no non-blocking operations (its issues 206 and 269), and MPI's blocking calls block only
+the thread that makes them. On fast links the channel's thread makes them, one chunk after the other
+(`Mpi4jaxReduce`). A slow link would idle for a third to half of the time, mostly while MPI asks
+before it sends a large message. There, `lanes` keep it busy.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Mpi4jaxReduce:
     """Reduces a chunk with mpi4jax's all-to-all and all-gather, on a CPU device of its own.
 
     Each node sums its part and gathers the other parts: the bytes of a ring, the same bits on all.
-    Called only by the channel's thread.
+    Called only by the channel's thread, on links that `lanes` would not fill better.
 
     On failure: MPI errors end the job on all nodes at once; mpi4jax cannot return them.
     """

@@ -40,7 +40,7 @@ WINDOW = 4
 _LEAST_PAUSE, _MOST_PAUSE = 2e-5, 5e-4
 """Seconds between two polls: in 0.5 ms 10 Gbit/s drain less than a socket's buffer holds."""
 
-_SLOW_LINK = 4e8
+SLOW_LINK = 4e8
 """Bytes per second; at 2.5 Gbit/s messages are faster, at 5 collectives."""
 
 _LEAVE_SECONDS = 10.0
@@ -147,7 +147,7 @@ class Mpi4pyReducer:
         self._scatter, self._gather = comms
         self._wire, self._sums = wire, sums
         self._check, self._limit = check, limit_seconds
-        self._slow = bytes_per_second < _SLOW_LINK
+        self._slow = bytes_per_second < SLOW_LINK
         self._received: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         self._scattered: deque[Chunk] = deque()
         self._gathered: deque[Chunk] = deque()

@@ -361,7 +361,7 @@ class Versions:
         return Owed(version.error[k], paid, version.residuals[k], self._node, *factors)
 
     def _lost(self, version: Version) -> list[np.ndarray]:
-        """What the wire has lost: of the numbers sent, and of the part of the sum."""
+        """Losses by the wire: of the numbers sent, and of the part of the sum."""
         pairs = zip(version.error, version.residuals, strict=True)
         one, none = np.float32(1), np.float32(0)
         return [owed_on_host(Owed(x, None, y, self._node, one, none)) for x, y in pairs]

@@ -131,7 +131,7 @@ class Late(abc.ABC):
 
     @abc.abstractmethod
     def without_feedback(self, held: PyTree) -> PyTree:
-        """What is held once the error feedback was used elsewhere."""
+        """The held numbers once the error feedback was used elsewhere."""
 
     def merge(self, leaves: Leaves, found: Correction, age: jax.Array, living: Any) -> Leaves:
         """The merged parameters, float32."""

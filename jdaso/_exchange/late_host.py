@@ -29,7 +29,7 @@ class HostLate(Late):
 
     @cached_property
     def versions(self) -> Versions:
-        """What the host holds. All nodes open its channel together."""
+        """The numbers that the host holds. All nodes open the channel together."""
         kept = self.exchange.channel.versions
         key = self.rule, self.checks
         if key not in kept:

@@ -187,7 +187,7 @@ class LateExchange:
         return sum_of_bits(self.late.exchange, state.phase)
 
     def _held(self, state: DasoState, new: PyTree) -> tuple[PyTree, ...]:
-        """What the state holds of all fragments, with this one's replaced."""
+        """The held numbers of all fragments, with this one's replaced."""
         return (*state.held[: self.index], new, *state.held[self.index + 1 :])
 
     def _own(self, copies: Copies) -> list[tuple[int, int, Piece]]:

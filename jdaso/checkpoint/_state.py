@@ -51,7 +51,7 @@ class Value(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What the host holds of a fragment's late exchange; a save waits for its result."""
+    """Numbers of a fragment's late exchange that the host holds; a save waits for the result."""
 
     owner: int
     fragment: int

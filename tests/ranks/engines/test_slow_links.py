@@ -8,7 +8,7 @@ from mpi4py import MPI
 from nights import at_night
 
 import jdaso
-from jdaso._engines import mpi4py
+from jdaso._engines import lanes, mpi4py
 from jdaso._exchange.make import exchange_of
 from jdaso._payload.header import header
 
@@ -22,15 +22,18 @@ def total(exchange, leaves, step):
     return received.total, received.lost
 
 
-def exchanged(wire, slow, monkeypatch):
+def exchanged(wire, slow, monkeypatch, engine="mpi4py"):
     """Totals and what the wire took, of two exchanges."""
-    monkeypatch.setattr(mpi4py, "_SLOW_LINK", np.inf if slow else 0.0)
+    monkeypatch.setattr(mpi4py, "SLOW_LINK", np.inf if slow else 0.0)
     keys = jax.random.split(jax.random.key(RANK), len(SHAPES))
     leaves = tuple(jax.random.normal(k, shape) for k, shape in zip(keys, SHAPES, strict=True))
     found = []
-    with jdaso.Session(engine="mpi4py", timeout_seconds=30) as session:
+    with jdaso.Session(engine=engine, timeout_seconds=30) as session:
         exchange = exchange_of(leaves, session, wire=wire)
-        assert exchange.channel._reduce._slow == slow
+        if engine == "mpi4py":
+            assert exchange.channel._reduce._slow == slow
+        else:
+            assert isinstance(exchange.channel._reduce, lanes.LanesReducer) == slow
         for step in range(2):
             sends, step = jax.tree.map(lambda x, n=step: x + n, leaves), jnp.int32(step)
             received = jax.jit(lambda x, n: total(exchange, x, n))(sends, step)
@@ -39,10 +42,24 @@ def exchanged(wire, slow, monkeypatch):
         return found, session.stats.bytes_sent
 
 
-@pytest.mark.parametrize("wire", ["float32", at_night("bfloat16"), at_night("int8"), "int4"])
-def test_small_messages_bring_the_same_bits(wire, monkeypatch):
+@pytest.mark.parametrize(
+    ("wire", "engine"),
+    [
+        ("float32", "mpi4py"),
+        at_night(("bfloat16", "mpi4py")),
+        at_night(("int8", "mpi4py")),
+        ("int4", "mpi4py"),
+        at_night(("float32", "mpi4jax")),
+        at_night(("bfloat16", "mpi4jax")),
+        ("int4", "mpi4jax"),
+    ],
+)
+def test_small_messages_bring_the_same_bits(wire, engine, monkeypatch):
+    if engine == "mpi4jax":
+        pytest.importorskip("mpi4jax")
     monkeypatch.setattr(mpi4py, "MESSAGE_BYTES", 10_001)
-    messages, sent = exchanged(wire, True, monkeypatch)
+    monkeypatch.setattr(lanes, "MESSAGE_BYTES", 10_001)
+    messages, sent = exchanged(wire, True, monkeypatch, engine)
     collectives, same = exchanged(wire, False, monkeypatch)
     jax.tree.map(np.testing.assert_array_equal, messages, collectives)
     assert sent == same
