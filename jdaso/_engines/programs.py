@@ -6,7 +6,7 @@ channel's. A callback of a step must not call them. JAX may wait there for the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -117,7 +117,7 @@ class Programs:
         else:
             means = tuple(rows)
             for row in rows:
-                _scale(row, factor, np.float32(1) / nodes)
+                scale(row, factor, np.float32(1) / nodes)
         if self._own_target:
             return self._target(self._put(means), self._put(tuple(anchor)), self._put(outer))
         return means, outer
@@ -163,14 +163,30 @@ def subtract_from(target: Any, numbers: np.ndarray) -> None:
     np.subtract(np.asarray(target), numbers, out=numbers)
 
 
-def _scale(rows: np.ndarray, *factors: np.float32) -> None:
+def scale(numbers: np.ndarray, *factors: np.float32) -> None:
     """Multiplies numbers in place by each factor in turn, in one pass."""
-    flat = rows.reshape(-1)
-    for begin in range(0, flat.size, _CACHE_NUMBERS):
-        part = flat[begin : begin + _CACHE_NUMBERS]
+    for part in _parts(numbers):
         for factor in factors:
             if factor != 1:
                 np.multiply(part, factor, out=part)
+
+
+def divide(numbers: np.ndarray, divisor: np.float32) -> None:
+    """Divides numbers in place."""
+    if divisor != 1:
+        np.divide(numbers, divisor, out=numbers)
+
+
+def is_finite(numbers: np.ndarray) -> bool:
+    """Returns whether all numbers are finite."""
+    return all(bool(np.isfinite(part).all()) for part in _parts(np.asarray(numbers)))
+
+
+def _parts(numbers: np.ndarray) -> Iterator[np.ndarray]:
+    """Parts that stay in a core's cache from one operation to the next."""
+    flat = numbers.reshape(-1)
+    for begin in range(0, flat.size, _CACHE_NUMBERS):
+        yield flat[begin : begin + _CACHE_NUMBERS]
 
 
 @partial(jax.jit, static_argnames=("wire", "keeps"))

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._payload.wire import WIRES
-from .._payload.words import FAILED, STATUS
+from .._payload.words import BAD_LEAF, FAILED, STATUS, facts_of
 from .channel import Channel
 from .job import Job
-from .programs import decoded, encoded
+from .programs import decoded, divide, encoded, is_finite, scale
 from .staging import Leaves, Place
+
+
+class Result(NamedTuple):
+    """Sums of leaves over nodes.
+
+    Attributes:
+        heads: headers of all nodes.
+        leaves: the sums, float32; views of memory that the next sum uses again.
+        lost: what the wire has lost of them on this node (nothing for the float32 wire).
+    """
+
+    heads: np.ndarray
+    leaves: list[np.ndarray]
+    lost: list[np.ndarray]
 
 
 class Sums:
@@ -30,10 +44,16 @@ class Sums:
         self.numbers = Place(channel.layout, WIRES["float32"])
         self.leaves = Leaves(channel.layout)
 
-    def start(
-        self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, owner: int, device: int
-    ) -> None:
-        """Starts a sum over nodes.
+    def total(
+        self,
+        ticket: int,
+        arrays: Sequence[np.ndarray],
+        head: np.ndarray,
+        *,
+        owner: int = 0,
+        device: int = 0,
+    ) -> Result:
+        """Waits for the sums of leaves over nodes.
 
         Args:
             ticket: the exchange.
@@ -41,35 +61,73 @@ class Sums:
             head: this node's header.
             owner: the optimizer.
             device: the local device that calls.
+
+        On failure: as `Channel.wait`.
         """
+        self.start(ticket, arrays, head, owner=owner, device=device)
+        return self.wait(ticket, owner=owner, device=device)
+
+    def mean(
+        self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
+    ) -> Result:
+        """Waits for means, ``sum_p w_p x_p / sum_p w_p``, of leaves that are ``w_p x_p``."""
+        result = self.total(ticket, arrays, head, **by)
+        share = np.float32(1) / np.float32(len(result.heads))
+        scale(self._sum(), facts_of(result.heads).factor, share)
+        return result
+
+    def mean_of_finite(
+        self,
+        ticket: int,
+        arrays: Sequence[np.ndarray],
+        head: np.ndarray,
+        *,
+        count: int,
+        **by: int,
+    ) -> Result:
+        """As `mean`, of the first `count` leaves, over nodes where these are all finite.
+
+        The others are summed. If no node's numbers are finite, the means are 0.
+        """
+        bad = next((k for k, x in enumerate(arrays[:count]) if not is_finite(x)), None)
+        if bad is not None:
+            arrays = [*map(np.zeros_like, arrays[:count]), *arrays[count:]]
+            head = np.array(head)
+            head[BAD_LEAF] = 1 + bad
+        result = self.total(ticket, arrays, head, **by)
+        end = self._channel.layout.offsets[count]
+        divide(self._sum()[:end], facts_of(result.heads).weight)
+        return result
+
+    def start(
+        self,
+        ticket: int,
+        arrays: Sequence[np.ndarray],
+        head: np.ndarray,
+        *,
+        owner: int = 0,
+        device: int = 0,
+    ) -> None:
+        """Starts `total`."""
         numbers = self._last = _Numbers(self, arrays)
         about = {"owner": owner, "device": device, "blocking": True}
         self._channel.start(ticket, head, lambda job: numbers, **about)
 
-    def wait(
-        self, ticket: int, owner: int, device: int
-    ) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
-        """Waits for a sum.
-
-        Returns:
-            Headers of all nodes; the sum of each leaf, float32; what the wire has lost of it on
-            this node (nothing for the float32 wire).
-
-        On failure: as `Channel.wait`.
-        """
+    def wait(self, ticket: int, *, owner: int = 0, device: int = 0) -> Result:
+        """Waits for what `start` has started."""
         heads = self._channel.wait(ticket, device, owner=owner)
-        narrow = self.wire.narrow
-        found = self.numbers.whole if narrow else self._channel.staging.result.whole
-        lost = [found[:0], *(x.reshape(-1) for x in self._last.lost)]
+        found, lost = self._sum(), []
         if (heads[:, STATUS] == FAILED).any():
-            found = np.zeros(self.numbers.whole.shape, np.float32)
-            lost = [found]
+            found[:] = 0
+            self._last.lost = [found]
         self._channel.note_merged(ticket)
-        return (
-            heads,
-            self.leaves.read(found),
-            self.leaves.read(np.concatenate(lost)) if narrow else [],
-        )
+        if self.wire.narrow:
+            lost = self.leaves.read(np.concatenate([x.reshape(-1) for x in self._last.lost]))
+        return Result(heads, self.leaves.read(found), lost)
+
+    def _sum(self) -> np.ndarray:
+        """The memory of the sums, float32."""
+        return self.numbers.whole if self.wire.narrow else self._channel.staging.result.whole
 
 
 @dataclasses.dataclass

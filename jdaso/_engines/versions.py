@@ -367,18 +367,16 @@ class Versions:
         return [owed_on_host(Owed(x, None, y, self._node, one, none)) for x, y in pairs]
 
     def _find(self, ticket: int, owner: int) -> Version | None:
-        """The version that a state names: the optimizer's own, or else another's.
+        """The version that a state names.
 
-        An optimizer that was made anew may go on with the state of the one before it.
+        An optimizer that was made anew has none, and may go on with the state of the one before it.
         """
         with self._lock:
-            own = self._known.get(owner, [])
-            everyone = (x._known.values() for x in list(self._channel.versions.values()))
-            others = itertools.chain(*itertools.chain(*everyone))
-            for version in (*reversed(own), *others):
-                if version.ticket == ticket:
-                    return version
-        return None
+            known = list(reversed(self._known.get(owner, [])))
+            if not known:
+                everyone = (x._known.values() for x in list(self._channel.versions.values()))
+                known = itertools.chain(*itertools.chain(*everyone))
+            return next((version for version in known if version.ticket == ticket), None)
 
     def _keep(self, version: Version, owner: int) -> None:
         """Keeps a version and the one that it was made from (or the last one), and no other."""

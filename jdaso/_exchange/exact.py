@@ -12,11 +12,9 @@ import numpy as np
 from .._compat import host_call
 from .._payload.header import (
     counted,
-    first_bad_leaf,
     header,
     loss_words,
     sum_of_loss,
-    weight_of_all,
 )
 from .._payload.trees import (
     dress,
@@ -25,7 +23,7 @@ from .._payload.trees import (
     to_halves,
     to_leaves,
 )
-from .._payload.words import BAD_LEAF, GONE, STATUS
+from .._payload.words import GONE, STATUS
 from .._session import Session
 from .._types import Leaves, PyTree, ShapeDtype
 from .exchange import Exchange
@@ -108,9 +106,8 @@ def exact_mean(
     weight: Any = None,
 ) -> tuple[PyTree, Received]:
     """Weighted float32 mean over nodes of a tree's float leaves; the others stay as they are."""
-    received = exchange.total(weighed(weight, to_leaves(tree)), head, step, common)
-    means = tuple(total / exchange.layout.nodes for total in received.scaled(received.total))
-    return from_leaves(tree, means), received
+    received = exchange.mean(weighed(weight, to_leaves(tree)), head, step, common)
+    return from_leaves(tree, received.total), received
 
 
 def exact_mean_of_finite(
@@ -218,16 +215,10 @@ def _mean_of_finite(
 
     `sent` is already weighted. If no node's numbers are finite, each node keeps its `own`.
     """
-    bad = first_bad_leaf(sent[:count])
-    if exchange.local_axis is not None:
-        bad = jax.lax.pmax(bad, exchange.local_axis)
-    if not exchange.raise_nonfinite:
-        left = [jnp.where(bad > 0, jnp.zeros_like(leaf), leaf) for leaf in sent[:count]]
-        sent = (*left, *sent[count:])
-    received = exchange.total(sent, head.at[BAD_LEAF].set(bad), step, common)
-    finite, number = jnp.any(counted(received.heads)), weight_of_all(received.heads)
-    number = jnp.where(finite, number, 1.0)
-    means = [leaf / number for leaf in received.total[:count]]
+    received = exchange.mean_of_finite(sent, count, head, step, common)
+    means = received.total
     if not exchange.raise_nonfinite:  # else nodes raise, and `own` is not needed
-        means = [jnp.where(finite, *pair) for pair in zip(means, own[:count], strict=True)]
-    return (*means, *received.total[count:]), received
+        finite = jnp.any(counted(received.heads))
+        pairs = zip(means[:count], own[:count], strict=True)
+        means = (*(jnp.where(finite, *pair) for pair in pairs), *means[count:])
+    return means, received

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._payload.header import differ, weights_are_wrong
+from .._payload.header import differ, first_bad_leaf, weight_of_all, weights_are_wrong
 from .._payload.layout import Layout
 from .._payload.wire import Wire
 from .._payload.words import BAD_LEAF, FAILED, STATUS, STEP
@@ -82,6 +82,28 @@ class Exchange(abc.ABC):
 
         The header has the checksum of `common`.
         """
+
+    def mean(
+        self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
+    ) -> Received:
+        """Mean over nodes of float32 leaves that are multiplied by the nodes' weights."""
+        found = self.total(leaves, head, step, common)
+        means = tuple(x / self.layout.nodes for x in found.scaled(found.total))
+        return dataclasses.replace(found, total=means)
+
+    def mean_of_finite(
+        self, leaves: Leaves, count: int, head: jax.Array, step: jax.Array, common: Common | None
+    ) -> Received:
+        """Mean of the first `count` leaves over nodes where these are all finite; sum of the rest.
+
+        If no node's numbers are finite, the means are 0.
+        """
+        bad = first_bad_leaf(leaves[:count])
+        left = [jnp.where(bad > 0, jnp.zeros_like(leaf), leaf) for leaf in leaves[:count]]
+        head = head.at[BAD_LEAF].set(bad)
+        found = self.total((*left, *leaves[count:]), head, step, common)
+        means = [leaf / weight_of_all(found.heads) for leaf in found.total[:count]]
+        return dataclasses.replace(found, total=(*means, *found.total[count:]))
 
     @abc.abstractmethod
     def _raise_if(

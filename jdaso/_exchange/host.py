@@ -87,22 +87,46 @@ class HostExchange(Exchange):
         self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
         """As `Exchange.total`, by one call of the host."""
-        sums, owner, layout = self.sums, self.owner, self.layout
+        return self._result(self.sums.total, leaves, head, step, common)
+
+    def mean(
+        self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
+    ) -> Received:
+        """As `Exchange.mean`, by one call of the host."""
+        return self._result(self.sums.mean, leaves, head, step, common)
+
+    def mean_of_finite(
+        self, leaves: Leaves, count: int, head: jax.Array, step: jax.Array, common: Common | None
+    ) -> Received:
+        """As `Exchange.mean_of_finite`, by one call of the host."""
+        function = partial(self.sums.mean_of_finite, count=count)
+        return self._result(function, leaves, head, step, common)
+
+    def _result(
+        self,
+        function: Callable[..., Any],
+        leaves: Leaves,
+        head: jax.Array,
+        step: jax.Array,
+        common: Common | None,
+    ) -> Received:
+        """The result of a function of `Sums`."""
+        owner, layout = self.owner, self.layout
         shapes = tuple(ShapeDtype(leaf.reals, jnp.float32) for leaf in layout.exchanged)
         heads = ShapeDtype((layout.nodes, HEADER), jnp.int32)
         every = heads, shapes, shapes if self.wire.narrow else ()
 
-        def total(ticket: Any, head: Any, device: Any, *arrays: Any) -> Any:
-            by, leaves = (owner, int(device)), tuple(map(np.asarray, arrays))
-            sums.start(int(ticket), leaves, np.asarray(head), *by)
-            found, *both = sums.wait(int(ticket), *by)
+        def call(ticket: Any, head: Any, device: Any, *arrays: Any) -> Any:
+            about = {"owner": owner, "device": int(device)}
+            leaves = tuple(map(np.asarray, arrays))
+            found, *both = function(int(ticket), leaves, np.asarray(head), **about)
             return found, *map(tuple, both)
 
         about = step + 1, head, device_number()
         places = {len(about) + k: 1 + k for k in range(len(shapes))}
         given = *about, *map(replicated, leaves)
-        words, total_, lost = self.answer(total, every, step, *given, places=places)
-        return Received(total_, lost, self.report(words, common))
+        words, total, lost = self.answer(call, every, step, *given, places=places)
+        return Received(total, lost, self.report(words, common))
 
     def answer(
         self,

@@ -66,6 +66,7 @@ class Facts(NamedTuple):
         factor: scales a sum as if all nodes had sent with weight 1.
         lost: scales rounding errors for the error feedback: the next exchange adds them to a mean
             over the living.
+        weight: the sum of the weights of nodes that count; 1 if it is 0.
         finite: whether the numbers of all nodes are finite.
         merges: whether the result can be merged: finite, and not all weights are 0.
     """
@@ -73,6 +74,7 @@ class Facts(NamedTuple):
     living: np.float32
     factor: np.float32
     lost: np.float32
+    weight: np.float32
     finite: bool
     merges: bool
 
@@ -89,6 +91,7 @@ def facts_of(heads: np.ndarray) -> Facts:
         living=living,
         factor=np.float32(len(heads)) / whole,
         lost=living / whole,
+        weight=whole,
         finite=finite,
         merges=finite and bool((weights > 0).any()),
     )

@@ -230,6 +230,17 @@ def test_a_saved_version_goes_on_with_the_same_bits(make, wire, rule, in_flight)
         np.testing.assert_array_equal(a, b)
 
 
+def test_an_optimizer_made_anew_goes_on_with_the_state_of_the_one_before(make):
+    """But one that has versions of its own is never given another's."""
+    versions, _ = make("int8", "corrected")
+    versions.begin(leaves(0), 1)
+    start(versions, 1, leaves(1), 0)
+    correction(versions, 1)
+    assert versions._find(1, 2) is versions._find(1, 1)
+    versions.begin(leaves(0), 2)
+    assert versions._find(1, 2) is None and versions._find(1, 1) is not None
+
+
 def test_a_saved_version_of_another_layout_is_refused(make):
     versions, _ = make("float32", NESTEROV)
     versions.begin(leaves(0), 1)
