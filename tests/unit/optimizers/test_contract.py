@@ -340,7 +340,7 @@ def test_params_like_state_can_be_mapped(case):
 @pytest.mark.parametrize("fragments", [1, 2])
 @pytest.mark.parametrize("merge", ["corrected", _nesterov()], ids=["corrected", "outer"])
 def test_params_like_state_of_many_chunks_can_be_mapped(merge, fragments):
-    """State kept between exchanges is shaped like the parameters, for any number of chunks."""
+    """State kept between exchanges is shaped like pieces of the parameters, for any chunks."""
     params = {"a": jnp.ones((3, 5000)), "b": jnp.ones(7)}
     with jdaso.Session(engine=jdaso.Simulated(3)) as session:
         settings = dict(session=session, wire="int8", chunk_bytes=4096)
@@ -349,9 +349,15 @@ def test_params_like_state_of_many_chunks_can_be_mapped(merge, fragments):
         state = tx.init(params)
         mapped = optax.tree.map_params(tx, lambda x: x + 1, state)
         np.testing.assert_array_equal(mapped.inner[0].mu["a"], params["a"])
+        assert len(state.held) == fragments
         for name in ("anchor", "snapshot", "error"):
-            jax.tree.map(np.testing.assert_array_equal, getattr(mapped, name), params)
-            jax.tree.map(lambda x: np.testing.assert_array_equal(x, 0), getattr(state, name))
+            before, after = (
+                jax.tree.leaves([getattr(x, name) for x in s.held]) for s in (state, mapped)
+            )
+            assert sum(x.size for x in after) == 15_007
+            for x, y in zip(before, after, strict=True):
+                np.testing.assert_array_equal(x, 0)
+                np.testing.assert_array_equal(y, 1)
         tx = SYNCHRONOUS(optax.adam(1e-2), **settings)
         mapped = optax.tree.map_params(tx, lambda x: x + 1, tx.init(params))
         np.testing.assert_array_equal(mapped.inner[0].nu["b"], params["b"])

@@ -400,7 +400,7 @@ def test_defect_16_the_cycling_phase_has_narrow_wires():
         with virtual(2) as session:
             tx = jdaso.daso(optax.sgd(0.1), phases=jdaso.Phases(9), session=session, wire=wire)
             init = jax.vmap(tx.init, axis_name=session.node_axis)
-            flight = jax.eval_shape(init, jnp.zeros((2, 8192))).flight[0]
+            flight = jax.eval_shape(init, jnp.zeros((2, 8192))).held[0].flight
             # Of what travels; beside it stand the header and what rounding took.
             sizes[wire] = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(flight[0]))
     assert sizes["bfloat16"] == sizes["float32"] / 2
