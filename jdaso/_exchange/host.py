@@ -102,6 +102,15 @@ class HostExchange(Exchange):
         function = partial(self.sums.mean_of_finite, count=count)
         return self._result(function, leaves, head, step, common)
 
+    def land(self, target: Leaves, landed: Leaves, head: jax.Array, step: jax.Array) -> Leaves:
+        """Targets on which all nodes land alike, by one call of the host; see `Sums.land`."""
+        count = len(target)
+
+        def function(ticket: int, arrays: tuple[np.ndarray, ...], *args: Any, **by: Any) -> Any:
+            return self.sums.land(ticket, arrays[:count], arrays[count:], *args, **by)
+
+        return self._result(function, (*target, *landed), head, step, None).total
+
     def _result(
         self,
         function: Callable[..., Any],
