@@ -1,6 +1,8 @@
-"""Engines: ways to move the chunks of an exchange between nodes and to sum them.
+"""The host's side of exchanges: engines that move chunks, and the numbers that they move.
 
-Rule 1: an engine is one file with the verbs of `base.Reducer`; `make` maps names to engines.
-Rule 2: engines see bytes of a wire and a number of nodes, and do not depend on optimizers, steps or
-phases. Steps use `channel`, which enqueues an exchange, runs it in a thread, and waits.
+Rule 1: an engine is one file with the verbs of `base.Reducer`; `make` maps names to engines. Engines
+see bytes of a wire and a number of nodes, and do not depend on optimizers, steps or phases.
+Rule 2: `channel` enqueues an exchange, runs it in a thread, and waits. Its numbers are those of
+`versions` (late exchanges) or of `sums` (a step waits), which are what compiled steps call.
+Rule 3: nothing that a step calls waits for JAX; `programs` run in the channel's threads.
 """
