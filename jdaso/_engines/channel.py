@@ -379,12 +379,12 @@ class Channel:
         if not job.ready[k].wait(limit_seconds):
             raise NodeError(f"Chunk {k} was never handed over.")
         job.take(k)
-        assert job.numbers is not None
-        rows, checksum = job.numbers.encode(k, self._send[k])
-        job.checksum += checksum
-        if not job.blocking:
-            self._look_for_bad(job, k, rows)
-        return rows
+        if k not in job.encoded:  # an engine takes it again if it repeats an exchange
+            assert job.numbers is not None
+            job.encoded[k], job.checksums[k] = job.numbers.encode(k, self._send[k])
+            if not job.blocking:
+                self._look_for_bad(job, k, job.encoded[k])
+        return job.encoded[k]
 
     def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
         """Stores the results of chunk k; see `Work`."""
@@ -414,7 +414,7 @@ class Channel:
             job.bad_leaf = 1 + self.layout.leaf_at(k, index)
         if k == len(self._send) - 1:
             words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
-            total = np.uint32((int(words[CHECKSUM]) + job.checksum) & 0xFFFFFFFF)
+            total = np.uint32((int(words[CHECKSUM]) + sum(job.checksums.values())) & 0xFFFFFFFF)
             bad = words[BAD_LEAF] or job.bad_leaf
             self._amend(rows, {BAD_LEAF: int(bad), CHECKSUM: int(total.view(np.int32))})
 
@@ -478,9 +478,9 @@ class Channel:
     def _refuse(self, heads: np.ndarray, ticket: int, owner: int) -> np.ndarray:
         text = (
             f"No exchange with ticket {ticket} is known here: the optimizer state comes from "
-            "another session or process, or from before the last exchange. Save states that have "
-            "nothing in flight (tickets 0); to go on without that exchange, set state.ticket to 0s "
-            "on all nodes."
+            "another session or process, or from before the last exchange. Restore a checkpoint. "
+            "With wire float32 and no outer optimizer a run can also go on without that exchange: "
+            "set state.ticket to 0s on all nodes."
         )
         if self._given_up.get(owner) == ticket:
             text = (

@@ -60,7 +60,8 @@ class Job:
         self.crossed = False  # True if nodes met in it with different optimizers
         self.numbers: Numbers | None = None
         self.bad_leaf = 0  # 1 + the first leaf that is not finite
-        self.checksum = 0  # of what must be replicated, without the header's
+        self.encoded: dict[int, np.ndarray] = {}  # chunks as they are sent
+        self.checksums: dict[int, int] = {}  # of what must be replicated, by chunk
         self.merged = False  # True if its result was taken
         self.waited = self.asked = False  # the latter by an optimizer
         self.seconds = 0.0

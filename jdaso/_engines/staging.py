@@ -97,6 +97,12 @@ class Leaves:
                 first = number if end > high else number + 1
             yield k
 
+    def clear_gaps(self, whole: np.ndarray) -> None:
+        """Puts 0 between the leaves and behind them: a block that is sent must be finite there."""
+        for (_, begin, _), (end, _, _) in itertools.pairwise([(0, 0, ()), *self._spans]):
+            whole[begin:end] = 0
+        whole[max([end for _, end, _ in self._spans], default=0) :] = 0
+
     def read(self, whole: np.ndarray) -> list[np.ndarray]:
         """Views of the leaves in a vector, in the shapes that `trees.to_leaves` gives."""
         return [whole[begin:end].reshape(reals) for begin, end, reals in self._spans]

@@ -176,6 +176,7 @@ class _Numbers:
 
     def write(self) -> Iterator[int]:
         """As `Numbers.write`."""
+        self.sums.leaves.clear_gaps(self.sums.numbers.whole)
         return self.sums.leaves.write(self.arrays, self.sums.numbers)
 
     def encode(self, k: int, rows: np.ndarray) -> tuple[np.ndarray, int]:

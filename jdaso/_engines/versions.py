@@ -40,7 +40,7 @@ class Version:
         ticket: names it; 0 for the common point before the first exchange.
         numbers: the snapshot s; with the result, the change that a merge needs.
         weight: the weight that it is sent with; None if the nodes have none.
-        before: the version that it is made from, until it has a result.
+        before: the version that it is made from.
         anchor: the common point, once it has a result.
         outer: the merge rule's state, likewise; None before the first exchange.
         error: what the wire lost of the numbers sent.
@@ -111,7 +111,8 @@ class Versions:
 
     def begin(self, arrays: Sequence[np.ndarray], owner: int) -> None:
         """Takes the common point before the first exchange; the same on all nodes."""
-        place = self._places.free()
+        with self._lock:
+            place = self._places.free()
         list(self.leaves.write(arrays, place))
         anchor = tuple(np.array(rows) for rows in place.rows)
         self._keep(Version(0, anchor=anchor, age=0), owner)
@@ -167,8 +168,10 @@ class Versions:
         """
         heads = self._channel.wait(ticket, device, owner=owner)
         version = self._find(ticket, owner)
-        if (heads[:, STATUS] == FAILED).any() or version is None or version.numbers is None:
+        if (heads[:, STATUS] == FAILED).any():
             return heads, self.leaves.read(self._nothing())
+        if version is None or version.numbers is None:
+            return self._lost_heads(ticket), self.leaves.read(self._nothing())
         version.age = age
         self._channel.note_merged(ticket)
         return heads, self.leaves.read(version.numbers.whole)
@@ -183,19 +186,26 @@ class Versions:
         if ticket != 0:
             version = self._find(ticket, owner)
             if version is None or version.age is None:
-                self._channel.refuse(self._channel.lost_version(ticket, ticket - 1))
-                heads[:, STATUS] = FAILED
+                heads = self._lost_heads(ticket)
             else:
                 chunks = [self._owed(version, k) for k in range(len(version.error))]
                 found = [owed_on_host(x) for x in chunks if x is not None]
                 owed = self._joined(found) if found else None
         return heads, self.leaves.read(self._nothing() if owed is None else owed)
 
+    def _lost_heads(self, ticket: int) -> np.ndarray:
+        """Headers that tell of a version that is gone."""
+        self._channel.refuse(self._channel.lost_version(ticket, ticket - 1))
+        heads = np.zeros((self.layout.nodes, HEADER), np.int32)
+        heads[:, STATUS] = FAILED
+        return heads
+
     def prints(self, ticket: int, owner: int) -> np.ndarray:
         """A checksum for each leaf of the common point, then for each of the rule's state."""
         if not self.anchored:
             return np.zeros(0, np.int32)
         version = self._find(ticket, owner) or Version(0)
+        version = version.before or version  # checksums are of what it was made from
         anchor = self._joined(version.anchor) if version.anchor else self._nothing()
         outer = [np.zeros(x.shape, x.dtype) for x in jax.tree.leaves(self.outer_shapes)]
         if version.outer is not None:
@@ -205,12 +215,14 @@ class Versions:
 
     def kept(self, ticket: int, owner: int, *, in_flight: bool) -> Version | None:
         """A version to save, whose numbers stay until `saved` has ended; None if it is gone."""
-        version = self._find(ticket, owner)
-        if version is None or (in_flight and self._channel.job(ticket, owner) is not version.job):
-            return None
-        if version.numbers is not None:
-            version.numbers.hold()
-        return version
+        job = self._channel.job(ticket, owner)
+        with self._lock:
+            version = self._search(ticket, owner)
+            if version is None or (job is not version.job if in_flight else version.age is None):
+                return None
+            if version.numbers is not None:
+                version.numbers.hold()
+            return version
 
     def saved(self, version: Version, *, in_flight: bool) -> Saved:
         """Waits for a `kept` version's result and returns its arrays; any thread may call this.
@@ -221,8 +233,7 @@ class Versions:
         try:
             if version.job is not None:
                 self._channel.finished(version.job)
-            assert version.heads is not None
-            found = {"heads": version.heads}
+            found = {} if version.heads is None else {"heads": version.heads}
             if in_flight:
                 assert version.numbers is not None
                 found["numbers"] = self._unpadded(version.numbers.whole).copy()
@@ -238,13 +249,12 @@ class Versions:
                 found["paid"] = self._unpadded(self._joined(version.paid))
             return found
         finally:
-            if version.numbers is not None:
-                version.numbers.release()
+            with self._lock:
+                if version.numbers is not None:
+                    version.numbers.release()
 
     def adopt(self, ticket: int, owner: int, saved: Saved, *, in_flight: bool) -> None:
         """Takes a version that an earlier run has saved, under its ticket.
-
-        A version without headers is one of another number of nodes: only what is common counts.
 
         Raises:
             NodeError: an exchange that is still in flight failed.
@@ -252,18 +262,22 @@ class Versions:
         """
         anchor = self._chunks(saved["anchor"]) if "anchor" in saved else ()
         leaves, tree = jax.tree.flatten(self.outer_shapes)
-        leaves = [saved[f"outer{k}"].reshape(x.shape) for k, x in enumerate(leaves)]
-        version = Version(ticket, anchor=anchor, outer=jax.tree.unflatten(tree, leaves), age=1)
+        version = Version(ticket, anchor=anchor)
+        if not leaves or "outer0" in saved:
+            leaves = [saved[f"outer{k}"].reshape(x.shape) for k, x in enumerate(leaves)]
+            version.outer = jax.tree.unflatten(tree, leaves)
         if "error" in saved:
             version.error = self._chunks(saved["error"])
             version.residuals = tuple(None for _ in version.error)
         version.paid = self._chunks(saved["paid"]) if "paid" in saved else ()
-        version.heads = saved["heads"]
-        version.facts = facts_of(version.heads)
+        if "heads" in saved:
+            version.heads = saved["heads"]
+            version.facts = facts_of(version.heads)
         version.age = None if in_flight else int(saved.get("age", 1))
         self._keep(version, owner)
         if in_flight:
             assert version.numbers is not None
+            assert version.heads is not None
             self._fill(version.numbers.whole, saved["numbers"])
             version.job = self._channel.adopt(ticket, owner, version.heads)
 
@@ -337,7 +351,8 @@ class Versions:
             if self.wire.narrow:
                 version.error = self._come_back(version, rows, facts)
                 version.residuals = tuple(np.zeros_like(x) for x in version.residuals)
-        version.before, version.heads = None, job.heads
+        self.leaves.clear_gaps(version.numbers.whole)
+        version.heads = job.heads
 
     def _come_back(
         self, version: Version, rows: Sequence[np.ndarray], facts: Facts
@@ -372,11 +387,20 @@ class Versions:
         An optimizer that was made anew has none, and may go on with the state of the one before it.
         """
         with self._lock:
-            known = list(reversed(self._known.get(owner, [])))
-            if not known:
-                everyone = (x._known.values() for x in list(self._channel.versions.values()))
-                known = itertools.chain(*itertools.chain(*everyone))
-            return next((version for version in known if version.ticket == ticket), None)
+            return self._search(ticket, owner)
+
+    def _search(self, ticket: int, owner: int) -> Version | None:
+        """As `_find`; the lock is held."""
+        known = list(reversed(self._known.get(owner, [])))
+        if not known:
+            alike = [x for x in list(self._channel.versions.values()) if self._goes_on_from(x)]
+            known = itertools.chain(*itertools.chain(*(x._known.values() for x in alike)))
+        return next((version for version in known if version.ticket == ticket), None)
+
+    def _goes_on_from(self, other: Versions) -> bool:
+        """Returns whether the numbers of other versions mean the same under this rule."""
+        same = jax.tree.structure(self.outer_shapes) == jax.tree.structure(other.outer_shapes)
+        return same and self.rule.name == other.rule.name
 
     def _keep(self, version: Version, owner: int) -> None:
         """Keeps a version and the one that it was made from (or the last one), and no other."""
@@ -384,6 +408,8 @@ class Versions:
             known = self._known.get(owner, [])
             earlier = [x for x in known if x.ticket != version.ticket]
             before = version.before or next(reversed(earlier), None)
+            if version.before is not None:
+                version.before.before = None  # no chain of versions
             kept = [version] if before is None else [before, version]
             for old in known:
                 if old not in kept and old.numbers is not None:

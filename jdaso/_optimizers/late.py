@@ -12,12 +12,14 @@ import jax.numpy as jnp
 
 from .._exchange.exact import sum_of_bits
 from .._exchange.late import Correction, Late
+from .._exchange.order import after
 from .._exchange.replicated import Common
 from .._exchange.updates import difference
 from .._payload.explicit import placed_like, replicated
 from .._payload.fragments import Fragment, Piece
 from .._payload.header import header, living, loss_words, mean_weight, time_words
 from .._payload.trees import apply_updates, from_leaves, is_none, to_leaves, travels
+from .._payload.words import STATUS
 from .._rules.decide import count_start
 from .._rules.delay import fit_delay, steps_taken
 from .._rules.loss import count_loss
@@ -159,7 +161,9 @@ class LateExchange:
             found, held = self._wait(state, age)
             merged = self.late.merge(own, found, age, living(found.heads))
             own = tuple(jnp.where(found.merges, *x) for x in zip(merged, own, strict=True))
-            state = state._replace(held=self._held(state, held))
+            done = jnp.min(found.heads[:, STATUS])  # 0, as this node is well
+            started = after(done, state.started)
+            state = state._replace(held=self._held(state, held), started=started)
         if self.late.feeds:
             own = tuple(map(jnp.add, own, self.feedback(state)))
         return self.fragment.put(leaves, own)

@@ -18,7 +18,7 @@ from typing import NoReturn
 import jax
 import numpy as np
 
-from .._errors import Stopped
+from .._errors import NodeError, Stopped
 from .._exchange.collectives import require_own_devices
 from .._launch import signals as _signals
 from .._launch.first_failure import say_saved
@@ -495,7 +495,13 @@ class Checkpoints:
             arrays = self._read_resized(folder, first, here)
         else:
             arrays = self._read(folder, first, here)
-            adopt_flights(self.session, first.flights, arrays)
+            said, kind = "", CheckpointError
+            try:
+                adopt_flights(self.session, first.flights, arrays)
+            except (CheckpointError, NodeError) as error:
+                said, kind = str(error), type(error)
+            kind = DamagedError if kind is DamagedError else CheckpointError
+            self._raise_together("restore a checkpoint", said, kind)
         mesh = self.session.mesh
         leaves = [from_host(value, arrays[value.leaf.file], mesh) for value in here]
         return jax.tree.unflatten(jax.tree.structure(like), leaves), first.step

@@ -177,7 +177,8 @@ def keep_flights(state: PyTree, session: Session) -> list[Kept]:
         return found
     for owner, fragment, ticket, in_flight in _tickets(state):
         for versions in _versions(session, owner, fragment):
-            if not (in_flight or versions.anchored):
+            begun = ticket or versions.kept(0, owner, in_flight=False)
+            if not (in_flight or (versions.anchored and begun)):
                 break
             known = any(x.versions is versions and x.ticket == ticket for x in found)
             version = None if known else versions.kept(ticket, owner, in_flight=in_flight)
@@ -272,14 +273,13 @@ def _dasos(state: PyTree) -> list[DasoState]:
 
 
 def _tickets(state: PyTree) -> list[tuple[int, int, int, bool]]:
-    """Returns (optimizer, fragment, ticket, whether in flight) for each fragment ever started."""
+    """Returns (optimizer, fragment, last ticket or 0, whether in flight) for each fragment."""
     found = []
     for daso in _dasos(state):
         owner, fragments = int(np.max(np.asarray(daso.optimizer))), np.shape(daso.ticket)[-1]
         pairs = (np.asarray(x).reshape(-1, fragments).max(0) for x in (daso.started, daso.ticket))
         for f, (started, ticket) in enumerate(zip(*pairs, strict=True)):
-            if started >= 0:
-                found.append((owner, f, int(started) + 1, bool(ticket)))
+            found.append((owner, f, int(started) + 1, bool(ticket)))
     return found
 
 

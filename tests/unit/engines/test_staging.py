@@ -84,3 +84,13 @@ def test_a_place_that_is_held_is_not_given_away():
     assert second is not first
     first.release()
     assert places.free() is first and len(places.all) == 2
+
+
+def test_gaps_between_leaves_are_cleared():
+    """A NaN that a block of a narrow wire left there must not be in what is sent next."""
+    layout = layout_of(leaves_of([70, 30]), 2, 4096, 64)
+    place, leaves = places_of(layout).free(), Leaves(layout)
+    place.whole[:] = np.nan
+    leaves.clear_gaps(place.whole)
+    list(leaves.write(leaves_of([70, 30]), place))
+    assert np.isfinite(place.whole).all() and place.whole[70:128].sum() == 0

@@ -74,6 +74,21 @@ def make():
         channel.close(5.0)
 
 
+class Again:
+    """An engine that begins each exchange again after it has taken some chunks."""
+
+    def __init__(self, engine, chunks):
+        self.engine, self.chunks = engine, chunks
+
+    def __call__(self, work):
+        for k in range(self.chunks):
+            work.take(k, 20.0)
+        self.engine(work)
+
+    def close(self):
+        pass
+
+
 def leaves(seed):
     random = np.random.default_rng(seed)
     return [random.normal(size=x).astype(np.float32) for x in SHAPES]
@@ -239,6 +254,67 @@ def test_an_optimizer_made_anew_goes_on_with_the_state_of_the_one_before(make):
     assert versions._find(1, 2) is versions._find(1, 1)
     versions.begin(leaves(0), 2)
     assert versions._find(1, 2) is None and versions._find(1, 1) is not None
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8"])
+def test_an_exchange_that_an_engine_begins_again_is_the_same(make, wire):
+    """As when a node fails: each node has taken another number of chunks."""
+    found = []
+    for chunks in (0, 1, 3):
+        versions, _ = make(wire, NESTEROV)
+        channel = versions._channel
+        channel._reduce = Again(channel._reduce, min(chunks, len(channel.layout.widths)))
+        versions.begin(leaves(0), 1)
+        start(versions, 1, leaves(1), 0)
+        heads, change = correction(versions, 1)
+        found.append([heads, *change, *feedback(versions, 1)])
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(a[..., :6], b[..., :6])  # without measured times
+
+
+def test_a_common_point_is_saved_before_the_first_exchange(make):
+    one, _ = make("int8", NESTEROV)
+    one.begin(leaves(0), 1)
+    saved = one.saved(one.kept(0, 1, in_flight=False), in_flight=False)
+    two, _ = make("int8", NESTEROV)
+    two.adopt(0, 1, saved, in_flight=False)
+    changes = []
+    for each in (one, two):
+        start(each, 1, leaves(1), 0)
+        changes.append(correction(each, 1)[1])
+    for a, b in zip(*changes, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_outer_optimizer_that_has_not_stepped_yet_is_saved(make):
+    one, others = make("float32", NESTEROV)
+    others.weights = (0.0, 0.0, 0.0)
+    one.begin(leaves(0), 1)
+    start(one, 1, leaves(1), 0)
+    correction(one, 1)
+    two, _ = make("float32", NESTEROV)
+    saved = one.saved(one.kept(1, 1, in_flight=False), in_flight=False)
+    two.adopt(1, 1, saved, in_flight=False)
+    others.weights = (1.0, 1.0, 1.0)
+    changes = []
+    for each in (one, two):
+        start(each, 5, leaves(2), 1)
+        changes.append(correction(each, 5)[1])
+    for a, b in zip(*changes, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_another_rule_never_goes_on_from_a_version(make):
+    """Its numbers mean something else there: the wait is an error, not a wrong merge."""
+    one, _ = make("float32", "corrected")
+    start(one, 1, leaves(1), 0)
+    channel = one._channel
+    two = Versions(channel, merge_of("paper"), list, checks=True, node=0)
+    channel.versions["two"] = two
+    heads, _ = two.correction(1, 2, owner=2, device=0)
+    assert (heads[:, STATUS] == 1).all()
+    assert "no longer has its numbers" in str(channel._control.refused)
 
 
 def test_a_saved_version_of_another_layout_is_refused(make):
