@@ -113,7 +113,7 @@ class Channel:
         self._reduce, self._control, self._timeline = reducer, control, timeline
         self._nodes = control.topology.num_nodes
         self.staging = Staging(layout, wire)
-        self._send, self._shapes = self.staging.rows, self.staging.shapes
+        self._shapes, self._count = self.staging.shapes, len(self.staging.shapes)
         # By optimizer, the last exchange it abandoned whose ticket another optimizer has taken.
         self._given_up: dict[int, int] = {}
         self._jobs: dict[int, Job] = {}
@@ -154,7 +154,7 @@ class Channel:
             job.stands_since = started
             job.numbers = begin(job)
             if job.error is not None:  # all nodes see it
-                self._amend(self._send[-1], {STATUS: FAILED})
+                self._amend({STATUS: FAILED})
             for k in job.numbers.write():
                 job.ready[k].set()
             self._lose("copy", job, started, device, size_bytes=job.numbers.nbytes)
@@ -206,7 +206,8 @@ class Channel:
         words.view(np.float32)[EXCHANGE_SECONDS] = self._exchange_seconds
         words.view(np.float32)[STEP_SECONDS] = self._step_seconds
         words[STATUS] = signed(owner)
-        self._send[-1][:, -self.wire.header_width :] = words.view(self.wire.dtype)
+        rows = self.staging.rows(self._count - 1)
+        rows[:, -self.wire.header_width :] = words.view(self.wire.dtype)
         return job
 
     def wait(self, ticket: int, device: int = 0, *, owner: int = 0) -> np.ndarray:
@@ -341,13 +342,14 @@ class Channel:
                 if job.error is None:
                     assert job.numbers is not None
                     job.numbers.finish(job)
+                job.let_go()
                 kind = "mean" if job.blocking else "exchange"
                 job.seconds = self._timeline.record(
                     kind,
                     job.step,
                     job.begin_seconds,
                     lane=f"exchange{self._lane}",
-                    size_bytes=sum(rows.nbytes for rows in self._send),
+                    size_bytes=sum(self.staging.sizes),
                     of=self._of(job),
                 )
                 self._control.known.patience.note(kind, job.seconds)
@@ -381,14 +383,15 @@ class Channel:
         job.take(k)
         if k not in job.encoded:  # an engine takes it again if it repeats an exchange
             assert job.numbers is not None
-            job.encoded[k], job.checksums[k] = job.numbers.encode(k, self._send[k])
+            job.encoded[k], job.checksums[k] = job.numbers.encode(k, partial(self.staging.rows, k))
             if not job.blocking:
                 self._look_for_bad(job, k, job.encoded[k])
         return job.encoded[k]
 
     def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
         """Stores the results of chunk k; see `Work`."""
-        job.residuals.append(residual)
+        # A part of the float32 wire's sums, without numbers, would keep all of them in memory.
+        job.residuals.append(residual if residual.size else np.zeros(0, np.float32))
         job.heads = heads
         lane, begin = job.taken.pop(k)
         self._timeline.record(
@@ -397,11 +400,11 @@ class Channel:
             begin,
             lane=f"worker{self._lane}.{lane}" if self._lane else f"worker {lane}",
             chunk=k,
-            size_bytes=self._send[k].nbytes,
+            size_bytes=self.staging.sizes[k],
             of=self._of(job),
         )
         if self._sends:
-            moved = self._send[k].nbytes + job.place.rows[k].nbytes
+            moved = self.staging.sizes[k] + job.place.rows[k].nbytes
             self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
 
     def _look_for_bad(self, job: Job, k: int, rows: np.ndarray) -> None:
@@ -412,15 +415,15 @@ class Channel:
         width = self._shapes[k][1]
         if job.bad_leaf == 0 and (index := self.wire.first_bad(rows[:, :width])) is not None:
             job.bad_leaf = 1 + self.layout.leaf_at(k, index)
-        if k == len(self._send) - 1:
+        if k == self._count - 1:
             words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
             total = np.uint32((int(words[CHECKSUM]) + sum(job.checksums.values())) & 0xFFFFFFFF)
             bad = words[BAD_LEAF] or job.bad_leaf
-            self._amend(rows, {BAD_LEAF: int(bad), CHECKSUM: int(total.view(np.int32))})
+            self._amend({BAD_LEAF: int(bad), CHECKSUM: int(total.view(np.int32))})
 
-    def _amend(self, rows: np.ndarray, new: dict[int, int]) -> None:
+    def _amend(self, new: dict[int, int]) -> None:
         """Replaces words of the header at the ends of the last chunk's rows."""
-        width = self._shapes[-1][1]
+        rows, width = self.staging.rows(self._count - 1), self._shapes[-1][1]
         words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
         for place, word in new.items():
             words[place] = word

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -27,10 +27,10 @@ class Numbers(Protocol):
         """Copies the numbers to the host; yields each chunk once all of it is there."""
         ...
 
-    def encode(self, k: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
-        """Chunk k, encoded into `rows` or elsewhere, and its part of the checksum.
+    def encode(self, k: int, room: Callable[[], np.ndarray]) -> tuple[np.ndarray, int]:
+        """Chunk k, encoded into the rows of `room` or elsewhere, and its part of the checksum.
 
-        The last chunk is encoded into `rows`, which end in the header.
+        The last chunk is encoded into those rows, which end in the header.
         """
         ...
 
@@ -66,6 +66,12 @@ class Job:
         self.waited = self.asked = False  # the latter by an optimizer
         self.seconds = 0.0
         self.taken: dict[int, tuple[int, float]] = {}  # lane and begin of chunks in flight
+
+    def let_go(self) -> None:
+        """Drops what only the exchange itself needed: its numbers know it, too."""
+        self.numbers = None
+        self.encoded.clear()
+        self.residuals = []
 
     def forget(self) -> None:
         """Notes that nothing waits for the exchange any more, for example because it was saved."""

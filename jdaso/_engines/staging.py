@@ -52,23 +52,32 @@ class Places:
 
 
 class Staging:
-    """A channel's rows to send and its place for sums, allocated once.
+    """A channel's rows to send, made when they are first needed, and its place for sums.
 
-    The system gives memory to a page when it is first written: rows that are sent from elsewhere
-    take none.
+    Attributes:
+        shapes: of each chunk's encoded rows.
+        sizes: bytes of the rows to send.
     """
 
     def __init__(self, layout: Layout, wire: Wire):
         self.shapes = [(layout.nodes, wire.encoded_width(width)) for width in layout.widths]
         widths = [width for _, width in self.shapes]
         widths[-1] += wire.header_width
-        self.rows = [np.zeros((layout.nodes, width), wire.dtype) for width in widths]
+        self._shapes, self._dtype = [(layout.nodes, width) for width in widths], wire.dtype
+        self.sizes = [nodes * width * wire.dtype.itemsize for nodes, width in self._shapes]
+        self._rows: dict[int, np.ndarray] = {}
         self.result = Place(layout, wire)
+
+    def rows(self, k: int) -> np.ndarray:
+        """The rows of chunk k; those of the last chunk end in the header."""
+        if k not in self._rows:
+            self._rows[k] = np.zeros(self._shapes[k], self._dtype)
+        return self._rows[k]
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it holds."""
-        return sum(x.nbytes for x in (*self.rows, self.result.whole))
+        return sum(x.nbytes for x in (*self._rows.values(), self.result.whole))
 
 
 class Leaves:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,8 +42,19 @@ class Sums:
     def __init__(self, channel: Channel, node: int):
         self._channel, self.node, self.wire = channel, node, channel.wire
         self._last: _Numbers
-        self.numbers = Place(channel.layout, WIRES["float32"])
+        self._numbers: Place | None = None
         self.leaves = Leaves(channel.layout)
+
+    @property
+    def numbers(self) -> Place:
+        """Memory for the numbers of this node."""
+        if self._numbers is None:
+            self._numbers = Place(self._channel.layout, WIRES["float32"])
+        return self._numbers
+
+    def release(self) -> None:
+        """Gives the memory back, until a step waits again."""
+        self._numbers = None
 
     def total(
         self,
@@ -179,7 +190,7 @@ class _Numbers:
         self.sums.leaves.clear_gaps(self.sums.numbers.whole)
         return self.sums.leaves.write(self.arrays, self.sums.numbers)
 
-    def encode(self, k: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
+    def encode(self, k: int, room: Callable[[], np.ndarray]) -> tuple[np.ndarray, int]:
         """As `Numbers.encode`."""
         numbers, wire = self.sums.numbers.rows, self.sums.wire
         sent: Any = numbers[k]
@@ -188,6 +199,7 @@ class _Numbers:
             self.lost.append(lost)
         elif k < len(numbers) - 1:
             return sent, 0
+        rows = room()
         np.copyto(rows[:, : sent.shape[1]], sent)
         return rows, 0
 

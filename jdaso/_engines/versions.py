@@ -141,6 +141,8 @@ class Versions:
 
         On failure: waiting for the ticket returns the error.
         """
+        if self._channel.sums is not None:
+            self._channel.sums.release()
 
         def begin(job: Job) -> Numbers:
             version = Version(ticket, weight=weight, job=job)
@@ -296,31 +298,31 @@ class Versions:
     def _unpadded(self, whole: np.ndarray) -> np.ndarray:
         return whole[: self.layout.size]
 
-    def encode(self, version: Version, k: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
-        """Encodes chunk k; `rows` has room for it.
+    def encode(
+        self, version: Version, k: int, room: Callable[[], np.ndarray]
+    ) -> tuple[np.ndarray, int]:
+        """Encodes chunk k; see `Numbers.encode`.
 
         Returns:
             The rows to send, and the checksum of what must be replicated.
         """
         assert version.numbers is not None
         numbers, before = version.numbers.rows[k], version.before
-        last = k == len(version.numbers.rows) - 1
-        if not self.wire.narrow and version.weight is None and not last:
-            encoded = rows = numbers
-        elif not self.wire.narrow and version.weight is None:
-            encoded = numbers
-        else:
+        last, recoded = k == len(version.numbers.rows) - 1, self.wire.narrow
+        recoded |= version.weight is not None
+        encoded = rows = numbers
+        if recoded:
             anchor = before.anchor[k] if before is not None and self.wire.narrow else None
             owed = None if before is None else self._owed(before, k)
             keeps = self.wire.narrow and not self.rule.keeps_progress
-            encoded, error, paid = self._programs.encode(
-                numbers, anchor, version.weight, owed, keeps=keeps
-            )
+            given = numbers, anchor, version.weight, owed
+            encoded, error, paid = self._programs.encode(*given, keeps=keeps)
             if self.wire.narrow:
                 version.error = (*version.error, error)
             if keeps:
                 version.paid = (*version.paid, paid)
-        if rows is not encoded:
+        if recoded or last:
+            rows = room()
             np.copyto(rows[:, : encoded.shape[1]], encoded)
         if before is None or not self._checks:
             return rows, 0
@@ -446,9 +448,9 @@ class _Late:
         assert self.version.numbers is not None
         return self.versions.leaves.write(self.arrays, self.version.numbers)
 
-    def encode(self, k: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
+    def encode(self, k: int, room: Callable[[], np.ndarray]) -> tuple[np.ndarray, int]:
         """As `Numbers.encode`."""
-        return self.versions.encode(self.version, k, rows)
+        return self.versions.encode(self.version, k, room)
 
     def finish(self, job: Job) -> None:
         """As `Numbers.finish`."""
