@@ -65,7 +65,8 @@ class Programs:
         # A program that uses none of its arguments would run on the step's device, after the step.
         self._init = jax.jit(lambda anchor: rule.init(self._tree(anchor)), keep_unused=True)
         shapes = [jax.ShapeDtypeStruct(leaf.reals, jnp.float32) for leaf in layout.exchanged]
-        self.outer_shapes = jax.eval_shape(lambda x: rule.init(dress(x)), tuple(shapes))
+        self.anchor_shapes = jax.eval_shape(dress, tuple(shapes))
+        self.outer_shapes = jax.eval_shape(rule.init, self.anchor_shapes)
 
     def outer(self, anchor: Sequence[Any]) -> PyTree:
         """The rule's state before the first exchange."""

@@ -106,6 +106,7 @@ class Versions:
         self._places = Places(channel.layout, WIRES["float32"])
         self.leaves = Leaves(channel.layout)
         self._known: dict[int, list[Version]] = {}  # by optimizer, the last two
+        self.anchor_shapes = self._programs.anchor_shapes
         self.outer_shapes = self._programs.outer_shapes
         self._lock = threading.Lock()
 
