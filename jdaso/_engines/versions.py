@@ -11,66 +11,25 @@ from the same numbers, with the same bits. A version that is gone is an error.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
 
 from .._payload.checksums import checksum_on_host
 from .._payload.wire import WIRES
-from .._payload.words import FAILED, HEADER, STATUS, Facts, facts_of
+from .._payload.words import FAILED, HEADER, STATUS, facts_of
 from .._rules.merge import Merge
 from .._types import Leaves as Arrays
 from .._types import PyTree
 from .channel import Channel
 from .job import Job, Numbers
-from .programs import Owed, Programs, owed_on_host, subtract_from
-from .staging import Leaves, Place, Places
-
-
-@dataclasses.dataclass(eq=False)
-class Version:
-    """The numbers of one exchange; sequences are by chunk.
-
-    Attributes:
-        ticket: names it; 0 for the common point before the first exchange.
-        numbers: the snapshot s; with the result, the change that a merge needs.
-        weight: the weight that it is sent with; None if the nodes have none.
-        before: the version that it is made from.
-        anchor: the common point, once it has a result.
-        outer: the merge rule's state, likewise; None before the first exchange.
-        error: what the wire lost of the numbers sent.
-        paid: the error feedback that they were sent with.
-        residuals: rounding errors of the part of the sum that this node formed.
-        heads: headers of all nodes; None until it has a result.
-        facts: what they tell.
-        age: steps from the start to the merge; None before it.
-        job: the exchange, in this process.
-    """
-
-    ticket: int
-    numbers: Place | None = None
-    weight: np.float32 | None = None
-    before: Version | None = None
-    anchor: Sequence[Any] = ()
-    outer: PyTree | None = None
-    error: Sequence[Any] = ()
-    paid: Sequence[Any] = ()
-    residuals: Sequence[Any] = ()
-    heads: np.ndarray | None = None
-    facts: Facts | None = None
-    age: int | None = None
-    job: Job | None = None
-
-    def forget(self) -> None:
-        """Notes that nothing waits for the exchange any more, for example because it was saved."""
-        if self.job is not None:
-            self.job.forget()
-
+from .making import Making
+from .programs import Programs, owed_on_host
+from .staging import Leaves, Places
+from .version import Version, joined
 
 Saved = dict[str, np.ndarray]
 """A version as named arrays; a saved run goes on with it."""
@@ -152,7 +111,8 @@ class Versions:
                 if version.before is None or version.before.age is None:
                     job.error = self._channel.lost_version(before, job.step)
             self._keep(version, owner)
-            return _Late(self, version, arrays)
+            about = self.wire, self.rule, self._programs, self.leaves, self._node
+            return Making(version, arrays, *about, self.anchored, self._checks)
 
         self._channel.start(ticket, head, begin, owner=owner, device=device)
 
@@ -191,9 +151,9 @@ class Versions:
             if version is None or version.age is None:
                 heads = self._lost_heads(ticket)
             else:
-                chunks = [self._owed(version, k) for k in range(len(version.error))]
+                chunks = [version.owed(k, self.rule, self._node) for k in range(len(version.error))]
                 found = [owed_on_host(x) for x in chunks if x is not None]
-                owed = self._joined(found) if found else None
+                owed = joined(found) if found else None
         return heads, self.leaves.read(self._nothing() if owed is None else owed)
 
     def _lost_heads(self, ticket: int) -> np.ndarray:
@@ -209,7 +169,7 @@ class Versions:
             return np.zeros(0, np.int32)
         version = self._find(ticket, owner) or Version(0)
         version = version.before or version  # checksums are of what it was made from
-        anchor = self._joined(version.anchor) if version.anchor else self._nothing()
+        anchor = joined(version.anchor) if version.anchor else self._nothing()
         outer = [np.zeros(x.shape, x.dtype) for x in jax.tree.leaves(self.outer_shapes)]
         if version.outer is not None:
             outer = map(np.asarray, jax.tree.leaves(version.outer))
@@ -243,13 +203,13 @@ class Versions:
             else:
                 found["age"] = np.asarray(version.age, np.int32)
             if version.anchor:
-                found["anchor"] = self._unpadded(self._joined(version.anchor))
+                found["anchor"] = self._unpadded(joined(version.anchor))
             outer = jax.tree.leaves(version.outer)
             found |= {f"outer{k}": np.asarray(x) for k, x in enumerate(outer)}
             if version.error:
-                found["error"] = self._unpadded(self._joined(self._lost(version)))
+                found["error"] = self._unpadded(joined(version.lost(self._node)))
             if version.paid:
-                found["paid"] = self._unpadded(self._joined(version.paid))
+                found["paid"] = self._unpadded(joined(version.paid))
             return found
         finally:
             with self._lock:
@@ -299,91 +259,6 @@ class Versions:
     def _unpadded(self, whole: np.ndarray) -> np.ndarray:
         return whole[: self.layout.size]
 
-    def encode(
-        self, version: Version, k: int, room: Callable[[], np.ndarray]
-    ) -> tuple[np.ndarray, int]:
-        """Encodes chunk k; see `Numbers.encode`.
-
-        Returns:
-            The rows to send, and the checksum of what must be replicated.
-        """
-        assert version.numbers is not None
-        numbers, before = version.numbers.rows[k], version.before
-        last, recoded = k == len(version.numbers.rows) - 1, self.wire.narrow
-        recoded |= version.weight is not None
-        encoded = rows = numbers
-        if recoded:
-            anchor = before.anchor[k] if before is not None and self.wire.narrow else None
-            owed = None if before is None else self._owed(before, k)
-            keeps = self.wire.narrow and not self.rule.keeps_progress
-            given = numbers, anchor, version.weight, owed
-            encoded, error, paid = self._programs.encode(*given, keeps=keeps)
-            if self.wire.narrow:
-                version.error = (*version.error, error)
-            if keeps:
-                version.paid = (*version.paid, paid)
-        if recoded or last:
-            rows = room()
-            np.copyto(rows[:, : encoded.shape[1]], encoded)
-        if before is None or not self._checks:
-            return rows, 0
-        return rows, checksum_on_host(np.asarray(before.anchor[k]), salt=k)
-
-    def finish(self, version: Version, job: Job) -> None:
-        """Makes a version's result, in the channel's thread, once the sums are there."""
-        assert version.numbers is not None and job.heads is not None
-        before, rows = version.before or Version(0), job.place.rows
-        facts = version.facts = facts_of(job.heads)
-        version.residuals = tuple(job.residuals)
-        if facts.merges:
-            outer = before.outer
-            if outer is None:
-                outer = self._programs.outer(before.anchor)
-            given = rows, before.anchor, outer, facts.factor
-            targets, version.outer = self._programs.targets(*given)
-            for k, target in enumerate(targets):
-                if self.rule.keeps_progress:
-                    subtract_from(target, version.numbers.rows[k])
-                else:
-                    np.copyto(version.numbers.rows[k], target)
-            if self.anchored:
-                own = lambda x: np.array(x) if isinstance(x, np.ndarray) else x  # noqa: E731
-                version.anchor = tuple(map(own, targets))
-        else:
-            version.anchor, version.outer = before.anchor, before.outer
-            if self.wire.narrow:
-                version.error = self._come_back(version, rows, facts)
-                version.residuals = tuple(np.zeros_like(x) for x in version.residuals)
-        self.leaves.clear_gaps(version.numbers.whole)
-        version.heads = job.heads
-
-    def _come_back(
-        self, version: Version, rows: Sequence[np.ndarray], facts: Facts
-    ) -> tuple[Any, ...]:
-        """Error feedback of a result that is discarded: nothing is lost with it."""
-        if not facts.finite:
-            return tuple(np.zeros_like(x) for x in map(np.asarray, version.error))
-        zipped = zip(version.error, rows, version.residuals, strict=True)
-        return tuple(self._programs.returned(*x, self._node, facts.living) for x in zipped)
-
-    def _owed(self, version: Version, k: int) -> Owed | None:
-        """A version's error feedback in chunk k, as the next exchange takes it in."""
-        if not version.error or version.facts is None:
-            return None
-        facts, one = version.facts, np.float32(1)
-        kept = np.float32(self.rule.kept_share(facts.living, np.float32(version.age)))
-        factors = (one, np.float32(0))
-        if facts.merges:
-            factors = (facts.lost * (one - kept), facts.lost * kept)
-        paid = version.paid[k] if version.paid else None
-        return Owed(version.error[k], paid, version.residuals[k], self._node, *factors)
-
-    def _lost(self, version: Version) -> list[np.ndarray]:
-        """Losses by the wire: of the numbers sent, and of the part of the sum."""
-        pairs = zip(version.error, version.residuals, strict=True)
-        one, none = np.float32(1), np.float32(0)
-        return [owed_on_host(Owed(x, None, y, self._node, one, none)) for x, y in pairs]
-
     def _find(self, ticket: int, owner: int) -> Version | None:
         """The version that a state names.
 
@@ -411,8 +286,8 @@ class Versions:
             known = self._known.get(owner, [])
             earlier = [x for x in known if x.ticket != version.ticket]
             before = version.before or next(reversed(earlier), None)
-            if version.before is not None:
-                version.before.before = None  # no chain of versions
+            if (base := version.before) is not None:
+                base.before = None  # no chain of versions
             kept = [version] if before is None else [before, version]
             for old in known:
                 if old not in kept and old.numbers is not None:
@@ -424,35 +299,5 @@ class Versions:
                 version.numbers.hold()
             self._known[owner] = kept
 
-    def _joined(self, chunks: Sequence[Any]) -> np.ndarray:
-        return np.concatenate([np.asarray(x).reshape(-1) for x in chunks])
-
     def _nothing(self) -> np.ndarray:
         return np.zeros(self._places.all[0].whole.size, np.float32)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Late:
-    """A version's numbers, as its channel sees them: see `Numbers`."""
-
-    versions: Versions
-    version: Version
-    arrays: Sequence[np.ndarray]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that leave the step's memory."""
-        return sum(x.nbytes for x in self.arrays)
-
-    def write(self) -> Iterator[int]:
-        """As `Numbers.write`."""
-        assert self.version.numbers is not None
-        return self.versions.leaves.write(self.arrays, self.version.numbers)
-
-    def encode(self, k: int, room: Callable[[], np.ndarray]) -> tuple[np.ndarray, int]:
-        """As `Numbers.encode`."""
-        return self.versions.encode(self.version, k, room)
-
-    def finish(self, job: Job) -> None:
-        """As `Numbers.finish`."""
-        self.versions.finish(self.version, job)

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engines.versions import COMMON, Version, Versions
+from .._engines.version import Version
+from .._engines.versions import COMMON, Versions
 from .._optimizers.state import DasoState
 from .._optimizers.synchronous import SynchronousState
 from .._payload.layout import path_of
