@@ -158,14 +158,14 @@ class Sums:
     def wait(self, ticket: int, *, owner: int = 0, device: int = 0) -> Result:
         """Waits for what `start` has started."""
         heads = self._channel.wait(ticket, device, owner=owner)
-        found, lost = self._sum(), []
+        found, lost = self._sum(), self._last.lost
         if (heads[:, STATUS] == FAILED).any():
             found[:] = 0
-            self._last.lost = [found]
+            lost = [found]
         self._channel.note_merged(ticket)
-        if self.wire.narrow:
-            lost = self.leaves.read(np.concatenate([x.reshape(-1) for x in self._last.lost]))
-        return Result(heads, self.leaves.read(found), lost)
+        whole = np.concatenate([x.reshape(-1) for x in lost]) if self.wire.narrow else None
+        rest = [] if whole is None else self.leaves.read(whole)
+        return Result(heads, self.leaves.read(found), rest)
 
     def _sum(self) -> np.ndarray:
         """The memory of the sums, float32."""
