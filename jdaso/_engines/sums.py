@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._payload.checksums import fingerprints_on_host
 from .._payload.wire import WIRES
 from .._payload.words import BAD_LEAF, FAILED, STATUS, facts_of
 from .channel import Channel
@@ -110,36 +109,6 @@ class Sums:
         end = self._channel.layout.offsets[count]
         divide(self._sum()[:end], facts_of(result.heads).weight)
         return result
-
-    def land(
-        self,
-        ticket: int,
-        target: Sequence[np.ndarray],
-        landed: Sequence[np.ndarray],
-        head: np.ndarray,
-        **by: int,
-    ) -> Result:
-        """Waits for targets with 0 where the nodes would not land alike.
-
-        Args:
-            ticket: the exchange, of which there are two.
-            target: the leaves that all nodes go to; the same on all.
-            landed: the leaves that this node would arrive at.
-            head: this node's header.
-            by: see `total`.
-        """
-        nodes = self._channel.layout.nodes
-        bits = 24 - nodes.bit_length()  # few enough that float32 sums of these integers are exact
-        prints = [fingerprints_on_host(x, bits).astype(np.float32) for x in landed]
-        heads, totals, _ = self.total(ticket, prints, head, **by)
-        living = facts_of(heads).living
-        pairs = zip(prints, totals, landed, strict=True)
-        # A NaN where the node holds one: adding cannot remove it, and the others go to the target.
-        odd = [np.where(np.isfinite(x), living * a != b, np.nan) for a, b, x in pairs]
-        if not (heads[:, STATUS] == FAILED).any():
-            heads, totals, _ = self.total(ticket, odd, head, **by)
-        pairs = zip(totals, target, strict=True)
-        return Result(heads, [np.where(x > 0, np.float32(0), t) for x, t in pairs], [])
 
     def start(
         self,

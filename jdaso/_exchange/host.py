@@ -19,7 +19,7 @@ from .._engines.sums import Sums
 from .._payload.checksums import checksum_of_all, checksum_on_host
 from .._payload.explicit import replicated
 from .._payload.trees import to_arrays
-from .._payload.words import FAILED, HEADER, STATUS
+from .._payload.words import FAILED, HEADER, LEFT_OUT, STATUS
 from .._types import Leaves, PyTree, ShapeDtype
 from .callbacks import guarded, spread, zeros
 from .exchange import Exchange
@@ -102,15 +102,6 @@ class HostExchange(Exchange):
         function = partial(self.sums.mean_of_finite, count=count)
         return self._result(function, leaves, head, step, common)
 
-    def land(self, target: Leaves, landed: Leaves, head: jax.Array, step: jax.Array) -> Leaves:
-        """Targets on which all nodes land alike, by one call of the host; see `Sums.land`."""
-        count = len(target)
-
-        def function(ticket: int, arrays: tuple[np.ndarray, ...], *args: Any, **by: Any) -> Any:
-            return self.sums.land(ticket, arrays[:count], arrays[count:], *args, **by)
-
-        return self._result(function, (*target, *landed), head, step, None).total
-
     def _result(
         self,
         function: Callable[..., Any],
@@ -135,7 +126,12 @@ class HostExchange(Exchange):
         places = {len(about) + k: 1 + k for k in range(len(shapes))}
         given = *about, *map(replicated, leaves)
         words, total, lost = self.answer(call, every, step, *given, places=places)
-        return Received(total, lost, self.report(words, common))
+        words = self.report(words, common)
+        if len(self.session.devices) > 1:
+            # What a call returns lies on one device; what is computed from it, where it is needed.
+            one = jnp.where(words[0, STATUS] < LEFT_OUT, jnp.float32(1), jnp.float32(0))
+            total, lost = jax.tree.map(lambda x: x * one, (total, lost))
+        return Received(total, lost, words)
 
     def answer(
         self,

@@ -119,27 +119,3 @@ def test_a_mean_of_finite_numbers_divides_the_first_leaves_only(make):
     assert not heads[:, BAD_LEAF].any()
     np.testing.assert_array_equal(found[0], x[0])
     np.testing.assert_array_equal(found[1], 2 * x[1])
-
-
-def test_nodes_land_alike(make):
-    """Elements at which a node would arrive elsewhere become 0; all others keep their target."""
-    sums, other = make()
-    target, landed = leaves(4), leaves(4)
-    apart = [np.zeros(x, bool) for x in SHAPES]
-    apart[0][5] = apart[1][7, 2] = True
-
-    def theirs(x):  # the other node's fingerprints differ at these elements
-        return np.where(np.isin(x, wanted), x + 1, x)
-
-    wanted = []
-    for x, where in zip(landed, apart, strict=True):
-        words = (x.view(np.uint32) * np.uint32(2654435761)) >> np.uint32(32 - 22)
-        wanted += words.astype(np.float32)[where].tolist()
-    other.makes = [theirs, lambda x: x]
-    heads, found, _ = sums.land(1, target, landed, HEAD)
-    assert not heads[:, STATUS].any()
-    for x, t, where in zip(found, target, apart, strict=True):
-        assert (x[where] == 0).all()
-        kept = x == t
-        assert kept.sum() >= x.size - 2  # but for equal fingerprints, by chance
-        assert not kept[where].any()
