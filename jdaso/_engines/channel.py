@@ -152,11 +152,15 @@ class Channel:
         job = self._enter(ticket, head, owner, device, blocking)
         if job.error is None:
             job.stands_since = started
-            job.numbers = begin(job)
-            if job.error is not None:  # all nodes see it
-                self._amend({STATUS: FAILED})
-            for k in job.numbers.write():
-                job.ready[k].set()
+            try:
+                job.numbers = begin(job)
+                if job.error is not None:  # all nodes see it
+                    self._amend({STATUS: FAILED})
+                for k in job.numbers.write():
+                    job.ready[k].set()
+            except Exception as error:  # the wait for it must not last until its limit
+                job.error = self._control.error(self._control.explain(error), job.step)
+                raise
             self._lose("copy", job, started, device, size_bytes=job.numbers.nbytes)
         return ticket
 

@@ -56,27 +56,14 @@ class Sums:
         self._numbers = None
 
     def total(
-        self,
-        ticket: int,
-        arrays: Sequence[np.ndarray],
-        head: np.ndarray,
-        *,
-        owner: int = 0,
-        device: int = 0,
+        self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
     ) -> Result:
-        """Waits for the sums of leaves over nodes.
-
-        Args:
-            ticket: the exchange.
-            arrays: the leaves.
-            head: this node's header.
-            owner: the optimizer.
-            device: the local device that calls.
+        """Waits for the sums of leaves over nodes; see `start`.
 
         On failure: as `Channel.wait`.
         """
-        self.start(ticket, arrays, head, owner=owner, device=device)
-        return self.wait(ticket, owner=owner, device=device)
+        self.start(ticket, arrays, head, **by)
+        return self.wait(ticket, **by)
 
     def mean(
         self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
@@ -119,7 +106,15 @@ class Sums:
         owner: int = 0,
         device: int = 0,
     ) -> None:
-        """Starts `total`."""
+        """Starts the sums of leaves over nodes.
+
+        Args:
+            ticket: the exchange.
+            arrays: the leaves.
+            head: this node's header.
+            owner: the optimizer.
+            device: the local device that calls.
+        """
         numbers = self._last = _Numbers(self, arrays)
         about = {"owner": owner, "device": device, "blocking": True}
         self._channel.start(ticket, head, lambda job: numbers, **about)

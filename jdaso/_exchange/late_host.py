@@ -125,7 +125,6 @@ class HostLate(Late):
         layout = self.exchange.layout
         heads = ShapeDtype((layout.nodes, HEADER), jnp.int32)
         shapes = heads, tuple(ShapeDtype(leaf.reals, jnp.float32) for leaf in layout.exchanged)
-
         words, leaves = self.exchange.answer(on_host(function), shapes, turn, *args)
         return Correction(leaves, words)
 

@@ -63,16 +63,3 @@ def unpack(layout: Layout, chunks: Chunks) -> Leaves:
             begin += chunk.size
         leaves.append(jnp.concatenate(pieces).reshape(leaf.reals))
     return tuple(leaves)
-
-
-def unpadded(layout: Layout, chunks: Chunks, size: int | None = None) -> Leaves:
-    """The first `size` numbers of chunks (default: all, without padding), one vector per chunk.
-
-    `cut` accepts them in place of the leaves that they hold.
-    """
-    left, vectors = layout.size if size is None else size, []
-    for chunk in chunks:
-        if left > 0:
-            vectors.append(chunk.reshape(-1)[:left])
-        left -= chunk.size
-    return tuple(vectors)

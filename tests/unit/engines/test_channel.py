@@ -143,6 +143,21 @@ def test_the_header_has_the_first_bad_leaf_and_the_checksum(channel, link):
     assert seen[1][STATUS] == FAILED
 
 
+def test_numbers_that_cannot_be_copied_are_an_error_at_once(channel):
+    """The call of the step raises; its wait comes all the same, and has the reason at once."""
+
+    def refuse(k):
+        raise TypeError("no such dtype")
+
+    with pytest.raises(TypeError, match="no such dtype"):
+        head = np.zeros(HEADER, np.int32)
+        channel.start(1, head, lambda job: Numbers(channel, 1.0, refuse))
+    begin = time.monotonic()
+    assert (channel.wait(1)[:, STATUS] == 1).all()
+    assert time.monotonic() - begin < 2
+    assert "no such dtype" in str(channel._control.broken)
+
+
 def test_close_keeps_what_went_wrong_with_an_exchange_that_nobody_waited_for(channel, link):
     link.up = False
     start(channel, 1)
