@@ -84,18 +84,21 @@ def copying(megabytes, repeats):
     return measure([lambda: np.copyto(a, b)], repeats)[0]
 
 
-if __name__ == "__main__":
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+def table(quick):
+    """The rows, one by one."""
     repeats = QUICK_REPEATS if quick else REPEATS
-    rows = [
-        {"arguments": f"{n} of 32 bytes"} | small(n, repeats) for n in ((1,) if quick else (1, 160))
-    ]
+    for count in (1,) if quick else (1, 160):
+        yield {"arguments": f"{count} of 32 bytes"} | small(count, repeats)
     for megabytes in QUICK_MEGABYTES if quick else MEGABYTES:
         for out in (False, True):
             row = {"arguments": f"{megabytes} MB {'back' if out else ''}".strip()}
             row |= large(megabytes, out, repeats)
-            rows.append(row | {"copy": copying(megabytes, repeats)})
+            yield row | {"copy": copying(megabytes, repeats)}
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    rows = list(table(parser.parse_args().quick))
     harness.report("calls", rows, unit="us", device=jax.devices()[0].device_kind)

@@ -41,12 +41,13 @@ def copies_of(tx, params):
     return held / size, compiled.memory_analysis().temp_size_in_bytes / size
 
 
-def measure(leaves):
+def measure(leaves, wires=WIRES):
+    """This node's number and a row, for each wire and merge in turn."""
     params = {f"leaf {k}": jnp.ones((100, NUMBERS // 100)) for k in range(leaves)}
-    inner, rows = optax.adam(1e-3), []
+    inner = optax.adam(1e-3)
     bare = copies_of(inner, params)
     with jdaso.Session() as session:
-        for wire in WIRES if leaves == LEAVES else WIRES[:1]:
+        for wire in wires:
             for name, merge in RULES.items():
                 phases = jdaso.Phases(1000, 10, 10, 4, 1, fragments=4)
                 settings = {"wire": wire, "merge": merge, "name": f"{wire} {name}"}
@@ -54,16 +55,10 @@ def measure(leaves):
                 state, temporaries = (
                     a - b for a, b in zip(copies_of(tx, params), bare, strict=True)
                 )
-                rows.append(
-                    {
-                        "wire": wire,
-                        "merge": name,
-                        "state": round(state, 3),
-                        "temporaries": round(temporaries, 2),
-                        "within mark": "yes" if state + temporaries <= MARK else "no",
-                    }
-                )
-        return session.node, rows
+                row = {"wire": wire, "merge": name, "state": round(state, 3)}
+                row["temporaries"] = round(temporaries, 2)
+                row["within mark"] = "yes" if state + temporaries <= MARK else "no"
+                yield session.node, row
 
 
 if __name__ == "__main__":
@@ -71,8 +66,8 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
     if harness.is_rank():
-        node, rows = measure(QUICK_LEAVES if quick else LEAVES)
-        if node == 0:
-            harness.give(rows)
+        found = list(measure(QUICK_LEAVES, WIRES[:1]) if quick else measure(LEAVES))
+        if found[0][0] == 0:
+            harness.give([row for _, row in found])
     else:
         harness.report("step_memory", harness.launch(__file__, ["--quick"] * quick, 2))

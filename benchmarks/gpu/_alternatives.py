@@ -22,7 +22,7 @@ from benchmarks.lib import harness
 from jdaso._compat import host_call
 
 SIZES, QUICK_SIZES = (25_600_000, 124_000_000), (1_000_000,)  # float32 numbers
-REPEATS, QUICK_REPEATS = 20, 3
+REPEATS, BRIEF_REPEATS, QUICK_REPEATS = 20, 8, 3
 GIVEN = 3.0
 WRONG = "the numbers are wrong"
 TICKET = jax.ShapeDtypeStruct((), jnp.int32)
@@ -205,7 +205,7 @@ def main():
             _ffi.build(Path(folder))
         except RuntimeError as error:
             print(error, flush=True)  # its ways say that they are not registered
-        for size in QUICK_SIZES if options.quick else SIZES:
+        for size in options.pick(SIZES, SIZES[:1], QUICK_SIZES):
             x = jnp.ones(size, jnp.float32)
             memories = np.ones(size, np.float32), np.ones(size, np.float32)
             bound = Bound(Copies(device, 4 * size))
@@ -213,7 +213,7 @@ def main():
                 for memory in memories:
                     memory.fill(GIVEN)
                 ways, errors = usable(ways_of(device, *memories), x, right)
-                repeats = QUICK_REPEATS if options.quick else REPEATS
+                repeats = options.pick(REPEATS, BRIEF_REPEATS, QUICK_REPEATS)
                 times = measure(ways, x, repeats, bound)
                 bound_ms = min((bound.out_ms if direction == "out" else bound.in_ms).values())
                 add_rows(rows, direction, size, times, errors, bound_ms)

@@ -18,7 +18,9 @@ from jdaso._engines import make
 from jdaso._engines.instant import Instant
 
 METHODS = ("bare", "instant", "daso float32 corrected", "daso bfloat16 corrected", "synchronous")
+BRIEF_METHODS = ("bare", "instant", "daso bfloat16 corrected", "synchronous")
 QUICK_METHODS = ("bare", "instant", "daso float32 corrected")
+DTYPES = (jnp.bfloat16, jnp.float32)
 SYNC_EVERY, DELAY = 4, 3
 ROUNDS = 3
 LINK_BYTES_PER_SECOND = 10e9 / 8
@@ -38,7 +40,8 @@ def cell_of(options, dtype):
         training = Training(ResNet(**SMALL_RESNET, dtype=dtype), batch=4, size=32)
         return Cell(training, SYNC_EVERY, DELAY, "mpi4py", "bfloat16", warm=1, cycles=2)
     training = Training(ResNet(dtype=dtype), batch=64, size=224)
-    return Cell(training, SYNC_EVERY, DELAY, "mpi4py", "bfloat16", warm=2, cycles=15)
+    cycles = options.pick(15, 8, 2)
+    return Cell(training, SYNC_EVERY, DELAY, "mpi4py", "bfloat16", warm=2, cycles=cycles)
 
 
 def hidden_share(found, bare_seconds, sync_every):
@@ -79,9 +82,10 @@ def main():
 
     comm = MPI.COMM_WORLD
     rows = _part.Rows(comm.Get_rank())
-    for dtype in (jnp.bfloat16, jnp.float32):
+    methods = options.pick(METHODS, BRIEF_METHODS, QUICK_METHODS)
+    rounds = options.pick(ROUNDS, ROUNDS, 1)
+    for dtype in options.pick(DTYPES, DTYPES[:1], DTYPES):
         cell = cell_of(options, dtype)
-        methods, rounds = (QUICK_METHODS, 1) if options.quick else (METHODS, ROUNDS)
         for row in measure(cell, methods, rounds, comm.Barrier, options):
             rows.add(compute=jnp.dtype(dtype).name, **row)
 

@@ -23,6 +23,7 @@ def main():
             "pip install --force-reinstall --no-deps --no-cache-dir --no-binary mpi4jax mpi4jax"
         )
     flags = ["--device", "gpu" if options.gpu else "cpu", *["--quick"] * options.quick]
+    flags += ["--brief"] * options.brief
     for transport, direct in TRANSPORTS.items() if options.gpu else [("on a CPU", "0")]:
         environment = {"MPI4JAX_USE_CUDA_MPI": direct, "JDASO_GPU_TRANSPORT": transport}
         outcome = run_script(

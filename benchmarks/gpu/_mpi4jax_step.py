@@ -27,7 +27,7 @@ def main():
     rows, rank, ranks = _part.Rows(comm.Get_rank()), comm.Get_rank(), comm.Get_size()
     device = _part.require(options)
     reduce = jax.jit(lambda x: mpi4jax.allreduce(x, op=MPI.SUM, comm=comm))
-    for size in QUICK_SIZES if options.quick else SIZES:
+    for size in options.pick(SIZES, SIZES, QUICK_SIZES):
         x = jnp.arange(size, dtype=jnp.float32) + rank
         expected = ranks * np.arange(size, dtype=np.float32) + sum(range(ranks))
         right = np.array_equal(reduce(x), expected)

@@ -6,7 +6,7 @@ Two ranks, engine mpi4py: `overhead.py` as it is, with and without donation, on 
 from benchmarks.cost import overhead
 from benchmarks.gpu import _part
 
-REPEATS, QUICK_REPEATS = 2000, 20
+REPEATS, BRIEF_REPEATS, QUICK_REPEATS = 2000, 400, 20
 
 
 def main():
@@ -15,8 +15,9 @@ def main():
     from mpi4py import MPI
 
     rows = _part.Rows(MPI.COMM_WORLD.Get_rank())
+    repeats = options.pick(REPEATS, BRIEF_REPEATS, QUICK_REPEATS)
     for donate in (True, False):
-        row = overhead.measure(QUICK_REPEATS if options.quick else REPEATS, donate)
+        row = overhead.measure(repeats, donate)
         _part.require(options)  # a session has dealt out the GPUs
         if row is not None:
             rows.add(**row)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jdaso
 from benchmarks.lib import harness
+
+T = TypeVar("T")
 
 
 class Options(NamedTuple):
@@ -17,10 +19,16 @@ class Options(NamedTuple):
     Attributes:
         gpu: whether to use a GPU; if not, it is a dry run on the host's CPU devices.
         quick: small sizes and few repeats.
+        brief: full sizes and few repeats.
     """
 
     gpu: bool
     quick: bool
+    brief: bool
+
+    def pick(self, full: T, brief: T, quick: T) -> T:
+        """The value for the chosen length of a run."""
+        return quick if self.quick else brief if self.brief else full
 
 
 def options() -> Options:
@@ -28,8 +36,9 @@ def options() -> Options:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--brief", action="store_true")
     given = parser.parse_args()
-    return Options(given.device == "gpu", given.quick)
+    return Options(given.device == "gpu", given.quick, given.brief)
 
 
 def require(options: Options) -> Any:

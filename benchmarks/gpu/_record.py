@@ -34,6 +34,7 @@ GOALS = (
     Goal("a start, over the copy of its bytes to the host", "start_wait", "start / out", 1.3, ""),
     Goal("a wait, over the copy of its bytes to the device", "start_wait", "wait / in", 1.3, ""),
     Goal("a step with nothing due, over the bare step", "nothing_due", "more us", 50.0, "us"),
+    Goal("memory of a step beyond the bare one", "memory", "copies", 0.3, "copies"),
 )
 
 

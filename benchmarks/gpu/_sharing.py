@@ -72,9 +72,9 @@ def main():
 
     comm = MPI.COMM_WORLD
     rows = _part.Rows(comm.Get_rank())
-    size = QUICK_SIZE if options.quick else SIZE
+    size = options.pick(SIZE, SIZE, QUICK_SIZE)
     for engine in ENGINES:
-        for wire in QUICK_WIRES if options.quick else WIRES:
+        for wire in options.pick(WIRES, WIRES, QUICK_WIRES):
             rows.add(**check(engine, wire, size, comm, options))
 
 

@@ -1,6 +1,6 @@
 """jdaso on a GPU: tests, copies, hidden share; one command, one record.
 
-    python benchmarks/gpu/gpu.py [--parts NAME ...] [--quick] [--device cpu]
+    python benchmarks/gpu/gpu.py [--parts NAME ...] [--quick | --brief] [--minutes M] [--device cpu]
 
 Each part runs in processes of its own with a limit. What becomes of it (a crash, too little memory,
 a GPU-aware MPI that is none) is its result, and the others go on. Writes gpu.json and gpu.md to
@@ -12,6 +12,7 @@ is missed. See docs/gpu.md.
 import argparse
 import ast
 import json
+import math
 import signal
 import sys
 from typing import NamedTuple
@@ -42,7 +43,9 @@ PARTS = {
     "start_wait": Part(2, 30),
     "nothing_due": Part(2, 15),
     "hidden": Part(2, 45),
+    "memory": Part(2, 30),
     "mpi4jax": Part(1, 10),
+    "calls": Part(1, 10),
     "alternatives": Part(1, 30),
 }
 
@@ -52,9 +55,13 @@ def run(name, options):
     part, script = PARTS[name], f"_{name}.py"
     outcome = run_script(
         script,
-        ["--device", options.device, *["--quick"] * options.quick],
+        [
+            *("--device", options.device),
+            *["--quick"] * options.quick,
+            *["--brief"] * options.brief,
+        ],
         ranks=part.ranks,
-        limit_seconds=60 * part.minutes,
+        limit_seconds=60 * min(part.minutes, options.minutes),
         environment=DEVICES[options.device],
     )
     about = _about(name)
@@ -78,11 +85,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--device", choices=DEVICES, default="gpu")
-    parser.add_argument("--quick", action="store_true", help="small sizes, few repeats")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--quick", action="store_true", help="small sizes, few repeats")
+    length.add_argument("--brief", action="store_true", help="full sizes, few repeats")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="limit of each part")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the part's ranks end too
     dry_run = options.device == "cpu"
-    record = {"name": "gpu", "dry_run": dry_run, "quick": options.quick}
+    record = {"name": "gpu", "dry_run": dry_run}
+    record |= {"quick": options.quick, "brief": options.brief}
     # Asked in a process of its own: one that has called MPI_Init had better not start ranks.
     asked = run_script("_machine.py", [], ranks=1, limit_seconds=120, environment={})
     record |= {"machine": asked.result or {"unknown": asked.why}, "parts": {}}
