@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from .._copying import copy_all
 from .._payload.layout import Layout
 from .._payload.wire import Wire
 
@@ -95,6 +96,7 @@ class Leaves:
         flat = [_reals(array) for array in arrays]
         first = 0
         for k, (low, high) in enumerate(place.ranges):
+            pairs = []
             for number in range(first, len(flat)):
                 begin, end, _ = self._spans[number]
                 if begin >= high:
@@ -102,8 +104,9 @@ class Leaves:
                 a, b = max(begin, low), min(end, high)
                 if a < b:
                     source = flat[number][a - begin : b - begin]
-                    np.copyto(place.whole[a:b], source, casting="same_kind")
+                    pairs.append((place.whole[a:b], source))
                 first = number if end > high else number + 1
+            copy_all(pairs)
             yield k
 
     def clear_gaps(self, whole: np.ndarray) -> None:

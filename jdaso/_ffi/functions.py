@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._copying import copy_all
+
 _DONE, _FAILED = 1, 0
 _SIGNATURE = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -72,12 +74,13 @@ class _Function:
         found = self._call(*operands)
         if len(found) != len(self._results):
             raise ValueError(f"the function returned {len(found)} arrays, not {len(self._results)}")
-        for k, (value, place) in enumerate(zip(found, arrays[len(operands) :], strict=True)):
-            _write(k, np.asarray(value), place)
+        places = arrays[len(operands) :]
+        results = [_result(k, np.asarray(x), places[k]) for k, x in enumerate(found)]
+        copy_all(list(zip(places, results, strict=True)))
 
 
-def _write(number: int, value: np.ndarray, place: np.ndarray) -> None:
-    """Copies a result to the step's memory; dtypes follow JAX's setting ``jax_enable_x64``."""
+def _result(number: int, value: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """A result as the step expects it; dtypes follow JAX's setting ``jax_enable_x64``."""
     if value.dtype != place.dtype:
         value = value.astype(jax.dtypes.canonicalize_dtype(value.dtype), copy=False)
     if (value.shape, value.dtype) != (place.shape, place.dtype):
@@ -85,7 +88,7 @@ def _write(number: int, value: np.ndarray, place: np.ndarray) -> None:
             f"result {number} of the function is {value.dtype}{list(value.shape)}, the step "
             f"expects {place.dtype}{list(place.shape)}"
         )
-    np.copyto(place, value)
+    return value
 
 
 _lock = threading.Lock()
