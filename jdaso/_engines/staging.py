@@ -7,7 +7,7 @@ after the numbers; rows of the last chunk to send end in the header.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -15,14 +15,17 @@ from .._copying import copy_all
 from .._payload.layout import Layout
 from .._payload.wire import Wire
 
+Memory = Callable[[int, np.dtype], np.ndarray]
+"""Returns so many zeros of a dtype."""
+
 
 class Place:
     """Memory for the numbers of one exchange in a wire's format: the rows of all chunks."""
 
-    def __init__(self, layout: Layout, wire: Wire):
+    def __init__(self, layout: Layout, wire: Wire, memory: Memory = np.zeros):
         sizes = [layout.nodes * wire.encoded_width(width) for width in layout.widths]
         ends = list(itertools.accumulate(sizes, initial=0))
-        self.whole = np.zeros(sum(sizes), wire.dtype)
+        self.whole = memory(sum(sizes), wire.dtype)
         self.readers = 0  # that still need what is in it
         self.ranges = list(itertools.pairwise(ends))
         self.rows = [self.whole[a:b].reshape(layout.nodes, -1) for a, b in self.ranges]
@@ -39,8 +42,8 @@ class Place:
 class Places:
     """Places of one kind, reused from exchange to exchange."""
 
-    def __init__(self, layout: Layout, wire: Wire):
-        self._make = lambda: Place(layout, wire)
+    def __init__(self, layout: Layout, wire: Wire, memory: Memory = np.zeros):
+        self._make = lambda: Place(layout, wire, memory)
         self.all = [self._make()]
 
     def free(self, taken: Sequence[Place] = ()) -> Place:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
+from .._ffi import library
 from .._payload.checksums import checksum_on_host
 from .._payload.wire import WIRES
 from .._payload.words import FAILED, HEADER, STATUS, facts_of
@@ -62,7 +63,7 @@ class Versions:
         self.layout, self.wire, self._node = channel.layout, channel.wire, np.int32(node)
         self.anchored = channel.wire.narrow or rule.needs_anchor
         self._programs = Programs(channel.layout, channel.wire, rule, dress)
-        self._places = Places(channel.layout, WIRES["float32"])
+        self._places = Places(channel.layout, WIRES["float32"], library.host_memory)
         self.leaves = Leaves(channel.layout)
         self._known: dict[int, list[Version]] = {}  # by optimizer, the last two
         self.anchor_shapes = self._programs.anchor_shapes

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
@@ -25,8 +26,9 @@ namespace {
 // Address and bytes of each operand, then of each result.
 using Arrays = std::vector<int64_t>;
 
-// Returns 1; if the function fails, another number and the reason in `text`.
-using Python = int (*)(const char* name, int64_t length, const int64_t* arrays, char* text,
+// Returns 1; if the function fails, another number and the reason in `text`. A result that the
+// function leaves elsewhere has that address in `arrays` afterwards.
+using Python = int (*)(const char* name, int64_t length, int64_t* arrays, char* text,
                        int64_t room);
 
 constexpr int kDone = 1;
@@ -34,7 +36,7 @@ constexpr int64_t kRoom = 1 << 14;
 
 std::atomic<Python> python{nullptr};
 
-ffi::Error call_python(std::string_view name, const Arrays& arrays) {
+ffi::Error call_python(std::string_view name, Arrays& arrays) {
   Python call = python.load();
   if (!call) return ffi::Error(ffi::ErrorCode::kFailedPrecondition, "jdaso is not loaded");
   thread_local char text[kRoom];
@@ -42,6 +44,10 @@ ffi::Error call_python(std::string_view name, const Arrays& arrays) {
   int status = call(std::string(name).c_str(), arrays.size(), arrays.data(), text, kRoom);
   if (status == kDone) return ffi::Error::Success();
   return ffi::Error::Internal("jdaso's call of the host failed: " + std::string(text));
+}
+
+const void* address_of(const Arrays& arrays, size_t k) {
+  return reinterpret_cast<const void*>(arrays[2 * k]);
 }
 
 void append(Arrays& arrays, const void* address, size_t nbytes) {
@@ -71,7 +77,14 @@ ffi::Error on_cpu(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_
   if (!buffers) return buffers.error();
   Arrays arrays;
   for (auto& buffer : *buffers) append(arrays, buffer.untyped_data(), buffer.size_bytes());
-  return call_python(name, arrays);
+  if (auto error = call_python(name, arrays); error.failure()) return error;
+  for (size_t k = args.size(); k < buffers->size(); ++k) {
+    void* place = (*buffers)[k].untyped_data();
+    if (address_of(arrays, k) != place) {
+      std::memcpy(place, address_of(arrays, k), (*buffers)[k].size_bytes());
+    }
+  }
+  return ffi::Error::Success();
 }
 
 using Stream = void*;
@@ -82,6 +95,9 @@ struct Driver {
   int (*to_device)(uint64_t, const void*, size_t, Stream) = nullptr;
   int (*synchronize)(Stream) = nullptr;
   int (*allocate)(void**, size_t, unsigned) = nullptr;
+  int (*retain)(void**, int) = nullptr;
+  int (*enter)(void*) = nullptr;
+  int (*leave)(void**) = nullptr;
   bool complete = true;
 
   template <typename F>
@@ -96,6 +112,9 @@ struct Driver {
     find(library, "cuMemcpyHtoDAsync_v2", to_device);
     find(library, "cuStreamSynchronize", synchronize);
     find(library, "cuMemHostAlloc", allocate);
+    find(library, "cuDevicePrimaryCtxRetain", retain);
+    find(library, "cuCtxPushCurrent_v2", enter);
+    find(library, "cuCtxPopCurrent_v2", leave);
   }
 };
 
@@ -104,7 +123,7 @@ const Driver& driver() {
   return found;
 }
 
-// Pinned memory of the host for one call. What calls give back is kept for later ones.
+// Pinned memory of the host. What is given back is kept for later.
 class Pinned {
  public:
   // Returns 0, or the driver's error.
@@ -125,6 +144,23 @@ class Pinned {
 
   void* memory() const { return memory_; }
 
+  // Leaves it to the caller, until `give`.
+  void* keep() {
+    void* memory = memory_;
+    memory_ = nullptr;
+    std::lock_guard<std::mutex> lock(mutex());
+    kept()[memory] = size_;
+    return memory;
+  }
+
+  static void give(void* memory) {
+    std::lock_guard<std::mutex> lock(mutex());
+    auto found = kept().find(memory);
+    if (found == kept().end()) return;
+    idle().emplace(found->second, memory);
+    kept().erase(found);
+  }
+
   Pinned() = default;
   Pinned(Pinned&& other) : size_(other.size_), memory_(other.memory_) { other.memory_ = nullptr; }
 
@@ -142,6 +178,10 @@ class Pinned {
   }
   static std::multimap<size_t, void*>& idle() {
     static auto* made = new std::multimap<size_t, void*>;
+    return *made;
+  }
+  static std::map<void*, size_t>& kept() {
+    static auto* made = new std::map<void*, size_t>;
     return *made;
   }
 
@@ -176,7 +216,7 @@ ffi::Error on_cuda(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets re
       auto& buffer = (*buffers)[k];
       size_t nbytes = buffer.size_bytes();
       auto device = reinterpret_cast<uint64_t>(buffer.untyped_data());
-      if (nbytes) status = driver().to_device(device, pinned[k].memory(), nbytes, stream);
+      if (nbytes) status = driver().to_device(device, address_of(arrays, k), nbytes, stream);
     }
     waited = driver().synchronize(stream);
     if (status == 0) status = waited;
@@ -188,6 +228,20 @@ ffi::Error on_cuda(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets re
 }  // namespace
 
 extern "C" void jdaso_set_python(Python call) { python = call; }
+
+// Pinned memory until `jdaso_give_pinned`, in the context that JAX has on a device; null if there
+// is none. Any thread may call it.
+extern "C" void* jdaso_take_pinned(int64_t nbytes, int device) {
+  void* context = nullptr;
+  if (!driver().complete || driver().retain(&context, device) != 0) return nullptr;
+  if (driver().enter(context) != 0) return nullptr;
+  Pinned pinned;
+  void* memory = pinned.take(nbytes) == 0 ? pinned.keep() : nullptr;
+  driver().leave(&context);
+  return memory;
+}
+
+extern "C" void jdaso_give_pinned(void* memory) { Pinned::give(memory); }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     JdasoCallCpu, on_cpu,

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from .._copying import copy_all
+from . import pinned
 
 _DONE, _FAILED = 1, 0
 _SIGNATURE = ctypes.CFUNCTYPE(
@@ -50,11 +51,16 @@ class _Function:
         self._sizes = [array.nbytes for array in (*operands, *results)]
         self._numbers = ctypes.c_int64 * (2 * len(self._sizes))
         self._memory: list[Any] = [ctypes.c_char * size for size in self._sizes]
+        self._lent: list[np.ndarray] = []  # read by the step after the call
 
     def __call__(self, count: int, address: int) -> None:
-        """Calls it on the arrays whose addresses and sizes are at an address."""
-        given = self._numbers.from_address(address)[:] if count == self._numbers._length_ else []
-        if given[1::2] != self._sizes:
+        """Calls it on the arrays whose addresses and sizes are at an address.
+
+        The address of a result in pinned memory is written there, others are copied.
+        """
+        numbers = self._numbers.from_address(address) if count == self._numbers._length_ else None
+        given = [] if numbers is None else numbers[:]
+        if numbers is None or given[1::2] != self._sizes:
             raise ValueError(f"the step gives {given[1::2]} bytes, expected {self._sizes}")
         arrays = [
             np.ndarray(array.shape, array.dtype, memory.from_address(at))
@@ -76,7 +82,15 @@ class _Function:
             raise ValueError(f"the function returned {len(found)} arrays, not {len(self._results)}")
         places = arrays[len(operands) :]
         results = [_result(k, np.asarray(x), places[k]) for k, x in enumerate(found)]
-        copy_all(list(zip(places, results, strict=True)))
+        pairs: list[tuple[np.ndarray, np.ndarray]] = []
+        self._lent = []
+        for k, (place, result) in enumerate(zip(places, results, strict=True), len(operands)):
+            if place.size and pinned.holds(result):
+                numbers[2 * k] = result.ctypes.data
+                self._lent.append(result)
+            else:
+                pairs.append((place, result))
+        copy_all(pairs)
 
 
 def _result(number: int, value: np.ndarray, place: np.ndarray) -> np.ndarray:

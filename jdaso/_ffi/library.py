@@ -16,11 +16,13 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 from jaxlib.version import __version__ as jaxlib_version
 
-from . import functions
+from . import functions, pinned
 
 TARGET = "jdaso_call"
 """The handlers' name in compiled programs."""
@@ -71,6 +73,16 @@ def _registered() -> bool:
         return _register()
 
 
+def host_memory(size: int, dtype: np.dtype) -> np.ndarray:
+    """Zeros on the host; in pinned memory if JAX computes on an NVIDIA GPU and it can be had."""
+    (device, *_) = jax.local_devices()
+    if device.platform != "gpu" or target(["cuda"], 1) is None:
+        return np.zeros(size, dtype)
+    take, give = _allocator()
+    number = int(getattr(device, "local_hardware_id", 0) or 0)
+    return pinned.zeros(size, dtype, lambda nbytes: take(nbytes, number), give)
+
+
 @functools.cache
 def _register() -> bool:
     try:
@@ -89,6 +101,16 @@ def _register() -> bool:
         )
         return False
     return True
+
+
+@functools.cache
+def _allocator() -> tuple[Any, Any]:
+    """The library's functions that take and give pinned memory."""
+    library = _load()
+    take, give = library.jdaso_take_pinned, library.jdaso_give_pinned
+    take.argtypes, take.restype = [ctypes.c_int64, ctypes.c_int], ctypes.c_void_p
+    give.argtypes, give.restype = [ctypes.c_void_p], None
+    return take, give
 
 
 def _load() -> ctypes.CDLL:

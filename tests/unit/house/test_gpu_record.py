@@ -16,15 +16,17 @@ def judged(parts, *, dry_run=False):
 def test_the_worst_row_counts():
     good, bad = {"start / out": 1.2, "wait / in": 1.3}, {"start / out": 1.31, "wait / in": 1.0}
     parts = {"start_wait": part(good, bad), "nothing_due": part({"more us": 49.0})}
-    assert judged(parts) == [(1.31, "no"), (1.3, "yes"), (49.0, "yes")]
+    parts["memory"] = part({"copies": 0.2}, {"copies": 0.4})
+    assert judged(parts) == [(1.31, "no"), (1.3, "yes"), (49.0, "yes"), (0.4, "no")]
 
 
 def test_what_is_not_there_is_not_met():
-    assert judged({}) == [(None, "not measured")] * 3
+    assert judged({}) == [(None, "not measured")] * 4
     rest = part({"start / out": 1.0, "wait / in": 1.4}, status="failed", why="exit status 1")
     assert judged({"start_wait": rest}) == [
         (1.0, "not measured"),
         (1.4, "no"),
+        (None, "not measured"),
         (None, "not measured"),
     ]
 

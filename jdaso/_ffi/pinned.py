@@ -1,0 +1,57 @@
+"""Pinned memory of the host, from which a GPU copies at the speed of its link.
+
+A result of a function that lies in it is not copied once more on the host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_lock = threading.Lock()
+_ranges: dict[int, int] = {}  # begin -> end of the memory in use
+
+
+def zeros(
+    size: int, dtype: Any, take: Callable[[int], int | None], give: Callable[[int], None]
+) -> np.ndarray:
+    """Zeros in pinned memory, which goes back once nothing refers to it; else in any memory.
+
+    Args:
+        size: their number.
+        dtype: their dtype.
+        take: returns the address of so many bytes, or None if there is no such memory.
+        give: takes it back.
+    """
+    nbytes = size * np.dtype(dtype).itemsize
+    address = take(nbytes) if nbytes else None
+    if address is None:
+        return np.zeros(size, dtype)
+    memory = (ctypes.c_char * nbytes).from_address(address)
+    with _lock:
+        _ranges[address] = address + nbytes
+
+    def back() -> None:
+        with _lock:
+            del _ranges[address]
+        give(address)
+
+    end = weakref.finalize(memory, back)
+    end.atexit = False
+    found = np.ndarray(size, dtype, memory)
+    found.fill(0)
+    return found
+
+
+def holds(array: np.ndarray) -> bool:
+    """Returns whether an array lies in pinned memory, in one piece."""
+    if not _ranges or not array.flags.c_contiguous:
+        return False
+    begin = array.ctypes.data
+    with _lock:
+        return any(a <= begin and begin + array.nbytes <= b for a, b in _ranges.items())
