@@ -32,7 +32,7 @@ def zeros(
     address = take(nbytes) if nbytes else None
     if address is None:
         return np.zeros(size, dtype)
-    memory = (ctypes.c_char * nbytes).from_address(address)
+    memory: Any = (ctypes.c_char * nbytes).from_address(address)
     with _lock:
         _ranges[address] = address + nbytes
 
