@@ -12,6 +12,8 @@ from benchmarks.lib import harness
 
 SIZES, QUICK_SIZES = (1000, 1_000_000, 25_600_000), (1000, 100_000)
 REPEATS = 10
+DIFFERENT = 1000
+"""Numbers that differ: small ones, so that their sums are exact."""
 
 
 def wait_for(function, x):
@@ -28,8 +30,9 @@ def main():
     device = _part.require(options)
     reduce = jax.jit(lambda x: mpi4jax.allreduce(x, op=MPI.SUM, comm=comm))
     for size in options.pick(SIZES, SIZES, QUICK_SIZES):
-        x = jnp.arange(size, dtype=jnp.float32) + rank
-        expected = ranks * np.arange(size, dtype=np.float32) + sum(range(ranks))
+        numbers = np.arange(size, dtype=np.int32) % DIFFERENT
+        x = jnp.asarray(numbers, jnp.float32) + rank
+        expected = (ranks * numbers + sum(range(ranks))).astype(np.float32)
         right = np.array_equal(reduce(x), expected)
         again = partial(wait_for, reduce, x)
         seconds = harness.interleaved([again], REPEATS, comm.Barrier)

@@ -4,6 +4,7 @@ import os
 import resource
 from pathlib import Path
 
+import jax
 import pytest
 from mpi4py import MPI
 
@@ -28,6 +29,7 @@ HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 @pytest.mark.any_mpi
 @pytest.mark.skipif(MPI.COMM_WORLD.Get_size() == 1, reason="needs several nodes")
 @pytest.mark.skipif(HUGE.exists() and "[always]" in HUGE.read_text(), reason="pages are huge")
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="JAX is not on CPUs")
 @pytest.mark.skipif(any(name in os.environ for name in _MALLOC_SETTINGS), reason="malloc is set")
 def test_nodes_on_cpus_keep_freed_memory():
     with jdaso.Session(engine="mpi4py"):
