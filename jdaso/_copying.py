@@ -23,7 +23,7 @@ _MOST_THREADS = 8
 
 @functools.cache
 def threads() -> int:
-    """How many threads copy: half of the cores, so that as many remain for other work."""
+    """The number of threads that copy: half of the cores, so that as many remain for other work."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(_MOST_THREADS, (cores or 1) // 2))
 
