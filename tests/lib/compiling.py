@@ -4,5 +4,5 @@ from importlib.metadata import version
 
 # With these XLA compiles several times as fast for the CPU, and its programs run slower.
 QUICKLY = "--xla_backend_optimization_level=0"
-if version("jaxlib") < "0.11":  # later the flag is gone, and an unknown flag is fatal
+if version("jaxlib") < "0.11":  # 0.11.2 has no such flag, and an unknown flag is fatal
     QUICKLY += " --xla_cpu_use_fusion_emitters=false"
