@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from .._copying import copy_all
+from .._ffi.copying import copy_all
 from .._payload.layout import Layout
 from .._payload.wire import Wire
 

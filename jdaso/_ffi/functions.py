@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._copying import copy_all
 from . import pinned
+from .copying import copy_all
 
 _DONE, _FAILED = 1, 0
 _SIGNATURE = ctypes.CFUNCTYPE(

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "jdaso"
 ORDER = [
     ["_version"],
     ["_errors"],
-    ["_types", "_copying"],
+    ["_types"],
     ["_ffi"],
     ["_compat"],
     ["_rules", "_payload", "_launch"],
