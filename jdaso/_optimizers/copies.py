@@ -153,7 +153,7 @@ class Finder:
         """Stand-ins whose state is built like the real one, and the copies in that state."""
         stand_ins, held = params, ()
         for side in _SIDES:
-            stand_ins = _stand_ins(params, side)
+            stand_ins = stand_ins(params, side)
             try:
                 tried = self._init(stand_ins)
             except Exception:  # some sizes do not fit each other
@@ -290,7 +290,7 @@ def _kinds(state: PyTree) -> Any:
     return jax.tree.structure(state), [(jnp.result_type(x), np.ndim(x)) for x in leaves]
 
 
-def _stand_ins(params: PyTree, side: int | None) -> PyTree:
+def stand_ins(params: PyTree, side: int | None) -> PyTree:
     """Arrays of the same dtypes and numbers of axes; floats get different numbers."""
     random = np.random.default_rng(0)
 
