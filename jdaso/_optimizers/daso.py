@@ -79,7 +79,7 @@ def daso(
         second_moments: ``"shared"``, or ``"own"``. The gradients of one of P nodes are noisier
             than their mean. While cycling, Adam's second moments v would be up to P times those
             of synchronous training, and its steps up to ``sqrt(P)`` times too short. ``"shared"``
-            gives `inner` ``v / P + (1 - 1 / P) mu^2`` in place of v, where ``mu^2`` is what the
+            gives `inner` ``mu^2 + (v - mu^2) / P`` in place of v, where ``mu^2`` is what the
             first moments tell of the square of the mean gradient. Nothing is sent for it.
             It finds the moments in the state of Adam and its kin (records with ``mu`` and
             ``nu``: adam, adamw, nadam, lamb, amsgrad, ...). Other optimizers, and

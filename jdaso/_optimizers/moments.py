@@ -6,7 +6,8 @@ whether they are averages of gradients and of their squares, and how fast they f
     mu <- d mu + (1 - d) g
     nu <- d' nu + (1 - d') g^2
 
-Not found, and so left alone: second moments without first ones (RMSProp), those of deviations
+Not found, and so left alone: second moments without first ones (RMSProp, schedule-free), those of
+deviations
 (AdaBelief), those that do not forget at a fixed rate (Yogi), and those of several updates at once
 (``optax.MultiSteps`` inside of `daso`; it belongs around it).
 """
@@ -23,8 +24,9 @@ import numpy as np
 
 from .._payload.layout import describe
 from .._payload.trees import travels
+from .._rules.second_moments import LEAST_DECAY
 from .._types import PyTree
-from .copies import stand_ins
+from .stand_ins import stand_ins
 
 log = logging.getLogger("jdaso")
 
@@ -140,7 +142,8 @@ def _averages(
     for pair, (_, kept), (first, beside), (mean, squares), (_, fourfold) in zipped:
         ramp = np.ravel(np.asarray(_ramp(flat[pair.second]), np.float32))
         rates = float(first[0]), float(kept[0])
-        forget = all(0 < rate < 1 for rate in rates) and (first == rates[0]).all()
+        forget = LEAST_DECAY <= rates[0] < 1 and 0 < rates[1] < 1
+        forget = forget and (first == rates[0]).all()
         forget = forget and (kept == rates[1]).all() and (beside == rates[1]).all()
         squared = _grow_as(squares, np.square(ramp)) and np.allclose(fourfold, 4 * squares, 0.02)
         if forget and _grow_as(mean, ramp) and squared:

@@ -71,7 +71,8 @@ class Sharing:
     """Second moments ``nu`` of a node's gradients, and those of the mean gradient of all nodes.
 
     With the mean ``u`` and the variance ``w`` of a gradient, nu is ``u^2 + w``, that of the mean
-    gradient is ``u^2 + w / nodes``, and the square of mu is ``u^2 + w (1 - b1) / (1 + b1)``.
+    gradient is ``u^2 + w / nodes``, and mu is u with a variance of ``nu (1 - b1) / (1 + b1)`` at
+    most. Of the square of mu only counts what is above three times that.
     """
 
     adam: AdamW
@@ -81,7 +82,7 @@ class Sharing:
         """``u^2``, on the scale of nu, whose weights do not yet add up to 1."""
         b1, b2, n, nu = self.adam.b1, self.adam.b2, max(state["count"], 1), state["nu"]
         mu = state["mu"] / F(1 - b1**n) * F(np.sqrt(1 - b2**n))
-        noise = F((1 - b1) / (1 + b1))
+        noise = F(3 * (1 - b1) / (1 + b1))
         return np.clip((mu * mu - noise * nu) / (F(1) - noise), F(0), nu)
 
     def shared(self, state):
