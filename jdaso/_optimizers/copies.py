@@ -32,7 +32,6 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from .._payload.layout import describe, is_float
 from .._payload.trees import to_leaves, travels
 from .._types import Leaves, PyTree
-from .stand_ins import stand_ins
 
 Copies = tuple[tuple[int, int], ...]
 """Pairs of numbers: a leaf of the inner state, and the exchanged parameter leaf that it copies."""
@@ -126,10 +125,10 @@ class Finder:
         if not any(steers):
             return ()
         with jax.ensure_compile_time_eval():
-            small, held = self._tried(params, state)
+            stand_ins, held = self._tried(params, state)
             held = tuple((place, number) for place, number in held if steers[place])
             try:
-                undone = self._undone(small, (), extra)
+                undone = self._undone(stand_ins, (), extra)
             except Exception:  # update needs real gradients or arguments
                 undone = None
             if undone is None:  # move every copy, to be safe
@@ -137,7 +136,7 @@ class Finder:
             if not any(undone):
                 return ()
             held = tuple((place, number) for place, number in held if undone[number])
-            if held and not any(self._undone(small, held, extra) or ()):
+            if held and not any(self._undone(stand_ins, held, extra) or ()):
                 return held
         paths = [leaf.path for leaf in describe(params) if leaf.exchanged]
         named = [path for path, is_undone in zip(paths, undone, strict=True) if is_undone]
@@ -152,17 +151,17 @@ class Finder:
 
     def _tried(self, params: PyTree, state: PyTree) -> tuple[PyTree, Copies]:
         """Stand-ins whose state is built like the real one, and the copies in that state."""
-        small, held = params, ()
+        stand_ins, held = params, ()
         for side in _SIDES:
-            small = stand_ins(params, side)
+            stand_ins = _stand_ins(params, side)
             try:
-                tried = self._init(small)
+                tried = self._init(stand_ins)
             except Exception:  # some sizes do not fit each other
                 continue
-            held = _equal_leaves(tried, small)
+            held = _equal_leaves(tried, stand_ins)
             if _kinds(tried) == _kinds(state):
                 break
-        return small, held
+        return stand_ins, held
 
     def _undone(self, params: PyTree, held: Copies, extra: Mapping) -> list[bool] | None:
         """Flags leaves whose shift is undone even if these copies shift too; None: unknown."""
@@ -289,6 +288,20 @@ def _kinds(state: PyTree) -> Any:
     """The structure of a state: its tree, and dtype and number of axes of each leaf."""
     leaves = jax.tree.leaves(state)
     return jax.tree.structure(state), [(jnp.result_type(x), np.ndim(x)) for x in leaves]
+
+
+def _stand_ins(params: PyTree, side: int | None) -> PyTree:
+    """Arrays of the same dtypes and numbers of axes; floats get different numbers."""
+    random = np.random.default_rng(0)
+
+    def stand_in(x: Any) -> jax.Array:
+        dtype, shape = jnp.result_type(x), tuple(min(n, side or n) for n in np.shape(x))
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            return jnp.broadcast_to(jax.random.key(0, impl=jax.random.key_impl(x)), shape)
+        numbers = random.normal(size=shape) if is_float(dtype) else np.zeros(shape)
+        return jnp.asarray(numbers).astype(dtype)
+
+    return jax.tree.map(stand_in, params)
 
 
 def _equal_leaves(state: PyTree, params: PyTree) -> Copies:

@@ -26,12 +26,14 @@ from .._payload.layout import describe
 from .._payload.trees import travels
 from .._rules.second_moments import LEAST_DECAY
 from .._types import PyTree
-from .stand_ins import stand_ins
 
 log = logging.getLogger("jdaso")
 
 _GRADIENT = 1e-3
 """The smallest gradient of the trial; optimizers that clip leave such gradients alone."""
+
+_LOOK = 8
+"""Numbers of each array that the trial looks at."""
 
 
 class Moments(NamedTuple):
@@ -53,9 +55,9 @@ class Moments(NamedTuple):
     second_decay: float = 0.0
 
     def bias(self, flat: list[Any]) -> Any:
-        """The factor that gives first moments the bias of second ones, ``sqrt(...)`` of its square.
+        """The factor by which first moments are as far from their limits as second ones.
 
-        After n updates moments lack ``d^n`` of their weight.
+        After n updates the weights in a moment add up to ``1 - d^n``.
         """
         if self.count is None:
             return jnp.float32(1)
@@ -85,22 +87,28 @@ class MomentsFinder:
         return self._known[key]
 
     def _found(self, params: PyTree) -> tuple[Moments, ...]:
-        small = jax.tree.map(lambda x: jnp.zeros_like(x) if travels(x) else x, stand_ins(params, 2))
-        try:
-            real, state = jax.eval_shape(self._init, params), self._init(small)
-            if jax.tree.structure(real) != jax.tree.structure(state):
-                return ()
-            pairs = _pairs(small, state)
-            return _averages(self._update, small, state, pairs) if pairs else ()
-        except Exception:  # an optimizer that needs real parameters, or arguments of its own
-            log.debug("Second moments are not shared: the trial has failed.", exc_info=True)
-            return ()
+        for side in (2, None):  # an optimizer may insist on the parameters' own shapes
+            try:
+                return self._tried(params, side)
+            except Exception:  # or need real gradients, or arguments of its own
+                about = "Second moments are not shared: the trial with axes of %s has failed."
+                log.debug(about, side or "their own length", exc_info=True)
+        return ()
+
+    def _tried(self, params: PyTree, side: int | None) -> tuple[Moments, ...]:
+        """Those moments that averages are, by a trial on arrays of that length of axes."""
+        small = jax.eval_shape(lambda: _zeros(params, side))
+        real, state = (jax.eval_shape(self._init, x) for x in (params, small))
+        if jax.tree.structure(real) != jax.tree.structure(state):
+            raise ValueError("the state depends on the shapes of the parameters")
+        pairs = _pairs(small, state)
+        return _averages(self._init, self._update, lambda: _zeros(params, side), pairs)
 
 
 def _pairs(params: PyTree, state: PyTree) -> list[Moments]:
     """Leaves ``mu`` and ``nu`` of one record, at the path of the same parameter."""
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-    like = {path: x for path, x in leaves if travels(x) and not jnp.iscomplexobj(x)}
+    like = {path: x for path, x in leaves if travels(x) and not _is_complex(x)}
     flat = jax.tree_util.tree_flatten_with_path(state)[0]
     places = {path: place for place, (path, _) in enumerate(flat)}
     mu, nu, count = (jax.tree_util.GetAttrKey(name) for name in ("mu", "nu", "count"))
@@ -118,29 +126,34 @@ def _pairs(params: PyTree, state: PyTree) -> list[Moments]:
 
 
 def _averages(
-    update: Callable[..., Any], params: PyTree, state: PyTree, pairs: list[Moments]
+    init: Callable[..., Any],
+    update: Callable[..., Any],
+    zeros: Callable[[], PyTree],
+    pairs: list[Moments],
 ) -> tuple[Moments, ...]:
     """Those pairs that are averages, with the rates at which they forget."""
-    flat, tree = jax.tree.flatten(state)
+    if not pairs:
+        return ()
 
     def after(first: float, second: float, gradient: float) -> list[Any]:
-        """All moments after an update, two arrays a pair."""
-        start = list(flat)
+        """The first numbers of all moments after an update, two arrays a pair."""
+        params = zeros()
+        start, tree = jax.tree.flatten(init(params))
         for pair in pairs:
-            start[pair.first] = jnp.full_like(flat[pair.first], first)
-            start[pair.second] = jnp.full_like(flat[pair.second], second)
+            start[pair.first] = jnp.full_like(start[pair.first], first)
+            start[pair.second] = jnp.full_like(start[pair.second], second)
         grads = jax.tree.map(lambda x: gradient * _ramp(x) if travels(x) else x, params)
         losses = {"value": jnp.float32(1), "mean_loss": jnp.float32(1)}
         new = jax.tree.leaves(update(grads, jax.tree.unflatten(tree, start), params, losses)[1])
         both = [(new[pair.first], new[pair.second]) for pair in pairs]
-        return jax.tree.map(lambda x: jnp.ravel(x).astype(jnp.float32), both)
+        return jax.tree.map(lambda x: jnp.ravel(x)[:_LOOK].astype(jnp.float32), both)
 
     trials = ((0.0, 1.0, 0.0), (1.0, 1.0, 0.0), (0.0, 0.0, _GRADIENT), (0.0, 0.0, 2 * _GRADIENT))
     results = jax.device_get(jax.jit(lambda: [after(*trial) for trial in trials])())
     found = []
     zipped = zip(pairs, *results, strict=True)
     for pair, (_, kept), (first, beside), (mean, squares), (_, fourfold) in zipped:
-        ramp = np.ravel(np.asarray(_ramp(flat[pair.second]), np.float32))
+        ramp = np.arange(1, 1 + squares.size, dtype=np.float32)
         rates = float(first[0]), float(kept[0])
         forget = LEAST_DECAY <= rates[0] < 1 and 0 < rates[1] < 1
         forget = forget and (first == rates[0]).all()
@@ -151,11 +164,28 @@ def _averages(
     return tuple(found)
 
 
+def _is_complex(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jnp.complexfloating)
+
+
 def _grow_as(x: np.ndarray, y: np.ndarray) -> bool:
     """Returns whether two vectors differ by a positive factor only."""
     return bool(x[0] > 0) and np.allclose(x / y, x[0] / y[0], rtol=0.02)
 
 
 def _ramp(x: Any) -> jax.Array:
-    """1, 2, 3, ... in the shape and dtype of an array."""
-    return 1 + jnp.arange(np.size(x)).reshape(np.shape(x)).astype(jnp.result_type(x))
+    """1, 2, 3, ... in the shape and dtype of an array, from the start again after a few."""
+    numbers = 1 + jnp.arange(np.size(x)) % _LOOK
+    return numbers.reshape(np.shape(x)).astype(jnp.result_type(x))
+
+
+def _zeros(params: PyTree, side: int | None) -> PyTree:
+    """Zeros in place of the parameters, with axes no longer than `side`."""
+
+    def zeros(x: Any) -> jax.Array:
+        dtype, shape = jnp.result_type(x), tuple(min(n, side or n) for n in np.shape(x))
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            return jnp.broadcast_to(jax.random.key(0, impl=jax.random.key_impl(x)), shape)
+        return jnp.zeros(shape, dtype)
+
+    return jax.tree.map(zeros, params)

@@ -11,7 +11,7 @@ First moments m, which forget at the rate d, tend to mu with the variance ``k s^
     mu^2      = (m^2 - 3 k v) / (1 - 3 k), within [0, v]
     shared(v) = mu^2 + (v - mu^2) / P
 
-(``m^2 - k v`` would be right on average; within bounds it is not, as noise alone would leave half of
+(With k alone it would be right on average, but not within bounds: noise would leave half of
 ``k v``. Three times the noise leaves a sixth.) This lies between ``v / P`` and v: no step is longer
 than ``sqrt(P)`` times the node's own. Both moments come from the same gradients, so that a scale
 that clipping gave them cancels out.
