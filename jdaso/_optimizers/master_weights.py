@@ -31,8 +31,8 @@ def master_weights(
 
         w <- w + inner(float32(g), w),   p <- round(w)
 
-    (optax adds the step to p in float32, so that p may differ from the rounding by ``2^-24`` of what
-    it was before. The next update mends that.)
+    (optax adds the step to p in float32, so that p may differ from the rounding by ``2^-24`` of the
+    old p. The next update mends that.)
 
     Put it around `daso` or `synchronous`, so that the nodes exchange w. `finalize` takes w from the
     state, and returns its mean, rounded.
@@ -79,7 +79,7 @@ def master_weights(
         master = apply_updates(state.master, steps)
 
         def lead(step: Any, target: Any, start: Any) -> Any:
-            """What optax adds to the parameter, in float32, to reach the target's rounding."""
+            """The step, in float32, from a parameter to the rounding of its target."""
             if step is None or not _is_narrow(start):
                 return step
             rounded = _rounded(target, start)

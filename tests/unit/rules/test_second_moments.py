@@ -29,7 +29,7 @@ def streams(nodes, mean):
 @pytest.mark.parametrize("nodes", [2, 4, 16, 64])
 @pytest.mark.parametrize("mean", [0.0, 0.02, 3.0])
 def test_one_node_tells_those_of_the_mean_gradient(nodes, mean):
-    """Where noise or the mean dominates. A node's own are too large, up to P times."""
+    """Noise or the mean dominates. A node's own are too large, up to P times."""
     own, all_nodes = zip(*streams(nodes, mean), strict=True)
     (m, v), (_, wanted) = moments(own), moments(all_nodes)
     found = np.asarray(shared(jnp.asarray(v, jnp.float32), jnp.asarray(m, jnp.float32), nodes, D))
