@@ -20,6 +20,8 @@ from ._optimizers.learning_rate import PlateauState as PlateauState
 from ._optimizers.learning_rate import reduce_on_plateau as reduce_on_plateau
 from ._optimizers.learning_rate import scaled_warmup as scaled_warmup
 from ._optimizers.local_mean import local_mean as local_mean
+from ._optimizers.master_weights import MasterWeights as MasterWeights
+from ._optimizers.master_weights import master_weights as master_weights
 from ._optimizers.state import DasoState as DasoState
 from ._optimizers.synchronous import SynchronousState as SynchronousState
 from ._optimizers.synchronous import synchronous as synchronous

@@ -22,6 +22,7 @@ from .._rules.phases import Phases
 from .._rules.state import init_phases
 from .._session import Session
 from .._types import Leaves, LocalAxis, PyTree, ShapeDtype
+from .moments import MomentsFinder
 from .state import DasoState
 
 
@@ -41,6 +42,7 @@ class Between:
         on_drift: ``"raise"`` or ``"ignore"``, if replicated values diverged.
         chunk_bytes: maximum float32 bytes sent at once.
         name: distinguishes optimizers of equal shapes that are used in one step.
+        moments: finds second moments that are shared; None if each node uses its own.
         counts: F of the parameters that were last divided; empty before.
     """
 
@@ -55,6 +57,7 @@ class Between:
     on_drift: str
     chunk_bytes: int
     name: str
+    moments: MomentsFinder | None = None
     counts: list[int] = dataclasses.field(default_factory=list, compare=False)
 
     @property
@@ -74,6 +77,7 @@ class Between:
             "on_drift": self.on_drift,
             "chunk_bytes": self.chunk_bytes,
             "name": self.name,
+            "second_moments": "own" if self.moments is None else "shared",
         }
         facts = [(f"the setting {key}", str(value)) for key, value in settings.items()]
         return [("the optimizer", f"daso, number {self.number}"), *facts]

@@ -13,6 +13,7 @@ from .._payload.explicit import placed_like
 from .between import Between
 from .blocking import mean_of_everything, sum_of_first
 from .late import LateExchange
+from .sharing import Sharing
 from .update import Update
 
 T = TypeVar("T")
@@ -32,7 +33,13 @@ def exchange_late(between: Between, u: Update) -> Update:
             u = when(first, each.begin, u)
     for each in late:
         u = when(u.act.merge[each.index], _merge(each), u)
-    u = when(u.act.mean, lambda u: mean_of_everything(between, late, u), u)
+
+    def mean(u: Update) -> Update:
+        shared = Sharing(between, u.params).end
+        u = when(~u.act.blocking, lambda u: u.with_state(inner=shared(u.state.inner)), u)
+        return mean_of_everything(between, late, u)
+
+    u = when(u.act.mean, mean, u)
     bits = jnp.int32(0)
     if not late[0].late.anchored or between.on_drift == "ignore":  # each start covers its anchor
         bits = sum_of_first(between, u.params, u.state.step)

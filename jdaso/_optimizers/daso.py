@@ -19,7 +19,8 @@ from .between import Between
 from .completion import register
 from .copies import Finder
 from .inner import refuse_line_search, update_with
-from .settings import check_blocking, check_on_drift, require_params
+from .moments import MomentsFinder
+from .settings import check_blocking, check_on_drift, check_second_moments, require_params
 from .stages import Stages
 from .state import DasoState
 
@@ -33,6 +34,7 @@ def daso(
     wire: str | Wire = "float32",
     merge: str | Merge = "corrected",
     blocking: str = "gradients",
+    second_moments: str = "shared",
     on_nonfinite: str = "raise",
     on_drift: str = "raise",
     chunk_bytes: int = CHUNK_BYTES,
@@ -74,6 +76,14 @@ def daso(
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam). An
             `inner` that takes gradients of single examples needs ``"parameters"``.
+        second_moments: ``"shared"``, or ``"own"``. The gradients of one of P nodes are noisier
+            than their mean. While cycling, Adam's second moments v would be up to P times those
+            of synchronous training, and its steps up to ``sqrt(P)`` times too short. ``"shared"``
+            gives `inner` ``mu^2 + (v - mu^2) / P`` in place of v, where ``mu^2`` is what the
+            first moments tell of the square of the mean gradient. Nothing is sent for it.
+            It finds the moments in the state of Adam and its kin (records with ``mu`` and
+            ``nu``: adam, adamw, nadam, lamb, amsgrad, ...). Other optimizers, and
+            ``blocking="parameters"``, use their own.
         on_nonfinite: reaction to NaN or infinity in any node's snapshot: all nodes ``"raise"``, or
             all nodes ``"skip"`` that merge. ``"skip"`` leaves the node out of an exact mean. That
             node keeps its own numbers (optax adds, and adding cannot remove NaN) until `finalize`
@@ -125,7 +135,9 @@ def daso(
             f"local_every={phases.local_every} lets the devices of a node diverge and needs a "
             "local_axis: call update inside shard_map or pmap and name its axis."
         )
+    check_second_moments(second_moments)
     update_inner = update_with(inner)
+    shares = second_moments == "shared" and blocking == "gradients" and session.num_nodes > 1
     between = Between(
         session=session,
         number=session.number_optimizer(),
@@ -138,6 +150,7 @@ def daso(
         on_drift=on_drift,
         chunk_bytes=chunk_bytes,
         name=name,
+        moments=MomentsFinder(inner.init, update_inner) if shares else None,
     )
     stages = Stages(between, update_inner, Finder(inner.init, update_inner))
 

@@ -18,6 +18,7 @@ from .._payload.layout import Leaf, describe, is_float
 from .._payload.trees import from_leaves, to_leaves
 from .._session import Session
 from .._types import PyTree
+from .master_weights import in_dtypes_of, masters
 from .state import DasoState
 
 
@@ -27,7 +28,8 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
 
     Args:
         params: this node's parameters. If they hold a copy per device (``pmap`` or ``shard_map``),
-            pass them with that first axis of devices.
+            pass them with that first axis of devices. Those in a `master_weights` state count
+            instead, if there are any.
         opt_state: the matching optimizer state, with a `daso` anywhere inside, or of any other
             optimizer. Discard it afterwards.
         session: the nodes.
@@ -49,6 +51,7 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
             "jdaso.finalize takes arrays, got tracers: call it outside of jax.jit, jax.shard_map "
             "and jax.pmap, after the last step."
         )
+    given, params = params, masters(params, opt_state)
     is_daso = lambda x: isinstance(x, DasoState)  # noqa: E731
     states = [x for x in jax.tree.leaves(opt_state, is_leaf=is_daso) if is_daso(x)]
     several = not session.simulated and len(session.devices) > 1
@@ -82,7 +85,7 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         result = jax.block_until_ready(jax.jit(mean_of)(params))
     if stacked:
         result = jax.tree.map(lambda x: jnp.broadcast_to(x, (stacked, *jnp.shape(x))), result)
-    return result
+    return in_dtypes_of(result, given)
 
 
 def _number(state: DasoState) -> int:

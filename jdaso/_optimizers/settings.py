@@ -21,6 +21,12 @@ def check_blocking(blocking: str) -> None:
         raise ValueError(f'blocking must be "gradients" or "parameters", got {blocking!r}.')
 
 
+def check_second_moments(second_moments: str) -> None:
+    """Raises unless `second_moments` is one of the two kinds."""
+    if second_moments not in ("shared", "own"):
+        raise ValueError(f'second_moments must be "shared" or "own", got {second_moments!r}.')
+
+
 ON_DRIFT = ("raise", "ignore")
 
 

@@ -25,6 +25,7 @@ from .blocking import is_settled, mean_of_gradients
 from .copies import Finder
 from .cycling import exchange_late, when
 from .learning_rate import select_inner
+from .sharing import Sharing
 from .state import DasoState
 from .update import Update
 
@@ -140,14 +141,18 @@ class Stages:
         if self.merges:
             copies = self.finder.copies(u.updates, state.inner, u.params, given, u.extra)
             u = u._replace(copies=copies)
-        updates, inner = self.update_inner(u.updates, state.inner, u.params, given, **u.extra)
+        sharing = Sharing(self.between, u.params)
+        own = sharing.begin(u)
+        shared = sharing.given(u, own)
+        updates, inner = self.update_inner(u.updates, shared, u.params, given, **u.extra)
+        inner = sharing.kept(u, own, shared, inner)
         updates = widened(updates, u.params)
         if u.weight is not None:
             works = u.weight > 0
             if self.between.blocking == "gradients":
                 works |= u.act.blocking
             updates = select(works, updates, jax.tree.map(jnp.zeros_like, updates))
-            inner = select_inner(works, inner, state.inner)
+            inner = select_inner(works, inner, own)
         return u._replace(updates=updates).with_state(inner=inner)
 
     def count(self, u: Update) -> Update:

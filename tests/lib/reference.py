@@ -66,6 +66,39 @@ class AdamW:
         return F(-self.rate) * step, {"count": count, "mu": mu, "nu": nu}
 
 
+@dataclasses.dataclass(frozen=True)
+class Sharing:
+    """Second moments ``nu`` of a node's gradients, and those of the mean gradient of all nodes.
+
+    With the mean ``u`` and the variance ``w`` of a gradient, nu is ``u^2 + w``, that of the mean
+    gradient is ``u^2 + w / nodes``, and mu is u with a variance of ``nu (1 - b1) / (1 + b1)`` at
+    most. Of the square of mu only counts what is above three times that.
+    """
+
+    adam: AdamW
+    nodes: int
+
+    def _square(self, state):
+        """``u^2``, on the scale of nu, whose weights do not yet add up to 1."""
+        b1, b2, n, nu = self.adam.b1, self.adam.b2, max(state["count"], 1), state["nu"]
+        mu = state["mu"] / F(1 - b1**n) * F(np.sqrt(1 - b2**n))
+        noise = F(3 * (1 - b1) / (1 + b1))
+        return np.clip((mu * mu - noise * nu) / (F(1) - noise), F(0), nu)
+
+    def shared(self, state):
+        w = state["nu"] - self._square(state)
+        return state | {"nu": self._square(state) + w / F(self.nodes)}
+
+    def own(self, state):
+        w = (state["nu"] - self._square(state)) * F(self.nodes)
+        return state | {"nu": self._square(state) + w}
+
+    def kept(self, before, new):
+        """After an update that began with `shared` of `before`: as if it had begun with that."""
+        used, own = self.shared(before)["nu"], before["nu"]
+        return new | {"nu": new["nu"] + F(self.adam.b2) * (own - used)}
+
+
 # Wires: the values of a vector when it arrives.
 
 
@@ -152,6 +185,7 @@ def daso(
     owners=rows_of_blocks,
     leaves=None,
     fragments=None,
+    second_moments="shared",
     steps=None,
     stopped=None,
 ):
@@ -164,7 +198,9 @@ def daso(
     rounding. `leaves` are the sizes of the leaves (default: one leaf); blockwise wires scale each
     separately. `fragments` lists, for each fragment, the elements of its pieces of leaves
     (default: one fragment of all `leaves`); fragment f starts ``floor(f B / F)`` steps after
-    fragment 0, and its exchange k takes entry k of both, too. `steps` stops early, or goes on past
+    fragment 0, and its exchange k takes entry k of both, too. `second_moments` is "own" or
+    "shared": then, while cycling, AdamW steps by second moments as the mean gradient would have
+    them. `steps` stops early, or goes on past
     `total`. `stopped` is a mask of elements.
     """
     everybody = range(nodes)
@@ -185,6 +221,8 @@ def daso(
     flying = [None] * count  # (started, snapshots, delay)
     cycle, begun, started = -1, -1, [-1] * count
     trace = Trace([], [], [], np.zeros_like(x0), [])
+    adam = isinstance(inner, AdamW) and nodes > 1 and blocking == "gradients"
+    sharing = Sharing(inner, nodes) if adam and second_moments == "shared" else None
 
     def send(f, snapshots, age):
         """Mean of the snapshots as it arrives, and the errors that remain to be sent."""
@@ -258,7 +296,13 @@ def daso(
                 for f in range(count):
                     size = sum(piece.size for piece in fragments[f])
                     outer_state[f] = outer.init(np.zeros(size, F)) if outer else None
-            x, state = apply(inner, g, state, x)
+            if sharing:
+                if n == warmup:
+                    state = [sharing.own(s) for s in state]
+                x, new = apply(inner, g, [sharing.shared(s) for s in state], x)
+                state = [sharing.kept(*pair) for pair in zip(state, new, strict=True)]
+            else:
+                x, state = apply(inner, g, state, x)
             what = lambda name, f: name if count == 1 else (name, f)  # noqa: E731
             for f in range(count):
                 if not flying[f]:
@@ -280,6 +324,7 @@ def daso(
                     flying[f] = (n, [v[at] for v in x], delays[cycle % len(delays)])
                     trace.events.append((n, what("start", f), 0))
             if n == last_cycling:
+                state = [sharing.shared(s) for s in state] if sharing else state
                 x, state = average(pay(x), state)
         trace.params.append(x)
         trace.inner.append(state)

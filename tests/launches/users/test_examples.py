@@ -15,6 +15,7 @@ EXAMPLES = {
     "nnx_optimizer.py": ([], 1, 0.5),
     "equinox_mlp.py": ([], 1, 0.1),
     "optax_only.py": ([], 1, 0.5),
+    "bfloat16.py": ([], 1, 0.5),
     "orbax_restore.py": (["FOLDER"], 1, 0.1),
     "datasets_source.py": ([], 1, 0.5),
     "pmap_legacy.py": ([], 2, 0.5),

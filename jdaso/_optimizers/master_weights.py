@@ -1,0 +1,120 @@
+"""Float32 master weights: training narrow parameters without losing small steps."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from .._payload.trees import apply_updates, is_none, travels
+from .._types import PyTree
+from .settings import require_params
+
+
+class MasterWeights(NamedTuple):
+    """State of `master_weights`."""
+
+    master: PyTree  # the parameters in float32
+    inner: optax.OptState  # of the transformation that trains them
+
+
+def master_weights(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """Trains float32 parameters, of which the caller holds a copy in bfloat16 or float16.
+
+    A step that is smaller than half the distance between two bfloat16 numbers would be lost, and
+    what a merge brings mostly is. So the float32 parameters w stay in the optimizer's state,
+    `inner` trains them, and each update leads the caller's parameters p to w, rounded::
+
+        w <- w + inner(float32(g), w),   p <- round(w)
+
+    (optax adds the step to p in float32, so that p may differ from the rounding by ``2^-24`` of the
+    old p. The next update mends that.)
+
+    Put it around `daso` or `synchronous`, so that the nodes exchange w. `finalize` takes w from the
+    state, and returns its mean, rounded.
+
+    Args:
+        inner: the transformation that is given float32 gradients and parameters.
+
+    Returns:
+        A transformation whose ``update`` needs ``params``, and passes other arguments on. Leaves
+        that are not narrow floats are passed on as they are, and trained as usual. The state holds
+        4 bytes for each parameter beside that of `inner`.
+
+    On failure: as `inner`.
+
+    Example:
+        >>> import jax.numpy as jnp, jdaso, optax
+        >>> session = jdaso.Session()
+        >>> phases = jdaso.Phases(total_steps=100, warmup_steps=10, cooldown_steps=10)
+        >>> tx = jdaso.daso(optax.adam(1e-3), phases=phases, session=session)
+        >>> tx = jdaso.master_weights(tx)
+        >>> params = {"w": jnp.ones(3, jnp.bfloat16)}
+        >>> state = tx.init(params)
+        >>> updates, state = tx.update({"w": jnp.ones(3, jnp.bfloat16)}, state, params)
+        >>> optax.apply_updates(params, updates)["w"].dtype  # 0.999 is rounded to 1
+        dtype(bfloat16)
+        >>> float(state.master["w"][0])
+        0.9990000128746033
+        >>> session.close()
+
+    Reference: Mixed Precision Training (Micikevicius et al.), arXiv 1710.03740, section 3.1.
+    """
+    inner = optax.with_extra_args_support(inner)
+
+    def init(params: PyTree) -> MasterWeights:
+        master = jax.tree.map(_wide, params)
+        return MasterWeights(master, inner.init(master))
+
+    def update(
+        updates: PyTree, state: MasterWeights, params: PyTree | None = None, **extra: Any
+    ) -> tuple[PyTree, MasterWeights]:
+        params = require_params(params, "master_weights")
+        wide = jax.tree.map(lambda g: None if g is None else _wide(g), updates, is_leaf=is_none)
+        steps, new = inner.update(wide, state.inner, state.master, **extra)
+        master = apply_updates(state.master, steps)
+
+        def lead(step: Any, target: Any, start: Any) -> Any:
+            """The step, in float32, from a parameter to the rounding of its target."""
+            if step is None or not _is_narrow(start):
+                return step
+            rounded = _rounded(target, start)
+            return rounded - start.astype(jnp.float32)
+
+        return (
+            jax.tree.map(lead, steps, master, params, is_leaf=is_none),
+            MasterWeights(master, new),
+        )
+
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
+
+
+def masters(params: PyTree, opt_state: PyTree) -> PyTree:
+    """The parameters that nodes exchange: those in the state of `master_weights`, if it has any."""
+    is_master = lambda x: isinstance(x, MasterWeights)  # noqa: E731
+    found = [x for x in jax.tree.leaves(opt_state, is_leaf=is_master) if is_master(x)]
+    alike = [x for x in found if jax.tree.structure(x.master) == jax.tree.structure(params)]
+    return alike[0].master if alike else params
+
+
+def in_dtypes_of(params: PyTree, like: PyTree) -> PyTree:
+    """Parameters in the dtypes of others."""
+    return jax.tree.map(lambda x, y: x.astype(y.dtype) if _is_narrow(y) else x, params, like)
+
+
+def _is_narrow(x: Any) -> bool:
+    return travels(x) and jnp.result_type(x) in (jnp.bfloat16, jnp.float16)
+
+
+def _wide(x: Any) -> Any:
+    return jnp.asarray(x, jnp.float32) if _is_narrow(x) else x
+
+
+def _rounded(x: jax.Array, like: Any) -> jax.Array:
+    """Float32 numbers that the dtype of another array can hold."""
+    about = jnp.finfo(jnp.result_type(like))
+    return jax.lax.reduce_precision(x.astype(jnp.float32), about.nexp, about.nmant)

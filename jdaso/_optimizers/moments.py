@@ -1,0 +1,191 @@
+"""Pairs of first and second moments in an inner optimizer's state, as Adam keeps them.
+
+They are two trees like the parameters, in the fields ``mu`` and ``nu`` of one record. A trial shows
+whether they are averages of gradients and of their squares, and how fast they forget::
+
+    mu <- d mu + (1 - d) g
+    nu <- d' nu + (1 - d') g^2
+
+Not found, and so left alone: second moments without first ones (RMSProp, schedule-free), those of
+deviations
+(AdaBelief), those that do not forget at a fixed rate (Yogi), and those of several updates at once
+(``optax.MultiSteps`` inside of `daso`; it belongs around it).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._payload.layout import describe
+from .._payload.trees import travels
+from .._rules.second_moments import LEAST_DECAY
+from .._types import PyTree
+
+log = logging.getLogger("jdaso")
+
+_GRADIENT = 1e-3
+"""The smallest gradient of the trial; optimizers that clip leave such gradients alone."""
+
+_LOOK = 8
+"""Numbers of each array that the trial looks at."""
+
+
+class Moments(NamedTuple):
+    """The moments of one parameter.
+
+    Attributes:
+        first: the place of the first moments in the flat inner state.
+        second: the place of the second moments.
+        count: the place of the number of updates n by which the optimizer corrects the bias of the
+            moments towards 0; None if it does not.
+        first_decay: d.
+        second_decay: d'.
+    """
+
+    first: int
+    second: int
+    count: int | None
+    first_decay: float = 0.0
+    second_decay: float = 0.0
+
+    def bias(self, flat: list[Any]) -> Any:
+        """The factor by which first moments are as far from their limits as second ones.
+
+        After n updates the weights in a moment add up to ``1 - d^n``.
+        """
+        if self.count is None:
+            return jnp.float32(1)
+        updates = jnp.maximum(flat[self.count], 1).astype(jnp.float32)
+        first, second = (1 - jnp.float32(d) ** updates for d in self[-2:])
+        return jnp.sqrt(second) / first
+
+
+class MomentsFinder:
+    """Finds the moments in an inner optimizer's state, once for each tree of parameters.
+
+    Args:
+        init: the inner optimizer's `init`.
+        update: the inner optimizer's update; see `inner.update_with`.
+    """
+
+    def __init__(self, init: Callable[..., Any], update: Callable[..., Any]):
+        self._init, self._update = init, update
+        self._known: dict[Any, tuple[Moments, ...]] = {}
+
+    def moments(self, params: PyTree) -> tuple[Moments, ...]:
+        """The moments of those parameters that have them."""
+        key = jax.tree.structure(params), describe(params)
+        if key not in self._known:
+            with jax.ensure_compile_time_eval():
+                self._known[key] = self._found(params)
+        return self._known[key]
+
+    def _found(self, params: PyTree) -> tuple[Moments, ...]:
+        for side in (2, None):  # an optimizer may insist on the parameters' own shapes
+            try:
+                return self._tried(params, side)
+            except Exception:  # or need real gradients, or arguments of its own
+                about = "Second moments are not shared: the trial with axes of %s has failed."
+                log.debug(about, side or "their own length", exc_info=True)
+        return ()
+
+    def _tried(self, params: PyTree, side: int | None) -> tuple[Moments, ...]:
+        """Those moments that averages are, by a trial on arrays of that length of axes."""
+        small = jax.eval_shape(lambda: _zeros(params, side))
+        real, state = (jax.eval_shape(self._init, x) for x in (params, small))
+        if jax.tree.structure(real) != jax.tree.structure(state):
+            raise ValueError("the state depends on the shapes of the parameters")
+        pairs = _pairs(small, state)
+        return _averages(self._init, self._update, lambda: _zeros(params, side), pairs)
+
+
+def _pairs(params: PyTree, state: PyTree) -> list[Moments]:
+    """Leaves ``mu`` and ``nu`` of one record, at the path of the same parameter."""
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    like = {path: x for path, x in leaves if travels(x) and not _is_complex(x)}
+    flat = jax.tree_util.tree_flatten_with_path(state)[0]
+    places = {path: place for place, (path, _) in enumerate(flat)}
+    mu, nu, count = (jax.tree_util.GetAttrKey(name) for name in ("mu", "nu", "count"))
+    found = []
+    for path, place in places.items():
+        for at in [at for at, key in enumerate(path) if key == nu]:
+            record, parameter = path[:at], path[at + 1 :]
+            first = places.get((*record, mu, *parameter))
+            if parameter not in like or first is None:
+                continue
+            shapes = {np.shape(flat[k][1]) for k in (first, place)}
+            if shapes == {np.shape(like[parameter])}:
+                found.append(Moments(first, place, places.get((*record, count))))
+    return found
+
+
+def _averages(
+    init: Callable[..., Any],
+    update: Callable[..., Any],
+    zeros: Callable[[], PyTree],
+    pairs: list[Moments],
+) -> tuple[Moments, ...]:
+    """Those pairs that are averages, with the rates at which they forget."""
+    if not pairs:
+        return ()
+
+    def after(first: float, second: float, gradient: float) -> list[Any]:
+        """The first numbers of all moments after an update, two arrays a pair."""
+        params = zeros()
+        start, tree = jax.tree.flatten(init(params))
+        for pair in pairs:
+            start[pair.first] = jnp.full_like(start[pair.first], first)
+            start[pair.second] = jnp.full_like(start[pair.second], second)
+        grads = jax.tree.map(lambda x: gradient * _ramp(x) if travels(x) else x, params)
+        losses = {"value": jnp.float32(1), "mean_loss": jnp.float32(1)}
+        new = jax.tree.leaves(update(grads, jax.tree.unflatten(tree, start), params, losses)[1])
+        both = [(new[pair.first], new[pair.second]) for pair in pairs]
+        return jax.tree.map(lambda x: jnp.ravel(x)[:_LOOK].astype(jnp.float32), both)
+
+    trials = ((0.0, 1.0, 0.0), (1.0, 1.0, 0.0), (0.0, 0.0, _GRADIENT), (0.0, 0.0, 2 * _GRADIENT))
+    results = jax.device_get(jax.jit(lambda: [after(*trial) for trial in trials])())
+    found = []
+    zipped = zip(pairs, *results, strict=True)
+    for pair, (_, kept), (first, beside), (mean, squares), (_, fourfold) in zipped:
+        ramp = np.arange(1, 1 + squares.size, dtype=np.float32)
+        rates = float(first[0]), float(kept[0])
+        forget = LEAST_DECAY <= rates[0] < 1 and 0 < rates[1] < 1
+        forget = forget and (first == rates[0]).all()
+        forget = forget and (kept == rates[1]).all() and (beside == rates[1]).all()
+        squared = _grow_as(squares, np.square(ramp)) and np.allclose(fourfold, 4 * squares, 0.02)
+        if forget and _grow_as(mean, ramp) and squared:
+            found.append(pair._replace(first_decay=rates[0], second_decay=rates[1]))
+    return tuple(found)
+
+
+def _is_complex(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jnp.complexfloating)
+
+
+def _grow_as(x: np.ndarray, y: np.ndarray) -> bool:
+    """Returns whether two vectors differ by a positive factor only."""
+    return bool(x[0] > 0) and np.allclose(x / y, x[0] / y[0], rtol=0.02)
+
+
+def _ramp(x: Any) -> jax.Array:
+    """1, 2, 3, ... in the shape and dtype of an array, from the start again after a few."""
+    numbers = 1 + jnp.arange(np.size(x)) % _LOOK
+    return numbers.reshape(np.shape(x)).astype(jnp.result_type(x))
+
+
+def _zeros(params: PyTree, side: int | None) -> PyTree:
+    """Zeros in place of the parameters, with axes no longer than `side`."""
+
+    def zeros(x: Any) -> jax.Array:
+        dtype, shape = jnp.result_type(x), tuple(min(n, side or n) for n in np.shape(x))
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            return jnp.broadcast_to(jax.random.key(0, impl=jax.random.key_impl(x)), shape)
+        return jnp.zeros(shape, dtype)
+
+    return jax.tree.map(zeros, params)

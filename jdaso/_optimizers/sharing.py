@@ -1,0 +1,94 @@
+"""Second moments of an inner optimizer, shared between the nodes while they cycle.
+
+The inner state keeps a node's own second moments v. In a cycling update the inner optimizer is
+given ``shared(v)`` in their place (`_rules.second_moments`); afterwards v goes on from itself::
+
+    v <- nu(shared(v)) + d (v - shared(v))
+
+where nu is the optimizer's own rule, which multiplies by d what it is given.
+
+In blocking updates all nodes have the mean gradient, and v is that of all nodes already. The first
+cycling update makes it the node's own, and the last one that of all nodes again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._rules.second_moments import own_of, shared
+from .._types import PyTree
+from .between import Between
+from .moments import Moments
+from .update import Update
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharing:
+    """The second moments that one `daso` shares; none with ``second_moments="own"``.
+
+    Attributes:
+        between: the optimizer's settings.
+        params: the parameters, or their shapes.
+    """
+
+    between: Between
+    params: PyTree
+
+    @cached_property
+    def moments(self) -> tuple[Moments, ...]:
+        """Those that the inner state keeps."""
+        finder = self.between.moments
+        return () if finder is None else finder.moments(self.params)
+
+    def begin(self, u: Update) -> PyTree:
+        """The inner state before the inner optimizer's update, with the node's own v."""
+        first = ~u.act.blocking & (u.state.step == self.between.phases.warmup_steps)
+        return self._each(u.state.inner, own_of, where=first)
+
+    def given(self, u: Update, inner: PyTree) -> PyTree:
+        """That state as the inner optimizer is given it."""
+        return self._each(inner, shared, where=~u.act.blocking)
+
+    def kept(self, u: Update, own: PyTree, given: PyTree, new: PyTree) -> PyTree:
+        """The inner state after the inner optimizer's update, with the node's own v.
+
+        Args:
+            u: the update.
+            own: from `begin`.
+            given: from `given`.
+            new: what the inner optimizer has made of it.
+        """
+        before, seen = jax.tree.leaves(own), jax.tree.leaves(given)
+        flat, tree = jax.tree.flatten(new)
+        for each in self.moments:
+            old, used, now = (_wide(x[each.second]) for x in (before, seen, flat))
+            found = _as(now + each.second_decay * (old - used), flat[each.second])
+            flat[each.second] = jnp.where(u.act.blocking, flat[each.second], found)
+        return jax.tree.unflatten(tree, flat)
+
+    def end(self, inner: PyTree) -> PyTree:
+        """The inner state after the last cycling update, with second moments of all nodes."""
+        return self._each(inner, shared, where=True)
+
+    def _each(self, inner: PyTree, function: Any, where: Any) -> PyTree:
+        """The inner state, with a function of moments applied to all second ones."""
+        flat, tree = jax.tree.flatten(inner)
+        for each in self.moments:
+            second = flat[each.second]
+            first = _wide(flat[each.first]) * each.bias(flat)
+            found = function(_wide(second), first, self.between.nodes, each.first_decay)
+            flat[each.second] = jnp.where(where, _as(found, second), second)
+        return jax.tree.unflatten(tree, flat)
+
+
+def _wide(x: Any) -> jax.Array:
+    return jnp.asarray(x, jnp.float32)
+
+
+def _as(x: jax.Array, like: Any) -> jax.Array:
+    return x.astype(jnp.result_type(like))

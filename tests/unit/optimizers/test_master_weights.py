@@ -1,0 +1,118 @@
+"""Float32 master weights of narrow parameters, between virtual nodes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jdaso
+
+NODES, STEPS = 3, 24
+PHASES = jdaso.Phases(STEPS, 4, 5, sync_every=3, delay=2)
+START = {"a": np.linspace(-1, 1, 40, dtype=np.float32), "b": np.ones((3, 4), np.float32)}
+GRADS = np.random.default_rng(0).normal(size=(STEPS, NODES, 52)).astype(np.float32)
+
+
+def tree_of(vector):
+    return {"a": vector[:40], "b": vector[40:].reshape(3, 4)}
+
+
+def train(session, tx, dtype, steps=STEPS):
+    """Parameters and state of all nodes after each update, given fixed gradients."""
+
+    def run(grads):
+        params = {name: jnp.asarray(x, dtype) for name, x in START.items()}
+
+        def step(carry, grad):
+            params, state = carry
+            updates, state = tx.update(tree_of(grad.astype(dtype)), state, params)
+            carry = optax.apply_updates(params, updates), state
+            return carry, carry
+
+        return jax.lax.scan(step, (params, tx.init(params)), grads)[1]
+
+    run = jax.vmap(run, in_axes=1, out_axes=1, axis_name=session.node_axis)
+    return jax.jit(run)(GRADS[:steps])
+
+
+def narrow(tree, dtype):
+    return jax.tree.map(lambda x: x.astype(dtype), tree)
+
+
+def daso(session, inner):
+    return jdaso.daso(inner, phases=PHASES, session=session)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_nodes_exchange_the_float32_ones(dtype):
+    """The run of float32 parameters with the same gradients; p is w, rounded."""
+    with jdaso.Session(engine=jdaso.Simulated(NODES)) as session:
+        tx = jdaso.master_weights(daso(session, optax.adam(0.01)))
+        params, state = train(session, tx, dtype)
+        rounded = jnp.asarray(jnp.asarray(GRADS, dtype), jnp.float32)
+        inner = daso(session, optax.adam(0.01))
+
+        def run(grads):
+            params = {name: jnp.asarray(x, dtype).astype(jnp.float32) for name, x in START.items()}
+
+            def step(carry, grad):
+                updates, state = inner.update(tree_of(grad), carry[1], carry[0])
+                carry = optax.apply_updates(carry[0], updates), state
+                return carry, carry[0]
+
+            return jax.lax.scan(step, (params, inner.init(params)), grads)[1]
+
+        run = jax.vmap(run, in_axes=1, out_axes=1, axis_name=session.node_axis)
+        wanted = jax.jit(run)(rounded)
+    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7)  # noqa: E731
+    jax.tree.map(close, state.master, wanted)  # XLA may fuse the two programs differently
+    small = float(jnp.finfo(dtype).tiny) + 2.0**-23  # XLA rounds subnormal numbers to 0
+    near = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=small)  # noqa: E731
+    wide = narrow(params, jnp.float32), narrow(narrow(state.master, dtype), jnp.float32)
+    jax.tree.map(near, *wide)  # optax adds in float32, to numbers of about 1
+    last = jax.tree.map(lambda x: np.asarray(x[-1], np.float32), params)
+    assert all((x == x[:1]).all() for x in jax.tree.leaves(last))
+
+
+def test_small_steps_add_up():
+    """At 1.0 a bfloat16 number cannot move by 0.001; a hundred such steps are 0.1."""
+    grads = {"w": jnp.ones(3, jnp.bfloat16)}
+    for make, wanted in ((lambda tx: tx, 1.0), (jdaso.master_weights, 0.9)):
+        tx = make(optax.sgd(1e-3))
+        params = {"w": jnp.ones(3, jnp.bfloat16)}
+        state = tx.init(params)
+        for _ in range(100):
+            updates, state = tx.update(grads, state, params)
+            params = optax.apply_updates(params, updates)
+        assert params["w"].dtype == jnp.bfloat16
+        np.testing.assert_allclose(np.asarray(params["w"], np.float32), wanted, rtol=0.004)
+
+
+@pytest.mark.parametrize("steps", [3, 9, 10, 11, STEPS])
+def test_finalize_takes_the_float32_ones(steps):
+    """Whatever is in flight: the mean of w, rounded once."""
+    with jdaso.Session(engine=jdaso.Simulated(NODES)) as session:
+        tx = jdaso.master_weights(daso(session, optax.sgd(0.01)))
+        history = train(session, tx, jnp.bfloat16, steps)
+        params, state = jax.tree.map(lambda x: x[-1], history)
+        found = jdaso.finalize(params, state, session)
+        wide = jdaso.finalize(state.master, state.inner, session)
+    jax.tree.map(
+        np.testing.assert_array_equal, found, jax.tree.map(lambda x: x.astype(jnp.bfloat16), wide)
+    )
+    assert found["a"].dtype == jnp.bfloat16
+
+
+def test_other_leaves_are_passed_on():
+    params = {"w": jnp.ones(2, jnp.bfloat16), "wide": jnp.ones(2), "count": jnp.int32(3)}
+    tx = jdaso.master_weights(optax.sgd(0.5))
+    state = tx.init(params)
+    assert state.master["w"].dtype == jnp.float32 and state.master["count"].dtype == jnp.int32
+    grads = {"w": None, "wide": jnp.ones(2), "count": jnp.int32(0)}
+    tx = jdaso.master_weights(optax.stateless(lambda g, p: g))
+    updates, state = tx.update(grads, tx.init(params), params)
+    assert updates["w"] is None
+    np.testing.assert_array_equal(updates["wide"], 1.0)
+    with pytest.raises(ValueError, match="needs the parameters"):
+        tx.update(grads, state)

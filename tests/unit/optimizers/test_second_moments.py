@@ -1,0 +1,161 @@
+"""Second moments that are shared: in which optimizers they are found, and what that does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import reference
+import training
+
+import jdaso
+from jdaso._optimizers.inner import update_with
+from jdaso._optimizers.moments import MomentsFinder
+
+PARAMS = {"a": jnp.ones(()), "b": jnp.ones(5), "c": jnp.ones((3, 4)), "none": jnp.zeros((0, 2))}
+LABELS = {"a": "adam", "b": "sgd", "c": "adam", "none": "sgd"}
+WHERE = {"a": True, "b": False, "c": True, "none": False}
+OF_TWO = optax.partition({"adam": optax.adam(0.1, b2=0.9), "sgd": optax.sgd(0.1)}, LABELS)
+INJECTED = optax.inject_hyperparams(optax.adamw)(learning_rate=0.1, b2=0.98)
+
+
+@pytest.mark.parametrize(
+    ("inner", "leaves", "decays"),
+    [
+        pytest.param(optax.adam(0.1), 3, (0.9, 0.999), id="adam"),
+        pytest.param(optax.adamw(0.1, b1=0.8, b2=0.95), 3, (0.8, 0.95), id="adamw"),
+        pytest.param(optax.nadam(0.1), 3, (0.9, 0.999), id="nadam"),
+        pytest.param(optax.lamb(0.1), 3, (0.9, 0.999), id="lamb"),
+        pytest.param(optax.amsgrad(0.1), 3, (0.9, 0.999), id="amsgrad"),
+        pytest.param(INJECTED, 3, (0.9, 0.98), id="injected"),
+        pytest.param(optax.masked(optax.adam(0.1), WHERE), 2, (0.9, 0.999), id="masked"),
+        pytest.param(OF_TWO, 2, (0.9, 0.9), id="partition"),
+        pytest.param(
+            optax.chain(
+                optax.clip_by_global_norm(1.0), optax.add_decayed_weights(0.1), optax.adam(1)
+            ),
+            3,
+            (0.9, 0.999),
+            id="chain",
+        ),
+    ],
+)
+def test_found(inner, leaves, decays):
+    found = MomentsFinder(inner.init, update_with(inner)).moments(PARAMS)
+    assert len(found) == leaves
+    flat = jax.tree.leaves(inner.init(PARAMS))
+    for each in found:
+        assert (each.first_decay, each.second_decay) == tuple(map(np.float32, decays))
+        assert flat[each.first].shape == flat[each.second].shape
+        assert flat[each.count].dtype == jnp.int32
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        pytest.param(optax.sgd(0.1, momentum=0.9), id="sgd"),
+        pytest.param(optax.rmsprop(0.1), id="no first moments"),
+        pytest.param(optax.contrib.schedule_free_adamw(0.1), id="no average of gradients"),
+        pytest.param(optax.adam(0.1, b1=0.5), id="first moments that forget at once"),
+        pytest.param(optax.adabelief(0.1), id="deviations"),
+        pytest.param(optax.adamax(0.1), id="maxima"),
+        pytest.param(optax.yogi(0.1), id="no fixed rate"),
+        pytest.param(optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation(), id="several"),
+        pytest.param(optax.adafactor(0.1), id="factors"),
+    ],
+)
+def test_not_found(inner):
+    assert MomentsFinder(inner.init, update_with(inner)).moments(PARAMS) == ()
+
+
+def length(**options):
+    """Mean length of a cycling step of 4 virtual nodes, under gradients of pure noise."""
+    phases = jdaso.Phases(120, 20, 4, sync_every=4, delay=1)
+    grads = np.random.default_rng(0).normal(size=(120, 4, 400)).astype(np.float32)
+    with jdaso.Session(engine=jdaso.Simulated(4)) as session:
+        tx = jdaso.daso(optax.adam(1e-6), phases=phases, session=session, **options)
+
+        def run(grads):
+            params = jnp.ones(400)
+
+            def step(state, grad):
+                updates, state = tx.update(grad, state, params)
+                return state, jnp.mean(jnp.abs(updates))
+
+            return jax.lax.scan(step, tx.init(params), grads)[1]
+
+        run = jax.vmap(run, in_axes=1, out_axes=1, axis_name=session.node_axis)
+        return np.asarray(jax.jit(run)(grads))[40:110].mean()
+
+
+def test_steps_are_longer():
+    """Under pure noise up to twice as long with 4 nodes.
+
+    It is not quite twice, as a large first moment may be no noise, and counts.
+    """
+    assert 1.6 < length() / length(second_moments="own") < 2.0
+
+
+def test_second_moments_are_those_of_all_nodes_after_cycling():
+    """Blocking updates need second moments of the mean gradient; cycling ends with these."""
+    for second_moments, low, high in (("shared", 0.2, 0.36), ("own", 0.7, 1.1)):
+        problem = reference.Quadratic(140, 4, 400)
+        phases = jdaso.Phases(140, 40, 10, sync_every=4, delay=1)
+        with jdaso.Session(engine=jdaso.Simulated(4)) as session:
+            tx = jdaso.daso(
+                optax.adam(1e-6, b2=0.95),
+                phases=phases,
+                session=session,
+                second_moments=second_moments,
+            )
+            _, inner, _ = training.train(session, tx, problem, {"all": (400,)})
+        settled = np.asarray(inner["nu"])[39, 0].mean(), np.asarray(inner["nu"])[129, 0].mean()
+        assert low < settled[1] / 4 / settled[0] < high
+
+
+def test_own_ones_as_before():
+    """``second_moments="own"`` is the inner optimizer as it is."""
+    problem = reference.Quadratic(20, 3)
+    settings = dict(total=20, warmup=3, cooldown=4, sync_every=4, delay=2)
+    with jdaso.Session(engine=jdaso.Simulated(3)) as session:
+        tx = jdaso.daso(
+            training.OPTIMIZERS["adamw"][1](),
+            phases=jdaso.Phases(20, 3, 4, 4, 2),
+            session=session,
+            second_moments="own",
+        )
+        params, momenta, _ = training.train(session, tx, problem)
+    trace = reference.daso(
+        problem.x0,
+        problem.gradient(),
+        nodes=3,
+        inner=training.OPTIMIZERS["adamw"][0],
+        second_moments="own",
+        stopped=training.stopped(params, 4),
+        **settings,
+    )
+    training.assert_matches(params, momenta, trace)
+
+
+def test_optimizers_without_them_are_left_alone():
+    """The same bits."""
+    results = []
+    for second_moments in ("shared", "own"):
+        problem = reference.Quadratic(20, 3)
+        with jdaso.Session(engine=jdaso.Simulated(3)) as session:
+            tx = jdaso.daso(
+                optax.sgd(0.1, momentum=0.9),
+                phases=jdaso.Phases(20, 3, 4, 4, 2),
+                session=session,
+                second_moments=second_moments,
+            )
+            results.append(np.asarray(training.train(session, tx, problem)[0]))
+    np.testing.assert_array_equal(*results)
+
+
+def test_wrong_setting():
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
+        with pytest.raises(ValueError, match='"shared" or "own", got \'ours\''):
+            jdaso.daso(
+                optax.adam(0.1), phases=jdaso.Phases(9), session=session, second_moments="ours"
+            )
