@@ -145,8 +145,8 @@ class Finder:
             f"jdaso cannot move with a merge: after a merge of parameters {named[0] or 'array'} "
             f"({len(named)} of {len(paths)} leaves), the next updates pull them back and undo the "
             "merge. Wrap jdaso.daso in the transformation that keeps the parameters, so that daso "
-            "is given what is kept (float32 master weights: jdaso.master_weights(jdaso.daso(...))); "
-            "or use jdaso.synchronous, which has no late merges."
+            "is given what is kept (float32 master weights: jdaso.master_weights(jdaso.daso(...)))."
+            " Or use jdaso.synchronous, which has no late merges."
         )
 
     def _tried(self, params: PyTree, state: PyTree) -> tuple[PyTree, Copies]:

@@ -29,7 +29,7 @@ from .._types import PyTree
 
 log = logging.getLogger("jdaso")
 
-_GRADIENT = 1e-3
+_GRADIENT = 1e-6
 """The smallest gradient of the trial; optimizers that clip leave such gradients alone."""
 
 _LOOK = 8
@@ -101,14 +101,11 @@ class MomentsFinder:
         real, state = (jax.eval_shape(self._init, x) for x in (params, small))
         if jax.tree.structure(real) != jax.tree.structure(state):
             raise ValueError("the state depends on the shapes of the parameters")
-        pairs = _pairs(small, state)
-        return _averages(self._init, self._update, lambda: _zeros(params, side), pairs)
+        return _averages(self._init, self._update, lambda: _zeros(params, side), _pairs(state))
 
 
-def _pairs(params: PyTree, state: PyTree) -> list[Moments]:
-    """Leaves ``mu`` and ``nu`` of one record, at the path of the same parameter."""
-    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-    like = {path: x for path, x in leaves if travels(x) and not _is_complex(x)}
+def _pairs(state: PyTree) -> list[Moments]:
+    """Leaves ``mu`` and ``nu`` of one record, for the same parameter."""
     flat = jax.tree_util.tree_flatten_with_path(state)[0]
     places = {path: place for place, (path, _) in enumerate(flat)}
     mu, nu, count = (jax.tree_util.GetAttrKey(name) for name in ("mu", "nu", "count"))
@@ -117,12 +114,15 @@ def _pairs(params: PyTree, state: PyTree) -> list[Moments]:
         for at in [at for at, key in enumerate(path) if key == nu]:
             record, parameter = path[:at], path[at + 1 :]
             first = places.get((*record, mu, *parameter))
-            if parameter not in like or first is None:
-                continue
-            shapes = {np.shape(flat[k][1]) for k in (first, place)}
-            if shapes == {np.shape(like[parameter])}:
+            if first is not None and _are_alike(flat[first][1], flat[place][1]):
                 found.append(Moments(first, place, places.get((*record, count))))
     return found
+
+
+def _are_alike(first: Any, second: Any) -> bool:
+    """Returns whether two arrays are of real numbers, some, and of one shape."""
+    real = all(jnp.issubdtype(x.dtype, jnp.floating) for x in (first, second))
+    return real and first.shape == second.shape and first.size > 0
 
 
 def _averages(
@@ -162,10 +162,6 @@ def _averages(
         if forget and _grow_as(mean, ramp) and squared:
             found.append(pair._replace(first_decay=rates[0], second_decay=rates[1]))
     return tuple(found)
-
-
-def _is_complex(x: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(x), jnp.complexfloating)
 
 
 def _grow_as(x: np.ndarray, y: np.ndarray) -> bool:
