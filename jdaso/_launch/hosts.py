@@ -13,13 +13,7 @@ _PLACE = re.compile(r"(?P<open>\{?)(?P<whole>\{(?P<name>hosts|count)\})(?P<close
 
 
 def answering(hosts: Sequence[str], probe: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """Returns the hosts that answer, in their order.
-
-    Args:
-        hosts: the hosts.
-        probe: the command that probes ``{host}``.
-        say: reports the hosts that do not answer.
-    """
+    """Returns the hosts that answer `probe`, a command with ``{host}``; reports the others."""
     if not hosts:
         return []
     with ThreadPoolExecutor(min(len(hosts), 64)) as pool:

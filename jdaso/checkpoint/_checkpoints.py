@@ -18,7 +18,7 @@ from ._files import CheckpointError, DamagedError
 from ._folder import Folder
 from ._parts import Cut, Save, parts_of
 from ._saver import Saver
-from ._together import LostError, folder_of_all, of_first, together
+from ._together import LostError, folder_of_all, is_first, of_first, together
 
 log = logging.getLogger("jdaso")
 
@@ -236,7 +236,7 @@ class Checkpoints:
     def _raise_stopped(self, step: int) -> NoReturn:
         """Ends a run that was asked to stop and is saved."""
         session = self.session
-        if session.share()[0] == 0:  # the first node alive
+        if is_first(session):
             log.warning(
                 "%s The run was told to stop. It is saved at step %d; start it again to go on.",
                 session.topology.prefix(),

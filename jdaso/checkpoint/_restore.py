@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from ._state import (
     require_common_points,
     values_of,
 )
-from ._together import place_of, shares_leaves, together
+from ._together import of_first, place_of, shares_leaves, together
 
 log = logging.getLogger("jdaso")
 
@@ -108,8 +107,7 @@ def _spread_flights(session: Session, first: Manifest, arrays: dict[str, np.ndar
     """Gives all nodes the common points and outer optimizers that node 0 has read."""
     if session.num_nodes == 1:
         return
-    names = json.loads(session.control.everyone("restore", json.dumps(list(arrays)))[0])
-    found = {}
+    names, found = of_first(session, _WHAT, lambda: list(arrays)), {}
     for name in names:
         about = next(leaf for leaf in first.leaves if leaf.file == name)
         room = np.zeros(about.shape, about.dtype)

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import time
-from functools import partial
 from typing import Any
 
 from .._compat import annotate
@@ -56,7 +55,7 @@ class Recorder:
         mine = json.dumps((time.perf_counter(), time.time()))
         self._zero, unix = json.loads(control.everyone("begin a trace", mine)[0])
         self.path = path_of(folder, node)
-        self.writer = Writer(self.path, self.annotate)
+        self.writer = Writer(self.path, self.annotate, self._row)
         self.writer.put_now(
             {
                 "kind": "trace",
@@ -68,7 +67,7 @@ class Recorder:
                 **about,
             }
         )
-        timeline.copy_to(lambda event: self.writer.events.append(partial(self._row, event)))
+        timeline.copy_to(self.writer.events.append)
 
     def close(self, *, failed: bool) -> None:
         """Completes the trace. Clocks are compared once more unless something has failed."""

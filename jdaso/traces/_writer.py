@@ -44,15 +44,21 @@ class Writer:
     Args:
         path: the file; its folder is created.
         on_turn: called by the thread before it looks for rows, twice a second.
+        row_of: makes the row of an event, in the thread.
 
     Attributes:
         path: the file.
-        events: functions that the thread calls for rows without numbers on a device.
+        events: what `row_of` makes rows of, without waiting for a device.
     """
 
-    def __init__(self, path: Path, on_turn: Callable[[], None] = lambda: None):
-        self.path, self._on_turn = path, on_turn
-        self.events: deque[Callable[[], Row]] = deque(maxlen=_MOST_EVENTS)
+    def __init__(
+        self,
+        path: Path,
+        on_turn: Callable[[], None] = lambda: None,
+        row_of: Callable[[Any], Row] = dict,
+    ):
+        self.path, self._on_turn, self._row_of = path, on_turn, row_of
+        self.events: deque[Any] = deque(maxlen=_MOST_EVENTS)
         self._sink: Callable[[Row], None] = lambda row: None
         self._rows: deque[Row] = deque()
         self._lock = threading.Lock()  # guards the attributes below
@@ -112,7 +118,7 @@ class Writer:
         return not self._rows
 
     def _take_ready(self) -> list[Row]:
-        taken = [self.events.popleft()() for _ in range(len(self.events))]
+        taken = [self._row_of(self.events.popleft()) for _ in range(len(self.events))]
         while self._rows and all(is_ready(value) for value in self._rows[0].values()):
             taken.append(self._rows.popleft())
         return taken
