@@ -314,8 +314,8 @@ MUTANTS = [
     Mutant(
         "restart from the last checkpoint",
         "checkpoint/_checkpoints.py",
-        "[folder.name for folder, _ in reversed(wanted)]",
-        "[folder.name for folder, _ in wanted]",
+        "return self._parts.saves(self.folder)[::-1]",
+        "return self._parts.saves(self.folder)",
         "tests/unit/checkpoint/test_checkpoint.py",
     ),
     Mutant(

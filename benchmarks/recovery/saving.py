@@ -53,7 +53,7 @@ def measure(given, folder):
                 if saves and k == 0:
                     before = time.perf_counter()
                     checkpoints.save(first + k + 1, {"params": params, "optimizer": state})
-                    calls, writer = time.perf_counter() - before, checkpoints._writer
+                    calls, writer = time.perf_counter() - before, checkpoints._saver._writer
                 if saves and not written and not writer.is_alive():
                     written = time.perf_counter() - before
             return time.perf_counter() - begin, calls, written

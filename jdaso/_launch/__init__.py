@@ -5,7 +5,8 @@ cannot be imported.
 Rule 2: nothing here depends on nodes or on training. A rank is a process with a number.
 
 `environment`, `gpus`, `memory` and `paths` read the machine; `mpiexec` starts ranks; `supervise`
-restarts a job, with `guard` (ends processes that a job leaves behind), `relay` (its output) and
-`first_failure` (the rank that failed first); `signals` and `last_words` run in the rank itself;
-`witness` and `witness_process` tell whether a rank's process runs.
+restarts a job, with `hosts` (that answer), `guard` (ends processes that a job leaves behind;
+`guarded` starts it), `relay` (its output) and `first_failure` (the rank that failed first);
+`reports`, `signals` and `last_words` run in the rank itself; `witness` and `witness_process` tell
+whether a rank's process runs.
 """

@@ -1,4 +1,4 @@
-"""The first rank of a job to fail, and what ranks can do; ranks report both to the supervisor."""
+"""The first rank of a job to fail, as its supervisor finds it."""
 
 from __future__ import annotations
 
@@ -9,37 +9,22 @@ import select
 import signal
 import socket
 import struct
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from .environment import survives_deaths
-from .guard import LAUNCH, Job
-
-PATH = "JDASO_SUPERVISOR"
-"""Environment variable of the ranks: the path at which the supervisor on this host listens."""
-
-RANK_MARK = "\x1ejdaso-rank "
-"""Start of a report that a supervised rank on another host writes to standard error. It contains a
-character that programs do not print, since these bytes are removed from the stream."""
+from .guard import Job
+from .reports import AGAIN, FAILED, LIVES_ON, RANK_MARK, SAVED, SAVES, THROUGH
 
 _MARK, _LONGEST_MARK, _LONGEST_LINE = RANK_MARK.encode(), 400, 1000
 
 _UNKNOWN = "a node {} first"
 """Name of a node that has not identified itself. The names of other nodes have the same form."""
 
-_LIVES_ON = "goes on where others die"
-
-_to_supervisor: list[socket.socket] = []
-
-_RANK = re.compile(rf"{RANK_MARK}(\d+) (\d+) (\S+)( {_LIVES_ON})?")
+_RANK = re.compile(rf"{RANK_MARK}(\d+) (\d+) (\S+)( {LIVES_ON})?")
 _NEWS = re.compile(rf"{RANK_MARK}process (\d+) (.*)")
 
-_CONNECT_SECONDS, _HELLO_SECONDS, _FIRST_SECONDS = 5.0, 1.0, 5.0
-
-_FAILED, _THROUGH, _AGAIN, _SAVED, _SAVES = "failed", "through", "again", "saved", "saves"
-"""Reports of a rank to the supervisor: one message each; after the last one, its signals."""
+_HELLO_SECONDS, _FIRST_SECONDS = 1.0, 5.0
 
 _DEAD = (  # launchers' messages about a process that died
     re.compile(rb"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
@@ -175,15 +160,15 @@ class Deaths:
     def _hear(self, pid: int, said: str, *, here: bool, own: int = 0) -> None:
         """Handles one report of a rank; `own` is its process id as this host's kernel sees it."""
         what, *rest = said.split() or [""]
-        if what == _THROUGH:
+        if what == THROUGH:
             self._through.add(pid)
-        elif what == _AGAIN:
+        elif what == AGAIN:
             self._through.discard(pid)
-        elif what == _FAILED:
+        elif what == FAILED:
             self._first = self._first or _named(self._names.get(pid, _UNKNOWN), "failed")
-        elif what == _SAVED:
+        elif what == SAVED:
             self.saved = True
-        elif what == _SAVES:
+        elif what == SAVES:
             numbers = [int(number) for number in rest if number.isdecimal()]
             taken = [number for number in numbers if number in signal.valid_signals()]
             if not here:
@@ -207,7 +192,7 @@ class Deaths:
                 self._job.note_files(own)
                 self._ranks[connection.fileno()] = own, int(rank[2]), connection
                 self._poll.register(connection, select.EPOLLIN)
-            elif said == _SAVED:
+            elif said == SAVED:
                 self.saved = True
 
 
@@ -241,83 +226,3 @@ class _Look:
             for line in whole.split(b"\n"):
                 self._on_line(line[-_LONGEST_LINE:])
         return text
-
-
-def say_rank(node: int, host: str) -> None:
-    """Reports to a supervisor, if there is one, which process this node is.
-
-    A supervisor on this host gets the report over a connection that stays open while the process
-    lives. Processes that this one starts are not this node and do not learn the supervisor's path.
-    """
-    if not os.environ.get(LAUNCH):
-        return
-    if _to_supervisor:  # one session after another
-        _tell(_AGAIN)
-        return
-    path = os.environ.pop(PATH, None)
-    if path is None:  # started by a rank
-        return
-    text = f"{RANK_MARK}{node} {os.getpid()} {host}"
-    text += f" {_LIVES_ON}" * survives_deaths()
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    _to_supervisor.append(connection)
-    os.register_at_fork(after_in_child=_forget_supervisor)
-    try:
-        _connect(connection, path, text)
-    except OSError:
-        _print(text)
-
-
-def say_failed() -> None:
-    """Reports to the supervisor that this node failed by itself, not because another node did."""
-    _tell(_FAILED)
-
-
-def say_through() -> None:
-    """Reports to the supervisor that this node has closed its session normally."""
-    _tell(_THROUGH)
-
-
-def say_saves(signals: Iterable[int]) -> None:
-    """Reports to the supervisor which signals make this node save and end."""
-    _tell(" ".join([_SAVES, *(str(int(number)) for number in signals)]))
-
-
-def say_saved() -> None:
-    """Reports to the supervisor that this run was told to stop and has saved: exit status 75."""
-    _tell(_SAVED)
-
-
-def say_job_saved() -> None:
-    """Reports the same from this supervisor to the supervisor that started it."""
-    if path := os.environ.get(PATH):
-        with contextlib.suppress(OSError):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                _connect(connection, path, _SAVED)
-
-
-def _tell(what: str) -> None:
-    for connection in _to_supervisor:
-        try:
-            connection.send(what.encode(), socket.MSG_DONTWAIT)
-        except OSError:
-            _print(f"{RANK_MARK}process {os.getpid()} {what}")
-
-
-def _connect(connection: socket.socket, path: str, text: str) -> None:
-    connection.settimeout(_CONNECT_SECONDS)  # a stopped supervisor accepts no connection
-    connection.connect(path)
-    connection.sendall(text.encode())
-
-
-def _print(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-
-
-def _forget_supervisor() -> None:
-    """Closes the connection in a forked process, which is not this node and must not hold it."""
-    for connection in _to_supervisor:
-        connection.close()
-    _to_supervisor.clear()

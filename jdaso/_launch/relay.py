@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import select
+import subprocess
 import sys
 import termios
 import threading
@@ -29,6 +30,20 @@ _MOST_BYTES = 1 << 20
 
 _SETTLE_SECONDS = 5.0
 _NOTHING = b""
+
+
+def standard_input() -> int | None:
+    """A job's standard input: ours, unless we run in the background of a terminal.
+
+    There a read would stop one of our processes; the job, in its own session, would take input that
+    is typed for the shell.
+    """
+    if sys.__stdin__ is None:
+        return subprocess.DEVNULL
+    with contextlib.suppress(OSError):
+        if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
+            return subprocess.DEVNULL
+    return None
 
 
 def open_standard_streams() -> None:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
-from .first_failure import say_saves
+from .reports import say_saves
 
 _ACTION_BYTES = 1024
 """More than the size of any platform's ``struct sigaction``; the handler's address comes first."""

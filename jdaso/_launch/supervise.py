@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from .._errors import STOPPED_STATUS
-from . import guard as _guard
 from .environment import with_home
-from .first_failure import PATH, Deaths, say_job_saved
+from .first_failure import Deaths
 from .guard import KILL_SECONDS, LAUNCH, Job
+from .guarded import Guarded
+from .hosts import answering, placed
 from .mpiexec import with_files_in
-from .relay import Relay, open_standard_streams
+from .relay import Relay, open_standard_streams, standard_input
+from .reports import PATH, say_job_saved
 
 _LEAST_PAUSE, _MOST_PAUSE = 1.0, 30.0
 """Seconds between two starts; doubled after each job that ended soon."""
@@ -33,8 +30,6 @@ _LEAST_PAUSE, _MOST_PAUSE = 1.0, 30.0
 _SOON_SECONDS = 10.0
 _LONGEST_PATH = 80
 """Of the folder of temporary files: with the socket's name a path may have 107 bytes."""
-
-_PROBE_SECONDS = 15.0
 
 _ORPHAN_SECONDS, _NOTICE_SECONDS = 1.0, 5.0
 """After a rank's death: the processes it forked are ended, then the whole job if its launcher has
@@ -51,8 +46,6 @@ _REPEAT_SECONDS = 0.3
 _STOPS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU")
 _AT_ONCE = (signal.SIGINT, signal.SIGQUIT)
 """Signals that a person sends from a keyboard: the second of them ends everything at once."""
-
-_PLACE = re.compile(r"(?P<open>\{?)(?P<whole>\{(?P<name>hosts|count)\})(?P<close>\}?)")
 
 
 class Supervisor:
@@ -93,7 +86,7 @@ class Supervisor:
     def run(self) -> int:
         """The exit status of the last start; 128 + the signal's number if it was killed."""
         with self._signals():
-            with self._guarded():
+            with Guarded(self.grace_seconds, self._relay.sources) as self._guard:
                 status = self._run()
             seen = self._count
             self._relay.close(lambda: self._count > seen)
@@ -132,7 +125,7 @@ class Supervisor:
 
     def _start_once(self) -> tuple[int, bool]:
         """The exit status of one start, and whether the job reports that it has saved."""
-        hosts = self._answering()
+        hosts = answering(self.hosts, self.probe, self._say)
         if self._signal is not None:
             return 128 + self._signal, False
         if self.hosts and not hosts:
@@ -158,7 +151,7 @@ class Supervisor:
         command = [placed(part, values) for part in self.command] if hosts else self.command
         deaths = Deaths(path, job, self._news)
         self._relay.look_with(deaths.look)
-        self._tell_guard(job)
+        self._guard.tell(job)
         try:
             out, err = self._relay.outputs
             process = subprocess.Popen(
@@ -166,14 +159,14 @@ class Supervisor:
                 env=with_files_in(
                     folder, command, with_home(os.environ | {LAUNCH: tags, PATH: path})
                 ),
-                stdin=_standard_input(),
+                stdin=standard_input(),
                 stdout=out,
                 stderr=err,
                 start_new_session=True,  # Ctrl-C reaches this process only, which hands it on
             )
         except (OSError, ValueError) as error:
             deaths.first()
-            self._tell_guard(None)
+            self._guard.tell(None)
             self._say(f"{command[0]} cannot be started ({error}).")
             return _NOT_STARTED, False
         self._began = True
@@ -191,7 +184,7 @@ class Supervisor:
             )
             first = deaths.first()
             self._relay.settle()
-            self._tell_guard(None)
+            self._guard.tell(None)
         return self._judge(process, job, deaths, left, first), deaths.saved
 
     def _judge(
@@ -217,7 +210,7 @@ class Supervisor:
         """Waits until the launcher has ended or must be; returns the seconds it may take to end."""
         seen: set[int] = set()  # ranks whose death has been handled
         while process.poll() is None:
-            self._tell_guard(job)
+            self._guard.tell(job)
             now = time.monotonic()
             if self._signal is not None:
                 if not job.passed_on:
@@ -249,67 +242,6 @@ class Supervisor:
         name, limit = signal.Signals(self._signal).name, f"{self.grace_seconds:g} s"
         what = "saves and ends" if job.saves else "is told to end"
         self._say(f"{name}: the job {what}, within {limit}; Ctrl-C (SIGINT) ends it at once.")
-
-    def _answering(self) -> list[str]:
-        """Hosts that answer, in their order."""
-        if not self.hosts:
-            return []
-        with ThreadPoolExecutor(min(len(self.hosts), 64)) as pool:
-            answers = list(pool.map(self._answers, self.hosts))
-        silent = [host for host, here in zip(self.hosts, answers, strict=True) if not here]
-        if silent:
-            self._say(f"left out because they do not answer: {', '.join(silent)}.")
-        return [host for host, here in zip(self.hosts, answers, strict=True) if here]
-
-    def _answers(self, host: str) -> bool:
-        command = [part.replace("{host}", host) for part in self.probe]
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,  # standard input belongs to the job
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=_PROBE_SECONDS,
-                check=False,
-            )
-        except (OSError, ValueError, subprocess.TimeoutExpired):
-            return False
-        return done.returncode == 0
-
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Starts the guard, which ends the job if this process is killed."""
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours:
-            with its:
-                program = [sys.executable, "-I", "-S", str(Path(_guard.__file__).resolve())]
-                sources = self._relay.sources
-                guard = subprocess.Popen(
-                    [*program, str(self.grace_seconds), *map(str, sources)],
-                    stdin=its.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=sources,
-                    start_new_session=True,  # survives a signal to this process's group
-                )
-            self._guard, self._guard_knows = ours, _guard.as_message(None)
-            try:
-                yield
-            finally:
-                ours.close()
-                try:
-                    guard.wait(KILL_SECONDS)
-                except subprocess.TimeoutExpired:
-                    guard.kill()
-                    guard.wait(KILL_SECONDS)
-
-    def _tell_guard(self, job: Job | None) -> None:
-        """Sends the guard the job's state, if it has changed."""
-        message = _guard.as_message(job)
-        if message != self._guard_knows:
-            with contextlib.suppress(OSError):  # the guard is stopped or gone; we try again soon
-                self._guard.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-                self._guard_knows = message
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -356,41 +288,3 @@ class Supervisor:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and self._signal is None:
             self._pause(left)
-
-
-def placed(part: str, values: Mapping[str, str]) -> str:
-    """Puts the hosts and their number into an argument.
-
-    ``{hosts}`` and ``{count}`` are replaced if they are an argument, or a word or a value in one
-    (``--host={hosts}``, ``ppr:{count}:node``, ``-n{count}``). In other text (``run_{count}.npz``,
-    ``${count}``) they are left to the program, and doubled braces become single ones.
-
-    Example:
-        >>> [placed(x, {"count": "2"}) for x in ("-n{count}", "run_{count}.npz", "{{count}}")]
-        ['-n2', 'run_{count}.npz', '{count}']
-    """
-
-    def fill(found: re.Match[str]) -> str:
-        before, behind = part[: found.start()], part[found.end() :]
-        alone = re.search(r"(^|[\s=:,]|^-\w)$", before) and re.match(r"$|[\s:,]", behind)
-        if not alone:
-            return found[0]
-        if found["open"] and found["close"]:
-            return found["whole"]
-        return found[0] if found["open"] or found["close"] else values.get(found["name"], found[0])
-
-    return _PLACE.sub(fill, part)
-
-
-def _standard_input() -> int | None:
-    """A job's standard input: ours, unless we run in the background of a terminal.
-
-    There a read would stop one of our processes; the job, in its own session, would take input that
-    is typed for the shell.
-    """
-    if sys.__stdin__ is None:
-        return subprocess.DEVNULL
-    with contextlib.suppress(OSError):
-        if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
-            return subprocess.DEVNULL
-    return None

@@ -15,7 +15,7 @@ from .._engines.channel import Channel
 from .._engines.simulated import Simulated
 from .._errors import Stopped, summary
 from .._ffi.functions import forget
-from .._launch.first_failure import say_failed, say_rank, say_through
+from .._launch.reports import say_failed, say_rank, say_through
 from .._mpi.topology import Topology
 from .._nodes import exit as _exit
 from .._nodes.control import Control, Facts
@@ -63,7 +63,7 @@ class Session:
             others go on without that node, at the latest after the exchange in which they notice.
             ``"shrink"`` needs engine mpi4py and Open MPI's ``mpiexec --with-ft ulfm``.
         trace: a folder into which each node writes its timeline while it runs:
-            ``trace-00003.json`` for node 3, for `jdaso.traces` and Perfetto. Pass it on all nodes
+            ``node-00003.jsonl`` for node 3, for `jdaso.traces` and Perfetto. Pass it on all nodes
             or on none; each node may have its own folder. None records nothing.
 
     Attributes:

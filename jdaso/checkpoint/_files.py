@@ -1,4 +1,4 @@
-"""One node's part of a checkpoint on disk: arrays, as orbax writes them, and a manifest.
+"""One node's part of a checkpoint on disk: its files, and the manifest that lists them.
 
     step_00000400-000012/   the twelfth save in this folder
         common/         arrays that are the same on all nodes, written by node 0
@@ -15,12 +15,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
-import logging
 import math
 import os
-import shutil
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,10 +28,7 @@ import numpy as np
 FORMAT = 1
 COMMON = "common"
 
-_FAILED = "failed"
-"""A file that marks a save in which a node could not write its part."""
-
-_SMALL, _SMALL_BYTES = "jdaso.small", 256 * 2**10
+SMALL, _SMALL_BYTES = "jdaso.small", 256 * 2**10
 """The array that holds all small arrays, and the size below which an array is small."""
 
 
@@ -151,10 +145,7 @@ class Manifest:
             raise DamagedError(f"{path} is missing or damaged ({error}).") from error
 
     def verify(
-        self,
-        folder: Path,
-        names: Iterable[str] | None = None,
-        leaves: Sequence[Leaf] | None = None,
+        self, folder: Path, names: Iterable[str] | None = None, leaves: Sequence[Leaf] | None = None
     ) -> None:
         """Compares every file with its checksum.
 
@@ -168,7 +159,7 @@ class Manifest:
         """
         spared: dict[str, set[str]] = {}
         for leaf in () if leaves is None else set(self.leaves) - set(leaves):
-            if not _is_small(leaf):
+            if not is_small(leaf):
                 spared.setdefault(_part(leaf, self.node), set()).add(leaf.file)
         for name, (size, sha) in self.files.items():
             part, array, *_ = *name.split("/"), ""
@@ -189,15 +180,15 @@ class Manifest:
         """Describes the leaf that a damaged file holds."""
         part, array, *_ = *name.split("/"), ""
         leaves = [leaf for leaf in self.leaves if leaf.common == (part == COMMON)]
-        if found := [leaf.path for leaf in leaves if leaf.file == array and not _is_small(leaf)]:
+        if found := [leaf.path for leaf in leaves if leaf.file == array and not is_small(leaf)]:
             return f"leaf {found[0]}"
-        if array != _SMALL:
+        if array != SMALL:
             return "the list of its arrays"
         data, begin = b"", 0
         with contextlib.suppress(OSError):
             data = (folder / name).read_bytes()
-        for leaf in filter(_is_small, leaves):
-            end = begin + _nbytes(leaf)
+        for leaf in filter(is_small, leaves):
+            end = begin + nbytes(leaf)
             if zlib.crc32(data[begin:end]) != leaf.crc:
                 return f"leaf {leaf.path}"
             begin = end
@@ -219,78 +210,6 @@ def plain_dtype(dtype: str) -> str:
     return "uint32" if dtype.startswith("key<") else dtype
 
 
-def write_arrays(
-    folder: Path, name: str, arrays: Sequence[tuple[Leaf, np.ndarray]]
-) -> tuple[Leaf, ...]:
-    """Writes arrays to ``folder / name`` with orbax; returns their leaves, small ones with a CRC.
-
-    Each large array is a file, so that damage can be traced to a leaf. Small ones are joined to one
-    array of bytes: file systems of clusters are slow with many small files.
-    """
-    ocp = _orbax()
-    shutil.rmtree(folder / name, ignore_errors=True)
-    tree = {leaf.file: array for leaf, array in arrays if not _is_small(leaf)}
-    small = [array.tobytes() for leaf, array in arrays if _is_small(leaf)]
-    if any(small):
-        tree[_SMALL] = np.frombuffer(b"".join(small), np.uint8)
-    if tree:
-        with _checkpointer(ocp) as checkpointer:
-            checkpointer.save(folder.absolute() / name, tree)
-    sums = map(zlib.crc32, small)
-    leaves = (leaf for leaf, _ in arrays)
-    return tuple(dataclasses.replace(x, crc=next(sums)) if _is_small(x) else x for x in leaves)
-
-
-def read_arrays(
-    folder: Path, name: str, leaves: Sequence[Leaf], wanted: Sequence[Leaf] | None = None
-) -> dict[str, np.ndarray]:
-    """Reads the arrays of ``folder / name``; call `Manifest.verify` first.
-
-    Args:
-        folder: of the checkpoint.
-        name: the part to read.
-        leaves: all leaves that were written there.
-        wanted: the leaves to read; all if None.
-
-    Returns:
-        The arrays, by `Leaf.file`.
-
-    Raises:
-        DamagedError: orbax cannot read an array, or it differs from the manifest.
-    """
-    ocp = _orbax()
-    large = [leaf for leaf in leaves if not _is_small(leaf)]
-    names = [leaf.file for leaf in large if wanted is None or leaf in wanted]
-    small = [leaf for leaf in leaves if _is_small(leaf)]
-    ends = list(itertools.accumulate((_nbytes(leaf) for leaf in small), initial=0))
-    names += [_SMALL] * bool(ends[-1])
-    found: dict[str, Any] = {}
-    if names:
-        as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
-        partly = len(names) < len(large) + bool(ends[-1])
-        args = ocp.args.PyTreeRestore(
-            item=dict.fromkeys(names, 0),
-            restore_args=as_numpy,
-            transforms={} if partly else None,  # makes orbax skip leaves that are not wanted
-        )
-        try:
-            with _checkpointer(ocp) as checkpointer:
-                found = checkpointer.restore(folder.absolute() / name, args=args)
-        except Exception as error:  # from orbax, tensorstore or libraries below them
-            raise DamagedError(f"{folder / name} cannot be read: {error}") from error
-    packed = found.pop(_SMALL, np.zeros(0, np.uint8))
-    if packed.shape != (ends[-1],):
-        raise DamagedError(f"{folder / name}: its small leaves differ in size.")
-    for leaf, begin, end in zip(small, ends, ends[1:], strict=False):
-        array = np.array(packed[begin:end]).view(plain_dtype(leaf.dtype))
-        found[leaf.file] = array.reshape(leaf.shape)
-    for leaf in leaves if wanted is None else wanted:
-        array = found[leaf.file]
-        if (array.shape, array.dtype) != (leaf.shape, np.dtype(plain_dtype(leaf.dtype))):
-            raise DamagedError(f"{folder / name}, leaf {leaf.path}: its shape differs.")
-    return found
-
-
 def checksums(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
     """Returns size and SHA-256 of every file below these folders, after syncing them to disk."""
     found = {}
@@ -308,113 +227,19 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
     return found
 
 
-def complete(folder: Path) -> Manifest | None:
-    """Returns node 0's manifest if those of all nodes of its run are there, else None."""
-    try:
-        first = Manifest.read(folder, 0)
-    except DamagedError:
-        return None
-    others = (manifest_path(folder, node) for node in range(1, first.nodes))
-    return first if all(os.path.isfile(path) for path in others) else None
-
-
-def is_cut_short(folder: Path) -> bool:
-    """Returns whether a manifest is certainly missing; an unreadable one is not."""
-    if _is_missing(manifest_path(folder, 0)):
-        return True
-    try:
-        first = Manifest.read(folder, 0)
-    except DamagedError:
-        return False
-    return any(_is_missing(manifest_path(folder, node)) for node in range(1, first.nodes))
-
-
-def give_up(folder: Path, node: int, nodes: int) -> None:
-    """Removes a node's part of a save that failed on it, so that the next one finds space.
-
-    Other nodes may still be writing. A marker file tells them that their parts are useless.
-    """
-    if nodes == 1:
-        remove(folder)
-        return
-    remove_part(folder, node)
-    with contextlib.suppress(OSError):
-        (folder / _FAILED).touch()
-
-
-def has_failed(folder: Path) -> bool:
-    """Returns whether a node has given up this save."""
-    return os.path.exists(folder / _FAILED)
-
-
-def remove_part(folder: Path, node: int) -> None:
-    """Removes the files of one node, complete or not."""
-    with contextlib.suppress(OSError):
-        manifest_path(folder, node).unlink()
-    for name in (node_folder(node), COMMON)[: 2 if node == 0 else 1]:
-        for path in (folder / name, *folder.glob(f"{name}.*")):  # orbax's temporary folders too
-            shutil.rmtree(path, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
-def remove(folder: Path) -> None:
-    """Removes a checkpoint; if interrupted, the rest does not count as complete."""
-    with contextlib.suppress(OSError):
-        manifest_path(folder, 0).unlink()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_missing(path: Path) -> bool:
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:  # the file system has a problem
-        return False
-    return False
-
-
-def _orbax() -> Any:
-    try:
-        import orbax.checkpoint as ocp
-    except ImportError as error:
-        raise ImportError(
-            f'Checkpoints need orbax-checkpoint ({error}). Run pip install "jdaso[checkpoint]".'
-        ) from error
-    return ocp
-
-
-@contextlib.contextmanager
-def _checkpointer(ocp: Any):
-    absl = logging.getLogger("absl")
-    absl.addFilter(_is_news)
-    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_compression=False)
-    checkpointer = ocp.Checkpointer(handler)
-    try:
-        yield checkpointer
-    finally:
-        checkpointer.close()
-        absl.removeFilter(_is_news)
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Returns whether orbax warns of anything but its known, harmless messages."""
-    asked = ("Skipping merge of OCDBT", "The transformations API will eventually")
-    return not any(text in str(record.msg) for text in asked)
-
-
 def _part(leaf: Leaf, node: int) -> str:
     """Returns the folder that holds an array of this node's manifest."""
     return COMMON if leaf.common else node_folder(node)
 
 
-def _nbytes(leaf: Leaf) -> int:
+def nbytes(leaf: Leaf) -> int:
+    """Returns the size of an array."""
     return math.prod(leaf.shape) * np.dtype(plain_dtype(leaf.dtype)).itemsize
 
 
-def _is_small(leaf: Leaf) -> bool:
-    return _nbytes(leaf) < _SMALL_BYTES
+def is_small(leaf: Leaf) -> bool:
+    """Returns whether an array shares its file with other small ones."""
+    return nbytes(leaf) < _SMALL_BYTES
 
 
 def _dumps(body: Any) -> bytes:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from .._launch.paths import shown
-from . import _files
+from . import _complete
 from ._files import CheckpointError, Manifest
 from ._lock import Lock
 
@@ -32,7 +32,7 @@ class Folder:
         best: ``"max"`` or ``"min"``: whether high or low scores are better.
     """
 
-    def __init__(self, path: Path, *, keep_last: int, keep_best: int, best: str):
+    def __init__(self, path: Path, *, keep_last: int = 1, keep_best: int = 0, best: str = "max"):
         self.path, self._keep_last, self._keep_best = path, keep_last, keep_best
         self._sign = 1 if best == "max" else -1
         self._lock: Lock | None = None
@@ -70,9 +70,9 @@ class Folder:
         Otherwise the next save might find no space. No node may still be writing one of them.
         """
         for path in self._all():
-            if _number(path) <= last and _files.is_cut_short(path):
+            if _number(path) <= last and _complete.is_cut_short(path):
                 log.warning("%s is of a save that was cut short: removed.", shown(path))
-                _files.remove(path)
+                _complete.remove(path)
 
     def sweep_if_free(self) -> None:
         """Calls `sweep` if no run uses the folder now."""
@@ -86,8 +86,8 @@ class Folder:
     def sweep_own(self, node: int, last: int) -> None:
         """Removes a node's parts of saves up to number `last` that failed on another node."""
         for path in self._all():
-            if _number(path) <= last and _files.has_failed(path):
-                _files.remove_part(path, node)
+            if _number(path) <= last and _complete.has_failed(path):
+                _complete.remove_part(path, node)
 
     def token(self, run: str) -> Path:
         """Returns the path of the file that `take` creates."""
@@ -130,7 +130,7 @@ class Folder:
 
     def complete(self) -> list[tuple[Path, Manifest]]:
         """Returns complete checkpoints, oldest first."""
-        found = [(path, _files.complete(path)) for path in self._all()]
+        found = [(path, _complete.complete(path)) for path in self._all()]
         whole = [(path, manifest) for path, manifest in found if manifest is not None]
         return sorted(whole, key=lambda x: x[1].number)
 
@@ -147,7 +147,7 @@ class Folder:
         for path in self._all():
             written = path not in whole and _number(path) > newest
             if path not in kept and not written:
-                _files.remove(path)
+                _complete.remove(path)
 
     def _all(self) -> list[Path]:
         try:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import jax
+from functools import partial
 
 from .._launch.paths import shown
 from .._session import Session
 from .._types import PyTree
-from ._facts import check_facts
-from ._files import CheckpointError, DamagedError, Leaf, Manifest
-from ._folder import Folder
-from ._resize import fit_leaves, read_resized, spread
-from ._state import from_host, is_flight, values_of
-from ._together import folder_of_all, raise_together
+from ._files import CheckpointError, DamagedError
+from ._parts import Cut, Save, parts_of
+from ._together import folder_of_all, is_first, of_first, together
 
 log = logging.getLogger("jdaso")
 
@@ -43,7 +37,8 @@ class Reader:
 
     Args:
         folder: the one that `Checkpoints` was given; it may not exist yet.
-        session: the nodes that read; any number.
+        session: the nodes that read, any number; or a pipeline on them, with the model and the
+            optimizer of the run, but any number of partitions, such as one.
 
     Raises:
         CheckpointError: the folder's name is not valid; see `Checkpoints`.
@@ -64,20 +59,15 @@ class Reader:
         (7, [0.0, 1.0, 2.0])
     """
 
-    def __init__(self, folder: str | os.PathLike[str], session: Session):
-        session.require_usable()
-        self._session = session
-        path = folder_of_all(folder, session, _WHAT)
-        self._folder = Folder(path, keep_last=1, keep_best=0, best="max")
-
-    @property
-    def folder(self) -> Path:
-        """The folder that holds the checkpoints."""
-        return self._folder.path
+    def __init__(self, folder: str | os.PathLike[str], session: Session | Cut):
+        self._parts = parts_of(session)
+        self._session = self._parts.session
+        self._session.require_usable()
+        self.folder = folder_of_all(folder, self._session, _WHAT)
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints that this node sees, oldest first."""
-        return sorted({manifest.step for _, manifest in self._folder.complete()})
+        return sorted({save.step for save in self._parts.saves(self.folder)})
 
     def restore(self, like: PyTree, step: int | None = None) -> tuple[PyTree, int]:
         """Reads the newest complete checkpoint, or that of a step.
@@ -85,7 +75,7 @@ class Reader:
         Args:
             like: a state with the tree, dtypes, shapes and shardings of the result. It may omit
                 parts that are not needed, such as ``{"params": params}`` if the saved state has an
-                optimizer too. Only the parts in `like` are read.
+                optimizer too. Only the parts in `like` are read. For a pipeline, from its `init`.
             step: the step to read; the newest if None.
 
         Returns:
@@ -96,7 +86,7 @@ class Reader:
                 settings differ. Names the leaf.
         """
         what = "complete one yet" if step is None else f"complete one of step {step}"
-        return self._choose(like, lambda manifest: step in (None, manifest.step), what)
+        return self._choose(like, lambda save: step in (None, save.step), what)
 
     def follow(
         self, like: PyTree, *, poll_seconds: float = 10.0, limit_seconds: float = 3600.0
@@ -126,7 +116,9 @@ class Reader:
         while newest := self._await_newer(last, poll_seconds, limit_seconds):
             last = newest
             try:
-                found = self._choose(like, lambda x, newest=newest: _identity(x) == newest, "it")
+                found = self._choose(
+                    like, lambda save, newest=newest: save.identity == newest, "it"
+                )
             except DamagedError:  # or removed, as there is a newer one
                 continue
             yield found
@@ -137,9 +129,9 @@ class Reader:
         while True:
             self._session.require_usable()
             newest = ""
-            if self._session.node == 0:
+            if is_first(self._session):
                 try:
-                    newest = next((_identity(x) for _, x in self._folder.complete()[::-1]), "")
+                    newest = next((x.identity for x in self._parts.saves(self.folder)[::-1]), "")
                 except CheckpointError as error:  # a file system's problem, which may pass
                     log.warning("%s", error)
             ended = newest in ("", last) and time.monotonic() >= end
@@ -152,65 +144,22 @@ class Reader:
                 return ""
             time.sleep(min(poll_seconds, max(end - time.monotonic(), 0.01)))
 
-    def _choose(
-        self, like: PyTree, fits: Callable[[Manifest], bool], what: str
-    ) -> tuple[PyTree, int]:
+    def _choose(self, like: PyTree, fits: Callable[[Save], bool], what: str) -> tuple[PyTree, int]:
         """Reads the newest intact checkpoint that fits."""
         self._session.require_usable()
-        failed: dict[str, str] = {}
+        failed: dict[Save, str] = {}
         while len(failed) < _MOST_TRIES:
-            names = [name for name in self._names(fits) if name not in failed]
-            if not names:
+            listed = partial(self._parts.saves, self.folder)
+            saves = map(Save._make, of_first(self._session, _WHAT, listed, OSError)[::-1])
+            save = next((x for x in saves if fits(x) and x not in failed), None)
+            if save is None:
                 break
             try:
-                return self._read(self.folder / names[0], like)
+                with together(self._session, _WHAT, OSError):
+                    return self._parts.read(self.folder, save, like), save.step
             except DamagedError as error:
-                failed[names[0]] = str(error)
+                failed[save] = str(error)
                 log.warning("A checkpoint is left out: %s", error)
         why = next(reversed(failed.values()), f"There is no {what}.")
         kind = DamagedError if failed else CheckpointError
         raise kind(f"No checkpoint in {shown(self.folder)} can be read. {why}")
-
-    def _names(self, fits: Callable[[Manifest], bool]) -> list[str]:
-        """Returns complete checkpoints, newest first, as node 0 sees them."""
-        said, found = "", ""
-        if self._session.node == 0:
-            try:
-                complete = self._folder.complete()[::-1]
-                found = json.dumps([folder.name for folder, x in complete if fits(x)])
-            except CheckpointError as error:
-                said = str(error)
-        raise_together(self._session, _WHAT, said)
-        return json.loads(self._session.control.everyone(_WHAT, found)[0])
-
-    def _read(self, folder: Path, like: PyTree) -> tuple[PyTree, int]:
-        """Reads one checkpoint on node 0, for all nodes."""
-        session = self._session
-        here = values_of(like, shares=session.engine != "instant")
-        session.agree(_WHAT, [(f"leaf {leaf.path}", str(leaf)) for leaf, _ in here])
-        said, kind, about, arrays = "", DamagedError, "", {}
-        if session.node == 0:
-            try:
-                first = Manifest.read(folder, 0)
-                if any(leaf.field for leaf, _ in here):
-                    check_facts(first, session)
-                saved = [leaf for leaf in first.leaves if not is_flight(leaf)]
-                fitting = fit_leaves(saved, here, first.parted, partly=True)
-                arrays = read_resized(folder, fitting, first.nodes)
-                as_dicts = {file: dataclasses.asdict(leaf) for file, leaf in fitting.items()}
-                about = json.dumps([first.step, first.nodes, as_dicts])
-            except CheckpointError as error:
-                said, kind = str(error), type(error)
-        raise_together(session, _WHAT, said, kind)
-        step, nodes, as_dicts = json.loads(session.control.everyone(_WHAT, about)[0])
-        fitting = {
-            file: Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for file, leaf in as_dicts.items()
-        }
-        arrays = spread(here, fitting, nodes, arrays, session)
-        leaves = [from_host(value, arrays[value.leaf.file], session.mesh) for value in here]
-        return jax.tree.unflatten(jax.tree.structure(like), leaves), step
-
-
-def _identity(manifest: Manifest) -> str:
-    """Returns an identity that is unique even if the folder was recreated."""
-    return f"{manifest.run}-{manifest.number}"

@@ -11,16 +11,8 @@ import numpy as np
 
 from .._payload.layout import is_float
 from .._session import Session
-from ._files import (
-    COMMON,
-    CheckpointError,
-    DamagedError,
-    Leaf,
-    Manifest,
-    node_folder,
-    plain_dtype,
-    read_arrays,
-)
+from ._arrays import read_arrays
+from ._files import COMMON, CheckpointError, DamagedError, Leaf, Manifest, node_folder, plain_dtype
 from ._state import Value, is_flight
 
 BEGUN_ANEW = ("ticket", "drift", "loss", "since")

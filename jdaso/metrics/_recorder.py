@@ -15,14 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import Stopped
-from .._launch.paths import local_folder
 from .._optimizers.state import DasoState
 from .._rules.phases import Phases
 from .._session import Session
 from .._types import PyTree
 from .._version import __version__
 from ..traces._timeline import Stats
-from ._writer import Row, Writer
+from ..traces._writer import Row, Writer, path_of
 
 log = logging.getLogger("jdaso")
 
@@ -33,6 +32,8 @@ RESERVED = ("kind", "step", "seconds", "phase", "sync_every", "delay", *Stats._f
 
 class Recorder:
     """Records this node's run in ``folder/node-00003.jsonl``, one JSON object per line.
+
+    With ``Session(trace=folder)`` the file has the events of the trace too.
 
     A row of kind ``"run"`` comes first; then ``"settings"``, ``"step"``, ``"checkpoint"`` and
     ``"fault"``; at the end of the cycling phase, and at the end of the run, ``"events"``, the
@@ -82,13 +83,17 @@ class Recorder:
     ):
         session.require_usable()
         self._session, self._phases, self._settings = session, phases, dict(settings or {})
-        folder, name = local_folder(folder), f"node-{session.node:05}"
-        self._board = open_tensorboard(Path(folder, "tensorboard", name)) if tensorboard else None
+        path = path_of(folder, session.node)
+        board = path.parent / "tensorboard" / path.stem
+        self._board = open_tensorboard(board) if tensorboard else None
         self._began, self._time = time.perf_counter(), time.time()  # the same moment on both clocks
         self._before = session.stats
         self._wrote_settings = self._closed = False
         self._last_phase, self._last_event = "", self._began
-        self._writer = Writer(Path(folder, f"{name}.jsonl"), self._show)
+        trace = session.recorder
+        self._own = trace is None or trace.path != path
+        self._writer = Writer(path) if trace is None or self._own else trace.writer
+        self._writer.copy_to(self._show)
         self._writer.put_now(self._header())
         session.observers.append(self._note)
         session.closing.append(lambda after_error: self._close(1.0 if after_error else None))
@@ -156,7 +161,8 @@ class Recorder:
         self._put_events()
         if limit_seconds is None:
             self._writer.put({"kind": "end", "seconds": self._seconds()} | self._totals())
-        self._writer.close(_LIMIT_SECONDS if limit_seconds is None else limit_seconds)
+        limit_seconds = _LIMIT_SECONDS if limit_seconds is None else limit_seconds
+        self._writer.close(limit_seconds) if self._own else self._writer.flush(limit_seconds)
         if self._board is not None:
             self._board.close()
 

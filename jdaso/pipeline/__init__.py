@@ -1,16 +1,17 @@
 """Hybrid parallelism: a model cut into stages on several nodes, and copies of the pipeline."""
 
-from ._checkpoints import PipelineCheckpoints as PipelineCheckpoints
+from ..checkpoint import Checkpoints, Reader
 from ._fit import FitResult as FitResult
 from ._fit import fit as fit
 from ._pipeline import Pipeline as Pipeline
-from ._pipeline import PipelineState as PipelineState
 from ._plan.memory import Memory as Memory
 from ._plan.partition import partition as partition
 from ._plan.plan import Plan as Plan
 from ._plan.program import boundary as boundary
-from ._reader import PipelineReader as PipelineReader
 from ._run.run import StepResult as StepResult
 from ._schedule import SCHEDULES as SCHEDULES
 from ._schedule import Schedule as Schedule
 from ._schedule import make_schedule as make_schedule
+from ._state import PipelineState as PipelineState
+
+PipelineCheckpoints, PipelineReader = Checkpoints, Reader  # their names for pipelines

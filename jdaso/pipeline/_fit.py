@@ -18,10 +18,11 @@ from .._optimizers.finalize import finalize
 from .._rules.phases import Phases
 from .._session import Session
 from .._types import PyTree
-from ._checkpoints import PipelineCheckpoints
-from ._pipeline import Pipeline, PipelineState
+from ..checkpoint import Checkpoints
+from ._pipeline import Pipeline
 from ._plan.partition import partition
 from ._run.run import StepResult
+from ._state import PipelineState
 
 log = logging.getLogger("jdaso")
 
@@ -106,7 +107,7 @@ def fit(
         wire: format of activations between stages: ``"float32"`` or ``"bfloat16"``.
         remat: whether to recompute activations in the backward pass.
         settings: further arguments of `jdaso.daso` or `jdaso.synchronous`.
-        folder: for checkpoints (`PipelineCheckpoints`), one for each `fit` of a session. A run that
+        folder: for `jdaso.checkpoint.Checkpoints`, one for each `fit` of a session. A run that
             is started again continues from the newest one and skips the batches that it has seen;
             `jdaso.data.Loader` skips them without reading. None saves nothing.
         every_steps: steps between saves.
@@ -180,7 +181,7 @@ def fit(
                 stack.enter_context(pipeline.replicas.told())
                 position = pipeline.init(params, state)
                 if folder is not None:
-                    checkpoints = PipelineCheckpoints(folder, pipeline, every_steps=every_steps)
+                    checkpoints = Checkpoints(folder, pipeline, every_steps=every_steps)
                     position, begin = checkpoints.restore(position)
                 batches.begin()
                 if begin and isinstance(data, Seekable):

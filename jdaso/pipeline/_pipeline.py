@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from .._rules.phases import Phases
 from .._session import Session
 from .._types import PyTree
 from ._optimizer.whole import Whole
+from ._parts import Partitions
 from ._plan.measured import example
 from ._plan.plan import Plan
 from ._run.compiled import WIRES
@@ -28,14 +29,7 @@ from ._run.nonempty import NonEmpty
 from ._run.run import Place, Run, StepResult
 from ._run.work import Work
 from ._schedule import Action, make_schedule
-
-
-class PipelineState(NamedTuple):
-    """The state of one rank of a pipeline between two steps."""
-
-    params: PyTree  # the rows that this rank holds; see `Holding`
-    opt_state: optax.OptState  # for `params`
-    state: PyTree  # the model's state; leaves that other ranks hold are empty arrays
+from ._state import PipelineState
 
 
 class Pipeline:
@@ -179,6 +173,11 @@ class Pipeline:
         run = Run(work, self._mail, self._place, state.params, state.state, batch)
         run.follow([Action(False, stage, m) for m in microbatches for stage in own])
         return run.result()
+
+    @property
+    def parts(self) -> Partitions:
+        """The parts in which `jdaso.checkpoint` saves and reads the states."""
+        return Partitions(self.plan.holding, self.grid, self.replicas)
 
     def gather(self, params: PyTree) -> PyTree:
         """Returns the whole tree, as NumPy, from `PipelineState.params` or a tree like it."""

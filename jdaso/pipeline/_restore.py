@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,75 +12,38 @@ import numpy as np
 
 from .._launch.paths import shown
 from ..checkpoint import CheckpointError
-from ..checkpoint._files import (
-    COMMON,
-    DamagedError,
-    Manifest,
-    node_folder,
-    plain_dtype,
-    read_arrays,
-)
+from ..checkpoint._files import DamagedError, plain_dtype
 from ..checkpoint._folder import Folder
-from ..checkpoint._resize import BEGUN_ANEW
+from ..checkpoint._resize import BEGUN_ANEW, read_resized
 from ..checkpoint._state import from_host, is_flight, values_of
 from ._optimizer.whole import leaves_about
-from ._pipeline import Pipeline, PipelineState
 from ._plan.holding import Holding, Unit
-
-_EMPTY_OF_ONE = ("snapshot", "error", "paid", "flight")
-"""Fields that do not exist in a run with a single replica."""
-
-
-def newest(
-    root: Path, own: int, step: int | None = None, failed: Sequence[tuple[int, int]] = ()
-) -> tuple[int, int] | None:
-    """Returns the newest step that all partitions of some layout have saved, and their number.
-
-    Args:
-        root: the folder.
-        own: this run's number of partitions, preferred if several layouts have the step.
-        step: the only step to look for, if given.
-        failed: (step, partitions) pairs that could not be read.
-    """
-    found = [
-        (saved, number == own, number)
-        for saved, number in saved_steps(root)
-        if step in (None, saved) and (saved, number) not in failed
-    ]
-    return (max(found)[0], max(found)[2]) if found else None
-
-
-def saved_steps(root: Path) -> Iterator[tuple[int, int]]:
-    """Yields steps that all partitions of a layout have saved, with the number of partitions."""
-    for folder in sorted(root.glob("partitions-*")):
-        number = int(folder.name.split("-")[1])
-        steps = [_steps(folder / str(p)) for p in range(number)]
-        yield from ((step, number) for step in set.intersection(*map(set, steps)))
+from ._run.grid import Grid
+from ._state import PipelineState
 
 
 def read_state(
-    root: Path, step: int, partitions: int, like: PipelineState, pipeline: Pipeline
+    folder: Path, step: int, partitions: int, like: PipelineState, holding: Holding, grid: Grid
 ) -> PipelineState:
     """Reads this rank's state from the parts of any number of partitions.
+
+    Args:
+        folder: of the parts.
+        step: the step that all of them have saved.
+        partitions: their number.
+        like: this rank's state before its first update.
+        holding: the rows that each rank holds now.
+        grid: the ranks.
 
     Raises:
         CheckpointError: a part is missing, damaged, or belongs to another model or optimizer.
     """
-    folder = root / f"partitions-{partitions}"
     units = [
         Unit(leaf, begin, end, tuple(users))
         for leaf, begin, end, users in json.loads((folder / "holding.json").read_text())
     ]
-    holding = pipeline.plan.holding
-    old = Holding(
-        holding.tree,
-        holding.scalars,
-        holding.shapes,
-        holding.dtypes,
-        tuple(units),
-        partitions,
-    )
-    rank = pipeline.grid.partition
+    old = dataclasses.replace(holding, units=tuple(units), ranks=partitions)
+    rank = grid.partition
     here = values_of(like, shares=True)
     about = leaves_about(like._replace(state=None), holding.whole_structs(), _is_of)
     about += [None] * len(jax.tree.leaves(like.state))
@@ -93,8 +56,6 @@ def read_state(
         arrays = _read_partition(folder / str(partition), step)
         for value in here:
             path = value.leaf.path
-            if path not in arrays and value.leaf.field in _EMPTY_OF_ONE:
-                arrays[path] = np.zeros(value.leaf.shape, plain_dtype(value.leaf.dtype))
             if path not in arrays:
                 raise CheckpointError(
                     f"The checkpoint of step {step} has no leaf {path}. Restore it with the "
@@ -133,42 +94,21 @@ def read_state(
                 f"of step {step}, and {value.leaf} here."
             )
         array = np.asarray(array, dtype)
-        found.append(from_host(value, array, pipeline.session.mesh))
+        found.append(from_host(value, array, grid.session.mesh))
     return jax.tree.unflatten(jax.tree.structure(like), found)
-
-
-def folder_of(path: Path) -> Folder:
-    return Folder(path, keep_last=1, keep_best=0, best="max")
-
-
-def _steps(folder: Path) -> list[int]:
-    return [manifest.step for _, manifest in folder_of(folder).complete()]
 
 
 def _read_partition(folder: Path, step: int) -> dict[str, np.ndarray]:
     """Returns the arrays of a partition by path; floats are averaged over its replicas."""
-    complete = folder_of(folder).complete()
-    of_step = [(path, manifest) for path, manifest in complete if manifest.step == step]
+    of_step = [x for x in Folder(folder).complete() if x[1].step == step]
     if not of_step:
         raise DamagedError(f"{shown(folder)} has no step {step} any more.")
     path, first = of_step[-1]
-    totals: dict[str, Any] = {}
-    for node in range(first.nodes):
-        manifest = Manifest.read(path, node)
-        manifest.verify(path)
-        leaves = [leaf for leaf in manifest.leaves if not is_flight(leaf)]
-        own = [leaf for leaf in leaves if not leaf.common]
-        arrays = read_arrays(path, node_folder(node), own)
-        if node == 0:
-            common = [leaf for leaf in leaves if leaf.common]
-            both = arrays | read_arrays(path, COMMON, common)
-            totals = {leaf.path: both[leaf.file] for leaf in leaves}
-            continue
-        for leaf in own:
-            if np.issubdtype(totals[leaf.path].dtype, np.floating):
-                wide = totals[leaf.path].astype(np.float64)
-                totals[leaf.path] = wide + (arrays[leaf.file] - wide) / (node + 1)
-    return totals
+    leaves = {leaf.file: leaf for leaf in first.leaves if not is_flight(leaf)}
+    arrays = read_resized(path, leaves, first.nodes)
+    one = (file for file, x in leaves.items() if x.dtype.startswith("key<") and not x.common)
+    arrays |= {file: arrays[file][0] for file in one}  # keys come from all replicas
+    return {leaf.path: arrays[file] for file, leaf in leaves.items()}
 
 
 def _is_of(leaf: Any, param: Any) -> bool:

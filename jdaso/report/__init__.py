@@ -1,8 +1,8 @@
 """One HTML page about runs that `jdaso.metrics` recorded; needs no network to be read."""
 
+from ._joined import Node as Node
 from ._page import make_page as make_page
-from ._runs import Mark as Mark
-from ._runs import Node as Node
+from ._rows import Mark as Mark
 from ._runs import ReportError as ReportError
 from ._runs import Run as Run
 from ._runs import counted as counted

@@ -134,7 +134,7 @@ def bars_of(run: Run) -> list[Bar]:
 
 def _traced(folder: Path) -> list[Bar]:
     """Reads events from traces in a folder; none if there are none, or too many for a page."""
-    sizes = [path.stat().st_size for path in folder.glob("trace-*.json")]
+    sizes = [path.stat().st_size for path in folder.glob("node-*.jsonl")]
     if not sizes or max(sizes) > _MOST_BYTES:
         return []
     try:

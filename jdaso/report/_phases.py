@@ -20,7 +20,8 @@ from ._charts import (
     swatch,
 )
 from ._html import Element, short, table
-from ._runs import Node, Run
+from ._joined import Node
+from ._runs import Run
 from ._series import BINS, Thinned, over_nodes, thin
 
 COLOURS = {"warm-up": "#e3a008", "cycling": "#16936b", "cool-down": "#4f7be0"}

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ._html import Element, element, short, table
-from ._runs import Mark, Node, Run, counted
+from ._joined import Node
+from ._rows import Mark
+from ._runs import Run, counted
 from ._series import of_run
 
 _MOST_ROWS = 200

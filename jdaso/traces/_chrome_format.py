@@ -1,4 +1,4 @@
-"""Events as rows of Chrome's trace format, which Perfetto and chrome://tracing open, and back.
+"""Events as rows of Chrome's trace format, which Perfetto and chrome://tracing open.
 
 Times are microseconds. A process is a node, a thread one of its lanes.
 
@@ -7,16 +7,12 @@ Reference: "Trace Event Format", the document linked in catapult's README.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from ._timeline import Event
 
 Row = dict[str, Any]
-
-ABOUT, CLOCK = "jdaso", "jdaso clock"
-"""Names of the rows that identify a file's node, and that give the final drift of its clock."""
 
 _PLACES = ("steps", "device", "exchange", "worker", "messages", "checkpoint")
 _DETAILS = ("chunk", "size_bytes", "of")
@@ -58,19 +54,6 @@ class Rows:
         row = {"ph": "X", "name": event.name, "cat": event.lane, "pid": self._node}
         row |= {"tid": self._lanes[event.lane], "ts": begin}
         return [*rows, {**row, "dur": round(end - begin, 3), "args": args}]
-
-
-def text(rows: Iterable[Row]) -> str:
-    """Rows as lines of an unfinished JSON list."""
-    return "".join(f"{json.dumps(row, separators=(',', ':'), default=str)},\n" for row in rows)
-
-
-def event_of(row: Row, clock: Callable[[float], float]) -> Event:
-    """The event in a row; `clock` converts its microseconds to seconds."""
-    args = row["args"]
-    begin, end = clock(row["ts"]), clock(row["ts"] + row["dur"])
-    details = {key: args.get(key) for key in _DETAILS}
-    return Event(row["name"], args["step"], begin, end, row["cat"], **details)
 
 
 def _place(lane: str) -> int:

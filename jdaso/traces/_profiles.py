@@ -63,8 +63,8 @@ class Profile:
             process = processes.setdefault(row["pid"], first_process + len(processes))
             row = {**row, "pid": process}
             if "ts" in row:
-                microseconds = row["ts"] + self._offset
-                row["ts"] = round(1e6 * nodes[self.node].clock(microseconds), 3)
+                seconds = 1e-6 * (row["ts"] + self._offset)
+                row["ts"] = round(1e6 * nodes[self.node].clock(seconds), 3)
             rows.append(self._named(row))
         return rows
 

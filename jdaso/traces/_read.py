@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from .._launch.paths import local_folder
-from ._chrome_format import ABOUT, CLOCK, Row, event_of
+from ._chrome_format import Row
 from ._timeline import Event, hidden_share
+
+KINDS = tuple(f'{{"kind":"{kind}"' for kind in ("trace", "event", "clock"))
+"""Begins of a trace's rows in a node's file, which may hold rows of `jdaso.metrics` too."""
 
 
 class TraceError(ValueError):
@@ -27,7 +31,7 @@ class NodeTrace(NamedTuple):
         bound_seconds: the largest error of its clock against node 0's, as measured; infinite if
             it was not measured. If the session did not end, it was measured only at the begin.
         events: in the order of their begin; in seconds of node 0's clock since node 0 began.
-        clock: converts microseconds of the node's file to these seconds.
+        clock: converts seconds of the node's file to these seconds.
     """
 
     node: int
@@ -72,7 +76,8 @@ def read(folder: str | Path) -> Trace:
     """Reads the trace in a folder.
 
     Between a session's begin and end a clock is assumed to run evenly: the drift measured at the
-    end is spread linearly. Files that were never closed are read up to their last complete row.
+    end is spread linearly. Rows that are not complete are left out, and so are earlier runs and
+    nodes that took no part in the latest one.
 
     Args:
         folder: the folder given to ``Session(trace=...)``, or one in which the files of several
@@ -92,76 +97,63 @@ def read(folder: str | Path) -> Trace:
         >>> [event.name for event in jdaso.traces.read(folder).nodes[0].events]
         ['step']
     """
-    paths = sorted(local_folder(folder).glob("trace-*.json"))
-    paths = [path for path in paths if path.stat().st_size] or paths  # empty on a full disk
-    if not paths:
+    files = sorted(local_folder(folder).glob("node-*.jsonl"))
+    found = [(rows[0], path, rows) for path in files if (rows := rows_of(path))]
+    if not found:
         raise TraceError(
-            f"{folder} holds no trace-*.json. Give the folder that was given to "
+            f"{folder} holds no node-*.jsonl with a trace. Give the folder that was given to "
             "jdaso.Session(trace=...)."
         )
-    found = [_read_node(path) for path in paths]
-    runs = {(about["num_nodes"], about["unix_seconds"]) for about, _ in found}
-    if len(runs) > 1:
-        raise TraceError(
-            f"The files in {folder} are of {len(runs)} different runs. Give each run its own "
-            f"folder; here remove the older files. The older {_older(paths, found)}."
-        )
-    nodes = sorted((node for _, node in found), key=lambda node: node.node)
-    return Trace(tuple(nodes), *runs.pop())
+    first = max((about for about, *_ in found), key=lambda about: about["unix_seconds"])
+    run = first["num_nodes"], first["unix_seconds"]
+    nodes = [
+        _read_node(path, rows)
+        for about, path, rows in found
+        if (about["num_nodes"], about["unix_seconds"]) == run
+    ]
+    return Trace(tuple(sorted(nodes, key=lambda node: node.node)), *run)
 
 
-def _older(paths: list[Path], found: list[tuple[Row, NodeTrace]]) -> str:
-    newest = max(about["unix_seconds"] for about, _ in found)
-    names = [p.name for p, (a, _) in zip(paths, found, strict=True) if a["unix_seconds"] < newest]
-    return f"are {', '.join(names)}" if len(names) > 1 else f"is {names[0]}"
-
-
-def _read_node(path: Path) -> tuple[Row, NodeTrace]:
+def _read_node(path: Path, rows: list[Row]) -> NodeTrace:
     try:
-        return _node_of(path, list(rows_of(path)))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise TraceError(f"{path} has a row that jdaso did not write: {error!r}.") from error
-
-
-def _node_of(path: Path, rows: list[Row]) -> tuple[Row, NodeTrace]:
-    named = {row["name"]: row["args"] for row in rows if row["ph"] == "M"}
-    about = named.get(ABOUT)
-    if about is None:
-        raise TraceError(
-            f"{path} is no trace of jdaso: it does not begin with a row about its node."
+        about, *rest = rows
+        drift = next((row for row in rest if row["kind"] == "clock"), None)
+        bound = max(float(x.get("bound_seconds", 0.0)) for x in (about, drift or {}))
+        seconds = _clock(drift or {})
+        events = sorted(
+            (_event(row, seconds) for row in rest if row["kind"] == "event"),
+            key=lambda event: (event.begin_seconds, -event.end_seconds),
         )
-    drift = named.get(CLOCK, {})
-    bounds = [x.get("bound_seconds", 0.0) for x in (about, drift)]
-    bound = math.inf if None in bounds else max(bounds)
-    seconds = _clock(drift)
-    events = sorted(
-        (event_of(row, seconds) for row in rows if row["ph"] == "X"),
-        key=lambda event: (event.begin_seconds, -event.end_seconds),
-    )
-    closed = CLOCK in named
-    return about, NodeTrace(about["node"], about["host"], closed, bound, tuple(events), seconds)
+    except (KeyError, TypeError, ValueError) as error:
+        raise TraceError(f"{path} has a row that jdaso did not write: {error!r}.") from error
+    return NodeTrace(about["node"], about["host"], drift is not None, bound, tuple(events), seconds)
+
+
+def _event(row: Row, clock: Callable[[float], float]) -> Event:
+    fields = {name: x for name, x in row.items() if name not in ("kind", "begin", "end")}
+    return Event(**fields, begin_seconds=clock(row["begin"]), end_seconds=clock(row["end"]))
 
 
 def _clock(drift: Row) -> Callable[[float], float]:
-    """Returns a function from a file's microseconds, right at the begin, to node 0's seconds."""
-    begin, end = drift.get("begin_us", 0.0), drift.get("end_us", 0.0)
+    """Returns a function from a file's seconds, right at the begin, to node 0's seconds."""
+    begin, end = drift.get("begin", 0.0), drift.get("end", 0.0)
     if end <= begin:
-        return lambda microseconds: 1e-6 * microseconds
-    rate = drift["correction_us"] / (end - begin)
-    return lambda microseconds: 1e-6 * (microseconds + rate * (microseconds - begin))
+        return lambda seconds: seconds
+    rate = drift["correction"] / (end - begin)
+    return lambda seconds: seconds + rate * (seconds - begin)
 
 
-def rows_of(path: Path) -> Iterator[Row]:
-    """The complete rows of a file; everything from the first incomplete row on is left out."""
+def rows_of(path: Path) -> list[Row]:
+    """Returns a file's complete rows of its latest trace, the one about the node first."""
+    found: list[Row] = []
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            line = line.strip().rstrip(",")
-            if line in ("[", "]", ""):
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError:
-                return
-            if not isinstance(row, dict) or "ph" not in row:
-                return
-            yield row
+            if line.startswith(KINDS):
+                with contextlib.suppress(ValueError):
+                    row = json.loads(line)
+                    if row["kind"] == "trace":
+                        found = []
+                    elif not found:
+                        continue
+                    found.append(row)
+    return found

@@ -5,48 +5,31 @@ is touched, not even the machine's routes. A link is a pair of virtual ends, eac
 number of bits per second by a token bucket: so both directions are shaped, as on a real port. A
 process on a host sees the host's network, its name, and a hosts file that maps the name to the
 host's address.
-
-Clusters are numbered. Each holds the lock of its number, which the kernel releases however the
-process ends, and records each name before creating it. So the remains of a killed process are
-known, and the next call removes them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
-import logging
 import os
 import re
 import shlex
-import shutil
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..._launch.mpiexec import find_mpiexec
+from . import kernel
+from .kernel import ClusterError, ip, run
 
-log = logging.getLogger("jdaso")
-
-_STATE = Path("/run/jdaso")
-_SETTINGS = Path("/etc/netns")  # `ip netns exec` overlays these files on /etc
-_NUMBERS = 32  # the most clusters at a time
 _MOST_HOSTS = 64
 _TOLERANCE = 0.10
 _LOOKS = 3
 _LEAST_BITS, _MOST_BITS = 1e7, 1e12
 _UNITS = {"": 1, "bit": 1, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-_COMMAND_SECONDS = 30.0
-
-
-class ClusterError(RuntimeError):
-    """The cluster could not be created, or its links do not have the requested rate."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +71,7 @@ class Cluster:
                 f"one word: sh -c '...'. Got {shlex.join(command)}."
             )
         ranks, found = ranks_per_host * len(self.hosts), find_mpiexec()
-        if "HYDRA" not in _command(found, "--version").upper():
+        if "HYDRA" not in run(found, "--version").upper():
             raise ClusterError(
                 f"{found} is not MPICH's, which alone can start ranks on emulated hosts. Use an "
                 'environment with MPICH: pip install "jdaso[mpich]".'
@@ -112,7 +95,7 @@ class Cluster:
         """Returns the bytes that each host's interface has sent so far, headers included."""
         sent = []
         for host in self.hosts:
-            said = json.loads(_ip("-n", host, "-s", "-j", "link", "show", "dev", "eth0"))
+            said = json.loads(ip("-n", host, "-s", "-j", "link", "show", "dev", "eth0"))
             sent.append(int(said[0]["stats64"]["tx"]["bytes"]))
         return tuple(sent)
 
@@ -135,7 +118,6 @@ def emulated_cluster(
 
     On failure, after Ctrl-C, and if the body raises, everything is removed. The remains of a killed
     process are removed by the next call.
-    left is taken down by the next call.
 
     Example::
 
@@ -146,34 +128,17 @@ def emulated_cluster(
     bits = bits_per_second_of(rate)
     if not 2 <= hosts <= _MOST_HOSTS:
         raise ValueError(f"hosts must be 2 to {_MOST_HOSTS}, got {hosts}.")
-    _require_tools()
+    kernel.require_tools()
     with contextlib.ExitStack() as stack:
         try:
-            number = stack.enter_context(_own_number())
-            stack.callback(_remove, number)
+            number = stack.enter_context(kernel.own_number())
+            stack.callback(kernel.remove, number)
             cluster = _make(number, hosts, bits)
             if check:
                 cluster = dataclasses.replace(cluster, measured=_measure(cluster))
         except (OSError, subprocess.SubprocessError) as error:
             raise ClusterError(f"The emulated cluster could not be made: {error}") from error
         yield cluster
-
-
-def remove_leftovers() -> int:
-    """Removes clusters whose process ended without doing so; returns their number."""
-    removed = 0
-    for number in range(_NUMBERS):
-        if not (_STATE / f"cluster-{number}").exists():
-            continue
-        try:
-            with _lock(number):
-                _remove(number)
-                removed += 1
-        except BlockingIOError:  # its process still runs
-            continue
-        except (ClusterError, OSError, subprocess.SubprocessError) as error:
-            log.warning("The remains of an emulated cluster could not be removed: %s", error)
-    return removed
 
 
 def bits_per_second_of(rate: str | float) -> float:
@@ -190,69 +155,12 @@ def bits_per_second_of(rate: str | float) -> float:
     return bits
 
 
-def _require_tools() -> None:
-    missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
-    if sys.platform != "linux" or missing:
-        raise ClusterError(
-            "An emulated cluster is made of Linux network namespaces by the commands ip, tc and "
-            f"unshare; not found here: {', '.join(missing) or 'Linux'}. Install iproute2 and "
-            "util-linux (Debian: apt install iproute2)."
-        )
-    if os.geteuid() != 0:
-        raise ClusterError(
-            "An emulated cluster is made of network namespaces, which only root may make: run the "
-            "same command with sudo, or in a container with the capability SYS_ADMIN."
-        )
-
-
-@contextlib.contextmanager
-def _lock(number: int) -> Iterator[None]:
-    """Holds a number; raises BlockingIOError if another process does."""
-    _STATE.mkdir(exist_ok=True)
-    file = os.open(_STATE / f"cluster-{number}.lock", os.O_CREAT | os.O_RDWR, 0o600)
-    _held.add(file)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        _held.discard(file)
-        os.close(file)
-
-
-_held: set[int] = set()
-
-
-def _leave_locks_to_parent() -> None:
-    for file in _held:
-        os.close(file)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_leave_locks_to_parent)
-
-
-@contextlib.contextmanager
-def _own_number() -> Iterator[int]:
-    remove_leftovers()
-    for number in range(_NUMBERS):
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(_lock(number))
-            except BlockingIOError:
-                continue
-            if (_STATE / f"cluster-{number}").exists():  # remains that cannot be removed
-                continue
-            yield number
-            return
-    raise ClusterError(f"{_NUMBERS} emulated clusters run already. End one of them.")
-
-
 def _make(number: int, count: int, bits: float) -> Cluster:
     switch, subnet = f"jdaso{number}-switch", f"10.231.{number}"
     hosts = tuple(f"jdaso{number}-h{k}" for k in range(count))
     addresses = tuple(f"{subnet}.{k + 1}" for k in range(count))
-    folder = _STATE / f"cluster-{number}"
-    taken = sorted({switch, *hosts} & set(_namespaces()))
+    folder = kernel.STATE / f"cluster-{number}"
+    taken = sorted({switch, *hosts} & set(kernel.namespaces()))
     if taken:
         raise ClusterError(
             f"Network namespaces named {', '.join(taken)} already exist. Remove "
@@ -261,21 +169,21 @@ def _make(number: int, count: int, bits: float) -> Cluster:
     folder.mkdir()
     (folder / "namespaces").write_text("\n".join((switch, *hosts)))
     names = "".join(f"{a} {h}\n" for a, h in zip(addresses, hosts, strict=True))
-    _ip("netns", "add", switch)
-    _ip("-n", switch, "link", "add", "switch", "type", "bridge")
-    _ip("-n", switch, "address", "add", f"{subnet}.254/24", "dev", "switch")
+    ip("netns", "add", switch)
+    ip("-n", switch, "link", "add", "switch", "type", "bridge")
+    ip("-n", switch, "address", "add", f"{subnet}.254/24", "dev", "switch")
     for device in ("switch", "lo"):
-        _ip("-n", switch, "link", "set", device, "up")
+        ip("-n", switch, "link", "set", device, "up")
     for k, (host, address) in enumerate(zip(hosts, addresses, strict=True)):
-        (_SETTINGS / host).mkdir(parents=True, exist_ok=True)
-        (_SETTINGS / host / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-        _ip("netns", "add", host)
-        _ip("-n", host, "link", "set", "lo", "up")
+        (kernel.SETTINGS / host).mkdir(parents=True, exist_ok=True)
+        (kernel.SETTINGS / host / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        ip("netns", "add", host)
+        ip("-n", host, "link", "set", "lo", "up")
         peer = ("peer", "name", "eth0", "netns", host)
-        _ip("-n", switch, "link", "add", f"port{k}", "type", "veth", *peer)
-        _ip("-n", switch, "link", "set", f"port{k}", "master", "switch", "up")
-        _ip("-n", host, "address", "add", f"{address}/24", "dev", "eth0")
-        _ip("-n", host, "link", "set", "eth0", "up")
+        ip("-n", switch, "link", "add", f"port{k}", "type", "veth", *peer)
+        ip("-n", switch, "link", "set", f"port{k}", "master", "switch", "up")
+        ip("-n", host, "address", "add", f"{address}/24", "dev", "eth0")
+        ip("-n", host, "link", "set", "eth0", "up")
         for namespace, device in ((host, "eth0"), (switch, f"port{k}")):
             _shape(namespace, device, bits)
         _keep_speed(host)
@@ -293,13 +201,13 @@ def _make(number: int, count: int, bits: float) -> Cluster:
 def _shape(namespace: str, device: str, bits: float) -> None:
     """Adds a token bucket that holds 2 ms of traffic, but at least two of the kernel's packets."""
     rate = ["rate", f"{bits:.0f}bit", "burst", str(_burst(bits)), "latency", "100ms"]
-    _command("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *rate)
+    run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *rate)
 
 
 def _keep_speed(host: str) -> None:
     """Lets TCP keep its speed after a pause, as a cluster's transports do; if permitted."""
     setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
-    _command("ip", "netns", "exec", host, "sh", "-c", f"[ ! -w {setting} ] || echo 0 > {setting}")
+    run("ip", "netns", "exec", host, "sh", "-c", f"[ ! -w {setting} ] || echo 0 > {setting}")
 
 
 def _burst(bits: float) -> int:
@@ -378,75 +286,3 @@ def _measure_link(cluster: Cluster, k: int, to: int) -> float:
         finally:
             late.cancel()
             receiver.kill()
-
-
-def _remove(number: int) -> None:
-    """Ends the processes in a number's namespaces and removes these, deferring signals."""
-    folder, failed = _STATE / f"cluster-{number}", []
-    with _signals_later():
-        listed = folder / "namespaces"
-        names = listed.read_text().split() if listed.exists() else []
-        for name in names:
-            try:
-                if name in _namespaces():
-                    _end_processes(name)
-                    _ip("netns", "delete", name)
-                shutil.rmtree(_SETTINGS / name, ignore_errors=True)
-            except (ClusterError, OSError, subprocess.SubprocessError) as error:
-                failed.append(str(error))
-        if failed:
-            raise ClusterError(" ".join(failed))
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _end_processes(namespace: str) -> None:
-    limit = time.monotonic() + 10
-    while pids := _ip("netns", "pids", namespace).split():
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        if time.monotonic() > limit:
-            raise ClusterError(f"Processes {', '.join(pids)} in {namespace} do not end.")
-        time.sleep(0.02)
-
-
-@contextlib.contextmanager
-def _signals_later() -> Iterator[None]:
-    """Defers signals that would end this process until the body is done."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {kind: signal.signal(kind, lambda number, _: came.append(number)) for kind in kinds}
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler or signal.SIG_DFL)
-        for number in came[:1]:
-            signal.raise_signal(number)
-
-
-def _namespaces() -> list[str]:
-    return [line.split()[0] for line in _ip("netns", "list").splitlines() if line.strip()]
-
-
-def _ip(*words: str) -> str:
-    return _command("ip", *words)
-
-
-def _command(*words: str) -> str:
-    done = subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        timeout=_COMMAND_SECONDS,
-        start_new_session=True,  # only this process handles Ctrl-C
-    )
-    if done.returncode != 0:
-        raise ClusterError(
-            f"The kernel refused to make the emulated cluster. {shlex.join(words)}: "
-            f"{done.stderr.strip() or done.returncode}"
-        )
-    return done.stdout

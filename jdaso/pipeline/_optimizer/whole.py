@@ -48,11 +48,7 @@ class Whole:
     """
 
     def __init__(
-        self,
-        optimizer: optax.GradientTransformation,
-        holding: Holding,
-        rank: int,
-        gather: Gather,
+        self, optimizer: optax.GradientTransformation, holding: Holding, rank: int, gather: Gather
     ):
         self._optimizer = optax.with_extra_args_support(optimizer)
         self._holding, self._rank, self._gather = holding, rank, gather

@@ -36,11 +36,7 @@ class Memory(NamedTuple):
 
 
 def memory_of(
-    plan: Stages,
-    schedule: Schedule,
-    optimizer: optax.GradientTransformation | None,
-    *,
-    remat: bool,
+    plan: Stages, schedule: Schedule, optimizer: optax.GradientTransformation | None, *, remat: bool
 ) -> tuple[Memory, ...]:
     """Estimates the memory that each rank needs.
 

@@ -15,6 +15,7 @@ from nights import nightly
 from jdaso._nodes import links
 from jdaso.fabric import Cluster, ClusterError, emulated_cluster
 from jdaso.fabric._emulate import cluster as _cluster
+from jdaso.fabric._emulate import kernel
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"),
@@ -44,12 +45,12 @@ def wait_for(condition, seconds=20.0):
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
-    _cluster.remove_leftovers()  # of a run of these tests that was killed
+    kernel.remove_leftovers()  # of a run of these tests that was killed
     before = namespaces()
     yield
     assert namespaces() == before
-    assert not list(_cluster._SETTINGS.glob("jdaso*"))
-    assert not [path for path in _cluster._STATE.glob("cluster-*") if path.is_dir()]
+    assert not list(kernel.SETTINGS.glob("jdaso*"))
+    assert not [path for path in kernel.STATE.glob("cluster-*") if path.is_dir()]
 
 
 def run(*arguments, command=UNMEASURED, **options):
@@ -165,13 +166,13 @@ def test_a_child_of_a_killed_one_does_not_keep_it():
         process.kill()
         process.wait(timeout=10)
         assert len(namespaces()) == 3
-        assert _cluster.remove_leftovers() == 1
+        assert kernel.remove_leftovers() == 1
     finally:
         os.kill(child, signal.SIGKILL)
 
 
 def test_a_signal_while_it_is_taken_down_waits(monkeypatch):
-    ip = _cluster._ip
+    ip = kernel.ip
 
     def interrupted(*words):
         if words[:2] == ("netns", "delete"):
@@ -179,7 +180,7 @@ def test_a_signal_while_it_is_taken_down_waits(monkeypatch):
         return ip(*words)
 
     with pytest.raises(KeyboardInterrupt), emulated_cluster(3, check=False):
-        monkeypatch.setattr(_cluster, "_ip", interrupted)
+        monkeypatch.setattr(kernel, "ip", interrupted)
 
 
 def test_namespaces_of_others_stay():
@@ -195,7 +196,7 @@ def test_namespaces_of_others_stay():
             emulated_cluster(2, check=False),
         ):
             pass
-        assert _cluster.remove_leftovers() == 0
+        assert kernel.remove_leftovers() == 0
         assert sleeper.poll() is None and set(theirs) <= namespaces()
         sleeper.kill()
         sleeper.wait(timeout=10)
@@ -205,20 +206,20 @@ def test_namespaces_of_others_stay():
 
 
 def test_a_leftover_that_stays_stops_nobody(monkeypatch, caplog):
-    (_cluster._STATE / "cluster-0").mkdir(parents=True)
-    remove = _cluster._remove
+    (kernel.STATE / "cluster-0").mkdir(parents=True)
+    remove = kernel.remove
 
     def stuck(number):
         if number == 0:
             raise ClusterError("Processes 1 in jdaso0-h0 do not end.")
         remove(number)
 
-    monkeypatch.setattr(_cluster, "_remove", stuck)
+    monkeypatch.setattr(kernel, "remove", stuck)
     try:
         with emulated_cluster(2, check=False) as cluster:
             assert cluster.switch == "jdaso1-switch"
     finally:
-        (_cluster._STATE / "cluster-0").rmdir()
+        (kernel.STATE / "cluster-0").rmdir()
     assert "do not end" in caplog.text
 
 

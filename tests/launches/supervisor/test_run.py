@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from jdaso._launch import guard
-from jdaso._launch.supervise import placed
+from jdaso._launch.hosts import placed
 
 TAG = "JDASO_TEST_LAUNCH"
 WITHOUT_JAX = """
 import os, signal, sys, time, types
-from jdaso._launch import first_failure as _deaths
+from jdaso._launch import reports as _deaths
 """
 
 SAVER = f"""{WITHOUT_JAX}

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import jdaso
 from jdaso.checkpoint import CheckpointError, Checkpoints, Reader
-from jdaso.checkpoint import _files as files
+from jdaso.checkpoint import _arrays as arrays
 
 pytestmark = pytest.mark.two_nodes
 COMM = MPI.COMM_WORLD
@@ -57,12 +57,12 @@ def test_a_save_that_fails_on_one_node_leaves_nothing(waits, folder, monkeypatch
         checkpoints.wait()
         with monkeypatch.context() as patch:
             if RANK == SIZE - 1:
-                patch.setattr(files, "write_arrays", full)
+                patch.setattr(arrays, "write_arrays", full)
             checkpoints.save(2, a_state())
             if RANK < SIZE - 1:
-                checkpoints._join()
+                checkpoints._saver.join()
                 COMM.Barrier()
-            checkpoints._join()
+            checkpoints._saver.join()
         assert len(left()) >= SIZE - 1
         if waits:
             with pytest.raises(CheckpointError, match=f"node {SIZE - 1} of .*No space left"):
@@ -71,7 +71,7 @@ def test_a_save_that_fails_on_one_node_leaves_nothing(waits, folder, monkeypatch
         else:
             monkeypatch.setattr(session, "reach", lambda point: seen.append(left()))
             checkpoints.save(3, a_state())
-            checkpoints._join()
+            checkpoints._saver.join()
             COMM.Barrier()
             assert seen == [[]]
         assert checkpoints.steps()[-1] == (1 if waits else 3)

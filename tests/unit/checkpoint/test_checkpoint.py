@@ -19,6 +19,7 @@ import pytest
 
 import jdaso
 from jdaso.checkpoint import CheckpointError, Checkpoints
+from jdaso.checkpoint import _arrays as arrays
 from jdaso.checkpoint import _files as files
 
 FUZZED = int(os.environ.get("JDASO_TEST_FUZZED", "60"))
@@ -97,8 +98,8 @@ def test_the_last_stay_and_the_best(session, tmp_path):
 
 def test_what_was_changed_after_a_save_is_not_in_it(checkpoints, monkeypatch):
     """Also of a later save, which takes the memory of the one before."""
-    go_on, write = threading.Event(), files.write_arrays
-    monkeypatch.setattr(files, "write_arrays", lambda *args: go_on.wait(60) and write(*args))
+    go_on, write = threading.Event(), arrays.write_arrays
+    monkeypatch.setattr(arrays, "write_arrays", lambda *args: go_on.wait(60) and write(*args))
     for step in (1, 2):
         go_on.clear()
         x = np.arange(5) + step
@@ -172,7 +173,7 @@ def test_what_is_no_number_is_refused(checkpoints):
 
 
 def test_a_session_closes_though_a_save_failed(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "write_arrays", mock.Mock(side_effect=OSError("disk full")))
+    monkeypatch.setattr(arrays, "write_arrays", mock.Mock(side_effect=OSError("disk full")))
     session = jdaso.Session()
     Checkpoints(tmp_path, session).save(1, {"x": jnp.zeros(3)})
     with pytest.raises(CheckpointError, match="disk full"):
@@ -187,7 +188,7 @@ def test_a_save_that_fails_is_said_and_the_one_before_it_stays(checkpoints, capl
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "write_arrays", full)
+    monkeypatch.setattr(arrays, "write_arrays", full)
     checkpoints.save(2, {"x": jnp.zeros(3)})
     with pytest.raises(
         CheckpointError, match="step 2.* No space left .* before it are still there"
@@ -319,9 +320,9 @@ def test_a_step_that_is_saved_twice_is_there_twice(session, tmp_path):
 
 def test_a_failure_is_forgotten_with_the_next_save(checkpoints, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_arrays", mock.Mock(side_effect=OSError("disk full")))
+        patch.setattr(arrays, "write_arrays", mock.Mock(side_effect=OSError("disk full")))
         checkpoints.save(1, {"x": jnp.zeros(3)})
-        checkpoints._join()
+        checkpoints._saver.join()
     checkpoints.save(2, {"x": jnp.zeros(3)})
     checkpoints.wait()
     assert checkpoints.steps() == [2]

@@ -16,6 +16,7 @@ import pytest
 
 import jdaso
 from jdaso.checkpoint import CheckpointError, Checkpoints
+from jdaso.checkpoint import _complete as complete
 from jdaso.checkpoint import _files as files
 from jdaso.checkpoint._folder import Folder
 
@@ -60,7 +61,7 @@ def half_a_manifest(self, folder):
 
 PHASES = {
     "the folder": ("pathlib.Path.mkdir", full),
-    "arrays": ("jdaso.checkpoint._files.write_arrays", half),
+    "arrays": ("jdaso.checkpoint._arrays.write_arrays", half),
     "fsync": ("os.fsync", full),
     "checksums": ("jdaso.checkpoint._files.checksums", full),
     "the manifest": ("jdaso.checkpoint._files.Manifest.write", half_a_manifest),
@@ -76,7 +77,7 @@ def test_a_save_that_fails_leaves_nothing(phase, session, tmp_path, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(*PHASES[phase])
         checkpoints.save(2, a_state(2))
-        checkpoints._join()
+        checkpoints._saver.join()
     assert saves(tmp_path) == ["step_00000001-000001"]
     with pytest.raises(CheckpointError, match=r"No space left .*\. Free space there\. Checkpoints"):
         checkpoints.wait()
@@ -144,8 +145,8 @@ def test_a_part_of_another_nodes_failed_save_is_removed(tmp_path):
         (folder / f"node_{node}").mkdir()
         (folder / f"node_{node}.json").touch()
     (folder / "common").mkdir()
-    files.give_up(folder, 1, nodes=11)
-    assert files.has_failed(folder)
+    complete.give_up(folder, 1, nodes=11)
+    assert complete.has_failed(folder)
     assert not list(folder.glob("node_1")) + list(folder.glob("node_1.*"))
     assert len(list(folder.glob("node_10*"))) == 3
     Folder(tmp_path, keep_last=1, keep_best=0, best="max").sweep_own(10, 1)
@@ -197,7 +198,7 @@ def test_a_folder_that_another_run_has_made_anew_is_left_to_it(session, tmp_path
 def test_a_folder_is_not_made_again_below_a_mount_point(session, tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path / "scratch" / "run", session)
     shutil.rmtree(tmp_path / "scratch")
-    monkeypatch.setattr(checkpoints._folder, "_device", -1)
+    monkeypatch.setattr(checkpoints._saver._folder, "_device", -1)
     checkpoints.save(1, a_state(1))
     with pytest.raises(CheckpointError, match="is not mounted any more.* The folder is gone"):
         checkpoints.wait()

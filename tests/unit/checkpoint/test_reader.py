@@ -12,6 +12,7 @@ import pytest
 
 import jdaso
 from jdaso.checkpoint import CheckpointError, Checkpoints, Reader
+from jdaso.checkpoint import _arrays as arrays
 from jdaso.checkpoint import _files as files
 
 
@@ -133,7 +134,7 @@ def test_the_mean_of_the_runs_nodes_is_read(run, session):
 
 def test_one_that_is_removed_as_it_is_read_gives_way_to_a_newer_one(run, session, monkeypatch):
     saved(run, 1)
-    read = files.read_arrays
+    read = arrays.read_arrays
 
     def removed(folder, *args):
         monkeypatch.setattr("jdaso.checkpoint._resize.read_arrays", read)

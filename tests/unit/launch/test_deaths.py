@@ -9,35 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from jdaso._launch import first_failure
-from jdaso._launch.first_failure import LAUNCH, PATH, RANK_MARK, Deaths
-from jdaso._launch.guard import Job
+from jdaso._launch import reports
+from jdaso._launch.first_failure import Deaths
+from jdaso._launch.guard import LAUNCH, Job
+from jdaso._launch.reports import PATH, RANK_MARK
 
 WITHOUT_JAX = f"""
 import sys, types
 sys.modules["jdaso"] = types.ModuleType("jdaso")
-sys.modules["jdaso"].__path__ = [{str(Path(first_failure.__file__).parent)!r}]
-from jdaso import first_failure
+sys.modules["jdaso"].__path__ = [{str(Path(reports.__file__).parent)!r}]
+from jdaso import reports
 """
 
 RANK = f"""
 {WITHOUT_JAX}
 import os
-again = {WITHOUT_JAX!r} + "first_failure.say_rank(0, 'here'); first_failure.say_saved()"
-first_failure.say_rank(int(sys.argv[1]), "here")
+again = {WITHOUT_JAX!r} + "reports.say_rank(0, 'here'); reports.say_saved()"
+reports.say_rank(int(sys.argv[1]), "here")
 print("ready", flush=True)
 for word in sys.stdin:
     word = word.strip()
     if word == "raise":
-        first_failure.say_failed()
+        reports.say_failed()
     elif word == "close":
-        first_failure.say_through()
+        reports.say_through()
     elif word == "open":
-        first_failure.say_rank(int(sys.argv[1]), "here")
+        reports.say_rank(int(sys.argv[1]), "here")
     elif word == "take signals":
-        first_failure.say_saves([10, 12])
+        reports.say_saves([10, 12])
     elif word == "have saved":
-        first_failure.say_saved()
+        reports.say_saved()
     elif word == "end":
         os._exit(0)
     elif word == "fork and be killed":
@@ -222,19 +223,19 @@ def test_ranks_of_other_hosts_say_who_they_are_in_their_output(
 
     monkeypatch.setenv(LAUNCH, "x")
     monkeypatch.setenv(PATH, str(tmp_path / "not there"))
-    monkeypatch.setattr(first_failure, "_to_supervisor", [])
-    first_failure.say_rank(3, "far")
+    monkeypatch.setattr(reports, "_to_supervisor", [])
+    reports.say_rank(3, "far")
     assert comes(f"50 %{capfd.readouterr().err}") == b"50 %"  # the rest is not for the user
     assert comes("step 3\n") == b"step 3\n"
     assert deaths._job.speaks and not deaths.came_through
-    first_failure.say_saves([12])
+    reports.say_saves([12])
     assert comes(capfd.readouterr().err) == b""
     assert deaths._job.saves_elsewhere == [12] and deaths._job.saves
-    first_failure.say_saved()
-    first_failure.say_through()
+    reports.say_saved()
+    reports.say_through()
     assert comes(capfd.readouterr().err) == b""
     assert deaths.saved and deaths.came_through
-    first_failure._to_supervisor[0].close()
+    reports._to_supervisor[0].close()
     deaths._through.clear()
     comes(f"prterun noticed that process rank 3 with PID {os.getpid()} on node far exited\n")
     assert deaths.first() == f"node 3 died first (process {os.getpid()} on host far)"

@@ -15,7 +15,7 @@ import jdaso
 from jdaso.checkpoint import Checkpoints
 from jdaso.faults import Fault, Faults
 from jdaso.metrics import Recorder
-from jdaso.metrics._writer import Writer
+from jdaso.traces._writer import Writer
 
 PHASES = jdaso.Phases(total_steps=10, warmup_steps=2, cooldown_steps=2, sync_every=3, delay=2)
 
@@ -71,7 +71,7 @@ def test_a_step_does_not_wait_for_its_numbers(tmp_path):
     with jdaso.Session() as session, Recorder(tmp_path, session) as recorder:
         free, late = [], jnp.float32(2)  # stands for an array whose step is still running
         monkey = pytest.MonkeyPatch()
-        monkey.setattr("jdaso.metrics._writer.is_ready", lambda x: x is not late or bool(free))
+        monkey.setattr("jdaso.traces._writer.is_ready", lambda x: x is not late or bool(free))
         recorder.step(1, loss=late)
         recorder.step(2, loss=1.0)
         recorder._writer.put_now({"kind": "fault", "step": 2, "seconds": 0.0})
@@ -84,7 +84,7 @@ def test_a_step_does_not_wait_for_its_numbers(tmp_path):
 
 def test_numbers_that_never_come_are_null_and_close_does_not_wait_for_ever(tmp_path, monkeypatch):
     never = jnp.float32(2)
-    monkeypatch.setattr("jdaso.metrics._writer.is_ready", lambda x: x is not never)
+    monkeypatch.setattr("jdaso.traces._writer.is_ready", lambda x: x is not never)
     writer = Writer(tmp_path / "node-00000.jsonl")
     writer.put({"kind": "step", "loss": never})
     writer.close(0.05)
@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path, caplog):
         for n in range(3):
             recorder.step(n + 1, loss=jnp.float32(1))
             recorder.flush()
-    warnings = [x for x in caplog.records if "Metrics are lost" in x.message]
+    warnings = [x for x in caplog.records if "Rows are lost" in x.message]
     assert len(warnings) == 1 and "Training goes on" in warnings[0].message
 
 
@@ -203,7 +203,7 @@ def test_a_full_disk_is_one_warning_and_what_follows_reads(tmp_path, caplog, mon
         return real(file, data[:room])
 
     writer = Writer(tmp_path / "node-00000.jsonl")
-    monkeypatch.setattr("jdaso.metrics._writer.os.write", write)
+    monkeypatch.setattr("jdaso.traces._writer.os.write", write)
     for k in range(4):
         writer.put_now({"kind": "step", "number": k, "text": "x" * 40})
     writer.close(1.0)

@@ -8,7 +8,7 @@ import pytest
 
 import jdaso
 from jdaso import pipeline
-from jdaso.checkpoint import CheckpointError
+from jdaso.checkpoint import CheckpointError, Checkpoints, Reader
 
 
 def loss_fn(params, batch):
@@ -33,11 +33,11 @@ def same(a, b):
 
 
 def test_it_reads_beside_the_run(pipe, tmp_path):
-    reader = pipeline.PipelineReader(tmp_path / "run", pipe)
+    reader = Reader(tmp_path / "run", pipe)
     start, state = pipe.init(PARAMS), pipe.init(PARAMS)
-    with pytest.raises(CheckpointError, match=r"can be read\. There is no complete one\."):
+    with pytest.raises(CheckpointError, match=r"can be read\. There is no complete one yet\."):
         reader.restore(start)
-    checkpoints = pipeline.PipelineCheckpoints(tmp_path / "run", pipe, stop_signals=())
+    checkpoints = Checkpoints(tmp_path / "run", pipe, stop_signals=())
     params = {}
     for step in (1, 2):
         state, _ = pipe.step(state, BATCH)  # the one before is given away
@@ -57,9 +57,62 @@ def test_it_reads_beside_the_run(pipe, tmp_path):
     assert reader.restore(start)[1] == 1
 
 
+def saved(pipe, folder, *steps):
+    """Checkpoints of a pipeline's steps, and the states."""
+    checkpoints = Checkpoints(folder, pipe, stop_signals=())
+    state, states = pipe.init(PARAMS), {}
+    for step in steps:
+        state, _ = pipe.step(state, BATCH)
+        checkpoints.save(step, state)
+        states[step] = jax.tree.map(np.array, state)
+    checkpoints.wait()
+    return checkpoints, states
+
+
+def damage(folder, step):
+    (path,) = folder.glob(f"partitions-1/0/step_{step:08}-*/node_0/jdaso.small/0")
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_a_step_is_asked_for_and_a_damaged_one_left_out(pipe, tmp_path, caplog):
+    checkpoints, states = saved(pipe, tmp_path, 1, 2)
+    state, step = checkpoints.restore(pipe.init(PARAMS), 1)
+    assert step == 1 and same(state, states[1])
+    damage(tmp_path, 2)
+    state, step = checkpoints.restore(pipe.init(PARAMS))
+    assert step == 1 and same(state, states[1])
+    assert "is left out" in caplog.text
+    with pytest.raises(CheckpointError, match="of step 2 in .* can be restored"):
+        checkpoints.restore(pipe.init(PARAMS), 2)
+
+
+def test_the_best_is_kept(pipe, tmp_path):
+    checkpoints = Checkpoints(tmp_path, pipe, keep_last=1, keep_best=1, stop_signals=())
+    for step, score in ((1, 0.3), (2, 0.9), (3, 0.5), (4, 0.4)):
+        checkpoints.save(step, pipe.init(PARAMS), score)
+        checkpoints.wait()
+    assert checkpoints.steps() == [2, 4]
+
+
+def test_it_follows_a_run(pipe, tmp_path):
+    reader, found = Reader(tmp_path, pipe), []
+    checkpoints, states = saved(pipe, tmp_path, 1)
+    for state, step in reader.follow(pipe.init(PARAMS), poll_seconds=0.01, limit_seconds=0.1):
+        found.append(step)
+        assert same(state.params, states[1].params)
+        if step == 1:
+            checkpoints.save(2, state)
+            checkpoints.wait()
+    assert found == [1, 2]
+
+
+def test_their_own_names_stay():
+    assert pipeline.PipelineCheckpoints is Checkpoints and pipeline.PipelineReader is Reader
+
+
 @pytest.mark.parametrize("name", ["gs://bucket/run", ""])
 def test_what_is_no_folder_is_refused(pipe, name):
-    for made in (pipeline.PipelineReader, pipeline.PipelineCheckpoints):
+    for made in (Reader, Checkpoints):
         with pytest.raises(CheckpointError, match="is an address|name is ''"):
             made(name, pipe)
 
@@ -69,6 +122,6 @@ def test_what_a_killed_run_of_other_partitions_left_is_removed(pipe, tmp_path):
         (tmp_path / cut / "step_00000001-000001").mkdir(parents=True)
         if locked:
             (tmp_path / cut / "lock").touch()
-    pipeline.PipelineCheckpoints(tmp_path, pipe, stop_signals=())
+    Checkpoints(tmp_path, pipe, stop_signals=())
     left = [path.parent.name for path in tmp_path.glob("partitions-2/*/step_*")]
     assert left == ["1"]  # which no run of jdaso has made

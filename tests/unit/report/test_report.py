@@ -177,13 +177,14 @@ def test_the_cycle_comes_from_traces_where_there_are_any(tmp_path):
         begin = time.perf_counter()
         for k in range(3):
             session.timeline.record("exchange", k, begin + k - 10)
-    trace = tmp_path / "trace-00000.json"
-    trace.write_text(trace.read_text()[:-4])  # as a process that is killed leaves it
+    assert not (run := read_run(tmp_path)).damaged
+    file = tmp_path / "node-00000.jsonl"
+    file.write_text(file.read_text()[:-4])  # as a process that is killed leaves it
     bars = [bar for bar in bars_of(run) if bar.name == "exchange"]
     assert [bar.step for bar in bars] == [0, 1, 2]
     apart = [bar.begin - bars[0].begin for bar in bars]
     assert apart == pytest.approx([0, 1, 2], abs=1e-5)
-    trace.write_text("[")
+    write_run(tmp_path, [rows])
     assert [bar.step for bar in bars_of(run) if bar.name == "exchange"] == [0, 4, 8]
 
 

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-import logging
+import os
 import queue
 import random
 import threading
@@ -16,12 +16,13 @@ import pytest
 import traces_checked
 
 import jdaso
-from jdaso import Event, hidden_share
+from jdaso import Event, hidden_share, metrics
 from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
 from jdaso.cli import main
+from jdaso.report._runs import read_run
 from jdaso.traces import TraceError, merge, profiles_in, read, write
-from jdaso.traces._chrome_format import Rows, _place, event_of
+from jdaso.traces._chrome_format import Rows, _place
 from jdaso.traces._clock_offset import Offset, fastest, measure
 from jdaso.traces._intervals import Stretches
 from jdaso.traces._recorder import Recorder
@@ -43,14 +44,64 @@ def recorder(folder, timeline=None):
     return Recorder(folder, control, timeline or Timeline(), engine="mpi4py", devices=1)
 
 
-def test_rows_are_chromes_and_come_back():
+def test_rows_are_chromes():
     made = Rows(2, lambda seconds: 1e6 * (seconds - 10))
     rows = made.process("h") + [row for event in EVENTS for row in made.of(event)]
     traces_checked.are_chromes(json.loads(json.dumps(rows)))
     bars = [row for row in rows if row["ph"] == "X"]
     assert bars[0]["ts"] == 0 and bars[0]["dur"] == 5e5 and bars[2]["args"]["of"] == "1.4"
-    back = [event_of(row, lambda us: round(us / 1e6 + 10, 6)) for row in bars]
-    assert back == EVENTS
+
+
+def test_events_come_back(tmp_path):
+    """Of the latest run in the file, and from between other rows."""
+    for events in (EVENTS[:2], EVENTS):
+        timeline = Timeline()
+        written = recorder(tmp_path, timeline)
+        zero = written._seconds(0.0)
+        for event in events:
+            begin, end = event.begin_seconds - zero, event.end_seconds - zero
+            timeline.sink(event._replace(begin_seconds=begin, end_seconds=end))
+        written.writer.put({"kind": "step", "step": 3})
+        written.close(failed=False)
+    (node,) = read(tmp_path).nodes
+    assert node.closed and node.host == "here"
+    assert list(node.events) == sorted(EVENTS, key=lambda x: (x.begin_seconds, -x.end_seconds))
+    kinds = [json.loads(line)["kind"] for line in written.path.read_text().splitlines()]
+    assert kinds.count("trace") == kinds.count("clock") == kinds.count("step") == 2
+
+
+def test_events_do_not_wait_for_numbers(tmp_path, monkeypatch):
+    """Of a step that hangs, the file of a killed process shows the events."""
+    never = object()
+    monkeypatch.setattr("jdaso.traces._writer.is_ready", lambda value: value is not never)
+    timeline = Timeline()
+    written = recorder(tmp_path, timeline)
+    written.writer.put({"kind": "step", "step": 1, "loss": never})
+    timeline.record("wait", 1, time.perf_counter())
+    written.writer.put_now({"kind": "fault", "step": 1})
+    (node,) = read(tmp_path).nodes
+    assert [event.name for event in node.events] == ["wait"] and not node.closed
+    monkeypatch.undo()
+    written.close(failed=True)
+
+
+def test_metrics_of_the_same_folder_are_in_the_same_file(tmp_path):
+    with jdaso.Session(trace=tmp_path / "run") as session:
+        threads = threading.active_count()
+        with metrics.Recorder(tmp_path / "run", session) as rows:
+            assert threading.active_count() == threads
+            with metrics.Recorder(tmp_path / "other", session) as others:
+                for of in (rows, others):
+                    of.step(1, loss=jnp.float32(0.5))
+        session.timeline.record("step", 7, time.perf_counter())  # the trace goes on
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["node-00000.jsonl"]
+    for name in ("run", "other"):
+        run = read_run(tmp_path / name)
+        assert run.nodes[0].last("loss") == 0.5 and run.nodes[0].ended and not run.damaged
+    (node,) = read(tmp_path / "run").nodes
+    assert [event.step for event in node.events] == [7] and node.closed
+    with pytest.raises(TraceError, match="no node-.*jsonl with a trace"):
+        read(tmp_path / "other")
 
 
 def test_the_check_of_rows_finds_what_is_wrong():
@@ -186,9 +237,8 @@ def test_a_file_that_was_never_closed_is_read_to_its_last_whole_row(tmp_path):
         timeline.record("step", n, time.perf_counter())
     written.close(failed=False)
     whole = written.path.read_bytes()
-    json.loads(whole)
     last = whole.index(b'"step":2')
-    for end in (whole.index(b"jdaso clock"), last, last + 9):
+    for end in (whole.index(b'{"kind":"clock"'), last, last + 9):
         written.path.write_bytes(whole[:end])
         (node,) = read(tmp_path).nodes
         assert not node.closed
@@ -196,19 +246,8 @@ def test_a_file_that_was_never_closed_is_read_to_its_last_whole_row(tmp_path):
     written.path.write_bytes(whole[:last] + b"\0" * 50)
     assert len(read(tmp_path).nodes[0].events) == 2
     written.path.write_bytes(b"")
-    with pytest.raises(TraceError, match="does not begin with a row about its node"):
+    with pytest.raises(TraceError, match="no node-.*jsonl with a trace"):
         read(tmp_path)
-
-
-def test_a_trace_of_an_earlier_run_is_kept(tmp_path):
-    for n in (1, 2):
-        timeline = Timeline()
-        written = recorder(tmp_path, timeline)
-        timeline.record("step", n, time.perf_counter())
-        written.close(failed=False)
-    (node,) = read(tmp_path).nodes
-    assert [event.step for event in node.events] == [2]
-    assert '"step":1' in (tmp_path / "trace-00000.json.old").read_text()
 
 
 def test_in_nanoseconds_no_bar_crosses_another():
@@ -217,7 +256,8 @@ def test_in_nanoseconds_no_bar_crosses_another():
     events = [Event("step", 0, a, b, "steps") for a, b in zip(ends, ends[1:], strict=False)]
     made = Rows(0, lambda seconds: 1e6 * seconds + 1e9 / 7)
     rows = [row for event in events for row in made.of(event) if row["ph"] == "X"]
-    again = list(untangled(event_of(row, lambda us: 1e-6 * us) for row in rows))
+    spans = [(1e-6 * row["ts"], 1e-6 * (row["ts"] + row["dur"])) for row in rows]
+    again = list(untangled(Event("step", 0, *span, "steps") for span in spans))
     assert {event.lane for event in again} == {"steps"}
     merged = Rows(0, lambda seconds: 1e6 * seconds)
     rows = [row for event in again for row in merged.of(event) if row["ph"] == "X"]
@@ -225,38 +265,38 @@ def test_in_nanoseconds_no_bar_crosses_another():
     assert all(a + x <= b for (a, x), (b, _) in zip(spans, spans[1:], strict=False))
 
 
-def test_files_of_more_nodes_are_put_aside_and_a_foreign_row_is_named(tmp_path):
-    (tmp_path / "trace-00003.json").write_text("[\n")
+def test_a_foreign_row_is_named(tmp_path):
     recorder(tmp_path).close(failed=False)
-    assert [path.name for path in tmp_path.glob("trace-*.json")] == ["trace-00000.json"]
-    with (tmp_path / "trace-00000.json").open("a") as file:
-        file.write('{"ph":"X"}\n')
-    with pytest.raises(TraceError, match="trace-00000.json has a row that jdaso did not write"):
+    with (tmp_path / "node-00000.jsonl").open("a") as file:
+        file.write('{"kind":"event"}\n')
+    with pytest.raises(TraceError, match="node-00000.jsonl has a row that jdaso did not write"):
         read(tmp_path)
 
 
-def test_files_of_two_runs_are_told_apart(tmp_path):
-    for node in (0, 1):
-        about = {"node": node, "num_nodes": 2, "host": "h", "unix_seconds": node}
-        row = Rows(node, float).named("jdaso", **about)
-        (tmp_path / f"trace-{node:05d}.json").write_text(f"[\n{json.dumps(row)},\n")
-    with pytest.raises(TraceError, match="2 different runs.* older is trace-00000.json"):
-        read(tmp_path)
+def test_the_latest_run_counts(tmp_path):
+    """Not the rows of a node that took part only in an earlier one."""
+    for node, nodes, began in ((0, 2, 7.0), (1, 2, 7.0), (0, 2, 9.0), (3, 4, 5.0)):
+        with (tmp_path / f"node-{node:05}.jsonl").open("a") as file:
+            about = {"node": node, "num_nodes": nodes, "host": "h", "unix_seconds": began}
+            row = {"kind": "trace", **about, "bound_seconds": 0.0}
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+    trace = read(tmp_path)
+    assert [node.node for node in trace.nodes] == [0] and trace.missing == (1,)
+    assert trace.unix_seconds == 9.0
 
 
 def test_what_cannot_be_written_harms_nobody_and_is_said_once(tmp_path, caplog):
     (tmp_path / "file").touch()
-    with caplog.at_level(logging.ERROR, "jdaso"), jdaso.Session(trace=tmp_path / "file") as session:
+    with jdaso.Session(trace=tmp_path / "file") as session:
         session.timeline.record("step", 0, time.perf_counter())
     assert caplog.text.count("cannot be written") == 1
 
     caplog.clear()
     timeline = Timeline()
     written = recorder(tmp_path, timeline)
-    written._file = open("/dev/full", "w")  # noqa: SIM115
+    written.writer._file = os.open("/dev/full", os.O_WRONLY)
     timeline.record("step", 0, time.perf_counter())
-    with caplog.at_level(logging.ERROR, "jdaso"):
-        written.close(failed=False)
+    written.close(failed=False)
     timeline.record("step", 1, time.perf_counter())
     assert caplog.text.count("cannot be written") == 1 and "No space" in caplog.text
     assert timeline.sink is None and len(timeline.events) == 2
@@ -324,4 +364,4 @@ def test_one_node_shows_its_steps(tmp_path, capsys):
     assert main(["trace", str(tmp_path)]) == 0
     assert "ui.perfetto.dev" in capsys.readouterr().out
     assert main(["trace", str(tmp_path / "none")]) == 2
-    assert "holds no trace-*.json" in capsys.readouterr().err
+    assert "holds no node-*.jsonl with a trace" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""Rows of numbers, some still on a device, appended to a file by a thread."""
+"""A node's file: rows of metrics, some still on a device, and events of a trace.
+
+One JSON object a line. A thread appends them, so that a killed process leaves all but the last.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import logging
 import math
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,26 +18,48 @@ from typing import Any
 import jax
 import numpy as np
 
+from .._launch.paths import local_folder
+from .._mpi.requests import poll
+
 log = logging.getLogger("jdaso")
 
 Row = Mapping[str, Any]
 _PAUSE_SECONDS = 0.5
+_MOST_EVENTS = 1 << 17
+"""Events held back while a file system hangs; after that the oldest are dropped."""
+
+
+def path_of(folder: str | os.PathLike[str], node: int) -> Path:
+    """Returns the path of a node's file in the folder of a run."""
+    return local_folder(folder) / f"node-{node:05}.jsonl"
 
 
 class Writer:
     """Appends JSON lines to a file. Only `flush` waits for a device or a disk.
 
-    A row waits until its numbers are ready, and the rows after it wait too. Each write consists of
-    whole lines. Rows that cannot be written are dropped: the first with a warning, and training
-    continues.
+    A row waits until its numbers are ready, and the rows after it wait too; events do not. Each
+    write consists of whole lines. What cannot be written is dropped: the first with a warning, and
+    training continues.
 
     Args:
         path: the file; its folder is created.
-        on_row: called in the thread with each row that was written.
+        on_turn: called by the thread before it looks for rows, twice a second.
+        row_of: makes the row of an event, in the thread.
+
+    Attributes:
+        path: the file.
+        events: what `row_of` makes rows of, without waiting for a device.
     """
 
-    def __init__(self, path: Path, on_row: Callable[[Row], None] = lambda row: None):
-        self._path, self._on_row = path, on_row
+    def __init__(
+        self,
+        path: Path,
+        on_turn: Callable[[], None] = lambda: None,
+        row_of: Callable[[Any], Row] = dict,
+    ):
+        self.path, self._on_turn, self._row_of = path, on_turn, row_of
+        self.events: deque[Any] = deque(maxlen=_MOST_EVENTS)
+        self._sink: Callable[[Row], None] = lambda row: None
         self._rows: deque[Row] = deque()
         self._lock = threading.Lock()  # guards the attributes below
         self._file: int | None = None
@@ -47,8 +71,12 @@ class Writer:
         except OSError as error:
             self._warn(error)
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="jdaso-metrics", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="jdaso-recorder", daemon=True)
         self._thread.start()
+
+    def copy_to(self, sink: Callable[[Row], None]) -> None:
+        """Passes each row that is written from here on to `sink`."""
+        self._sink = sink
 
     def put(self, row: Row) -> None:
         """Queues a row, to be written when its numbers are ready."""
@@ -61,19 +89,17 @@ class Writer:
 
     def flush(self, limit_seconds: float) -> None:
         """Writes all rows; numbers that are not ready within the limit become null."""
-        until = time.monotonic() + limit_seconds
-        while self._rows and time.monotonic() < until:
-            with self._lock:
-                self._write(self._take_ready())
-            if self._rows:
-                time.sleep(0.005)
+        poll(self._write_ready, limit_seconds=limit_seconds)
         with self._lock:
-            self._write([self._rows.popleft() for _ in range(len(self._rows))])
+            rows = [self._rows.popleft() for _ in range(len(self._rows))]
+            self._write([*self._take_ready(), *rows])
 
     def close(self, limit_seconds: float) -> None:
         """Writes the remaining rows and closes the file."""
         self._closing.set()
         self._thread.join(limit_seconds)
+        if self._thread.is_alive():
+            return  # the file system hangs
         self.flush(limit_seconds)
         with self._lock:
             if self._file is not None:
@@ -82,11 +108,17 @@ class Writer:
 
     def _run(self) -> None:
         while not self._closing.wait(_PAUSE_SECONDS):
-            with self._lock:
-                self._write(self._take_ready())
+            self._on_turn()
+            self._write_ready()
+
+    def _write_ready(self) -> bool:
+        """Writes what is ready; returns whether that was all."""
+        with self._lock:
+            self._write(self._take_ready())
+        return not self._rows
 
     def _take_ready(self) -> list[Row]:
-        taken = []
+        taken = [self._row_of(self.events.popleft()) for _ in range(len(self.events))]
         while self._rows and all(is_ready(value) for value in self._rows[0].values()):
             taken.append(self._rows.popleft())
         return taken
@@ -107,7 +139,7 @@ class Writer:
             self._torn = self._torn or done > 0
             self._warn(error)
         for row in rows:
-            self._on_row(row)
+            self._sink(row)
 
     def _plain(self, value: Any) -> Any:
         """Returns a value that JSON can hold. A number lost with its step becomes null."""
@@ -125,8 +157,9 @@ class Writer:
         if not self._warned:
             self._warned = True
             log.warning(
-                "Metrics are lost: %s cannot be written in full (%s). Training goes on.",
-                self._path,
+                "Rows are lost: %s cannot be written in full (%s). Training goes on. Give a folder "
+                "to which this node can write.",
+                self.path,
                 str(error).partition("\n")[0] or type(error).__name__,
             )
 

@@ -1,0 +1,107 @@
+"""Reports of a rank to the supervisor of its job: its name, its failure, its end, its saves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterable
+
+from .environment import survives_deaths
+from .guard import LAUNCH
+
+PATH = "JDASO_SUPERVISOR"
+"""Environment variable of the ranks: the path at which the supervisor on this host listens."""
+
+RANK_MARK = "\x1ejdaso-rank "
+"""Start of a report that a supervised rank on another host writes to standard error. It contains a
+character that programs do not print, since these bytes are removed from the stream."""
+
+FAILED, THROUGH, AGAIN, SAVED, SAVES = "failed", "through", "again", "saved", "saves"
+"""Reports of a rank to the supervisor: one message each; after the last one, its signals."""
+
+LIVES_ON = "goes on where others die"
+_CONNECT_SECONDS = 5.0
+
+_to_supervisor: list[socket.socket] = []
+
+
+def say_rank(node: int, host: str) -> None:
+    """Reports to a supervisor, if there is one, which process this node is.
+
+    A supervisor on this host gets the report over a connection that stays open while the process
+    lives. Processes that this one starts are not this node and do not learn the supervisor's path.
+    """
+    if not os.environ.get(LAUNCH):
+        return
+    if _to_supervisor:  # one session after another
+        _tell(AGAIN)
+        return
+    path = os.environ.pop(PATH, None)
+    if path is None:  # started by a rank
+        return
+    text = f"{RANK_MARK}{node} {os.getpid()} {host}"
+    text += f" {LIVES_ON}" * survives_deaths()
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    _to_supervisor.append(connection)
+    os.register_at_fork(after_in_child=_forget_supervisor)
+    try:
+        _connect(connection, path, text)
+    except OSError:
+        _print(text)
+
+
+def say_failed() -> None:
+    """Reports to the supervisor that this node failed by itself, not because another node did."""
+    _tell(FAILED)
+
+
+def say_through() -> None:
+    """Reports to the supervisor that this node has closed its session normally."""
+    _tell(THROUGH)
+
+
+def say_saves(signals: Iterable[int]) -> None:
+    """Reports to the supervisor which signals make this node save and end."""
+    _tell(" ".join([SAVES, *(str(int(number)) for number in signals)]))
+
+
+def say_saved() -> None:
+    """Reports to the supervisor that this run was told to stop and has saved: exit status 75."""
+    _tell(SAVED)
+
+
+def say_job_saved() -> None:
+    """Reports the same from this supervisor to the supervisor that started it."""
+    if path := os.environ.get(PATH):
+        with contextlib.suppress(OSError):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                _connect(connection, path, SAVED)
+
+
+def _tell(what: str) -> None:
+    for connection in _to_supervisor:
+        try:
+            connection.send(what.encode(), socket.MSG_DONTWAIT)
+        except OSError:
+            _print(f"{RANK_MARK}process {os.getpid()} {what}")
+
+
+def _connect(connection: socket.socket, path: str, text: str) -> None:
+    connection.settimeout(_CONNECT_SECONDS)  # a stopped supervisor accepts no connection
+    connection.connect(path)
+    connection.sendall(text.encode())
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+def _forget_supervisor() -> None:
+    """Closes the connection in a forked process, which is not this node and must not hold it."""
+    for connection in _to_supervisor:
+        connection.close()
+    _to_supervisor.clear()

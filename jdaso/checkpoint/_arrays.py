@@ -1,0 +1,118 @@
+"""Arrays of a checkpoint on disk, as orbax writes them; small ones share a file."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import shutil
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._files import SMALL, DamagedError, Leaf, is_small, nbytes, plain_dtype
+
+
+def write_arrays(
+    folder: Path, name: str, arrays: Sequence[tuple[Leaf, np.ndarray]]
+) -> tuple[Leaf, ...]:
+    """Writes arrays to ``folder / name`` with orbax; returns their leaves, small ones with a CRC.
+
+    Each large array is a file, so that damage can be traced to a leaf. Small ones are joined to one
+    array of bytes: file systems of clusters are slow with many small files.
+    """
+    ocp = _orbax()
+    shutil.rmtree(folder / name, ignore_errors=True)
+    tree = {leaf.file: array for leaf, array in arrays if not is_small(leaf)}
+    small = [array.tobytes() for leaf, array in arrays if is_small(leaf)]
+    if any(small):
+        tree[SMALL] = np.frombuffer(b"".join(small), np.uint8)
+    if tree:
+        with _checkpointer(ocp) as checkpointer:
+            checkpointer.save(folder.absolute() / name, tree)
+    sums = map(zlib.crc32, small)
+    leaves = (leaf for leaf, _ in arrays)
+    return tuple(dataclasses.replace(x, crc=next(sums)) if is_small(x) else x for x in leaves)
+
+
+def read_arrays(
+    folder: Path, name: str, leaves: Sequence[Leaf], wanted: Sequence[Leaf] | None = None
+) -> dict[str, np.ndarray]:
+    """Reads the arrays of ``folder / name``; call `Manifest.verify` first.
+
+    Args:
+        folder: of the checkpoint.
+        name: the part to read.
+        leaves: all leaves that were written there.
+        wanted: the leaves to read; all if None.
+
+    Returns:
+        The arrays, by `Leaf.file`.
+
+    Raises:
+        DamagedError: orbax cannot read an array, or it differs from the manifest.
+    """
+    ocp = _orbax()
+    large = [leaf for leaf in leaves if not is_small(leaf)]
+    names = [leaf.file for leaf in large if wanted is None or leaf in wanted]
+    small = [leaf for leaf in leaves if is_small(leaf)]
+    ends = list(itertools.accumulate((nbytes(leaf) for leaf in small), initial=0))
+    names += [SMALL] * bool(ends[-1])
+    found: dict[str, Any] = {}
+    if names:
+        as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
+        partly = len(names) < len(large) + bool(ends[-1])
+        args = ocp.args.PyTreeRestore(
+            item=dict.fromkeys(names, 0),
+            restore_args=as_numpy,
+            transforms={} if partly else None,  # makes orbax skip leaves that are not wanted
+        )
+        try:
+            with _checkpointer(ocp) as checkpointer:
+                found = checkpointer.restore(folder.absolute() / name, args=args)
+        except Exception as error:  # from orbax, tensorstore or libraries below them
+            raise DamagedError(f"{folder / name} cannot be read: {error}") from error
+    packed = found.pop(SMALL, np.zeros(0, np.uint8))
+    if packed.shape != (ends[-1],):
+        raise DamagedError(f"{folder / name}: its small leaves differ in size.")
+    for leaf, begin, end in zip(small, ends, ends[1:], strict=False):
+        array = np.array(packed[begin:end]).view(plain_dtype(leaf.dtype))
+        found[leaf.file] = array.reshape(leaf.shape)
+    for leaf in leaves if wanted is None else wanted:
+        array = found[leaf.file]
+        if (array.shape, array.dtype) != (leaf.shape, np.dtype(plain_dtype(leaf.dtype))):
+            raise DamagedError(f"{folder / name}, leaf {leaf.path}: its shape differs.")
+    return found
+
+
+def _orbax() -> Any:
+    try:
+        import orbax.checkpoint as ocp
+    except ImportError as error:
+        raise ImportError(
+            f'Checkpoints need orbax-checkpoint ({error}). Run pip install "jdaso[checkpoint]".'
+        ) from error
+    return ocp
+
+
+@contextlib.contextmanager
+def _checkpointer(ocp: Any):
+    absl = logging.getLogger("absl")
+    absl.addFilter(_is_news)
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_compression=False)
+    checkpointer = ocp.Checkpointer(handler)
+    try:
+        yield checkpointer
+    finally:
+        checkpointer.close()
+        absl.removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Returns whether orbax warns of anything but its known, harmless messages."""
+    asked = ("Skipping merge of OCDBT", "The transformations API will eventually")
+    return not any(text in str(record.msg) for text in asked)

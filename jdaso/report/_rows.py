@@ -1,0 +1,140 @@
+"""Rows of a node's file, by the starts of a run; unreadable ones are listed."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..traces._read import KINDS as TRACED
+from ..traces._timeline import Stats
+
+TOTALS = Stats._fields
+_LARGEST = 2**53
+
+
+class Mark(NamedTuple):
+    """A checkpoint or a fault.
+
+    Attributes:
+        kind: "checkpoint" or "fault".
+        node: the node it happened on.
+        step: completed updates; None if not known.
+        seconds: since the run began.
+        text: description of the event.
+    """
+
+    kind: str
+    node: int
+    step: int | None
+    seconds: float
+    text: str
+
+
+def read_parts(path: Path, damaged: list[str]) -> list[Part]:
+    """Reads the rows of each start in a file; adds unreadable ones to `damaged`."""
+    parts: list[Part] = []
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, start=1):
+                if line.startswith(TRACED):
+                    continue
+                try:
+                    _take(json.loads(line.rstrip("\n")), parts)
+                except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+                    why = str(error).partition("\n")[0]
+                    damaged.append(f"{path.name}, line {number}: {why}")
+    except OSError as error:
+        damaged.append(f"{path.name}: {error}")
+    return parts
+
+
+class Part:
+    """The rows of one start of a run."""
+
+    def __init__(self, header: dict[str, Any]):
+        self.header = {**header, "settings": dict(header.get("settings") or {})}
+        self.time = number_of(header["time"])
+        self.node = count_of(header["node"])
+        self.columns = {name: array("d") for name in ("step", "seconds", *TOTALS)}
+        self.phases: list[str] = []
+        self.marks: list[Mark] = []
+        self.events: list[dict[str, Any]] = []
+        self.ended = False
+        self.totals: dict[str, float] = {}  # from the row of its end
+
+    def add_step(self, row: dict[str, Any]) -> None:
+        count_of(row["step"])
+        numbers = {
+            name: float("nan") if value is None else number_of(value)
+            for name, value in row.items()
+            if name not in ("kind", "phase")
+        }
+        if not np.isfinite(numbers["seconds"]):
+            raise ValueError("its seconds are not a number")
+        size = len(self.phases)
+        for name in numbers.keys() - self.columns.keys():
+            self.columns[name] = array("d", [float("nan")]) * size
+        for name, column in self.columns.items():
+            column.append(numbers.get(name, float("nan")))
+        self.phases.append(str(row.get("phase", "")))
+
+    @property
+    def first_step(self) -> int | None:
+        return int(self.columns["step"][0]) if self.phases else None
+
+    @property
+    def last_step(self) -> int:
+        return int(self.columns["step"][-1]) if self.phases else 0
+
+
+def _take(row: Any, parts: list[Part]) -> None:
+    """Adds a row to the part it belongs to."""
+    if not isinstance(row, dict):
+        raise ValueError("it is not a JSON object")
+    kind = row.get("kind")
+    if kind == "run":
+        parts.append(Part(row))
+        return
+    if not parts:
+        raise ValueError('no row of kind "run" comes before it')
+    part = parts[-1]
+    if kind == "step":
+        part.add_step(row)
+    elif kind == "settings":
+        part.header["settings"] |= row["settings"]
+    elif kind in ("checkpoint", "fault"):
+        step = None if row.get("step") is None else count_of(row["step"])
+        seconds = number_of(row["seconds"])
+        part.marks.append(Mark(kind, part.node, step, seconds, str(row.get("text", ""))))
+    elif kind == "events":
+        part.events += [event for event in row["events"] if is_event(event)]
+    elif kind == "end":
+        part.ended = True
+        part.totals = {name: number_of(row[name]) for name in ("seconds", *TOTALS) if name in row}
+    else:
+        raise ValueError(f"its kind is {kind!r}")
+
+
+def number_of(value: Any) -> float:
+    """Returns a number from a row."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
+
+
+def count_of(value: Any) -> int:
+    """Returns a number of steps, or of a node."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
+
+def is_event(event: Any) -> bool:
+    """Returns whether an event has the fields that are drawn."""
+    return isinstance(event, dict) and all(
+        isinstance(event.get(name), int | float) for name in ("begin", "end")
+    )
