@@ -52,3 +52,18 @@ def difference(target: PyTree, params: PyTree, updates: PyTree) -> PyTree:
         return (end.astype(wide) - jnp.asarray(start, wide)).astype(jnp.result_type(old))
 
     return jax.tree.map(step, updates, params, target, is_leaf=is_none)
+
+
+def exchanged(params: PyTree, tree: PyTree) -> list[tuple[int, Any]]:
+    """For each exchanged leaf of `params`: the place and the leaf of a tree like `params`.
+
+    The tree may have None in place of a leaf, or of leaves.
+    """
+    flat, structure = jax.tree.flatten(tree, is_leaf=is_none)
+    parts = structure.flatten_up_to(params)
+    return [
+        (place, x)
+        for place, (x, part) in enumerate(zip(flat, parts, strict=True))
+        for leaf in jax.tree.leaves(part)
+        if travels(leaf)
+    ]

@@ -14,11 +14,11 @@ from .._exchange.exact import sum_of_bits
 from .._exchange.late import Correction, Late
 from .._exchange.order import after
 from .._exchange.replicated import Common
-from .._exchange.updates import difference
+from .._exchange.updates import difference, exchanged
 from .._payload.explicit import placed_like, replicated
 from .._payload.fragments import Fragment, Piece
 from .._payload.header import header, living, loss_words, mean_weight, time_words
-from .._payload.trees import apply_updates, from_leaves, is_none, to_leaves, travels
+from .._payload.trees import apply_updates, from_leaves, is_none, to_leaves
 from .._payload.words import STATUS
 from .._rules.decide import count_start
 from .._rules.delay import fit_delay, steps_taken
@@ -201,34 +201,19 @@ class LateExchange:
 
     def _pieces(self, params: PyTree, tree: PyTree) -> tuple[Any, ...]:
         """The fragment's pieces of a tree like `params`; None where its leaf is None."""
-        leaves = [x for _, x in _exchanged(params, tree)]
+        leaves = [x for _, x in exchanged(params, tree)]
         cut = lambda piece, x: None if x is None else piece.cut(x)  # noqa: E731
         return tuple(cut(piece, leaves[piece.leaf]) for piece in self.fragment.pieces)
 
     def _joined(self, params: PyTree, tree: PyTree, pieces: tuple[Any, ...]) -> PyTree:
         """A tree like `params` with the fragment's pieces replaced; None stays None."""
         flat, structure = jax.tree.flatten(tree, is_leaf=is_none)
-        places = [place for place, _ in _exchanged(params, tree)]
+        places = [place for place, _ in exchanged(params, tree)]
         for piece, new in zip(self.fragment.pieces, pieces, strict=True):
             if new is not None:
                 place = places[piece.leaf]
                 flat[place] = piece.put(flat[place], new)
         return jax.tree.unflatten(structure, flat)
-
-
-def _exchanged(params: PyTree, tree: PyTree) -> list[tuple[int, Any]]:
-    """For each exchanged leaf of `params`: the place and the leaf of a tree like `params`.
-
-    The tree may have None in place of a leaf, or of leaves.
-    """
-    flat, structure = jax.tree.flatten(tree, is_leaf=is_none)
-    parts = structure.flatten_up_to(params)
-    return [
-        (place, x)
-        for place, (x, part) in enumerate(zip(flat, parts, strict=True))
-        for leaf in jax.tree.leaves(part)
-        if travels(leaf)
-    ]
 
 
 def _inject(faults: Mapping[tuple[int, int], float], leaves: Leaves, step: jax.Array) -> Leaves:
