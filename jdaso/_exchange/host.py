@@ -149,13 +149,19 @@ class HostExchange(Exchange):
         given = *about, *map(replicated, leaves)
         words, total, lost = self.answer(call, every, step, *given, places=places)
         words = self.report(words, common)
-        if len(self.session.devices) > 1:
-            # What a call returns lies on one device; what is computed from it, where it is needed.
-            one = jnp.where(words[0, STATUS] < LEFT_OUT, jnp.float32(1), jnp.float32(0))
-            total, lost = jax.tree.map(lambda x: x * one, (total, lost))
-        # JAX drops the check if nothing uses the headers, and zeros would pass for numbers.
-        words, total, lost = jax.lax.optimization_barrier((words, total, lost))
+        total, lost = self.behind(words, (total, lost))
         return Received(total, lost, words)
+
+    def behind(self, words: jax.Array, tree: PyTree) -> PyTree:
+        """Float32 numbers that the host gave, once their headers were checked.
+
+        JAX drops the check if nothing uses the headers, and zeros would pass for numbers.
+        """
+        if len(self.session.devices) == 1:
+            return jax.lax.optimization_barrier((words, tree))[1]
+        # What a call returns lies on one device; what is computed from it, where it is needed.
+        one = jnp.where(words[0, STATUS] < LEFT_OUT, jnp.float32(1), jnp.float32(0))
+        return jax.tree.map(lambda x: x * one, tree)
 
     def answer(
         self,
