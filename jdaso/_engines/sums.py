@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._payload.checksums import fingerprints_on_host
 from .._payload.wire import WIRES
 from .._payload.words import BAD_LEAF, FAILED, STATUS, facts_of
 from .channel import Channel
@@ -96,6 +97,40 @@ class Sums:
         end = self._channel.layout.offsets[count]
         divide(self._sum()[:end], facts_of(result.heads).weight)
         return result
+
+    def land(
+        self,
+        ticket: int,
+        target: Sequence[np.ndarray],
+        landed: Iterable[np.ndarray],
+        head: np.ndarray,
+        **by: int,
+    ) -> Result:
+        """Waits for targets with 0 where the nodes would not land alike.
+
+        Args:
+            ticket: the exchange.
+            target: the leaves that all nodes go to; the same on all.
+            landed: the leaves that this node would arrive at, float32.
+            head: this node's header.
+            by: see `start`.
+        """
+        bits = 24 - self._channel.layout.nodes.bit_length()  # sums of these integers are exact
+        prints, finite = [], []
+        for leaf in landed:
+            prints.append(fingerprints_on_host(leaf, bits).astype(np.float32))
+            finite.append(np.isfinite(leaf))
+        heads, totals, _ = self.total(ticket, prints, head, **by)
+        living = facts_of(heads).living
+        odd = [
+            # Adding cannot remove a NaN: if one node holds it, the others still go to the target.
+            np.where(here, living * mine != total, np.float32(np.nan)).astype(np.float32)
+            for mine, total, here in zip(prints, totals, finite, strict=True)
+        ]
+        if not (heads[:, STATUS] == FAILED).any():
+            heads, totals, _ = self.total(ticket, odd, head, **by)
+        pairs = zip(totals, target, strict=True)
+        return Result(heads, [np.where(x > 0, np.float32(0), t) for x, t in pairs], [])
 
     def start(
         self,

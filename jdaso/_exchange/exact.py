@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import host_call
+from .._payload.chains import by_leaf
 from .._payload.header import (
     counted,
     header,
@@ -174,7 +175,7 @@ def exact_mean_of_everything(
     whole = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in whole)
     sent = weighed(weight, own)
     if owed is not None:
-        sent = tuple(map(jnp.add, sent, owed))
+        sent = tuple(by_leaf("+", jnp.add, sent, owed, into=0))
     weighted = tuple(
         leaf + owed_inner[k] if k in owed_inner else leaf
         for k, leaf in enumerate(weighed(weight, leaves))

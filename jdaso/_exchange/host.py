@@ -5,7 +5,7 @@ Callbacks pass outgoing arrays to a channel's thread on the host, and fetch the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from .._engines.channel import Channel
 from .._engines.sums import Sums
 from .._payload.checksums import checksum_of_all, checksum_on_host
 from .._payload.explicit import replicated
+from .._payload.landing import arrival
 from .._payload.trees import to_arrays
 from .._payload.words import FAILED, HEADER, LEFT_OUT, STATUS
 from .._types import Leaves, PyTree, ShapeDtype
@@ -102,6 +103,27 @@ class HostExchange(Exchange):
         function = partial(self.sums.mean_of_finite, count=count)
         return self._result(function, leaves, head, step, common)
 
+    def land(
+        self, target: Leaves, params: Leaves, dtypes: Sequence[Any], head: jax.Array, step: Any
+    ) -> Leaves:
+        """Targets on which all nodes land alike, by one call of the host.
+
+        Args:
+            target: the leaves that all nodes go to, float32.
+            params: the leaves that they come from.
+            dtypes: of the updates.
+            head: this node's header.
+            step: completed updates.
+        """
+        sums, count = self.sums, len(target)
+
+        def land(ticket: int, arrays: Sequence[np.ndarray], *args: Any, **by: Any) -> Any:
+            pairs = zip(arrays[:count], arrays[count:], dtypes, strict=True)
+            landed = (arrival(*each) for each in pairs)
+            return sums.land(ticket, arrays[:count], landed, *args, **by)
+
+        return self._result(land, (*target, *params), head, step, None).total
+
     def _result(
         self,
         function: Callable[..., Any],
@@ -127,11 +149,19 @@ class HostExchange(Exchange):
         given = *about, *map(replicated, leaves)
         words, total, lost = self.answer(call, every, step, *given, places=places)
         words = self.report(words, common)
-        if len(self.session.devices) > 1:
-            # What a call returns lies on one device; what is computed from it, where it is needed.
-            one = jnp.where(words[0, STATUS] < LEFT_OUT, jnp.float32(1), jnp.float32(0))
-            total, lost = jax.tree.map(lambda x: x * one, (total, lost))
+        total, lost = self.behind(words, (total, lost))
         return Received(total, lost, words)
+
+    def behind(self, words: jax.Array, tree: PyTree) -> PyTree:
+        """Float32 numbers that the host gave, once their headers were checked.
+
+        JAX drops the check if nothing uses the headers, and zeros would pass for numbers.
+        """
+        if len(self.session.devices) == 1:
+            return jax.lax.optimization_barrier((words, tree))[1]
+        # What a call returns lies on one device; what is computed from it, where it is needed.
+        one = jnp.where(words[0, STATUS] < LEFT_OUT, jnp.float32(1), jnp.float32(0))
+        return jax.tree.map(lambda x: x * one, tree)
 
     def answer(
         self,

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 
 from .._payload.checksums import fingerprints
 from .._payload.header import header
-from .._payload.trees import apply_updates, from_leaves, to_leaves
+from .._payload.trees import apply_updates, from_leaves, to_leaves, travels
 from .._types import Leaves, PyTree
 from .exchange import Exchange
+from .host import HostExchange
 from .received import Received
-from .updates import difference
+from .updates import difference, exchanged
 from .within_node import mean_locally
 
 
@@ -24,6 +25,8 @@ def land_alike(
     arrive at different t. Sometimes no update takes all nodes to one point except
     ``p + (-p) = 0``, which an element that changes its sign passes anyway.
     """
+    if isinstance(exchange, HostExchange) and exchange.local_axis is None:
+        return _on_host(exchange, target, params, updates, step)
     moved = difference(from_leaves(params, target), params, updates)
     landed = to_leaves(apply_updates(params, moved))
     # Few enough bits that float32 sums of these integers are exact.
@@ -46,3 +49,12 @@ def land_alike(
     number = sum((jnp.sum(x) for x in odd), jnp.float32(0))  # or NaN, which is not < 0
     odd = total(odd, jnp.where(number < 0, 0, step)).total
     return tuple(jnp.where(x > 0, 0.0, t) for x, t in zip(odd, target, strict=True))
+
+
+def _on_host(
+    exchange: HostExchange, target: Leaves, params: PyTree, updates: PyTree, step: jax.Array
+) -> Leaves:
+    """As `land_alike`, computed by the host: XLA takes some 15 ms for each leaf."""
+    own = tuple(x for x in jax.tree.leaves(params) if travels(x))
+    dtypes = [None if x is None else jnp.result_type(x) for _, x in exchanged(params, updates)]
+    return exchange.land(target, own, dtypes, header(step=step), step)

@@ -13,7 +13,7 @@ import numpy as np
 from .._engines.versions import Versions
 from .._payload.explicit import replicated
 from .._payload.layout import BARE, describe
-from .._payload.words import HEADER, STATUS, STEP
+from .._payload.words import HEADER, STEP
 from .._types import Leaves, PyTree, ShapeDtype
 from .callbacks import guarded
 from .host import HostExchange, on_host
@@ -112,9 +112,7 @@ class HostLate(Late):
             return heads, tuple(leaves)
 
         found = self._fetch(feedback, turn, before)
-        heads = self.exchange.report(found.heads, None)
-        zero = heads[0, STATUS].astype(jnp.float32)
-        return tuple(x + zero for x in found.change)  # after the check
+        return self.exchange.behind(self.exchange.report(found.heads, None), found.change)
 
     def without_feedback(self, held: PyTree) -> PyTree:
         """As `Late.without_feedback`: the state no longer names a version."""

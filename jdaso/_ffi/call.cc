@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "chain.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -252,3 +253,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JdasoCallCuda, on_cuda,
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attr<std::string_view>("name"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JdasoChainCpu, chain::on_cpu,
+                              ffi::Ffi::Bind()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Attr<std::string_view>("signs"));

@@ -27,13 +27,16 @@ from . import functions, pinned
 TARGET = "jdaso_call"
 """The handlers' name in compiled programs."""
 
+CHAIN = "jdaso_chain"
+"""The same of the handler in `chain.h`, for programs of one CPU device."""
+
 COMPILE_SECONDS = 120.0
 """Limit of the compiler; it takes some 4 s."""
 
 SWITCH = "JDASO_FFI"
-_SOURCE = Path(__file__).with_name("call.cc")
+_SOURCES = [Path(__file__).with_name(name) for name in ("call.cc", "chain.h")]
 _COMPILERS = ("c++", "g++", "clang++")
-_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w")
+_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fPIC", "-shared", "-w")
 _HANDLERS = {"cpu": "JdasoCallCpu", "CUDA": "JdasoCallCuda"}
 # By platform, as JAX names it when it lowers. A call on whole arrays of several devices is made by
 # one of them. XLA's partitioner lets only JAX's callbacks be so, which it knows by these names:
@@ -58,14 +61,24 @@ def target(platforms: Sequence[str], devices: int) -> str | None:
     Raises:
         ValueError: the variable ``JDASO_FFI`` is neither "auto" nor "off".
     """
-    wanted = os.environ.get(SWITCH, "auto")
-    if wanted not in ("auto", "off"):
-        raise ValueError(f'{SWITCH} must be "auto" (the default) or "off", got {wanted!r}.')
-    if wanted == "off" or len(platforms) != 1 or platforms[0] not in _CALLED_ONCE:
+    if not _is_wanted() or len(platforms) != 1 or platforms[0] not in _CALLED_ONCE:
         return None
     if not _registered():
         return None
     return TARGET if devices == 1 else _CALLED_ONCE[platforms[0]]
+
+
+def chain_target(platforms: Sequence[str], devices: int) -> str | None:
+    """As `target`, of the handler of chains, which programs of one CPU device can call."""
+    fits = tuple(platforms) == ("cpu",) and devices == 1
+    return CHAIN if _is_wanted() and fits and _registered() else None
+
+
+def _is_wanted() -> bool:
+    wanted = os.environ.get(SWITCH, "auto")
+    if wanted not in ("auto", "off"):
+        raise ValueError(f'{SWITCH} must be "auto" (the default) or "off", got {wanted!r}.')
+    return wanted == "auto"
 
 
 def _registered() -> bool:
@@ -88,6 +101,8 @@ def _register() -> bool:
     try:
         library = _load()
         library.jdaso_set_python(functions.entry)
+        chain = jax.ffi.pycapsule(library.JdasoChainCpu)
+        jax.ffi.register_ffi_target(CHAIN, chain, platform="cpu")
         for where, symbol in _HANDLERS.items():
             handler = jax.ffi.pycapsule(getattr(library, symbol))
             for name in (TARGET, _CALLED_ONCE[where.lower()]):
@@ -143,7 +158,7 @@ def _key(compiler: str) -> str:
     """A hash of all that the library depends on."""
     binary = os.stat(compiler)
     about = (jaxlib_version, platform.machine(), os.path.realpath(compiler), _FLAGS)
-    found = hashlib.sha256(_SOURCE.read_bytes())
+    found = hashlib.sha256(b"".join(map(Path.read_bytes, _SOURCES)))
     found.update(repr((*about, binary.st_size, binary.st_mtime_ns)).encode())
     return found.hexdigest()[:20]
 
@@ -153,7 +168,8 @@ def _compile(compiler: str, library: Path) -> None:
     number, made = tempfile.mkstemp(prefix=f"{library.stem}-", suffix=".so", dir=library.parent)
     os.close(number)
     try:
-        command = [compiler, *_FLAGS, "-I", jax.ffi.include_dir(), str(_SOURCE), "-o", made, "-ldl"]
+        about = [*_FLAGS, "-I", jax.ffi.include_dir(), str(_SOURCES[0])]
+        command = [compiler, *about, "-o", made, "-ldl"]
         with _group(command) as process:
             _, said = process.communicate(timeout=COMPILE_SECONDS)
         if process.returncode:

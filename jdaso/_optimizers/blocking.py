@@ -59,7 +59,7 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
     """
     params, state, weight, step = u.params, u.state, u.weight, u.state.step
     exchange = between.exchange_of(params)
-    own, owed = to_leaves(apply_updates(params, u.updates)), None
+    own, owed = to_leaves(apply_updates(params, u.updates, into=1)), None
     owed_inner: dict[int, jax.Array] = {}
     if weight is not None:
         total, steps = jnp.sum(state.since, axis=0)
@@ -102,24 +102,17 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
         lambda: land_alike(exchange, leaves, params, u.updates, step),
         lambda: leaves,
     )
-    updates = difference(from_leaves(params, leaves), params, u.updates)
+    updates = difference(from_leaves(params, leaves), params, u.updates, into=0)
     state = state._replace(inner=inner, phase=phase)
     return u._replace(updates=updates, state=state)
 
 
 def _feedback(exchange: Exchange, late: Sequence[LateExchange], state: DasoState) -> Leaves:
-    """The error feedback of all fragments, as leaves."""
-
-    def zeros() -> Leaves:
-        return tuple(jnp.zeros(leaf.reals, jnp.float32) for leaf in exchange.layout.exchanged)
-
-    def found() -> Leaves:
-        leaves = zeros()
-        for each in late:
-            leaves = each.fragment.put(leaves, each.feedback(state))
-        return leaves
-
-    return jax.lax.cond(jnp.any(state.started >= 0), found, zeros)
+    """The error feedback of all fragments, as leaves; zeros of those that never started."""
+    leaves = tuple(jnp.zeros(leaf.reals, jnp.float32) for leaf in exchange.layout.exchanged)
+    for each in late:
+        leaves = each.fragment.put(leaves, each.feedback(state))
+    return leaves
 
 
 def is_settled(between: Between, step: jax.Array) -> jax.Array:

@@ -14,11 +14,11 @@ from .._exchange.exact import sum_of_bits
 from .._exchange.late import Correction, Late
 from .._exchange.order import after
 from .._exchange.replicated import Common
-from .._exchange.updates import difference
+from .._exchange.updates import added_to, difference, exchanged
 from .._payload.explicit import placed_like, replicated
 from .._payload.fragments import Fragment, Piece
 from .._payload.header import header, living, loss_words, mean_weight, time_words
-from .._payload.trees import apply_updates, from_leaves, is_none, to_leaves, travels
+from .._payload.trees import apply_updates, from_leaves, is_none, to_leaves
 from .._payload.words import STATUS
 from .._rules.decide import count_start
 from .._rules.delay import fit_delay, steps_taken
@@ -80,22 +80,34 @@ class LateExchange:
         found, held = self._wait(state, age)
         before = self._pieces(u.params, u.params)
         updates = self._pieces(u.params, u.updates)
-        own = to_leaves(apply_updates(before, updates))
-        merged = self.late.merge(own, found, age, living(found.heads))
-        if self.between.on_nonfinite == "skip" or u.weight is not None:
-            merged = tuple(jnp.where(found.merges, *x) for x in zip(merged, own, strict=True))
-        moves = difference(from_leaves(before, merged), before, updates)
-        inner, tree = jax.tree.flatten(state.inner)
-        for place, number, piece in self._own(u.copies):
-            copy = moved(piece.cut(inner[place]), merged[number] - own[number])
-            inner[place] = piece.put(inner[place], copy)
+        inner, copies = state.inner, self._own(u.copies)
+        selects = self.between.on_nonfinite == "skip" or u.weight is not None
+        if self.between.rule.keeps_progress and not (copies or selects):
+            moves = added_to(before, updates, found.change)
+        else:
+            own = to_leaves(apply_updates(before, updates))
+            merged = self.late.merge(own, found, age, living(found.heads))
+            if selects:
+                merged = tuple(jnp.where(found.merges, *x) for x in zip(merged, own, strict=True))
+            moves = difference(from_leaves(before, merged), before, updates)
+            inner = self._moved(inner, copies, own, merged)
         return u._replace(updates=self._joined(u.params, u.updates, moves)).with_state(
-            inner=jax.tree.unflatten(tree, inner),
+            inner=inner,
             ticket=state.ticket.at[f].set(0),
             held=self._held(state, held),
             phase=self._counted(found.heads, state),
             weight=state.scale[f] * mean_weight(found.heads),
         )
+
+    def _moved(
+        self, inner: PyTree, copies: list[tuple[int, int, Piece]], own: Leaves, merged: Leaves
+    ) -> PyTree:
+        """The inner state with its copies of the parameters moved as these are."""
+        flat, tree = jax.tree.flatten(inner)
+        for place, number, piece in copies:
+            copy = moved(piece.cut(flat[place]), merged[number] - own[number])
+            flat[place] = piece.put(flat[place], copy)
+        return jax.tree.unflatten(tree, flat)
 
     def start(self, u: Update, bits: jax.Array) -> Update:
         """Starts an exchange of the parameters as the update will make them.
@@ -130,6 +142,8 @@ class LateExchange:
             weight=weight,
             turn=state.phase.exchanges,
         )
+        if not self.between.session.simulated:
+            u = u._replace(updates=self._read(u.params, u.updates, ticket))
         phase = count_start(self.between.phases, state.phase, f, len(self.fragments))
         return u.with_state(
             ticket=state.ticket.at[f].set(ticket),
@@ -201,34 +215,33 @@ class LateExchange:
 
     def _pieces(self, params: PyTree, tree: PyTree) -> tuple[Any, ...]:
         """The fragment's pieces of a tree like `params`; None where its leaf is None."""
-        leaves = [x for _, x in _exchanged(params, tree)]
+        leaves = [x for _, x in exchanged(params, tree)]
         cut = lambda piece, x: None if x is None else piece.cut(x)  # noqa: E731
         return tuple(cut(piece, leaves[piece.leaf]) for piece in self.fragment.pieces)
+
+    def _read(self, params: PyTree, updates: PyTree, ticket: jax.Array) -> PyTree:
+        """Updates whose memory is free once the start with this ticket has read them.
+
+        If the start only read them, XLA would copy them past an exact mean that is not due.
+        """
+        flat, structure = jax.tree.flatten(updates, is_leaf=is_none)
+        places = [place for place, _ in exchanged(params, updates)]
+        own = {places[piece.leaf] for piece in self.fragment.pieces}
+        own = sorted(place for place in own if flat[place] is not None)
+        _, held = jax.lax.optimization_barrier((ticket, [flat[place] for place in own]))
+        for place, x in zip(own, held, strict=True):
+            flat[place] = x
+        return jax.tree.unflatten(structure, flat)
 
     def _joined(self, params: PyTree, tree: PyTree, pieces: tuple[Any, ...]) -> PyTree:
         """A tree like `params` with the fragment's pieces replaced; None stays None."""
         flat, structure = jax.tree.flatten(tree, is_leaf=is_none)
-        places = [place for place, _ in _exchanged(params, tree)]
+        places = [place for place, _ in exchanged(params, tree)]
         for piece, new in zip(self.fragment.pieces, pieces, strict=True):
             if new is not None:
                 place = places[piece.leaf]
                 flat[place] = piece.put(flat[place], new)
         return jax.tree.unflatten(structure, flat)
-
-
-def _exchanged(params: PyTree, tree: PyTree) -> list[tuple[int, Any]]:
-    """For each exchanged leaf of `params`: the place and the leaf of a tree like `params`.
-
-    The tree may have None in place of a leaf, or of leaves.
-    """
-    flat, structure = jax.tree.flatten(tree, is_leaf=is_none)
-    parts = structure.flatten_up_to(params)
-    return [
-        (place, x)
-        for place, (x, part) in enumerate(zip(flat, parts, strict=True))
-        for leaf in jax.tree.leaves(part)
-        if travels(leaf)
-    ]
 
 
 def _inject(faults: Mapping[tuple[int, int], float], leaves: Leaves, step: jax.Array) -> Leaves:

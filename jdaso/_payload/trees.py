@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from .._types import Leaves, PyTree
+from .chains import by_leaf
 from .explicit import can_be_placed_like, placed_like
 from .layout import describe, is_float
 
@@ -93,16 +94,23 @@ def zeros_like(tree: PyTree) -> PyTree:
     return jax.tree.map(zeros, tree)
 
 
-def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
+def apply_updates(params: PyTree, updates: PyTree, into: int | None = None) -> PyTree:
     """Parameters plus updates, as optax adds them; parameters whose update is None stay unchanged.
 
     Equinox gives None as the gradient of leaves it does not differentiate; optax passes None on.
+
+    Args:
+        params: the parameters.
+        updates: a tree like them.
+        into: 1 if the sums may take the memory of the updates; see `chains.by_leaf`.
     """
-
-    def add(update: Any, old: Any) -> Any:
-        return old if update is None else optax.apply_updates(old, update)
-
-    return jax.tree.map(add, updates, params, is_leaf=is_none)
+    flat, structure = jax.tree.flatten(updates, is_leaf=is_none)
+    found = structure.flatten_up_to(params)
+    added = [k for k, update in enumerate(flat) if update is not None]
+    groups = [found[k] for k in added], [flat[k] for k in added]
+    for k, x in zip(added, by_leaf("+", optax.apply_updates, *groups, into=into), strict=True):
+        found[k] = x
+    return jax.tree.unflatten(structure, found)
 
 
 def is_none(x: Any) -> bool:

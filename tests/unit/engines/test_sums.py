@@ -2,61 +2,27 @@
 
 import numpy as np
 import pytest
+from pair import Pair
 
-from jdaso._engines.base import InTurn, compiled_for_host, sum_part
-from jdaso._engines.channel import Channel
 from jdaso._engines.sums import Sums
-from jdaso._mpi.topology import Topology
-from jdaso._nodes.control import Control
 from jdaso._payload.layout import layout_of
 from jdaso._payload.wire import wire_of
-from jdaso._payload.words import BAD_LEAF, HEADER, STATUS, WEIGHT
-from jdaso.traces._timeline import Timeline
+from jdaso._payload.words import BAD_LEAF, HEADER, STATUS
 
 SHAPES = ((700,), (40, 9))
 
 
-class Other:
-    """Sums node 0's rows with those that the other node makes of them, by default the same."""
-
-    def __init__(self, wire):
-        self.wire, self.sum = wire, compiled_for_host(lambda x, w: sum_part(wire, x, w))
-        self.weights, self.makes, self.bad = (1.0, 1.0), [], 0
-
-    def __call__(self, rows, out, headed):
-        width, residual = out.shape[1], None
-        make = self.makes[0] if self.makes else lambda x: x
-        for p in range(2):
-            mine = rows[p, :width]
-            theirs = self.wire.encode(make(self.wire.decode(mine[None])))[0]
-            encoded, lost = self.sum(np.stack([mine, theirs]), width)
-            out[p] = np.asarray(encoded)
-            residual = np.asarray(lost) if p == 0 else residual
-        heads = None
-        if headed:
-            heads = np.repeat(np.ascontiguousarray(rows[:1, width:]).view(np.int32), 2, axis=0)
-            heads[:, STATUS], heads[1, BAD_LEAF] = 0, self.bad
-            heads[:, WEIGHT] = np.array(self.weights, np.float32).view(np.int32)
-            self.makes = self.makes[1:]
-        return residual, heads
-
-
 @pytest.fixture
 def make():
-    channels = []
+    pair = Pair()
 
     def make(wire="float32"):
         wire = wire_of(wire)
         layout = layout_of([np.zeros(x, np.float32) for x in SHAPES], 2, 4096, wire.block)
-        other = Other(wire)
-        control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
-        channels.append(Channel(layout, wire, InTurn(other, 20.0), control, Timeline()))
-        channels[-1]._nodes = 2
-        return Sums(channels[-1], 0), other
+        return Sums(pair.channel(layout, wire, ""), 0), pair.other_of(layout, wire, "")
 
     yield make
-    for channel in channels:
-        channel.close(5.0)
+    pair.close()
 
 
 def leaves(seed):

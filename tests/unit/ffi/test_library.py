@@ -71,9 +71,9 @@ def test_another_compiler_or_source_is_another_file(compiler, monkeypatch, tmp_p
     library._load()
     compiler(sleep=0.001)
     library._load()
-    other = tmp_path / "call.cc"
+    other = tmp_path / "chain.h"
     other.write_text("// another")
-    monkeypatch.setattr(library, "_SOURCE", other)
+    monkeypatch.setattr(library, "_SOURCES", [library._SOURCES[0], other])
     library._load()
     assert len(list((tmp_path / "cache" / "jdaso").iterdir())) == 3
 
