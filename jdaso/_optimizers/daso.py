@@ -80,7 +80,8 @@ def daso(
             than their mean. While cycling, Adam's second moments v would be up to P times those
             of synchronous training, and its steps up to ``sqrt(P)`` times too short. ``"shared"``
             gives `inner` ``mu^2 + (v - mu^2) / P`` in place of v, where ``mu^2`` is what the
-            first moments tell of the square of the mean gradient. Nothing is sent for it.
+            first moments tell of the square of the mean gradient. Nothing is sent for it. The
+            nodes' noise must be independent: with the same examples on all nodes use ``"own"``.
             It finds the moments in the state of Adam and its kin (records with ``mu`` and
             ``nu``: adam, adamw, nadam, lamb, amsgrad, ...). Other optimizers, and
             ``blocking="parameters"``, use their own.

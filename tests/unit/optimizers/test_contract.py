@@ -94,7 +94,8 @@ def _nesterov():
 
 
 SETTINGS = {
-    "daso": _daso(),
+    # Equal gradients on all nodes are no noise, which shared second moments take them for.
+    "daso": _daso(second_moments="own"),
     "daso-paper": _daso(merge="paper", blocking="parameters"),
     "daso-outer-int8": _daso(merge=_nesterov(), wire="int8"),  # every field of the state is in use
     "synchronous": _synchronous(),

@@ -233,7 +233,11 @@ def test_defect_11_moments_are_averaged(merge):
     gradients = np.random.default_rng(0).normal(size=(3, 12, 4)).astype(np.float32)
     with virtual(3) as session:
         tx = jdaso.daso(
-            optax.adamw(0.1), phases=jdaso.Phases(12, 0, 4), session=session, merge=merge
+            optax.adamw(0.1),
+            phases=jdaso.Phases(12, 0, 4),
+            session=session,
+            merge=merge,
+            second_moments="own",
         )
         _, (_, state) = run(tx, session, jnp.zeros((3, 4)), gradients[:, :8])
     moments = state.inner[0]
