@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +26,7 @@ import numpy as np
 from .._payload.layout import describe
 from .._payload.trees import travels
 from .._rules.second_moments import LEAST_DECAY
-from .._types import PyTree
+from .._types import PyTree, ShapeDtype
 
 log = logging.getLogger("jdaso")
 
@@ -82,8 +83,10 @@ class MomentsFinder:
         """The moments of those parameters that have them."""
         key = jax.tree.structure(params), describe(params)
         if key not in self._known:
-            with jax.ensure_compile_time_eval():
-                self._known[key] = self._found(params)
+            # In a thread of its own, where no program is being traced, and for no mesh.
+            with ThreadPoolExecutor(1) as thread:
+                shapes = jax.tree.map(_shape, params)
+                self._known[key] = thread.submit(self._found, shapes).result()
         return self._known[key]
 
     def _found(self, params: PyTree) -> tuple[Moments, ...]:
@@ -178,10 +181,14 @@ def _ramp(x: Any) -> jax.Array:
 def _zeros(params: PyTree, side: int | None) -> PyTree:
     """Zeros in place of the parameters, with axes no longer than `side`."""
 
-    def zeros(x: Any) -> jax.Array:
-        dtype, shape = jnp.result_type(x), tuple(min(n, side or n) for n in np.shape(x))
-        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            return jnp.broadcast_to(jax.random.key(0, impl=jax.random.key_impl(x)), shape)
-        return jnp.zeros(shape, dtype)
+    def zeros(x: ShapeDtype) -> jax.Array:
+        return jnp.zeros(tuple(min(n, side or n) for n in x.shape), x.dtype)
 
     return jax.tree.map(zeros, params)
+
+
+def _shape(x: Any) -> ShapeDtype:
+    """Shape and dtype of a leaf; a number for a key, which optimizers leave alone alike."""
+    dtype = jnp.result_type(x)
+    is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    return ShapeDtype(np.shape(x), jnp.uint32 if is_key else dtype)

@@ -13,6 +13,7 @@ from jdaso._nodes.control import Control
 from jdaso._payload.layout import Layout
 from jdaso._payload.wire import Wire
 from jdaso._payload.words import BAD_LEAF, STATUS, WEIGHT
+from jdaso._session import Session
 from jdaso._session.reports import Reports
 from jdaso.traces._timeline import Timeline
 
@@ -43,12 +44,12 @@ class Other:
         return residual, heads
 
 
-class Pair:
+class Pair(Session):
     """Node 0's session, as far as exchanges need one; its channels are opened by its own thread."""
 
-    node, closed, devices, simulated = 0, False, (None,), False
+    node, closed, devices, simulated = 0, False, (None,), False  # pyright: ignore
 
-    def __init__(self):
+    def __init__(self):  # no MPI, no threads of a session
         self.control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
         self.report = Reports(self.control, 0, virtual=False).check
         self.others: dict[Any, Other] = {}

@@ -29,7 +29,7 @@ def sources():
     rng = np.random.default_rng(0)
     large = rng.normal(size=LARGE).astype(np.float32)
     turned = rng.normal(size=(300, 500)).astype(np.float32).T
-    return large, turned, np.zeros(0, np.float32), np.float32(3).reshape(()), large[:7]
+    return large, turned, np.zeros(0, np.float32), np.full((), 3, np.float32), large[:7]
 
 
 def test_all_numbers_arrive():
