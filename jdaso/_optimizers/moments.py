@@ -138,21 +138,26 @@ def _averages(
     if not pairs:
         return ()
 
-    def after(first: float, second: float, gradient: float) -> list[Any]:
+    def after(first: Any, second: Any, gradient: Any) -> list[Any]:
         """The first numbers of all moments after an update, two arrays a pair."""
         params = zeros()
         start, tree = jax.tree.flatten(init(params))
         for pair in pairs:
             start[pair.first] = jnp.full_like(start[pair.first], first)
             start[pair.second] = jnp.full_like(start[pair.second], second)
-        grads = jax.tree.map(lambda x: gradient * _ramp(x) if travels(x) else x, params)
+        grads = jax.tree.map(
+            lambda x: gradient.astype(x.dtype) * _ramp(x) if travels(x) else x, params
+        )
         losses = {"value": jnp.float32(1), "mean_loss": jnp.float32(1)}
         new = jax.tree.leaves(update(grads, jax.tree.unflatten(tree, start), params, losses)[1])
         both = [(new[pair.first], new[pair.second]) for pair in pairs]
         return jax.tree.map(lambda x: jnp.ravel(x)[:_LOOK].astype(jnp.float32), both)
 
-    trials = ((0.0, 1.0, 0.0), (1.0, 1.0, 0.0), (0.0, 0.0, _GRADIENT), (0.0, 0.0, 2 * _GRADIENT))
-    results = jax.device_get(jax.jit(lambda: [after(*trial) for trial in trials])())
+    # One after the other in one loop, so that the update is compiled once.
+    trials = (0.0, 1.0, 0.0), (1.0, 1.0, 0.0), (0.0, 0.0, _GRADIENT), (0.0, 0.0, 2 * _GRADIENT)
+    run = jax.jit(lambda: jax.lax.map(lambda x: after(*x), jnp.asarray(trials, jnp.float32)))
+    every = jax.device_get(run())
+    results = [jax.tree.map(lambda x, k=k: x[k], every) for k in range(len(trials))]
     found = []
     zipped = zip(pairs, *results, strict=True)
     for pair, (_, kept), (first, beside), (mean, squares), (_, fourfold) in zipped:

@@ -14,7 +14,7 @@ cycling update makes it the node's own, and the last one that of all nodes again
 from __future__ import annotations
 
 import dataclasses
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -66,9 +66,8 @@ class Sharing:
         before, seen = jax.tree.leaves(own), jax.tree.leaves(given)
         flat, tree = jax.tree.flatten(new)
         for each in self.moments:
-            old, used, now = (_wide(x[each.second]) for x in (before, seen, flat))
-            found = _as(now + each.second_decay * (old - used), flat[each.second])
-            flat[each.second] = jnp.where(u.act.blocking, flat[each.second], found)
+            trio = (x[each.second] for x in (before, seen, flat))
+            flat[each.second] = _kept(u.act.blocking, *trio, decay=each.second_decay)
         return jax.tree.unflatten(tree, flat)
 
     def end(self, inner: PyTree) -> PyTree:
@@ -78,17 +77,41 @@ class Sharing:
     def _each(self, inner: PyTree, function: Any, where: Any) -> PyTree:
         """The inner state, with a function of moments applied to all second ones."""
         flat, tree = jax.tree.flatten(inner)
+        biases: dict[Any, Any] = {}
         for each in self.moments:
-            second = flat[each.second]
-            first = _wide(flat[each.first]) * each.bias(flat)
-            found = function(_wide(second), first, self.between.nodes, each.first_decay)
-            flat[each.second] = jnp.where(where, _as(found, second), second)
+            about = each[2:]
+            if about not in biases:
+                biases[about] = each.bias(flat)
+            flat[each.second] = _applied(
+                where,
+                flat[each.second],
+                flat[each.first],
+                biases[about],
+                function=function,
+                nodes=self.between.nodes,
+                decay=each.first_decay,
+            )
         return jax.tree.unflatten(tree, flat)
+
+
+# Compiled functions, so that JAX traces them once for all leaves of a shape.
+
+
+@partial(jax.jit, static_argnames=("function", "nodes", "decay"))
+def _applied(
+    where: Any, second: Any, first: Any, bias: Any, *, function: Any, nodes: int, decay: float
+) -> jax.Array:
+    """A function of moments where a condition holds, else the second moments."""
+    found = function(_wide(second), _wide(first) * bias, nodes, decay)
+    return jnp.where(where, found.astype(second.dtype), second)
+
+
+@partial(jax.jit, static_argnames="decay")
+def _kept(blocking: Any, own: Any, given: Any, new: Any, *, decay: float) -> jax.Array:
+    """The node's own second moments after an update that began with the given ones."""
+    now = _wide(new) + decay * (_wide(own) - _wide(given))
+    return jnp.where(blocking, new, now.astype(new.dtype))
 
 
 def _wide(x: Any) -> jax.Array:
     return jnp.asarray(x, jnp.float32)
-
-
-def _as(x: jax.Array, like: Any) -> jax.Array:
-    return x.astype(jnp.result_type(like))
