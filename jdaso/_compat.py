@@ -204,63 +204,14 @@ def _refuse_vmap(*_: Any, **__: Any) -> Any:
     )
 
 
-_dispatch.prim_requires_devices_during_lowering.add(_host_call)
-mlir.register_lowering(_host_call, _lower_host_call, cacheable=False)
+def register_lowering(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Registers a lowering rule that is told the devices of the program."""
+    _dispatch.prim_requires_devices_during_lowering.add(primitive)
+    mlir.register_lowering(primitive, rule, cacheable=False)
+
+
+register_lowering(_host_call, _lower_host_call)
 batching.primitive_batchers[_host_call] = _refuse_vmap
-
-_chain = Primitive("jdaso_chain")
-_chain.multiple_results = True
-
-
-def _chain_by_leaf(*args: jax.Array, signs: str, into: int | None = None) -> list[jax.Array]:
-    del into
-    count = len(args) // (1 + len(signs))
-    sums = list(args[:count])
-    for k, sign in enumerate(signs, start=1):
-        terms = args[k * count : (k + 1) * count]
-        sums = [x + y if sign == "+" else x - y for x, y in zip(sums, terms, strict=True)]
-    return sums
-
-
-@_chain.def_abstract_eval
-def _abstract_chain(*args: Any, signs: str, **_: Any) -> Any:
-    return [core.ShapedArray(x.shape, x.dtype) for x in args[: len(args) // (1 + len(signs))]]
-
-
-def _lower_chain(ctx: Any, *args: Any, signs: str, into: int | None) -> Any:
-    context = ctx.module_context
-    devices = getattr(context.axis_context, "num_devices", 1)
-    target = library.chain_target(context.platforms, devices)
-    if target is None:
-        return mlir.lower_fun(_chain_by_leaf, True)(ctx, *args, signs=signs)
-    count = len(args) // (1 + len(signs))
-    places = {} if into is None else {into * count + k: k for k in range(count)}
-    lower = jax.ffi.build_ffi_lowering_function(target, operand_output_aliases=places)
-    return lower(ctx, *args, signs=signs).results
-
-
-def _map_chain(args: Any, axes: Any, *, signs: str, into: int | None) -> Any:
-    found = jax.vmap(functools.partial(_chain_by_leaf, signs=signs), tuple(axes))(*args)
-    return found, [0] * len(found)
-
-
-_chain.def_impl(_chain_by_leaf)
-_dispatch.prim_requires_devices_during_lowering.add(_chain)
-mlir.register_lowering(_chain, _lower_chain, cacheable=False)
-batching.primitive_batchers[_chain] = _map_chain
-
-
-def chain(signs: str, *groups: Sequence[jax.Array], into: int | None = None) -> list[jax.Array]:
-    """``x0 + x1 - x2`` by leaf, for the signs ``"+-"``, as one operation of a compiled step.
-
-    Args:
-        signs: of each group after the first.
-        groups: float32 leaves, in each group of the same shapes.
-        into: the group whose memory the results may take.
-    """
-    args = [x for group in groups for x in group]
-    return _chain.bind(*args, signs=signs, into=into) if args else []
-
 
 _unmapped = Primitive("jdaso_unmapped")
 _unmapped.def_abstract_eval(lambda x: x)

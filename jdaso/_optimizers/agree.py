@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,11 +18,16 @@ from .._types import PyTree
 
 
 def agree_on_init(
-    session: Session, params: PyTree, inner_state: PyTree, facts: list[tuple[str, str]]
+    session: Session,
+    params: PyTree,
+    inner_state: PyTree,
+    facts: list[tuple[str, str]],
+    about_inner: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Raises unless all nodes have the same settings, tree, shapes, dtypes and parameter bits.
 
-    A different inner optimizer is detected by the shapes of its state, not by its settings.
+    A different inner optimizer is detected by the shapes of its state and by what `about_inner`
+    tells of it, not by its settings.
 
     If `params` are traced, the first update compares the bits.
     """
@@ -36,7 +42,7 @@ def agree_on_init(
         for leaf, x in zip(leaves, jax.tree.leaves(params), strict=True):
             facts.append((f"bits of leaf {leaf.path}", hash_bits(x)))
     state = ", ".join(f"{leaf.path} {leaf}" for leaf in describe(inner_state))
-    facts.append(("the inner optimizer's state", state or "empty"))
+    facts += [("the inner optimizer's state", state or "empty"), *about_inner]
     session.agree("initialise an optimizer", facts)
 
 

@@ -21,6 +21,7 @@ from .copies import Finder
 from .inner import refuse_line_search, update_with
 from .moments import MomentsFinder
 from .settings import check_blocking, check_on_drift, check_second_moments, require_params
+from .sharing import Sharing
 from .stages import Stages
 from .state import DasoState
 
@@ -162,7 +163,8 @@ def daso(
             refuse_line_search(inner_state, "jdaso.daso")
         if stages.merges:
             stages.finder.at_init(params, inner_state)
-        agree_on_init(session, params, inner_state, between.facts)
+        shared = Sharing(between, params).fact
+        agree_on_init(session, params, inner_state, between.facts, about_inner=[shared])
         session.facts[between.number] = between.facts
         session.control.known.name_phases(phases.name)
         if session.num_nodes > 1:  # `finalize` may come before the first update

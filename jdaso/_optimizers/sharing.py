@@ -45,6 +45,13 @@ class Sharing:
         finder = self.between.moments
         return () if finder is None else finder.moments(self.params)
 
+    @property
+    def fact(self) -> tuple[str, str]:
+        """The moments that were found, on which the nodes must agree: each node looks by itself."""
+        rates = sorted({x[-2:] for x in self.moments})
+        found = ", ".join(f"b1 = {a:g} and b2 = {b:g}" for a, b in rates)
+        return "the second moments that are shared", f"{len(self.moments)} leaves {found}".strip()
+
     def begin(self, u: Update) -> PyTree:
         """The inner state before the inner optimizer's update, with the node's own v."""
         first = ~u.act.blocking & (u.state.step == self.between.phases.warmup_steps)

@@ -40,6 +40,7 @@ SAID = {
     "phases": r"the setting phases: node 1 has .*delay=1",
     "wire": r"the setting wire: node 1 has bfloat16",
     "inner": r"the inner optimizer's state: node 1 has empty, the others \[0\]\.count int32",
+    "rates": r"second moments that are shared: node 1 has 2 leaves b1 = 0.9 and b2 = 0.95, the oth",
 }
 
 
@@ -52,6 +53,8 @@ def test_init_names_what_differs(session, case):
         settings["wire"] = "bfloat16"
     if ODD and case == "inner":
         settings["inner"] = optax.sgd(1e-2)
+    if ODD and case == "rates":
+        settings["inner"] = optax.adam(1e-2, b2=0.95)
     if case == "shape":
         odd = {"b": jnp.zeros(4)}
     if case == "dtype":
