@@ -7,9 +7,8 @@ whether they are averages of gradients and of their squares, and how fast they f
     nu <- d' nu + (1 - d') g^2
 
 Not found, and so left alone: second moments without first ones (RMSProp, schedule-free), those of
-deviations
-(AdaBelief), those that do not forget at a fixed rate (Yogi), and those of several updates at once
-(``optax.MultiSteps`` inside of `daso`; it belongs around it).
+deviations (AdaBelief), those that do not forget at a fixed rate (Yogi), and those of several
+updates at once (``optax.MultiSteps`` inside of `daso`; it belongs around it).
 """
 
 from __future__ import annotations
