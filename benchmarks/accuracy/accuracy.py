@@ -1,16 +1,18 @@
 """Accuracy after equal epochs: daso in all its settings against synchronous training.
 
     python benchmarks/accuracy/accuracy.py [--quick] [--tasks fashion fashion-adamw text]
-        [--nodes 2 4] [--simulated 8 16 32 64 128] [--seeds 3]
+        [--nodes 2 4] [--simulated 8 16 32 64 128] [--seeds 3] [--megabits 20]
 
 Every setting takes the same examples, in the same total batch, for the same number of epochs, from
 the same first parameters; only what happens between nodes differs. `--nodes` are real ones (ranks
-that mpiexec starts), `--simulated` ones virtual. "behind" is by how many points of accuracy a
+that mpiexec starts), `--simulated` ones virtual. With `--megabits` the real ones are emulated hosts
+with links of that rate (root, iproute2 and MPICH). "behind" is by how many points of accuracy a
 setting is below synchronous, the mean over seeds; "spread" the standard deviation of its accuracy.
 """
 
 import argparse
 import json
+import os
 import time
 from functools import partial
 
@@ -21,6 +23,7 @@ import optax
 import jdaso
 from benchmarks.lib import harness
 from benchmarks.lib.tasks import OPTIMIZERS, TASKS
+from jdaso.fabric import emulated_cluster
 
 EPOCHS = {"fashion": 10, "fashion-adamw": 10, "text": 6}
 NESTEROV = jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))
@@ -36,6 +39,11 @@ def fixed(sync_every, delay, *, warmup=0.1, cooldown=0.1, fragments="auto"):
         return jdaso.Phases(total, *blocking, sync_every, delay, fragments=fragments)
 
     return make
+
+
+def measured(steps, epochs):
+    total = steps * epochs
+    return jdaso.Phases(total, total // 10, total // 10, sync_every="auto", delay="auto")
 
 
 def heat(steps, epochs):
@@ -60,6 +68,7 @@ SETTINGS = {
     "bfloat16": (fixed(4, 1), {"wire": "bfloat16"}),
     "int8": (fixed(4, 1), {"wire": "int8"}),
     "int4": (fixed(4, 1), {"wire": "int4"}),
+    "auto": (measured, {"wire": "auto"}),
     "heat": (heat, {}),
     "poster": (poster, {}),
     "half warm-up": (fixed(4, 1, warmup=1 / 2), {}),
@@ -114,6 +123,10 @@ def train(task, name, session, epochs, seeds):
             params = jax.tree.map(lambda x: x[0], params)
         score = {key: float(value) for key, value in task.score(params).items()}
         seconds = time.perf_counter() - begin
+        if SETTINGS[name] is not None:
+            phase = state.phase
+            found = {"B": phase.sync_every, "S": phase.delay}
+            score |= {key: int(np.max(value)) for key, value in found.items()}
         about = {"task": task.name, "engine": session.engine, "nodes": nodes}
         about |= {"setting": name, "seed": seed}
         rows.append({**about, **score, "seconds": seconds})
@@ -159,6 +172,15 @@ def summary(rows):
     return table
 
 
+def launch(flags, nodes, megabits):
+    """Rows of real nodes."""
+    if megabits is None:
+        return harness.launch(__file__, flags, nodes)
+    with emulated_cluster(nodes, 1e6 * megabits) as cluster:
+        os.environ |= cluster.environment
+        return harness.launch(__file__, flags, nodes, cluster.mpiexec([]))
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
@@ -169,6 +191,7 @@ def parse():
     parser.add_argument("--epochs", type=int, help=f"default: {EPOCHS}")
     parser.add_argument("--rate", type=float, help="the peak learning rate (default: the task's)")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--megabits", type=float, help="rate of the links between real nodes")
     parser.add_argument("--virtual", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--name", default="accuracy", help="of the JSON file")
     options = parser.parse_args()
@@ -201,7 +224,7 @@ def main():
     rows = []
     for task in options.tasks:
         for nodes in options.nodes:
-            rows += harness.launch(__file__, [*flags, "--tasks", task], nodes)
+            rows += launch([*flags, "--tasks", task], nodes, options.megabits)
     for nodes in options.simulated:
         rows += measure(options, engine=jdaso.Simulated(nodes))
     about = {"seeds": options.seeds} | ({"rate": options.rate} if options.rate else {})

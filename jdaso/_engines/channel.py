@@ -50,6 +50,8 @@ from .._payload.words import (
     FAILED,
     GONE,
     HEADER,
+    HELD_STEPS,
+    LINK_STEPS,
     STATUS,
     STEP_SECONDS,
     WELL,
@@ -58,6 +60,7 @@ from .._payload.words import (
 from ..traces._timeline import Timeline
 from .base import Reducer
 from .job import EARLIER_RUN, Job, Numbers
+from .pace import Pace, Stopwatch
 from .staging import Staging
 
 log = logging.getLogger("jdaso")
@@ -93,6 +96,7 @@ class Channel:
         reducer: the engine's reducer.
         control: the nodes.
         timeline: records the channel's activity.
+        pace: the times of the session's steps and exchanges.
         sends: whether anything is sent.
         number: distinguishes the channels of a session; the same on all nodes.
     """
@@ -104,6 +108,7 @@ class Channel:
         reducer: Reducer,
         control: Control,
         timeline: Timeline,
+        pace: Pace,
         *,
         sends: bool = True,
         number: int = 1,
@@ -121,8 +126,7 @@ class Channel:
         self.sums: Any = None  # the `Sums` of exchanges that a step waits for
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._last_start: tuple[int, float] | None = None
-        self._step_seconds = self._exchange_seconds = 0.0
+        self._pace, self._stopwatch = pace, Stopwatch(pace)
         self.closed = False
         self._thread = threading.Thread(target=self._run, name="jdaso-channel", daemon=True)
         self._thread.start()
@@ -203,12 +207,15 @@ class Channel:
             job.error = error
             job.done.set()
             return job
-        self._measure_step(job)
+        self._stopwatch.start(job.step, blocking=blocking)
+        if not blocking:
+            self._pace.begin()
         self._control.known.heartbeats.note(STARTED, ticket)
         self._queue.put(job)
         words = np.array(head, np.int32)
-        words.view(np.float32)[EXCHANGE_SECONDS] = self._exchange_seconds
-        words.view(np.float32)[STEP_SECONDS] = self._step_seconds
+        words.view(np.float32)[[EXCHANGE_SECONDS, STEP_SECONDS, LINK_STEPS, HELD_STEPS]] = (
+            self._stopwatch.measured
+        )
         words[STATUS] = signed(owner)
         rows = self.staging.rows(self._count - 1)
         rows[:, -self.wire.header_width :] = words.view(self.wire.dtype)
@@ -357,17 +364,18 @@ class Channel:
                     of=self._of(job),
                 )
                 self._control.known.patience.note(kind, job.seconds)
-                if not job.blocking:
-                    self._exchange_seconds = job.seconds
                 if job.blocking:
                     self._timeline.add(blocking_means=1, blocking_seconds=job.seconds)
                 else:
+                    self._stopwatch.note_exchange(job.seconds)
                     self._timeline.add(exchanges=1, exchange_seconds=job.seconds)
             except Exception as error:
                 log.debug("exchange of step %d failed", job.step, exc_info=True)
                 text = self._control.explain(error)
                 prefix = "" if text.startswith("[node") else self._control.topology.prefix(job.step)
                 job.error = NodeError(f"{prefix} {text}".strip())
+            if not job.blocking:
+                self._pace.end()
             job.done.set()
         self._reduce.close()
 
@@ -479,8 +487,11 @@ class Channel:
         seconds = self._timeline.record(
             name, job.step, begin_seconds, lane=lane, size_bytes=size_bytes, of=of
         )
-        if not job.blocking:
-            self._timeline.add(lost_seconds=seconds)
+        if job.blocking:
+            self._pace.stand(waiting=seconds)
+            return
+        self._timeline.add(lost_seconds=seconds)
+        self._pace.stand(**{"copying" if name == "copy" else "waiting": seconds})
 
     def _refuse(self, heads: np.ndarray, ticket: int, owner: int) -> np.ndarray:
         text = (
@@ -499,12 +510,6 @@ class Channel:
         self._control.refuse(self._control.error(text, ticket - 1))
         heads[:, STATUS] = FAILED
         return heads
-
-    def _measure_step(self, job: Job) -> None:
-        if self._last_start is not None and job.step > self._last_start[0]:
-            step, seconds = self._last_start
-            self._step_seconds = (job.begin_seconds - seconds) / (job.step - step)
-        self._last_start = (job.step, job.begin_seconds)
 
 
 def _why_not_again(job: Job, owner: int, device: int) -> str | None:

@@ -71,7 +71,9 @@ def daso(
             an axis of several devices that is not named is refused.
         wire: ``"float32"``, or the narrow ``"bfloat16"``, ``"int8"`` and ``"int4"``, which send
             the difference to the last common point, with error feedback: the rounding error of
-            one exchange is added to the next, and nothing is lost.
+            one exchange is added to the next, and nothing is lost. ``"auto"`` is the one whose
+            exchanges are the shortest on the slowest link and host, measured here; all nodes then
+            make the optimizer together. Virtual nodes have no link, and take float32.
         merge: ``"corrected"``, which keeps all of a node's progress meanwhile; ``"paper"``, which
             keeps ``2a / (2a + P)`` of it; or `jdaso.outer`.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
@@ -145,7 +147,7 @@ def daso(
         number=session.number_optimizer(),
         phases=phases,
         rule=merge_of(merge),
-        wire=wire_of(wire),
+        wire=session.fastest_wire() if wire == "auto" else wire_of(wire),
         local_axis=local_axis,
         blocking=blocking,
         on_nonfinite=on_nonfinite,

@@ -21,8 +21,8 @@ from .._payload.header import header, living, loss_words, mean_weight, time_word
 from .._payload.trees import apply_updates, from_leaves, is_none, to_leaves
 from .._payload.words import STATUS
 from .._rules.decide import count_start
-from .._rules.delay import fit_delay, steps_taken
 from .._rules.loss import count_loss
+from .._rules.measured import Times, fit, steps_taken
 from .._rules.state import PhaseState
 from .._session import Session
 from .._types import Leaves, PyTree
@@ -194,10 +194,11 @@ class LateExchange:
         phase = count_loss(state.phase, *loss_words(heads))
         if (virtual := self.between.session.virtual) is not None:
             taken = steps_taken(virtual.exchange_steps, state.started[self.index])
-            times = taken, jnp.float32(1)  # a step of virtual nodes takes a second
+            # A step of virtual nodes takes a second; fragments follow each other on the link.
+            times = taken, jnp.float32(1), len(self.fragments) * taken, jnp.float32(0)
         else:
             times = time_words(heads)
-        return fit_delay(self.between.phases, phase, *times)
+        return fit(self.between.phases, phase, state.step, Times(*times))
 
     def _sum_of_phase(self, state: DasoState) -> jax.Array:
         if self.between.on_drift == "ignore":

@@ -14,7 +14,9 @@ from .words import (
     EXCHANGE_SECONDS,
     GONE,
     HEADER,
+    HELD_STEPS,
     LIFT,
+    LINK_STEPS,
     LOSS_SUM,
     LOSS_WEIGHT,
     STATUS,
@@ -106,9 +108,10 @@ def weights_are_wrong(heads: jax.Array) -> jax.Array:
     return jnp.any(~(jnp.isfinite(weights) & (weights >= 0)))
 
 
-def time_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Measured seconds of an exchange and of a step, ``[nodes]`` each."""
-    return _floats(heads, EXCHANGE_SECONDS), _floats(heads, STEP_SECONDS)
+def time_words(heads: jax.Array) -> tuple[jax.Array, ...]:
+    """Measured seconds and steps, as `Times` has them, ``[nodes]`` each."""
+    words = EXCHANGE_SECONDS, STEP_SECONDS, LINK_STEPS, HELD_STEPS
+    return tuple(_floats(heads, word) for word in words)
 
 
 def mean_weight(heads: jax.Array) -> jax.Array:

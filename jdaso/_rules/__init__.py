@@ -10,7 +10,7 @@ of the paper                               where it is
 III-B, warm-up, cycling, cool-down         `phases`: the settings; `decide`: what one update does
 III-B, B and S lowered on a plateau        `plateau`; the loss that drives it: `loss`
 III-B, equation 1, the weighted merge      `merge.paper`
-III-B, S as the time of an exchange        `delay`, which measures it (``delay="auto"``)
+III-B, S as the time of an exchange        `measured` (``delay="auto"``), and B likewise
 (not in it) fragments, in turn             `phases`, `decide`; their pieces: `_payload.fragments`
 (not in it) merge that keeps progress      `merge.corrected` (arXiv 2605.20866)
 (not in it) optimizer between the nodes    `merge.outer` (arXiv 2311.08105)
@@ -19,5 +19,5 @@ III, averages inside a node                `_exchange.within_node`: a mean over 
 III, narrow wires                          `_payload.wire`; error feedback: `_optimizers.late`
 =========================================  =================================================
 
-`state` holds what `decide`, `plateau` and `delay` carry from one update to the next.
+`state` holds what `decide`, `plateau` and `measured` carry from one update to the next.
 """

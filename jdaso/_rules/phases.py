@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 LEAST_BYTES = 10**6
 """Least float32 bytes of a fragment: smaller exchanges are all latency."""
 
 MOST_FRAGMENTS = 8
 """Most fragments that ``"auto"`` takes: each has a channel, and two conditions in a step."""
+
+FIRST_STEPS, MOST_STEPS = 8, 64
+"""B with ``"auto"``: before anything is measured, and at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,12 +68,17 @@ class Phases:
         cooldown_steps: blocking updates at the end.
         sync_every: B, steps from one start to the next, at least 1. A tuple is cycled through,
             one entry per exchange: (4, 2, 1) with the same `delay` is the setting of the authors'
-            poster.
+            poster. ``"auto"`` sets B from measured times: the least with which a cycle's exchanges
+            fit behind its steps, and starts and merges take at most 5 % of them, within 1..64. All
+            nodes agree on it. It begins at 8, follows each cycle's times for the first minute of
+            cycling, and changes after it only if they change by a factor of 2.
         delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets S
             after each exchange to the slowest node's exchange time divided by the fastest node's
-            step time, rounded up, within 1..B; all nodes agree on it. It begins at B.
+            step time, rounded up, within 1..B; all nodes agree on it. It begins at B. With
+            ``sync_every="auto"`` it is 1 or ``"auto"``.
         fragments: F, which divides B (every B of a tuple; the largest B if the loss sets it).
-            ``"auto"`` takes the largest F up to 8 that leaves every fragment 1 MB in float32.
+            ``"auto"`` takes the largest F up to 8 that leaves every fragment 1 MB in float32. With
+            ``sync_every="auto"`` any F will do.
         local_every: l, steps between averages inside a node, at least 1. With l > 1 the local
             devices diverge in between, and the optimizer needs a `local_axis`.
         by_loss: lets the loss set B, S and l; their three settings above are then not used.
@@ -89,7 +98,7 @@ class Phases:
     total_steps: int
     warmup_steps: int = 0
     cooldown_steps: int = 0
-    sync_every: int | tuple[int, ...] = 4
+    sync_every: int | tuple[int, ...] | str = 4
     delay: int | tuple[int, ...] | str = 1
     local_every: int = 1
     by_loss: Plateau | None = None
@@ -105,6 +114,11 @@ class Phases:
                 "warmup_steps + cooldown_steps must not exceed total_steps, got "
                 f"{self.warmup_steps} + {self.cooldown_steps} > {self.total_steps}. "
                 "total_steps counts all updates of the run; shorten a phase."
+            )
+        if self.sync_every == "auto" and self.by_loss is None and self.delay not in (1, "auto"):
+            raise ValueError(
+                f'sync_every="auto" needs delay=1 or "auto", got {self.delay!r}: B may become 1, '
+                "and S is at most B."
             )
         for sync_every, delay in self.pairs:
             if sync_every < 1:
@@ -125,6 +139,8 @@ class Phases:
         if isinstance(self.fragments, str):
             raise ValueError(f'fragments is a number or "auto", got {self.fragments!r}.')
         _check_count("fragments", self.fragments, 1)
+        if self.sync_every == "auto" and self.by_loss is None:
+            return  # a turn is rounded down to whole steps
         if self._common_interval % self.fragments:
             which = "the largest sync_every" if self.by_loss else "sync_every"
             raise ValueError(
@@ -150,7 +166,7 @@ class Phases:
     @property
     def sets_delay(self) -> bool:
         """True if S is set while the run goes on, by the loss or by measured times."""
-        return self.by_loss is not None or self.delay == "auto"
+        return self.by_loss is not None or "auto" in (self.delay, self.sync_every)
 
     @classmethod
     def plateau(
@@ -244,10 +260,11 @@ class Phases:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """(B, S) of each exchange of a period; with ``"auto"`` S is its initial value."""
+        """(B, S) of each exchange of a period; with ``"auto"``, their initial values."""
         if self.by_loss is not None:
             return self.by_loss.first[:2], self.by_loss.largest[:2]
-        every = self.sync_every if isinstance(self.sync_every, tuple) else (self.sync_every,)
+        every: Any = FIRST_STEPS if self.sync_every == "auto" else self.sync_every
+        every = every if isinstance(every, tuple) else (every,)
         if self.delay == "auto":
             delays = every
         elif isinstance(self.delay, str):

@@ -24,6 +24,7 @@ class PhaseState(NamedTuple):
     sync_every: Int[Array, ""]  # B in force
     delay: Int[Array, ""]  # S in force
     local_every: Int[Array, ""]  # l in force
+    interval: Float[Array, ""]  # measured, from which B was set; 0 before
     exchanges: Int[Array, ""]  # exchanges started so far
     best_loss: Float[Array, ""]  # best mean of a window; `NO_LOSS` before the first
     bad_windows: Int[Array, ""]  # windows in a row without improvement
@@ -43,6 +44,7 @@ def init_phases(phases: Phases) -> PhaseState:
         sync_every=whole(sync_every),
         delay=whole(delay),
         local_every=whole(local_every),
+        interval=real(0),
         exchanges=whole(0),
         best_loss=real(NO_LOSS),
         bad_windows=whole(0),

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+
+import numpy as np
+
 from .._engines.channel import Channel
+from .._engines.fastest_wire import fastest, handling_seconds
 from .._engines.make import make_reducer
+from .._engines.pace import Pace
 from .._nodes.control import Control
 from .._nodes.links import Links
 from .._payload.layout import Layout
-from .._payload.wire import Wire
+from .._payload.wire import WIRES, Wire
 from ..traces._timeline import Timeline
 from .settings import DAY_SECONDS
+
+log = logging.getLogger("jdaso")
 
 
 class Channels:
@@ -23,8 +31,9 @@ class Channels:
 
     def __init__(self, engine: str, control: Control, timeline: Timeline):
         self._engine, self._control, self._timeline = engine, control, timeline
-        self._links = Links(control)
+        self._links, self._pace = Links(control), Pace()
         self._open: dict[tuple[Layout, Wire, str], Channel] = {}
+        self._fastest: Wire | None = None
 
     def of(self, layout: Layout, wire: Wire, name: str) -> Channel:
         """The channel of a layout on a wire; all nodes open it together at its first use."""
@@ -34,6 +43,26 @@ class Channels:
             self._control.agree("open a channel", facts)
             self._open[key] = self._make(layout, wire)
         return self._open[key]
+
+    def fastest_wire(self) -> Wire:
+        """The wire with the shortest exchanges, measured at the first call; the same on all nodes.
+
+        All nodes call it together.
+        """
+        if self._fastest is None:
+            control, nodes = self._control, self._control.topology.num_nodes
+            rate = self._links.bytes_per_second()
+            own = [handling_seconds(wire, nodes) for wire in WIRES.values()]
+            slowest = control.allgather("measure the wires", np.array(own)).max(axis=0)
+            handling = dict(zip(WIRES, slowest.tolist(), strict=True))
+            self._fastest = fastest(nodes, rate, handling)
+            log.info(
+                '%s wire="auto" is "%s": the slowest link carries %.3g MB/s.',
+                control.topology.prefix(),
+                self._fastest.name,
+                rate / 1e6,
+            )
+        return self._fastest
 
     def _make(self, layout: Layout, wire: Wire) -> Channel:
         control = self._control
@@ -48,7 +77,8 @@ class Channels:
             survives=control.survives,
         )
         sends, number = self._engine != "instant", 1 + len(self._open)
-        return Channel(layout, wire, reducer, control, self._timeline, sends=sends, number=number)
+        about = control, self._timeline, self._pace
+        return Channel(layout, wire, reducer, *about, sends=sends, number=number)
 
     def close(self, *, failed: bool, after_error: bool) -> bool:
         """Completes exchanges in flight; returns whether no channel's thread is still inside MPI.

@@ -20,7 +20,7 @@ from .._mpi.topology import Topology
 from .._nodes import exit as _exit
 from .._nodes.control import Control, Facts
 from .._payload.layout import Layout, Leaf
-from .._payload.wire import Wire
+from .._payload.wire import WIRES, Wire
 from ..traces._recorder import Recorder
 from ..traces._timeline import Stats, Timeline
 from .access import Access
@@ -235,6 +235,11 @@ class Session:
         """The channel of a layout on a wire; all nodes open it together at its first use."""
         self.require_usable()
         return self._channels.of(layout, wire, name)
+
+    def fastest_wire(self) -> Wire:
+        """The wire with the shortest exchanges on these links; all nodes call it together."""
+        self.require_usable()
+        return self._channels.fastest_wire() if self.sends else WIRES["float32"]
 
     def require_usable(self) -> None:
         """Raises if the session was closed, or this is not the thread that made it."""

@@ -90,7 +90,9 @@ def _predict(
     ]
     if arguments.advise:
         measured = None if arguments.exchange_ms is None else arguments.exchange_ms / 1e3
-        found = advise(fabric, training, exchange_seconds_measured=measured)
+        least = 1 if isinstance(training.fragments, str) else training.fragments
+        near = dataclasses.replace(training, sync_every=least, delay=1)
+        found = advise(fabric, near, exchange_seconds_measured=measured)
         rows += [_row("advised", a.prediction, a.training, steps) for a in found]
     pipelines = _hybrid.rows(fabric, hybrid, arguments.backward) if hybrid else []
     if arguments.json:

@@ -5,6 +5,7 @@ import numpy as np
 
 from jdaso._engines.channel import Channel
 from jdaso._engines.make import make_reducer
+from jdaso._engines.pace import Pace
 from jdaso._engines.sums import Sums
 from jdaso._payload.header import header
 from jdaso._payload.layout import layout_of
@@ -33,7 +34,7 @@ def open_channel(node, wire="float32", rate=FAST, limit_seconds=86400.0):
         bytes_per_second=lambda: rate,
         survives=control.survives,
     )
-    channel = Channel(layout, form, reducer, control, Timeline())
+    channel = Channel(layout, form, reducer, control, Timeline(), Pace())
 
     def close(failed):
         channel.close(1.0 if failed else None, after_error=failed)

@@ -8,6 +8,7 @@ import numpy as np
 
 from jdaso._engines.base import InTurn, compiled_for_host, sum_part
 from jdaso._engines.channel import Channel
+from jdaso._engines.pace import Pace
 from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
 from jdaso._payload.layout import Layout
@@ -62,7 +63,7 @@ class Pair(Session):
         key = layout, wire.name, name
         if key not in self._channels:
             other = self.others[key] = Other(wire)
-            channel = Channel(layout, wire, InTurn(other, 20.0), self.control, Timeline())
+            channel = Channel(layout, wire, InTurn(other, 20.0), self.control, Timeline(), Pace())
             channel._nodes = 2
             self._channels[key] = channel
         return self._channels[key]

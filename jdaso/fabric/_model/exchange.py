@@ -15,7 +15,8 @@ import statistics
 from ..._exchange.exchange import CHUNK_BYTES
 from ..._payload.layout import BLOCK, chunk_bytes_of
 from ..._payload.wire import WIRES
-from ..._rules.phases import largest_count
+from ..._rules.measured import MOST_SHARE
+from ..._rules.phases import MOST_STEPS, largest_count
 
 WIRE_BYTES = {name: w.encoded_width(BLOCK) * w.dtype.itemsize / BLOCK for name, w in WIRES.items()}
 """Bytes per number on a wire, the scales of blockwise wires included."""
@@ -283,13 +284,14 @@ def advise(
     fabric: Fabric,
     training: Training,
     *,
-    most_steps: int = 64,
+    most_steps: int = MOST_STEPS,
     exchange_seconds_measured: float | None = None,
 ) -> list[Advice]:
     """Finds B, S and wire that hide all exchanges: one for each wire that can, fastest step first.
 
     For each wire, B is the smallest from `training.sync_every` on, and S the smallest for that B,
-    with which nothing is exposed; see `predict`. Steps within 1 % of each other count as equal;
+    with which nothing is exposed (see `predict`), and a cycle's starts and merges take at most 5 %
+    of its steps, as ``Phases(sync_every="auto")``. Steps within 1 % of each other count as equal;
     then the smaller B comes first (nodes drift less), then the wider wire.
 
     Args:
@@ -338,6 +340,9 @@ def _intervals(training: Training, most_steps: int) -> list[int]:
 
 def _least_delay(fabric: Fabric, training: Training, most: int, scale: float) -> Advice | None:
     """Returns the smallest S up to `most` that hides the exchanges; None if none does."""
+    held, _ = handling_seconds(fabric, training)
+    if fabric.nodes > 1 and held > MOST_SHARE * training.sync_every * training.step_seconds:
+        return None
 
     def with_delay(delay: int) -> Advice:
         chosen = dataclasses.replace(training, delay=delay)

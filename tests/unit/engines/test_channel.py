@@ -12,6 +12,7 @@ import pytest
 
 from jdaso._engines.base import InTurn
 from jdaso._engines.channel import Channel
+from jdaso._engines.pace import Pace
 from jdaso._errors import NodeError
 from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
@@ -43,7 +44,7 @@ def channel(link):
     layout = layout_of([jnp.zeros(2000)], 1, 2048)
     assert len(layout.widths) > 2
     control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
-    channel = Channel(layout, wire_of("float32"), InTurn(link, 20.0), control, Timeline())
+    channel = Channel(layout, wire_of("float32"), InTurn(link, 20.0), control, Timeline(), Pace())
     yield channel
     channel.close(5.0)
 

@@ -12,6 +12,7 @@ import pytest
 import jdaso
 from jdaso._engines.base import InTurn, compiled_for_host, sum_part
 from jdaso._engines.channel import Channel
+from jdaso._engines.pace import Pace
 from jdaso._engines.versions import Versions
 from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
@@ -62,7 +63,7 @@ def make():
         layout = layout_of([np.zeros(x, np.float32) for x in SHAPES], NODES, 4096, wire.block)
         others = Others(wire)
         control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
-        channel = Channel(layout, wire, InTurn(others, 20.0), control, Timeline())
+        channel = Channel(layout, wire, InTurn(others, 20.0), control, Timeline(), Pace())
         channel._nodes = NODES
         channels.append(channel)
         versions = Versions(channel, merge_of(rule), list, checks=True, node=0)

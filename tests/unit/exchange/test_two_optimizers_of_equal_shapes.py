@@ -9,6 +9,7 @@ import pytest
 
 from jdaso._engines.base import InTurn
 from jdaso._engines.channel import Channel
+from jdaso._engines.pace import Pace
 from jdaso._mpi.topology import Topology
 from jdaso._nodes.compare import crossed
 from jdaso._nodes.control import Control
@@ -55,7 +56,7 @@ def meeting(other):
 def channel_with(reduce):
     layout = layout_of([jnp.zeros(600), jnp.zeros(600)], 1, 2048)
     control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
-    channel = Channel(layout, wire_of("float32"), InTurn(reduce, 20.0), control, Timeline())
+    channel = Channel(layout, wire_of("float32"), InTurn(reduce, 20.0), control, Timeline(), Pace())
     yield channel
     channel.close(5.0)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jdaso.cli import main
 from jdaso.fabric import Fabric, Training, advise, predict, predict_synchronous
-from jdaso.fabric._model.exchange import WIRE_BYTES, exchange_seconds
+from jdaso.fabric._model.exchange import WIRE_BYTES, exchange_seconds, handling_seconds
 
 fabrics = st.builds(
     Fabric,
@@ -106,6 +106,8 @@ def test_advice_hides_everything_and_no_smaller_delay_does(fabric, training):
         assert 1 <= chosen.delay <= chosen.sync_every <= 64
         assert chosen.sync_every >= training.sync_every
         assert advice.prediction.exposed_seconds == pytest.approx(0, abs=1e-9)
+        held, _ = handling_seconds(fabric, chosen)
+        assert held <= 0.05 * chosen.sync_every * chosen.step_seconds or fabric.nodes == 1
         if chosen.delay > 1:
             less = dataclasses.replace(chosen, delay=chosen.delay - 1)
             assert predict(fabric, less).exposed_seconds > 0
@@ -160,7 +162,7 @@ def test_the_command(capsys, tmp_path):
     assert main([*command, "--advise", "--plot", str(picture)]) == 0
     said = capsys.readouterr().out
     assert "4 nodes, links of 1 Gbit/s" in said
-    assert 'Advice: wire="bfloat16", sync_every=4, delay=1: ' in said, said
+    assert 'Advice: wire="int4", sync_every=1, delay=1: ' in said, said
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main([*command, "--json"]) == 0
     rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import jdaso
 from jdaso._exchange.updates import select
-from jdaso._rules import decide, plateau
-from jdaso._rules import delay as _delay
+from jdaso._rules import decide, measured, plateau
 from jdaso._rules import loss as _loss
 from jdaso._rules import state as _state
 from jdaso._rules.state import PhaseState
@@ -305,8 +304,9 @@ def test_windows_without_a_loss_decide_nothing():
     assert int(state.sync_every) == 8 and float(state.best_loss) == _state.NO_LOSS
 
 
-def seconds(phases, state, exchange, step):
-    return _delay.fit_delay(phases, state, jnp.asarray(exchange), jnp.asarray(step))
+def seconds(phases, state, exchange, step, link=(0.0, 0.0), at=10, held=(0.0, 0.0)):
+    times = measured.Times(*map(jnp.asarray, (exchange, step, link, held)))
+    return measured.fit(phases, state, jnp.int32(at), times)
 
 
 def test_auto_delay_is_the_slowest_exchange_over_the_fastest_step():
@@ -328,6 +328,87 @@ def test_auto_delay_is_the_slowest_exchange_over_the_fastest_step():
 def test_a_fixed_delay_ignores_what_was_measured():
     phases = jdaso.Phases(100, sync_every=8, delay=2)
     assert int(seconds(phases, _state.init_phases(phases), [1.0, 1.0], [0.1, 0.1]).delay) == 2
+
+
+AUTO = jdaso.Phases(10_000, 100, sync_every="auto", delay="auto")
+
+
+def test_auto_interval_is_the_least_that_hides_everything():
+    """The link is what the last node to start measures; S follows, and is at most B."""
+    state = _state.init_phases(AUTO)
+    assert (int(state.sync_every), int(state.delay)) == (8, 8), "before anything is measured"
+    for interval, every in [
+        ([0.2, 0.3], 1),
+        ([2.0, 5.1], 2),
+        ([9.0, 2.1], 3),
+        ([1e9, 1e8], 64),
+    ]:
+        found = seconds(AUTO, state, [0.05, 0.02], [0.02, 0.02], interval, 150)
+        assert (int(found.sync_every), int(found.delay)) == (every, min(every, 3))
+    unknown = seconds(AUTO, state, [0.05, 0.02], [0.02, 0.02], [0.0, 0.0], 150)
+    assert (int(unknown.sync_every), int(unknown.delay)) == (8, 3)
+
+
+def test_auto_interval_stays_after_a_minute_unless_the_link_changes():
+    """Steps of 20 ms: a minute of cycling ends at step 100 + 3000."""
+    state = _state.init_phases(AUTO)
+    for at, interval, every in [
+        (200, 2.5, 3),
+        (300, 3.5, 4),  # the first minute follows
+        (3090, 4.5, 5),
+        (3110, 3.0, 5),  # from here on it stays
+        (3200, 8.9, 5),
+        (3300, 9.1, 10),  # more than twice as much
+        (3400, 4.6, 10),
+        (3500, 4.5, 5),  # less than half
+    ]:
+        state = seconds(AUTO, state, [0.01, 0.01], [0.02, 0.03], [interval, 99.0], at)
+        assert int(state.sync_every) == every, at
+
+
+@pytest.mark.parametrize("fragments", [1, 3, 8])
+def test_every_fragment_keeps_its_turn_when_the_interval_changes(fragments):
+    """B goes from 8 to 2 to 5: no fragment is older than the old and the new B together."""
+    phases = jdaso.Phases(80, sync_every="auto", delay="auto", fragments=fragments)
+    state = _state.init_phases(phases)
+    started = jnp.full(fragments, -1, jnp.int32)
+    ticket = delay = jnp.zeros(fragments, jnp.int32)
+    starts = []
+    for step in range(79):
+        act = decide.decide(phases, state, jnp.int32(step), started, ticket, delay)
+        ticket = jnp.where(act.merge, 0, ticket)
+        if step in (20, 50):
+            state = state._replace(sync_every=jnp.int32({20: 2, 50: 5}[step]), delay=jnp.int32(1))
+        for f in np.flatnonzero(act.start):
+            starts.append((step, f))
+            started, ticket = started.at[f].set(step), ticket.at[f].set(step + 1)
+            state = decide.count_start(phases, state, int(f), fragments)
+    for f in range(fragments):
+        steps = [step for step, which in starts if which == f]
+        apart = np.diff(steps)
+        assert max(apart) <= 13
+        late = [b - a for a, b in zip(steps, steps[1:], strict=False) if a > 58]
+        assert set(late) == {5}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (dict(sync_every="auto", delay=2), 'needs delay=1 or "auto", got 2'),
+        (dict(sync_every="auto", delay="auto", fragments=0), "at least 1, got 0"),
+    ],
+)
+def test_auto_settings_that_cannot_be_are_named(given, told):
+    with pytest.raises(ValueError, match=told):
+        jdaso.Phases(100, **given)
+
+
+def test_auto_interval_bounds_what_the_slowest_host_loses():
+    """Starts and merges of a cycle take 0.2 steps there: 5 % of four."""
+    state = _state.init_phases(AUTO)
+    given = [0.01, 0.01], [0.02, 0.02], [2.5, 2.5], 150
+    assert int(seconds(AUTO, state, *given, held=[0.01, 0.1]).sync_every) == 3
+    assert int(seconds(AUTO, state, *given, held=[0.01, 0.199]).sync_every) == 4
 
 
 def test_auto_delay_stays_within_a_changing_distance():

@@ -1,0 +1,76 @@
+"""The wire whose exchanges are the shortest on this host and these links: ``wire="auto"``."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+
+from .._payload.layout import BLOCK
+from .._payload.wire import WIRES, Wire
+from .base import compiled_for_host, sum_part
+from .programs import decoded, encoded
+
+_NUMBERS, _TRIALS = 2**18, 3
+"""Numbers that are encoded to measure a wire, and times."""
+
+ADVANTAGE = 0.8
+"""A narrower wire must take at most this share of a wider one's time: it also takes the host's."""
+
+
+def handling_seconds(wire: Wire, nodes: int) -> float:
+    """Measures what one node does for a number on a wire, in seconds: encode, sum, decode.
+
+    Args:
+        wire: the wire format.
+        nodes: P; each node sums 1/P of the numbers.
+    """
+    width = -(-_NUMBERS // nodes // BLOCK) * BLOCK
+    numbers = np.random.default_rng(0).standard_normal((nodes, width), np.float32)
+    sums = partial(sum_part, wire)
+    sums = compiled_for_host(sums) if wire.narrow else sums
+
+    def handle() -> None:
+        rows = encoded(numbers, wire)[0] if wire.narrow else numbers
+        part = np.asarray(sums(rows, rows.shape[-1])[0])
+        if wire.narrow:
+            decoded(np.broadcast_to(part, (nodes, part.size)).copy(), wire)
+
+    handle()  # compiles
+    seconds = []
+    for _ in range(_TRIALS):
+        begin = time.perf_counter()
+        handle()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds) / numbers.size
+
+
+def exchange_seconds(wire: Wire, nodes: int, bytes_per_second: float, handling: float) -> float:
+    """The time of an exchange for each number: its bytes on the link, ``2 (P - 1) / P``, and hosts.
+
+    Args:
+        wire: the wire format.
+        nodes: P.
+        bytes_per_second: rate of the slowest link.
+        handling: seconds of the slowest host for each number.
+    """
+    of_number = wire.encoded_width(BLOCK) * wire.dtype.itemsize / BLOCK
+    return 2 * (nodes - 1) / nodes * of_number / bytes_per_second + handling
+
+
+def fastest(nodes: int, bytes_per_second: float, handling: dict[str, float]) -> Wire:
+    """The wire with the shortest exchange; the widest of those that are about as short.
+
+    Args:
+        nodes: P.
+        bytes_per_second: rate of the slowest link.
+        handling: seconds of the slowest host for each number, by wire.
+    """
+    chosen = WIRES["float32"]
+    least = exchange_seconds(chosen, nodes, bytes_per_second, handling[chosen.name])
+    for name in handling:
+        seconds = exchange_seconds(WIRES[name], nodes, bytes_per_second, handling[name])
+        if seconds < ADVANTAGE * least:
+            chosen, least = WIRES[name], seconds
+    return chosen

@@ -1,0 +1,99 @@
+"""B and S from measured times: ``sync_every="auto"`` and ``delay="auto"``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .phases import MOST_STEPS, Phases
+from .state import PhaseState
+
+MOST_SHARE = 0.05
+"""The most that starts and merges may add to the steps of a cycle, as a share."""
+
+SETTLED_SECONDS = 60.0
+"""Time of cycling after which B stays, unless `CHANGE`."""
+
+CHANGE = 2.0
+"""A later interval that is larger or smaller by this factor sets B again."""
+
+
+class Times(NamedTuple):
+    """Times that the nodes measured; 0 for what a node does not know yet.
+
+    Attributes:
+        exchange_seconds: from a fragment's start to its result.
+        step_seconds: of a step, without the time in which it stood still for exchanges.
+        link_steps: time for which a cycle's exchanges occupied the link, in steps.
+        held_steps: time for which a cycle's starts and merges held the steps up, in steps.
+    """
+
+    exchange_seconds: Float[Array, " nodes"]
+    step_seconds: Float[Array, " nodes"]
+    link_steps: Float[Array, " nodes"]
+    held_steps: Float[Array, " nodes"]
+
+    @property
+    def interval(self) -> Float[Array, ""]:
+        """The least B that hides a cycle's exchanges, not rounded; 0 if it is not known.
+
+        A node that starts first also measures how far the others are behind, so that the link is
+        what the last node measures.
+        """
+        held = jnp.max(self.held_steps) / MOST_SHARE
+        link = jnp.min(self.link_steps)
+        return jnp.where(link > 0, jnp.maximum(link, held), jnp.zeros_like(link))
+
+
+def steps_taken(table: int | Mapping[int, int], started) -> Array:
+    """Steps that the exchange started at step `started` takes; 1 if the table does not list it."""
+    if not isinstance(table, Mapping):
+        return jnp.float32(table)
+    taken = jnp.float32(1)
+    for step, steps in table.items():
+        taken = jnp.where(started == step, jnp.float32(steps), taken)
+    return taken
+
+
+def fit(phases: Phases, state: PhaseState, step, times: Times) -> PhaseState:
+    """Sets B and S from the times that an exchange carried, as far as they are ``"auto"``.
+
+    Args:
+        phases: the settings.
+        state: the phase state.
+        step: completed updates.
+        times: of all nodes.
+    """
+    if phases.by_loss is not None:
+        return state
+    return _fit_delay(phases, _fit_interval(phases, state, step, times), times)
+
+
+def _fit_interval(phases: Phases, state: PhaseState, step, times: Times) -> PhaseState:
+    if phases.sync_every != "auto":
+        return state
+    fastest, interval = jnp.min(times.step_seconds), times.interval
+    cycled = (step - phases.warmup_steps).astype(jnp.float32)
+    settled = cycled * fastest >= SETTLED_SECONDS
+    changed = (interval > CHANGE * state.interval) | (interval * CHANGE < state.interval)
+    fits = (interval > 0) & (fastest > 0) & (~settled | changed)
+    steps = jnp.ceil(jnp.minimum(interval, float(MOST_STEPS))).astype(jnp.int32)
+    every = jnp.where(fits, jnp.maximum(steps, 1), state.sync_every)
+    return state._replace(
+        sync_every=every,
+        delay=jnp.minimum(state.delay, every),
+        interval=jnp.where(fits, interval, state.interval),
+    )
+
+
+def _fit_delay(phases: Phases, state: PhaseState, times: Times) -> PhaseState:
+    if phases.delay != "auto":
+        return state
+    slowest, fastest = jnp.max(times.exchange_seconds), jnp.min(times.step_seconds)
+    known = (slowest > 0) & (fastest > 0)
+    steps = jnp.ceil(jnp.minimum(slowest / jnp.where(known, fastest, 1.0), 1e6)).astype(jnp.int32)
+    fitted = jnp.clip(steps, 1, state.sync_every)
+    return state._replace(delay=jnp.where(known, fitted, state.delay))

@@ -1,0 +1,132 @@
+"""B, S and wire from what the nodes measure: one choice for all, however different they are."""
+
+import logging
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from mpi4py import MPI
+
+import jdaso
+from jdaso._payload.wire import WIRES
+from jdaso._session import channels
+
+pytestmark = pytest.mark.two_nodes
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+several = pytest.mark.skipif(SIZE == 1, reason="needs several nodes")
+
+
+class SlowOnOneNode:
+    """A reducer that the last node enters later."""
+
+    seconds = 0.0
+
+    def __init__(self, reducer):
+        self.reducer, self.close = reducer, reducer.close
+
+    def __call__(self, work):
+        if RANK == SIZE - 1:
+            time.sleep(self.seconds)
+        self.reducer(work)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    make = channels.make_reducer
+    monkeypatch.setattr(
+        channels, "make_reducer", lambda *args, **by: SlowOnOneNode(make(*args, **by))
+    )
+    yield SlowOnOneNode
+    SlowOnOneNode.seconds = 0.0
+
+
+def follow(tx, until, step_seconds, steps=300, size=1000):
+    """(B, S) after each step of a run, up to the first that is as wanted."""
+
+    @jax.jit
+    def step(params, state):
+        updates, state = tx.update(jnp.zeros(size), state, params)
+        return optax.apply_updates(params, updates), state
+
+    params = jnp.zeros(size)
+    state, found = tx.init(params), []
+    while len(found) < steps and not (found and until(*found[-1])):
+        time.sleep(step_seconds)
+        params, state = step(params, state)
+        found.append((int(state.phase.sync_every), int(state.phase.delay)))
+    return found
+
+
+@several
+def test_the_interval_follows_the_link_on_all_nodes(slow):
+    """Exchanges take some ms, beside steps of 50: B = 1. Then they take a second more: B > 8."""
+    phases = jdaso.Phases(400, 2, 2, sync_every="auto", delay="auto")
+    with jdaso.Session(engine="mpi4py") as session:
+        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session)
+        fast = follow(tx, lambda every, delay: every == 1, 0.05)
+    assert fast[0] == (8, 8), "before anything is measured"
+    assert fast[-1] == (1, 1)
+    slow.seconds = 1.0
+    with jdaso.Session(engine="mpi4py") as session:
+        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session)
+        slowly = follow(tx, lambda every, delay: every > 8, 0.05)
+    assert slowly[-1][0] > 8, "a second is 20 steps"
+    assert all(1 <= delay <= every for every, delay in slowly)
+    everywhere = COMM.allgather((fast, slowly))
+    assert all(other == (fast, slowly) for other in everywhere)
+
+
+@several
+def test_a_run_with_auto_settings_ends_equal_on_all_nodes():
+    """Whatever the clocks: weights that differ at first are equal at the end."""
+    with jdaso.Session(engine="mpi4py") as session:
+        phases = jdaso.Phases(40, 2, 5, sync_every="auto", delay="auto", fragments=2)
+        tx = jdaso.daso(optax.adam(0.1), phases=phases, session=session, wire="auto")
+
+        @jax.jit
+        def step(params, state, target):
+            gradients = jax.grad(lambda p: sum(jnp.sum((x - target) ** 2) for x in p))(params)
+            updates, state = tx.update(gradients, state, params)
+            return optax.apply_updates(params, updates), state
+
+        params = [jnp.zeros(300), jnp.zeros((20, 15))]
+        state = tx.init(params)
+        for _ in range(40):
+            params, state = step(params, state, jnp.float32(RANK))
+        params = jdaso.finalize(params, state, session)
+    bits = [np.asarray(x).tobytes() for x in params]
+    assert all(other == bits for other in COMM.allgather(bits))
+    np.testing.assert_allclose(params[0], (SIZE - 1) / 2, atol=0.25)
+
+
+@several
+def test_all_nodes_take_one_wire(caplog):
+    with caplog.at_level(logging.INFO, "jdaso"), jdaso.Session(engine="mpi4py") as session:
+        name = session.fastest_wire().name
+        assert session.fastest_wire().name == name, "measured once"
+    assert COMM.allgather(name) == [name] * SIZE
+    told = [r.message for r in caplog.records if 'wire="auto" is' in r.message]
+    assert len(told) == 1 and f'"{name}"' in told[0] and "MB/s" in told[0]
+
+
+@several
+def test_the_slowest_host_decides_on_the_wire(monkeypatch):
+    """One host for which encoding is as good as endless: all take float32."""
+    slow = {name: 0.0 if name == "float32" else 1.0 for name in WIRES}
+    free = dict.fromkeys(WIRES, 0.0)
+    own = slow if RANK == SIZE - 1 else free
+    monkeypatch.setattr(channels, "handling_seconds", lambda wire, nodes: own[wire.name])
+    with jdaso.Session(engine="mpi4py") as session:
+        assert session.fastest_wire().name == "float32"
+    monkeypatch.setattr(channels, "handling_seconds", lambda wire, nodes: 0.0)
+    with jdaso.Session(engine="mpi4py") as session:
+        assert session.fastest_wire().name == "int4"
+
+
+def test_a_single_node_has_no_link():
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
+        assert session.fastest_wire().name == "float32"

@@ -1,0 +1,94 @@
+"""The pace of a run: what a stopwatch makes of the times of a channel, on a clock by hand."""
+
+import time
+
+import pytest
+
+from jdaso._engines.pace import Pace, Stopwatch
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A list whose only number is the time."""
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    return now
+
+
+def run(clock, cycles, *, steps=4, step=0.1, link=0.05, copy=0.0, wait=0.0, fragments=1):
+    """Cycles of so many steps, with fragments that start together and end one after the other."""
+    pace = Pace()
+    watches = [Stopwatch(pace) for _ in range(fragments)]
+    number = 0
+    for _ in range(cycles):
+        for watch in watches:
+            watch.start(number, blocking=False)
+            pace.begin()
+        begin = clock[0]
+        for k, watch in enumerate(watches):
+            clock[0] = begin + (k + 1) * link
+            pace.end()
+            watch.note_exchange((k + 1) * link)
+        pace.stand(copying=copy, waiting=wait)
+        clock[0] = begin + steps * step + copy + wait
+        number += steps
+    for watch in watches:
+        watch.start(number, blocking=False)
+    return [watch.measured for watch in watches]
+
+
+def test_the_time_on_the_link_in_steps(clock):
+    (found,) = run(clock, 3)
+    assert found.exchange_seconds == pytest.approx(0.05)
+    assert found.step_seconds == pytest.approx(0.1)
+    assert found.link_steps == pytest.approx(0.5)
+
+
+def test_a_step_does_not_count_the_time_in_which_it_stood_still(clock):
+    """Else a link that is too slow would seem fast enough: the steps wait for it."""
+    (found,) = run(clock, 3, link=0.9, wait=0.5)
+    assert found.step_seconds == pytest.approx(0.1)
+    assert found.link_steps == pytest.approx(9.0)
+
+
+def test_fragments_that_share_the_link_are_counted_once(clock):
+    """Four at once take as long as one after the other."""
+    found = run(clock, 3, fragments=4, link=0.05)
+    assert {round(x.link_steps, 6) for x in found} == {2.0}
+
+
+def test_a_merge_holds_a_step_up_as_long_as_a_start(clock):
+    """5 ms to copy out and as much to come back, of 100."""
+    (found,) = run(clock, 3, link=0.01, copy=0.005)
+    assert found.held_steps == pytest.approx(0.1)
+
+
+def test_one_long_step_does_not_count(clock):
+    """A step that compiles, or that saves a checkpoint."""
+    pace = Pace()
+    watch = Stopwatch(pace)
+    for cycle in range(6):
+        watch.start(4 * cycle, blocking=False)
+        pace.begin()
+        clock[0] += 0.05
+        pace.end()
+        clock[0] += 30.0 if cycle == 2 else 0.35
+    watch.start(24, blocking=False)
+    assert watch.measured.link_steps == pytest.approx(0.5)
+
+
+def test_the_first_exchange_does_not_count(clock):
+    """It compiles what it needs."""
+    (found,) = run(clock, 1)
+    assert (found.exchange_seconds, found.link_steps) == (0.0, 0.0)
+
+
+def test_blocking_means_tell_nothing_of_the_link(clock):
+    """Nothing is in flight in the warm-up."""
+    watch = Stopwatch(Pace())
+    for step in range(5):
+        watch.start(step, blocking=True)
+        clock[0] += 0.1
+    watch.start(5, blocking=False)
+    assert watch.measured.link_steps == 0.0
+    assert watch.measured.step_seconds == pytest.approx(0.1)
