@@ -3,7 +3,7 @@
 Two ranks. "link" is the engine `instant` with the time that a ring would take on a link of 10
 Gbit/s: only the device and the host's copies are real. "hidden" is what the session says; it counts
 time in callbacks, and on a GPU not the copies that XLA makes around them. "hidden by the clock" has
-those: 1 - (time a cycle is longer than bare) / (an exchange's time).
+those: 1 - (time a cycle is longer than bare) / (time of its exchanges).
 """
 
 import time
@@ -45,9 +45,10 @@ def cell_of(options, dtype):
 
 
 def hidden_share(found, bare_seconds, sync_every):
-    """1 - (time a cycle is longer than bare) / (an exchange's time), within 0..1."""
+    """1 - (time a cycle is longer than bare) / (time of its exchanges), within 0..1."""
     longer_ms = 1e3 * (found["seconds"] - bare_seconds) * sync_every
-    return min(max(1 - longer_ms / found["exchange ms"], 0.0), 1.0)
+    exchanges_ms = found["exchanges a cycle"] * found["exchange ms"]
+    return min(max(1 - longer_ms / exchanges_ms, 0.0), 1.0)
 
 
 def measure(cell, methods, rounds, barrier, options):

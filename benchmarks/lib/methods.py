@@ -95,6 +95,7 @@ class Method:
             # Those that began before the clock ran had not yet the steps' rhythm.
             spent = spent or [(stats.exchange_seconds - before.exchange_seconds) / exchanges]
             row["exchange ms"] = 1e3 * sum(spent) / len(spent)
+            row["exchanges a cycle"] = exchanges / cell.cycles
             row["lost ms"] = 1e3 * (stats.lost_seconds - before.lost_seconds) / exchanges
             row["hidden"] = max(0.0, 1 - row["lost ms"] / row["exchange ms"])
             row["hidden, by events"] = jdaso.hidden_share(row["events"])
