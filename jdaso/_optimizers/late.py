@@ -198,7 +198,8 @@ class LateExchange:
             times = taken, jnp.float32(1), len(self.fragments) * taken, jnp.float32(0)
         else:
             times = time_words(heads)
-        return fit(self.between.phases, phase, state.step, Times(*times))
+        cycle_begins = self.index == 0
+        return fit(self.between.phases, phase, state.step, Times(*times), cycle_begins)
 
     def _sum_of_phase(self, state: DasoState) -> jax.Array:
         if self.between.on_drift == "ignore":

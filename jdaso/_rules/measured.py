@@ -58,7 +58,9 @@ def steps_taken(table: int | Mapping[int, int], started) -> Array:
     return taken
 
 
-def fit(phases: Phases, state: PhaseState, step, times: Times) -> PhaseState:
+def fit(
+    phases: Phases, state: PhaseState, step, times: Times, cycle_begins: bool = True
+) -> PhaseState:
     """Sets B and S from the times that an exchange carried, as far as they are ``"auto"``.
 
     Args:
@@ -66,10 +68,13 @@ def fit(phases: Phases, state: PhaseState, step, times: Times) -> PhaseState:
         state: the phase state.
         step: completed updates.
         times: of all nodes.
+        cycle_begins: whether B may change, which is so once a cycle.
     """
     if phases.by_loss is not None:
         return state
-    return _fit_delay(phases, _fit_interval(phases, state, step, times), times)
+    if cycle_begins:
+        state = _fit_interval(phases, state, step, times)
+    return _fit_delay(phases, state, times)
 
 
 def _fit_interval(phases: Phases, state: PhaseState, step, times: Times) -> PhaseState:

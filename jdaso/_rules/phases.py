@@ -12,7 +12,7 @@ LEAST_BYTES = 10**6
 MOST_FRAGMENTS = 8
 """Most fragments that ``"auto"`` takes: each has a channel, and two conditions in a step."""
 
-FIRST_STEPS, MOST_STEPS = 8, 64
+FIRST_STEPS, MOST_STEPS = 4, 64
 """B with ``"auto"``: before anything is measured, and at most."""
 
 
@@ -70,7 +70,7 @@ class Phases:
             one entry per exchange: (4, 2, 1) with the same `delay` is the setting of the authors'
             poster. ``"auto"`` sets B from measured times: the least with which a cycle's exchanges
             fit behind its steps, and starts and merges take at most 5 % of them, within 1..64. All
-            nodes agree on it. It begins at 8, follows each cycle's times for the first minute of
+            nodes agree on it. It begins at 4, follows each cycle's times for the first minute of
             cycling, and changes after it only if they change by a factor of 2.
         delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets S
             after each exchange to the slowest node's exchange time divided by the fastest node's

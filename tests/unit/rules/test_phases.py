@@ -336,7 +336,7 @@ AUTO = jdaso.Phases(10_000, 100, sync_every="auto", delay="auto")
 def test_auto_interval_is_the_least_that_hides_everything():
     """The link is what the last node to start measures; S follows, and is at most B."""
     state = _state.init_phases(AUTO)
-    assert (int(state.sync_every), int(state.delay)) == (8, 8), "before anything is measured"
+    assert (int(state.sync_every), int(state.delay)) == (4, 4), "before anything is measured"
     for interval, every in [
         ([0.2, 0.3], 1),
         ([2.0, 5.1], 2),
@@ -346,7 +346,7 @@ def test_auto_interval_is_the_least_that_hides_everything():
         found = seconds(AUTO, state, [0.05, 0.02], [0.02, 0.02], interval, 150)
         assert (int(found.sync_every), int(found.delay)) == (every, min(every, 3))
     unknown = seconds(AUTO, state, [0.05, 0.02], [0.02, 0.02], [0.0, 0.0], 150)
-    assert (int(unknown.sync_every), int(unknown.delay)) == (8, 3)
+    assert (int(unknown.sync_every), int(unknown.delay)) == (4, 3)
 
 
 def test_auto_interval_stays_after_a_minute_unless_the_link_changes():
@@ -368,7 +368,7 @@ def test_auto_interval_stays_after_a_minute_unless_the_link_changes():
 
 @pytest.mark.parametrize("fragments", [1, 3, 8])
 def test_every_fragment_keeps_its_turn_when_the_interval_changes(fragments):
-    """B goes from 8 to 2 to 5: no fragment is older than the old and the new B together."""
+    """B goes from 4 to 8 to 5: no fragment is older than the old and the new B together."""
     phases = jdaso.Phases(80, sync_every="auto", delay="auto", fragments=fragments)
     state = _state.init_phases(phases)
     started = jnp.full(fragments, -1, jnp.int32)
@@ -378,7 +378,7 @@ def test_every_fragment_keeps_its_turn_when_the_interval_changes(fragments):
         act = decide.decide(phases, state, jnp.int32(step), started, ticket, delay)
         ticket = jnp.where(act.merge, 0, ticket)
         if step in (20, 50):
-            state = state._replace(sync_every=jnp.int32({20: 2, 50: 5}[step]), delay=jnp.int32(1))
+            state = state._replace(sync_every=jnp.int32({20: 8, 50: 5}[step]), delay=jnp.int32(1))
         for f in np.flatnonzero(act.start):
             starts.append((step, f))
             started, ticket = started.at[f].set(step), ticket.at[f].set(step + 1)
