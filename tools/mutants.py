@@ -123,6 +123,27 @@ MUTANTS = [
         "tests/unit/rules/test_phases.py",
     ),
     Mutant(
+        "B from measured times: the link",
+        "_rules/measured.py",
+        "link = jnp.min(self.link_steps)",
+        "link = jnp.max(self.link_steps)",
+        "tests/unit/rules/test_phases.py::test_auto_interval_is_the_least_that_hides_everything",
+    ),
+    Mutant(
+        "B from measured times: steps that stood still",
+        "_engines/pace.py",
+        "step = max(seconds - copying - waiting, 1e-9) / steps",
+        "step = max(seconds, 1e-9) / steps",
+        "tests/unit/engines/test_pace.py",
+    ),
+    Mutant(
+        "the slowest host's wire",
+        "_session/channels.py",
+        "np.array(own)).max(axis=0)",
+        "np.array(own)).min(axis=0)",
+        "tests/launches/ranks/test_suites.py",
+    ),
+    Mutant(
         "period of distances and delays",
         "_rules/decide.py",
         "[cycle % len(phases.pairs)]",
