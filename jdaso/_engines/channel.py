@@ -152,7 +152,7 @@ class Channel:
             device: the local device that calls.
             blocking: whether the step waits for the result.
         """
-        started = time.perf_counter()
+        started, working = time.perf_counter(), time.thread_time()
         job = self._enter(ticket, head, owner, device, blocking)
         if job.error is None:
             job.stands_since = started
@@ -165,7 +165,9 @@ class Channel:
             except Exception as error:  # the wait for it must not last until its limit
                 job.error = self._control.error(self._control.explain(error), job.step)
                 raise
-            self._lose("copy", job, started, device, size_bytes=job.numbers.nbytes)
+            seconds = self._lose("copy", job, started, device, size_bytes=job.numbers.nbytes)
+            if not blocking:
+                self._pace.copy(seconds, time.thread_time() - working)
         return ticket
 
     def _enter(self, ticket: int, head: np.ndarray, owner: int, device: int, blocking: bool) -> Job:
@@ -240,7 +242,7 @@ class Channel:
         job.asked = True
         error = job.error or self._await(job)
         job.waited = True
-        self._lose("wait", job, begin, device)
+        self._pace.wait(self._lose("wait", job, begin, device))
         if job.blocking:
             self._timeline.stand("mean", job.step, job.stands_since, device=None)
         else:
@@ -482,16 +484,14 @@ class Channel:
         device: int,
         *,
         size_bytes: int | None = None,
-    ) -> None:
+    ) -> float:
         lane, of = f"device {device}", self._of(job)
         seconds = self._timeline.record(
             name, job.step, begin_seconds, lane=lane, size_bytes=size_bytes, of=of
         )
-        if job.blocking:
-            self._pace.stand(waiting=seconds)
-            return
-        self._timeline.add(lost_seconds=seconds)
-        self._pace.stand(**{"copying" if name == "copy" else "waiting": seconds})
+        if not job.blocking:
+            self._timeline.add(lost_seconds=seconds)
+        return seconds
 
     def _refuse(self, heads: np.ndarray, ticket: int, owner: int) -> np.ndarray:
         text = (

@@ -8,8 +8,8 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-_WINDOWS = 3
-"""Windows whose median counts: one step that saves a checkpoint does not."""
+_LATEST = 3
+"""Times whose median counts: one step that saves a checkpoint does not."""
 
 
 class Totals(NamedTuple):
@@ -20,6 +20,7 @@ class Totals(NamedTuple):
         now: the clock.
         in_flight: with at least one late exchange in flight.
         copying: in which steps stood still to copy numbers of late exchanges.
+        working: of the processor, for these copies: a thread that is not run does not copy.
         waiting: in which steps stood still for other nodes.
     """
 
@@ -27,6 +28,7 @@ class Totals(NamedTuple):
     now: float
     in_flight: float
     copying: float
+    working: float
     waiting: float
 
 
@@ -36,7 +38,7 @@ class Pace:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flying, self._since = 0, 0.0
-        self._in_flight = self._copying = self._waiting = 0.0
+        self._in_flight = self._copying = self._working = self._waiting = 0.0
 
     def begin(self) -> None:
         """Notes that a late exchange began."""
@@ -52,25 +54,31 @@ class Pace:
             if self._flying == 0:
                 self._in_flight += time.perf_counter() - self._since
 
-    def stand(self, *, copying: float = 0.0, waiting: float = 0.0) -> None:
-        """Notes that a step stood still for so many seconds."""
+    def copy(self, seconds: float, working: float) -> None:
+        """Notes that a step stood still for a copy, of which its thread worked for a part."""
         with self._lock:
-            self._copying += copying
-            self._waiting += waiting
+            self._copying += seconds
+            self._working += working
+
+    def wait(self, seconds: float) -> None:
+        """Notes that a step stood still for other nodes."""
+        with self._lock:
+            self._waiting += seconds
 
     def totals(self, step: int) -> Totals:
         """The totals before the update with this number."""
         with self._lock:
             now = time.perf_counter()
             since = now - self._since if self._flying else 0.0
-            return Totals(step, now, self._in_flight + since, self._copying, self._waiting)
+            stood = self._copying, self._working, self._waiting
+            return Totals(step, now, self._in_flight + since, *stood)
 
 
 class Measured(NamedTuple):
     """Times that a node's header carries; 0 for what is not known yet.
 
     Attributes:
-        exchange_seconds: from the last exchange's start to its result.
+        exchange_seconds: from an exchange's start to its result.
         step_seconds: of a step, without the time in which it stood still for exchanges.
         link_steps: time for which a cycle's exchanges occupied the link, in steps.
         held_steps: time for which a cycle's starts and merges held the steps up, in steps.
@@ -95,14 +103,17 @@ class Stopwatch:
     def __init__(self, pace: Pace):
         self._pace = pace
         self._last: Totals | None = None
-        self._windows: deque[tuple[float, float]] = deque(maxlen=_WINDOWS)
+        self._windows: deque[tuple[float, float]] = deque(maxlen=_LATEST)
+        self._exchanges: deque[float] = deque(maxlen=_LATEST)
         self._late_starts = 0
         self.measured = Measured()
 
     def note_exchange(self, seconds: float) -> None:
         """Notes the time that a late exchange took."""
         if self._late_starts > 1:
-            self.measured = self.measured._replace(exchange_seconds=seconds)
+            self._exchanges.append(seconds)
+            middle = statistics.median(self._exchanges)
+            self.measured = self.measured._replace(exchange_seconds=middle)
 
     def start(self, step: int, *, blocking: bool) -> None:
         """Notes that an exchange starts.
@@ -118,12 +129,12 @@ class Stopwatch:
         self._late_starts += not blocking
 
     def _measure(self, before: Totals, now: Totals, *, late: bool) -> None:
-        steps, seconds, in_flight, copying, waiting = (
+        steps, seconds, in_flight, copying, working, waiting = (
             b - a for a, b in zip(before, now, strict=True)
         )
         step = max(seconds - copying - waiting, 1e-9) / steps
         self.measured = self.measured._replace(step_seconds=step)
         if late:
-            self._windows.append((in_flight / step, 2 * copying / step))  # a merge copies as much
+            self._windows.append((in_flight / step, 2 * working / step))  # a merge copies as much
             link, held = map(statistics.median, zip(*self._windows, strict=True))
             self.measured = self.measured._replace(link_steps=link, held_steps=held)

@@ -24,6 +24,9 @@ CHANGE = 2.0
 class Times(NamedTuple):
     """Times that the nodes measured; 0 for what a node does not know yet.
 
+    A node that starts first also measures how far the others are behind. The time of an exchange,
+    and of the link, is what the last node to start measures: the least.
+
     Attributes:
         exchange_seconds: from a fragment's start to its result.
         step_seconds: of a step, without the time in which it stood still for exchanges.
@@ -38,11 +41,7 @@ class Times(NamedTuple):
 
     @property
     def interval(self) -> Float[Array, ""]:
-        """The least B that hides a cycle's exchanges, not rounded; 0 if it is not known.
-
-        A node that starts first also measures how far the others are behind, so that the link is
-        what the last node measures.
-        """
+        """The least B that hides a cycle's exchanges, not rounded; 0 if it is not known."""
         held = jnp.max(self.held_steps) / MOST_SHARE
         link = jnp.min(self.link_steps)
         return jnp.where(link > 0, jnp.maximum(link, held), jnp.zeros_like(link))
@@ -97,8 +96,8 @@ def _fit_interval(phases: Phases, state: PhaseState, step, times: Times) -> Phas
 def _fit_delay(phases: Phases, state: PhaseState, times: Times) -> PhaseState:
     if phases.delay != "auto":
         return state
-    slowest, fastest = jnp.max(times.exchange_seconds), jnp.min(times.step_seconds)
-    known = (slowest > 0) & (fastest > 0)
-    steps = jnp.ceil(jnp.minimum(slowest / jnp.where(known, fastest, 1.0), 1e6)).astype(jnp.int32)
+    seconds, fastest = jnp.min(times.exchange_seconds), jnp.min(times.step_seconds)
+    known = (seconds > 0) & (fastest > 0)
+    steps = jnp.ceil(jnp.minimum(seconds / jnp.where(known, fastest, 1.0), 1e6)).astype(jnp.int32)
     fitted = jnp.clip(steps, 1, state.sync_every)
     return state._replace(delay=jnp.where(known, fitted, state.delay))

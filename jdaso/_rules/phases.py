@@ -73,9 +73,9 @@ class Phases:
             nodes agree on it. It begins at 4, follows each cycle's times for the first minute of
             cycling, and changes after it only if they change by a factor of 2.
         delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets S
-            after each exchange to the slowest node's exchange time divided by the fastest node's
-            step time, rounded up, within 1..B; all nodes agree on it. It begins at B. With
-            ``sync_every="auto"`` it is 1 or ``"auto"``.
+            after each exchange to the exchange's time, as the last node to start it measures,
+            divided by the fastest node's step time, rounded up, within 1..B; all nodes agree on it.
+            It begins at 1. With ``sync_every="auto"`` it is 1 or ``"auto"``.
         fragments: F, which divides B (every B of a tuple; the largest B if the loss sets it).
             ``"auto"`` takes the largest F up to 8 that leaves every fragment 1 MB in float32. With
             ``sync_every="auto"`` any F will do.
@@ -266,7 +266,7 @@ class Phases:
         every: Any = FIRST_STEPS if self.sync_every == "auto" else self.sync_every
         every = every if isinstance(every, tuple) else (every,)
         if self.delay == "auto":
-            delays = every
+            delays = (1,)
         elif isinstance(self.delay, str):
             raise ValueError(f'delay is a number of steps or "auto", got {self.delay!r}.')
         else:

@@ -262,5 +262,5 @@ def test_defect_18_all_nodes_agree_on_the_delay(engine):
             delays.append(int(state.phase.delay))
     everywhere = COMM.allgather(delays)
     assert all(other == delays for other in everywhere)
-    # A few kB take milliseconds where a step takes 120: the measured delay is 1, not the first 5.
-    assert delays[0] == 5 and min(delays) <= 2
+    # A few kB take milliseconds where a step takes 120.
+    assert delays[0] == 1 and min(delays[-5:]) <= 2

@@ -29,7 +29,8 @@ def run(clock, cycles, *, steps=4, step=0.1, link=0.05, copy=0.0, wait=0.0, frag
             clock[0] = begin + (k + 1) * link
             pace.end()
             watch.note_exchange((k + 1) * link)
-        pace.stand(copying=copy, waiting=wait)
+        pace.copy(copy, working=copy)
+        pace.wait(wait)
         clock[0] = begin + steps * step + copy + wait
         number += steps
     for watch in watches:
@@ -61,6 +62,28 @@ def test_a_merge_holds_a_step_up_as_long_as_a_start(clock):
     """5 ms to copy out and as much to come back, of 100."""
     (found,) = run(clock, 3, link=0.01, copy=0.005)
     assert found.held_steps == pytest.approx(0.1)
+
+
+def test_a_copy_whose_thread_was_not_run_holds_up_no_more(clock):
+    """Other programs on the same cores may: a larger B would not help."""
+    pace = Pace()
+    watch = Stopwatch(pace)
+    for cycle in range(4):
+        watch.start(4 * cycle, blocking=False)
+        pace.copy(0.3, working=0.002)
+        clock[0] += 0.3 + 0.4
+    assert watch.measured.step_seconds == pytest.approx(0.1)
+    assert watch.measured.held_steps == pytest.approx(0.04)
+
+
+def test_of_three_exchanges_the_middle_one_counts(clock):
+    watch = Stopwatch(Pace())
+    watch.start(0, blocking=False)
+    watch.note_exchange(60.0)  # it compiles
+    watch.start(4, blocking=False)
+    for seconds, middle in [(0.2, 0.2), (9.0, 4.6), (0.3, 0.3), (0.4, 0.4)]:
+        watch.note_exchange(seconds)
+        assert watch.measured.exchange_seconds == pytest.approx(middle)
 
 
 def test_one_long_step_does_not_count(clock):

@@ -309,20 +309,21 @@ def seconds(phases, state, exchange, step, link=(0.0, 0.0), at=10, held=(0.0, 0.
     return measured.fit(phases, state, jnp.int32(at), times)
 
 
-def test_auto_delay_is_the_slowest_exchange_over_the_fastest_step():
+def test_auto_delay_is_the_last_nodes_exchange_over_the_fastest_step():
     phases = jdaso.Phases(100, sync_every=8, delay="auto")
     state = _state.init_phases(phases)
-    assert int(state.delay) == 8, "begins on the safe side: at B"
+    assert int(state.delay) == 1, "before anything is measured"
     for exchange, step, delay in [
-        ([0.01, 0.03], [0.02, 0.01], 3),
-        ([0.01, 0.011], [0.01, 0.01], 2),
+        ([0.09, 0.03], [0.02, 0.01], 3),
+        ([0.02, 0.011], [0.01, 0.01], 2),
         ([1e-6, 1e-6], [1.0, 1.0], 1),
-        ([9.0, 0.1], [0.1, 0.1], 8),
-        ([1e30, 1.0], [1e-9, 1.0], 8),
+        ([9.0, 0.9], [0.1, 0.1], 8),
+        ([1e30, 1e29], [1e-9, 1.0], 8),
     ]:
         assert int(seconds(phases, state, exchange, step).delay) == delay
-    for nothing in ([0.0, 0.0], [0.1, 0.1]), ([0.1, 0.1], [0.0, 0.0]):
-        assert int(seconds(phases, state, *nothing).delay) == 8, "nothing measured, nothing changed"
+    state = state._replace(delay=jnp.int32(5))
+    for nothing in ([0.0, 9.0], [0.1, 0.1]), ([0.1, 0.1], [0.0, 0.0]):
+        assert int(seconds(phases, state, *nothing).delay) == 5, "nothing measured, nothing changed"
 
 
 def test_a_fixed_delay_ignores_what_was_measured():
@@ -336,17 +337,17 @@ AUTO = jdaso.Phases(10_000, 100, sync_every="auto", delay="auto")
 def test_auto_interval_is_the_least_that_hides_everything():
     """The link is what the last node to start measures; S follows, and is at most B."""
     state = _state.init_phases(AUTO)
-    assert (int(state.sync_every), int(state.delay)) == (4, 4), "before anything is measured"
+    assert (int(state.sync_every), int(state.delay)) == (4, 1), "before anything is measured"
     for interval, every in [
         ([0.2, 0.3], 1),
         ([2.0, 5.1], 2),
         ([9.0, 2.1], 3),
         ([1e9, 1e8], 64),
     ]:
-        found = seconds(AUTO, state, [0.05, 0.02], [0.02, 0.02], interval, 150)
+        found = seconds(AUTO, state, [0.09, 0.05], [0.02, 0.02], interval, 150)
         assert (int(found.sync_every), int(found.delay)) == (every, min(every, 3))
     unknown = seconds(AUTO, state, [0.05, 0.02], [0.02, 0.02], [0.0, 0.0], 150)
-    assert (int(unknown.sync_every), int(unknown.delay)) == (4, 3)
+    assert (int(unknown.sync_every), int(unknown.delay)) == (4, 1)
 
 
 def test_auto_interval_stays_after_a_minute_unless_the_link_changes():
