@@ -46,14 +46,11 @@ from .._payload.wire import Wire
 from .._payload.words import (
     BAD_LEAF,
     CHECKSUM,
-    EXCHANGE_SECONDS,
     FAILED,
     GONE,
     HEADER,
-    HELD_STEPS,
-    LINK_STEPS,
     STATUS,
-    STEP_SECONDS,
+    TIMES,
     WELL,
     signed,
 )
@@ -152,8 +149,10 @@ class Channel:
             device: the local device that calls.
             blocking: whether the step waits for the result.
         """
-        started, working = time.perf_counter(), time.thread_time()
+        started = time.perf_counter()
         job = self._enter(ticket, head, owner, device, blocking)
+        entered, working = time.perf_counter(), time.thread_time()
+        self._pace.wait(entered - started)  # for an exchange that was left behind
         if job.error is None:
             job.stands_since = started
             try:
@@ -165,9 +164,9 @@ class Channel:
             except Exception as error:  # the wait for it must not last until its limit
                 job.error = self._control.error(self._control.explain(error), job.step)
                 raise
-            seconds = self._lose("copy", job, started, device, size_bytes=job.numbers.nbytes)
+            self._lose("copy", job, started, device, size_bytes=job.numbers.nbytes)
             if not blocking:
-                self._pace.copy(seconds, time.thread_time() - working)
+                self._pace.copy(time.perf_counter() - entered, time.thread_time() - working)
         return ticket
 
     def _enter(self, ticket: int, head: np.ndarray, owner: int, device: int, blocking: bool) -> Job:
@@ -215,9 +214,7 @@ class Channel:
         self._control.known.heartbeats.note(STARTED, ticket)
         self._queue.put(job)
         words = np.array(head, np.int32)
-        words.view(np.float32)[[EXCHANGE_SECONDS, STEP_SECONDS, LINK_STEPS, HELD_STEPS]] = (
-            self._stopwatch.measured
-        )
+        words.view(np.float32)[TIMES] = self._stopwatch.measured
         words[STATUS] = signed(owner)
         rows = self.staging.rows(self._count - 1)
         rows[:, -self.wire.header_width :] = words.view(self.wire.dtype)

@@ -16,10 +16,10 @@ _NUMBERS, _TRIALS = 2**18, 3
 """Numbers that are encoded to measure a wire, and times."""
 
 ADVANTAGE = 0.8
-"""A narrower wire must take at most this share of a wider one's time: it also takes the host's."""
+"""The most time of a narrower wire, as a share of a wider one's: it takes cores from the steps."""
 
 
-def handling_seconds(wire: Wire, nodes: int) -> float:
+def host_seconds_of(wire: Wire, nodes: int) -> float:
     """Measures what one node does for a number on a wire, in seconds: encode, sum, decode.
 
     Args:
@@ -46,31 +46,32 @@ def handling_seconds(wire: Wire, nodes: int) -> float:
     return min(seconds) / numbers.size
 
 
-def exchange_seconds(wire: Wire, nodes: int, bytes_per_second: float, handling: float) -> float:
+def seconds_per_number(
+    wire: Wire, nodes: int, bytes_per_second: float, host_seconds: float
+) -> float:
     """The time of an exchange for each number: its bytes on the link, ``2 (P - 1) / P``, and hosts.
 
     Args:
         wire: the wire format.
         nodes: P.
         bytes_per_second: rate of the slowest link.
-        handling: seconds of the slowest host for each number.
+        host_seconds: seconds of the slowest host for each number.
     """
-    of_number = wire.encoded_width(BLOCK) * wire.dtype.itemsize / BLOCK
-    return 2 * (nodes - 1) / nodes * of_number / bytes_per_second + handling
+    return 2 * (nodes - 1) / nodes * wire.bytes_per_number / bytes_per_second + host_seconds
 
 
-def fastest(nodes: int, bytes_per_second: float, handling: dict[str, float]) -> Wire:
+def fastest(nodes: int, bytes_per_second: float, host_seconds: dict[str, float]) -> Wire:
     """The wire with the shortest exchange; the widest of those that are about as short.
 
     Args:
         nodes: P.
         bytes_per_second: rate of the slowest link.
-        handling: seconds of the slowest host for each number, by wire.
+        host_seconds: seconds of the slowest host for each number, by wire.
     """
     chosen = WIRES["float32"]
-    least = exchange_seconds(chosen, nodes, bytes_per_second, handling[chosen.name])
-    for name in handling:
-        seconds = exchange_seconds(WIRES[name], nodes, bytes_per_second, handling[name])
+    least = seconds_per_number(chosen, nodes, bytes_per_second, host_seconds[chosen.name])
+    for name in host_seconds:
+        seconds = seconds_per_number(WIRES[name], nodes, bytes_per_second, host_seconds[name])
         if seconds < ADVANTAGE * least:
             chosen, least = WIRES[name], seconds
     return chosen

@@ -8,6 +8,8 @@ import time
 from collections import deque
 from typing import NamedTuple
 
+from .._rules.measured import Times
+
 _LATEST = 3
 """Times whose median counts: one step that saves a checkpoint does not."""
 
@@ -74,22 +76,6 @@ class Pace:
             return Totals(step, now, self._in_flight + since, *stood)
 
 
-class Measured(NamedTuple):
-    """Times that a node's header carries; 0 for what is not known yet.
-
-    Attributes:
-        exchange_seconds: from an exchange's start to its result.
-        step_seconds: of a step, without the time in which it stood still for exchanges.
-        link_steps: time for which a cycle's exchanges occupied the link, in steps.
-        held_steps: time for which a cycle's starts and merges held the steps up, in steps.
-    """
-
-    exchange_seconds: float = 0.0
-    step_seconds: float = 0.0
-    link_steps: float = 0.0
-    held_steps: float = 0.0
-
-
 class Stopwatch:
     """Measures the steps between the starts of one channel's exchanges.
 
@@ -103,28 +89,27 @@ class Stopwatch:
     def __init__(self, pace: Pace):
         self._pace = pace
         self._last: Totals | None = None
-        self._windows: deque[tuple[float, float]] = deque(maxlen=_LATEST)
-        self._exchanges: deque[float] = deque(maxlen=_LATEST)
+        self._latest = [deque[float](maxlen=_LATEST) for _ in Times._fields]
         self._late_starts = 0
-        self.measured = Measured()
+        self.measured = Times()
 
     def note_exchange(self, seconds: float) -> None:
         """Notes the time that a late exchange took."""
         if self._late_starts > 1:
-            self._exchanges.append(seconds)
-            middle = statistics.median(self._exchanges)
-            self.measured = self.measured._replace(exchange_seconds=middle)
+            self._note(Times(exchange_seconds=seconds))
 
     def start(self, step: int, *, blocking: bool) -> None:
-        """Notes that an exchange starts.
+        """Notes that an exchange starts; again, if a step that was discarded is repeated.
 
         Args:
             step: completed updates.
             blocking: whether the step waits for it.
         """
-        now = self._pace.totals(step)
-        if self._last is not None and step > self._last.step:
-            self._measure(self._last, now, late=not blocking and self._late_starts > 1)
+        last, now = self._last, self._pace.totals(step)
+        if last is not None and step == last.step:
+            return
+        if last is not None and step > last.step:
+            self._measure(last, now, late=not blocking and self._late_starts > 1)
         self._last = now
         self._late_starts += not blocking
 
@@ -133,8 +118,17 @@ class Stopwatch:
             b - a for a, b in zip(before, now, strict=True)
         )
         step = max(seconds - copying - waiting, 1e-9) / steps
-        self.measured = self.measured._replace(step_seconds=step)
+        self._note(Times(step_seconds=step))
         if late:
-            self._windows.append((in_flight / step, 2 * working / step))  # a merge copies as much
-            link, held = map(statistics.median, zip(*self._windows, strict=True))
-            self.measured = self.measured._replace(link_steps=link, held_steps=held)
+            held = 2 * working  # a merge copies as much as a start
+            self._note(Times(link_steps=in_flight / step, held_steps=held / step))
+
+    def _note(self, times: Times) -> None:
+        """Keeps the middle one of the latest; nothing of cycles before there are three."""
+        for latest, new in zip(self._latest, times, strict=True):
+            if new > 0:
+                latest.append(new)
+        exchange, step, link, held = (statistics.median(x) if x else 0.0 for x in self._latest)
+        if len(self._latest[2]) < _LATEST:
+            link = held = 0.0
+        self.measured = Times(exchange, step, link, held)

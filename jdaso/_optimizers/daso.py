@@ -20,7 +20,13 @@ from .completion import register
 from .copies import Finder
 from .inner import refuse_line_search, update_with
 from .moments import MomentsFinder
-from .settings import check_blocking, check_on_drift, check_second_moments, require_params
+from .settings import (
+    check_blocking,
+    check_on_drift,
+    check_second_moments,
+    require_params,
+    warn_of_gain,
+)
 from .sharing import Sharing
 from .stages import Stages
 from .state import DasoState
@@ -141,12 +147,14 @@ def daso(
         )
     check_second_moments(second_moments)
     update_inner = update_with(inner)
+    rule = merge_of(merge)
+    warn_of_gain(rule, phases, session)
     shares = second_moments == "shared" and blocking == "gradients" and session.num_nodes > 1
     between = Between(
         session=session,
         number=session.number_optimizer(),
         phases=phases,
-        rule=merge_of(merge),
+        rule=rule,
         wire=session.fastest_wire() if wire == "auto" else wire_of(wire),
         local_axis=local_axis,
         blocking=blocking,

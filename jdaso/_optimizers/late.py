@@ -198,8 +198,7 @@ class LateExchange:
             times = taken, jnp.float32(1), len(self.fragments) * taken, jnp.float32(0)
         else:
             times = time_words(heads)
-        cycle_begins = self.index == 0
-        return fit(self.between.phases, phase, state.step, Times(*times), cycle_begins)
+        return fit(self.between.phases, phase, Times(*times), sets_interval=self.index == 0)
 
     def _sum_of_phase(self, state: DasoState) -> jax.Array:
         if self.between.on_drift == "ignore":

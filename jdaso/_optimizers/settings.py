@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
+from .._rules.merge import Merge, Outer
+from .._rules.phases import Phases
+from .._session import Session
 from .._types import PyTree
+
+log = logging.getLogger("jdaso")
+
+SAFE_GAIN, STUDIED_STEPS = 1.5, 64
+"""The largest gain of an outer optimizer that a study found harmless, and the largest B of it."""
 
 
 def require_params(params: PyTree | None, name: str) -> PyTree:
@@ -34,3 +44,27 @@ def check_on_drift(on_drift: str) -> None:
     """Raises unless `on_drift` is a reaction to nodes that diverged."""
     if on_drift not in ON_DRIFT:
         raise ValueError(f'on_drift must be "raise" or "ignore", got {on_drift!r}.')
+
+
+def warn_of_gain(rule: Merge, phases: Phases, session: Session) -> None:
+    """Warns if an outer optimizer runs further ahead of the nodes' mean than was found safe."""
+    if not isinstance(rule, Outer) or session.num_nodes == 1:
+        return
+    try:
+        gain = rule.gain()
+    except Exception:  # an optimizer that does not take a single number
+        log.debug("the outer optimizer was not tried", exc_info=True)
+        return
+    every = max(sync_every for sync_every, _ in phases.pairs)
+    if gain is not None and gain > SAFE_GAIN and every <= STUDIED_STEPS and session.node == 0:
+        log.warning(
+            "jdaso.outer: the outer optimizer moves %.2g times as far as the nodes' mean "
+            "(learning rate / (1 - momentum)), with sync_every=%d on %d nodes. With sync_every up "
+            "to %d, more than %g cost accuracy in our study (docs/choosing.md). Lower the learning "
+            'rate or the momentum, or use merge="corrected".',
+            gain,
+            every,
+            session.num_nodes,
+            STUDIED_STEPS,
+            SAFE_GAIN,
+        )

@@ -11,17 +11,14 @@ from .._types import Leaves
 from .words import (
     BAD_LEAF,
     CHECKSUM,
-    EXCHANGE_SECONDS,
     GONE,
     HEADER,
-    HELD_STEPS,
     LIFT,
-    LINK_STEPS,
     LOSS_SUM,
     LOSS_WEIGHT,
     STATUS,
     STEP,
-    STEP_SECONDS,
+    TIMES,
     UNKNOWN,
     WEIGHT,
 )
@@ -109,9 +106,8 @@ def weights_are_wrong(heads: jax.Array) -> jax.Array:
 
 
 def time_words(heads: jax.Array) -> tuple[jax.Array, ...]:
-    """Measured seconds and steps, as `Times` has them, ``[nodes]`` each."""
-    words = EXCHANGE_SECONDS, STEP_SECONDS, LINK_STEPS, HELD_STEPS
-    return tuple(_floats(heads, word) for word in words)
+    """What the nodes measured: the fields of `_rules.measured.Times`, ``[nodes]`` each."""
+    return tuple(_floats(heads, word) for word in range(HEADER)[TIMES])
 
 
 def mean_weight(heads: jax.Array) -> jax.Array:

@@ -11,13 +11,13 @@ HEADER = 11
 """32-bit words that follow the numbers of each row; named below."""
 
 LOSS_SUM, LOSS_WEIGHT, WEIGHT, BAD_LEAF, STEP, CHECKSUM = range(6)
-EXCHANGE_SECONDS, STEP_SECONDS, LINK_STEPS, HELD_STEPS, STATUS = range(6, HEADER)
+STATUS = HEADER - 1
+TIMES = slice(6, STATUS)
 """Words of a header. The sum of this node's weighted losses since its last start (`UNKNOWN` if one
 of them is not known), and the sum of their weights; the weight by which its numbers are multiplied;
 1 + the first leaf that is not finite (0: none); completed updates; checksum of the replicated
-leaves (`Common`), else 0; measured seconds of the last exchange and of a step; the steps for which
-a cycle of exchanges occupies the link, and those for which it holds the steps up; the status, one
-of the values below, and on the wire the number of the optimizer that sends (`signed`)."""
+leaves (`Common`), else 0; the status, one of the values below, and on the wire the number of the
+optimizer that sends (`signed`); the four words of `_rules.measured.Times`."""
 
 WELL, FAILED, GONE = range(3)
 """Values of the status: all is well; the host met an error; the node has failed."""

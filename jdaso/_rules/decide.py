@@ -30,7 +30,7 @@ def decide(phases: Phases, state: PhaseState, step, started, ticket, delay) -> A
 
     A start of fragment 0 begins a cycle of B steps; fragment f follows ``floor(f B / F)`` steps
     later. If B changes meanwhile, a fragment whose turn has passed waits for the next cycle: once,
-    up to the old and the new B together.
+    for less than two cycles of the larger B.
 
     The merge comes before the start, so that each snapshot contains the latest merge. The last
     cycling update starts nothing, completes the exchanges in flight and ends with an exact mean;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -15,36 +15,40 @@ MOST_SHARE = 0.05
 """The most that starts and merges may add to the steps of a cycle, as a share."""
 
 SETTLED_SECONDS = 60.0
-"""Time of cycling after which B stays, unless `CHANGE`."""
+"""Time of the steps of cycles after which B stays, unless `CHANGE`."""
 
 CHANGE = 2.0
 """A later interval that is larger or smaller by this factor sets B again."""
 
 
 class Times(NamedTuple):
-    """Times that the nodes measured; 0 for what a node does not know yet.
+    """Times that a node measures and its header carries; 0 for what is not known yet.
 
     A node that starts first also measures how far the others are behind. The time of an exchange,
     and of the link, is what the last node to start measures: the least.
 
     Attributes:
-        exchange_seconds: from a fragment's start to its result.
+        exchange_seconds: from an exchange's start to its result.
         step_seconds: of a step, without the time in which it stood still for exchanges.
         link_steps: time for which a cycle's exchanges occupied the link, in steps.
         held_steps: time for which a cycle's starts and merges held the steps up, in steps.
     """
 
-    exchange_seconds: Float[Array, " nodes"]
-    step_seconds: Float[Array, " nodes"]
-    link_steps: Float[Array, " nodes"]
-    held_steps: Float[Array, " nodes"]
+    exchange_seconds: Any = 0.0
+    step_seconds: Any = 0.0
+    link_steps: Any = 0.0
+    held_steps: Any = 0.0
 
-    @property
-    def interval(self) -> Float[Array, ""]:
-        """The least B that hides a cycle's exchanges, not rounded; 0 if it is not known."""
-        held = jnp.max(self.held_steps) / MOST_SHARE
-        link = jnp.min(self.link_steps)
-        return jnp.where(link > 0, jnp.maximum(link, held), jnp.zeros_like(link))
+
+def interval_of(times: Times) -> Float[Array, ""]:
+    """The least B that hides a cycle's exchanges, not rounded; 0 if it is not known.
+
+    Args:
+        times: of all nodes, ``[nodes]`` each.
+    """
+    held = jnp.max(times.held_steps) / MOST_SHARE
+    link = jnp.min(times.link_steps)
+    return jnp.where(link > 0, jnp.maximum(link, held), jnp.zeros_like(link))
 
 
 def steps_taken(table: int | Mapping[int, int], started) -> Array:
@@ -57,45 +61,38 @@ def steps_taken(table: int | Mapping[int, int], started) -> Array:
     return taken
 
 
-def fit(
-    phases: Phases, state: PhaseState, step, times: Times, cycle_begins: bool = True
-) -> PhaseState:
+def fit(phases: Phases, state: PhaseState, times: Times, *, sets_interval: bool) -> PhaseState:
     """Sets B and S from the times that an exchange carried, as far as they are ``"auto"``.
 
     Args:
         phases: the settings.
         state: the phase state.
-        step: completed updates.
-        times: of all nodes.
-        cycle_begins: whether B may change, which is so once a cycle.
+        times: of all nodes, ``[nodes]`` each.
+        sets_interval: whether B may change, which is so once a cycle.
     """
     if phases.by_loss is not None:
         return state
-    if cycle_begins:
-        state = _fit_interval(phases, state, step, times)
-    return _fit_delay(phases, state, times)
+    if sets_interval and phases.sync_every == "auto":
+        state = _fit_interval(state, times)
+    return _fit_delay(state, times) if phases.delay == "auto" else state
 
 
-def _fit_interval(phases: Phases, state: PhaseState, step, times: Times) -> PhaseState:
-    if phases.sync_every != "auto":
-        return state
-    fastest, interval = jnp.min(times.step_seconds), times.interval
-    cycled = (step - phases.warmup_steps).astype(jnp.float32)
-    settled = cycled * fastest >= SETTLED_SECONDS
+def _fit_interval(state: PhaseState, times: Times) -> PhaseState:
+    fastest, interval = jnp.min(times.step_seconds), interval_of(times)
+    settled = state.cycled_seconds >= SETTLED_SECONDS
     changed = (interval > CHANGE * state.interval) | (interval * CHANGE < state.interval)
-    fits = (interval > 0) & (fastest > 0) & (~settled | changed)
+    fits = (interval > 0) & (~settled | changed)
     steps = jnp.ceil(jnp.minimum(interval, float(MOST_STEPS))).astype(jnp.int32)
     every = jnp.where(fits, jnp.maximum(steps, 1), state.sync_every)
     return state._replace(
         sync_every=every,
         delay=jnp.minimum(state.delay, every),
         interval=jnp.where(fits, interval, state.interval),
+        cycled_seconds=state.cycled_seconds + fastest * state.sync_every.astype(jnp.float32),
     )
 
 
-def _fit_delay(phases: Phases, state: PhaseState, times: Times) -> PhaseState:
-    if phases.delay != "auto":
-        return state
+def _fit_delay(state: PhaseState, times: Times) -> PhaseState:
     seconds, fastest = jnp.min(times.exchange_seconds), jnp.min(times.step_seconds)
     known = (seconds > 0) & (fastest > 0)
     steps = jnp.ceil(jnp.minimum(seconds / jnp.where(known, fastest, 1.0), 1e6)).astype(jnp.int32)

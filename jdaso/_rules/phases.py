@@ -75,7 +75,8 @@ class Phases:
         delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets S
             after each exchange to the exchange's time, as the last node to start it measures,
             divided by the fastest node's step time, rounded up, within 1..B; all nodes agree on it.
-            It begins at 1. With ``sync_every="auto"`` it is 1 or ``"auto"``.
+            It begins at 1. With ``sync_every="auto"`` it is ``"auto"`` or 1; with 1 a step waits
+            for the part of a fragment's exchange that one step does not hide.
         fragments: F, which divides B (every B of a tuple; the largest B if the loss sets it).
             ``"auto"`` takes the largest F up to 8 that leaves every fragment 1 MB in float32. With
             ``sync_every="auto"`` any F will do.
@@ -115,11 +116,7 @@ class Phases:
                 f"{self.warmup_steps} + {self.cooldown_steps} > {self.total_steps}. "
                 "total_steps counts all updates of the run; shorten a phase."
             )
-        if self.sync_every == "auto" and self.by_loss is None and self.delay not in (1, "auto"):
-            raise ValueError(
-                f'sync_every="auto" needs delay=1 or "auto", got {self.delay!r}: B may become 1, '
-                "and S is at most B."
-            )
+        self._check_auto()
         for sync_every, delay in self.pairs:
             if sync_every < 1:
                 raise ValueError(
@@ -132,6 +129,17 @@ class Phases:
                     f"sync_every={sync_every}. An exchange is merged before the next starts."
                 )
         self._check_fragments()
+
+    def _check_auto(self) -> None:
+        if isinstance(self.sync_every, str) and self.sync_every != "auto":
+            raise TypeError(
+                f'sync_every is a count and must be an int, or "auto", got {self.sync_every!r}.'
+            )
+        if self.sync_every == "auto" and self.by_loss is None and self.delay not in (1, "auto"):
+            raise ValueError(
+                f'sync_every="auto" needs delay="auto" or 1, got {self.delay!r}: B may become 1, '
+                "and S is at most B."
+            )
 
     def _check_fragments(self) -> None:
         if self.fragments == "auto":

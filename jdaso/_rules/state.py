@@ -25,6 +25,7 @@ class PhaseState(NamedTuple):
     delay: Int[Array, ""]  # S in force
     local_every: Int[Array, ""]  # l in force
     interval: Float[Array, ""]  # measured, from which B was set; 0 before
+    cycled_seconds: Float[Array, ""]  # of cycles after which B could be set
     exchanges: Int[Array, ""]  # exchanges started so far
     best_loss: Float[Array, ""]  # best mean of a window; `NO_LOSS` before the first
     bad_windows: Int[Array, ""]  # windows in a row without improvement
@@ -45,6 +46,7 @@ def init_phases(phases: Phases) -> PhaseState:
         delay=whole(delay),
         local_every=whole(local_every),
         interval=real(0),
+        cycled_seconds=real(0),
         exchanges=whole(0),
         best_loss=real(NO_LOSS),
         bad_windows=whole(0),

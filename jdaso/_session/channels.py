@@ -7,7 +7,7 @@ import logging
 import numpy as np
 
 from .._engines.channel import Channel
-from .._engines.fastest_wire import fastest, handling_seconds
+from .._engines.fastest_wire import fastest, host_seconds_of
 from .._engines.make import make_reducer
 from .._engines.pace import Pace
 from .._nodes.control import Control
@@ -51,11 +51,12 @@ class Channels:
         """
         if self._fastest is None:
             control, nodes = self._control, self._control.topology.num_nodes
+            what = "measure the wires"
+            control.agree(what, [])
             rate = self._links.bytes_per_second()
-            own = [handling_seconds(wire, nodes) for wire in WIRES.values()]
-            slowest = control.allgather("measure the wires", np.array(own)).max(axis=0)
-            handling = dict(zip(WIRES, slowest.tolist(), strict=True))
-            self._fastest = fastest(nodes, rate, handling)
+            own = [host_seconds_of(wire, nodes) for wire in WIRES.values()]
+            slowest = control.allgather(what, np.array(own)).max(axis=0)
+            self._fastest = fastest(nodes, rate, dict(zip(WIRES, slowest.tolist(), strict=True)))
             log.info(
                 '%s wire="auto" is "%s": the slowest link carries %.3g MB/s.',
                 control.topology.prefix(),
@@ -77,8 +78,16 @@ class Channels:
             survives=control.survives,
         )
         sends, number = self._engine != "instant", 1 + len(self._open)
-        about = control, self._timeline, self._pace
-        return Channel(layout, wire, reducer, *about, sends=sends, number=number)
+        return Channel(
+            layout,
+            wire,
+            reducer,
+            control,
+            self._timeline,
+            self._pace,
+            sends=sends,
+            number=number,
+        )
 
     def close(self, *, failed: bool, after_error: bool) -> bool:
         """Completes exchanges in flight; returns whether no channel's thread is still inside MPI.

@@ -237,8 +237,18 @@ class Session:
         return self._channels.of(layout, wire, name)
 
     def fastest_wire(self) -> Wire:
-        """The wire with the shortest exchanges on these links; all nodes call it together."""
+        """The wire with the shortest exchanges on these links; all nodes call it together.
+
+        Raises:
+            NodeError: other nodes make another call.
+            ValueError: the session goes on when a node fails, and measures no links.
+        """
         self.require_usable()
+        if self.control.survives:
+            raise ValueError(
+                'wire="auto" measures the links, which a session with on_death="shrink" does not: '
+                'a node could fail meanwhile. Name the wire: wire="int4" on links below 3 Gbit/s.'
+            )
         return self._channels.fastest_wire() if self.sends else WIRES["float32"]
 
     def require_usable(self) -> None:

@@ -24,8 +24,9 @@ def check_facts(manifest: Manifest, session: Session) -> None:
         return
     for name, value in manifest.facts:
         if here.get(name) != value:
+            chosen = f' If wire="auto" chose it, pass wire="{value}".' if "wire" in name else ""
             raise CheckpointError(
                 f"The checkpoint of step {manifest.step} was saved with another value of "
                 f"{name}: {value}, and here it is {here.get(name, 'absent')}. Restore with "
-                "the settings that it was saved with."
+                f"the settings that it was saved with.{chosen}"
             )

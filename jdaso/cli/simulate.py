@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--copy-gbytes", type=float, help=host)
     number("--parameters", type=float, default=25.6e6, help="(default 25.6e6, ResNet-50)")
     number("--step-ms", type=float, default=200.0, help="a step without network (default 200)")
-    number("--sync-every", type=int, default=4, help="B (default 4)")
+    number("--sync-every", type=int, default=4, help="B (default 4); --advise chooses its own")
     number("--delay", type=int, help="S (default B)")
     number("--fragments", default="auto", help="F, which divides B (default auto)")
     number("--wire", default="bfloat16", help="float32, bfloat16, int8 or int4")
@@ -91,8 +91,8 @@ def _predict(
     if arguments.advise:
         measured = None if arguments.exchange_ms is None else arguments.exchange_ms / 1e3
         least = 1 if isinstance(training.fragments, str) else training.fragments
-        near = dataclasses.replace(training, sync_every=least, delay=1)
-        found = advise(fabric, near, exchange_seconds_measured=measured)
+        about = {"least_steps": least, "exchange_seconds_measured": measured}
+        found = advise(fabric, training, **about)
         rows += [_row("advised", a.prediction, a.training, steps) for a in found]
     pipelines = _hybrid.rows(fabric, hybrid, arguments.backward) if hybrid else []
     if arguments.json:

@@ -101,8 +101,16 @@ class Pipeline:
         if phases is None:
             self._tx = synchronous(inner, **common)
         else:
+            if phases.sync_every == "auto" and phases.by_loss is None:
+                raise ValueError(
+                    'A pipeline needs a number for sync_every, got "auto": its partitions measure '
+                    "different times, and would be averaged at different steps. `python -m jdaso "
+                    "simulate --advise` finds one."
+                )
             if phases.fragments == "auto":
                 phases = dataclasses.replace(phases, fragments=1)
+            if common.get("wire") == "auto":
+                common["wire"] = session.fastest_wire()
             self._tx = daso(inner, phases=phases, **common)
         self._update = NonEmpty(self._update_params)
 

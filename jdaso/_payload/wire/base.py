@@ -48,6 +48,11 @@ class Wire(abc.ABC):
         return width
 
     @property
+    def bytes_per_number(self) -> float:
+        """Bytes on the wire for each number, the scales of blocks included."""
+        return self.encoded_width(BLOCK) * self.dtype.itemsize / BLOCK
+
+    @property
     def header_width(self) -> int:
         """Length of a header in a row, in elements of `dtype`."""
         return HEADER * 4 // self.dtype.itemsize

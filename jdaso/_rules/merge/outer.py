@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,8 @@ import optax
 
 from ..._types import PyTree
 from .base import Merge
+
+_TRIAL_STEPS = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,25 @@ class Outer(Merge):
         slope = jax.tree.map(jnp.subtract, anchor, mean)
         updates, outer = self.optimizer.update(slope, outer, anchor)
         return jax.tree.map(jnp.add, anchor, updates), outer
+
+    def gain(self) -> float | None:
+        """The distance that the optimizer moves in the end for each unit of a constant slope.
+
+        ``lr / (1 - momentum)`` for SGD: 1 follows the nodes' mean, more runs ahead of it. None if
+        the distance is not proportional to the slope, as with Adam.
+        """
+
+        def distance(slope: Any) -> Any:
+            def step(state: PyTree, _: None) -> tuple[PyTree, Any]:
+                update, state = self.optimizer.update(slope, state, jnp.zeros_like(slope))
+                return state, -jnp.sum(jnp.asarray(update))
+
+            return jax.lax.scan(step, self.optimizer.init(slope), length=_TRIAL_STEPS)[1][-1]
+
+        slopes = jnp.asarray([[1.0], [2.0]], jnp.float32)
+        with jax.ensure_compile_time_eval():
+            once, twice = (float(x) for x in jax.vmap(distance)(slopes))
+        return once if math.isclose(2 * once, twice, rel_tol=1e-3) else None
 
 
 def outer(transformation: optax.GradientTransformation) -> Outer:

@@ -13,12 +13,12 @@ import math
 import statistics
 
 from ..._exchange.exchange import CHUNK_BYTES
-from ..._payload.layout import BLOCK, chunk_bytes_of
+from ..._payload.layout import chunk_bytes_of
 from ..._payload.wire import WIRES
 from ..._rules.measured import MOST_SHARE
 from ..._rules.phases import MOST_STEPS, largest_count
 
-WIRE_BYTES = {name: w.encoded_width(BLOCK) * w.dtype.itemsize / BLOCK for name, w in WIRES.items()}
+WIRE_BYTES = {name: wire.bytes_per_number for name, wire in WIRES.items()}
 """Bytes per number on a wire, the scales of blockwise wires included."""
 
 _PASSES = {"float32": (6, 7), "narrow": (11, 12)}
@@ -284,19 +284,22 @@ def advise(
     fabric: Fabric,
     training: Training,
     *,
+    least_steps: int | None = None,
     most_steps: int = MOST_STEPS,
     exchange_seconds_measured: float | None = None,
 ) -> list[Advice]:
     """Finds B, S and wire that hide all exchanges: one for each wire that can, fastest step first.
 
-    For each wire, B is the smallest from `training.sync_every` on, and S the smallest for that B,
-    with which nothing is exposed (see `predict`), and a cycle's starts and merges take at most 5 %
-    of its steps, as ``Phases(sync_every="auto")``. Steps within 1 % of each other count as equal;
-    then the smaller B comes first (nodes drift less), then the wider wire.
+    For each wire, B is the smallest with which nothing is exposed (see `predict`) and a cycle's
+    starts and merges take at most 5 % of its steps, as ``Phases(sync_every="auto")``; if they
+    take more with every B, the smallest with which nothing is exposed. S is the smallest for that
+    B. Steps within 1 % of each other count as equal; then the smaller B comes first (nodes drift
+    less), then the wider wire.
 
     Args:
         fabric: the cluster.
-        training: its `sync_every` is the smallest B to consider.
+        training: the training; B and S are those of a measured run, if there is one.
+        least_steps: the smallest B to consider, ``training.sync_every`` by default.
         most_steps: wires that would need a larger B are left out.
         exchange_seconds_measured: the time of an exchange on ``training.wire`` in a run
             (``Stats.exchange_seconds / Stats.exchanges``), used instead of the model's; the other
@@ -315,13 +318,18 @@ def advise(
     found, scale = [], 1.0
     if exchange_seconds_measured is not None and fabric.nodes > 1:
         scale = exchange_seconds_measured / _fragment_seconds(fabric, training)
+    least = training.sync_every if least_steps is None else least_steps
     for wire in WIRE_BYTES:
-        for every in _intervals(training, most_steps):
+        hidden = []
+        for every in _intervals(training, least, most_steps):
             of_wire = dataclasses.replace(training, wire=wire, sync_every=every, delay=1)
-            hidden = _least_delay(fabric, of_wire, min(every, most_steps), scale)
-            if hidden is not None:
-                found.append(hidden)
+            advice = _least_delay(fabric, of_wire, min(every, most_steps), scale)
+            hidden += [advice] * (advice is not None)
+            if advice is not None and _held_share(fabric, of_wire) <= MOST_SHARE:
+                found.append(advice)
                 break
+        else:
+            found += hidden[:1]
     fastest = min((a.prediction.step_seconds for a in found), default=0.0)
 
     def rank(advice: Advice) -> tuple[bool, int, float]:
@@ -331,18 +339,22 @@ def advise(
     return sorted(found, key=rank)
 
 
-def _intervals(training: Training, most_steps: int) -> list[int]:
+def _held_share(fabric: Fabric, training: Training) -> float:
+    """Returns the share of a cycle's steps that its starts and merges take."""
+    if fabric.nodes == 1:
+        return 0.0
+    held, _ = handling_seconds(fabric, training)
+    return held / (training.sync_every * training.step_seconds)
+
+
+def _intervals(training: Training, least: int, most_steps: int) -> list[int]:
     """Returns the B that fragments allow, in the order in which to try them."""
-    most = max(most_steps, training.sync_every)
-    every = range(training.sync_every, most + 1)
+    every = range(least, max(most_steps, least) + 1)
     return [b for b in every if isinstance(training.fragments, str) or not b % training.fragments]
 
 
 def _least_delay(fabric: Fabric, training: Training, most: int, scale: float) -> Advice | None:
     """Returns the smallest S up to `most` that hides the exchanges; None if none does."""
-    held, _ = handling_seconds(fabric, training)
-    if fabric.nodes > 1 and held > MOST_SHARE * training.sync_every * training.step_seconds:
-        return None
 
     def with_delay(delay: int) -> Advice:
         chosen = dataclasses.replace(training, delay=delay)

@@ -119,10 +119,10 @@ def test_the_slowest_host_decides_on_the_wire(monkeypatch):
     slow = {name: 0.0 if name == "float32" else 1.0 for name in WIRES}
     free = dict.fromkeys(WIRES, 0.0)
     own = slow if RANK == SIZE - 1 else free
-    monkeypatch.setattr(channels, "handling_seconds", lambda wire, nodes: own[wire.name])
+    monkeypatch.setattr(channels, "host_seconds_of", lambda wire, nodes: own[wire.name])
     with jdaso.Session(engine="mpi4py") as session:
         assert session.fastest_wire().name == "float32"
-    monkeypatch.setattr(channels, "handling_seconds", lambda wire, nodes: 0.0)
+    monkeypatch.setattr(channels, "host_seconds_of", lambda wire, nodes: 0.0)
     with jdaso.Session(engine="mpi4py") as session:
         assert session.fastest_wire().name == "int4"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jdaso._engines.fastest_wire import exchange_seconds, fastest, handling_seconds
+from jdaso._engines.fastest_wire import fastest, host_seconds_of, seconds_per_number
 from jdaso._payload.wire import WIRES, wire_of
 
 HOST = {"float32": 0.3e-9, "bfloat16": 2e-9, "int8": 4e-9, "int4": 6e-9}
@@ -28,9 +28,9 @@ def test_a_wire_must_be_worth_its_encoding():
 @pytest.mark.parametrize(("name", "size"), [("float32", 4), ("bfloat16", 2), ("int4", 0.53125)])
 def test_the_bytes_of_an_exchange(name, size):
     """A ring: 2 (P - 1) / P of the bytes pass each link."""
-    assert exchange_seconds(wire_of(name), 4, 1e6, 0.0) == pytest.approx(1.5 * size / 1e6)
+    assert seconds_per_number(wire_of(name), 4, 1e6, 0.0) == pytest.approx(1.5 * size / 1e6)
 
 
 def test_what_a_host_does_for_a_number_is_measured():
     for wire in WIRES.values():
-        assert 0 < handling_seconds(wire, 3) < 1e-6
+        assert 0 < host_seconds_of(wire, 3) < 1e-6

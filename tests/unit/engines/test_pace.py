@@ -39,7 +39,7 @@ def run(clock, cycles, *, steps=4, step=0.1, link=0.05, copy=0.0, wait=0.0, frag
 
 
 def test_the_time_on_the_link_in_steps(clock):
-    (found,) = run(clock, 3)
+    (found,) = run(clock, 4)
     assert found.exchange_seconds == pytest.approx(0.05)
     assert found.step_seconds == pytest.approx(0.1)
     assert found.link_steps == pytest.approx(0.5)
@@ -47,31 +47,34 @@ def test_the_time_on_the_link_in_steps(clock):
 
 def test_a_step_does_not_count_the_time_in_which_it_stood_still(clock):
     """Else a link that is too slow would seem fast enough: the steps wait for it."""
-    (found,) = run(clock, 3, link=0.9, wait=0.5)
+    (found,) = run(clock, 4, link=0.9, wait=0.5)
     assert found.step_seconds == pytest.approx(0.1)
     assert found.link_steps == pytest.approx(9.0)
 
 
 def test_fragments_that_share_the_link_are_counted_once(clock):
     """Four at once take as long as one after the other."""
-    found = run(clock, 3, fragments=4, link=0.05)
+    found = run(clock, 4, fragments=4, link=0.05)
     assert {round(x.link_steps, 6) for x in found} == {2.0}
 
 
 def test_a_merge_holds_a_step_up_as_long_as_a_start(clock):
     """5 ms to copy out and as much to come back, of 100."""
-    (found,) = run(clock, 3, link=0.01, copy=0.005)
+    (found,) = run(clock, 4, link=0.01, copy=0.005)
     assert found.held_steps == pytest.approx(0.1)
 
 
 def test_a_copy_whose_thread_was_not_run_holds_up_no_more(clock):
     """Other programs on the same cores may: a larger B would not help."""
-    pace = Pace()
-    watch = Stopwatch(pace)
-    for cycle in range(4):
+    watch = Stopwatch(pace := Pace())
+    for cycle in range(6):
         watch.start(4 * cycle, blocking=False)
+        pace.begin()
+        pace.end()
         pace.copy(0.3, working=0.002)
+        pace.begin()
         clock[0] += 0.3 + 0.4
+        pace.end()
     assert watch.measured.step_seconds == pytest.approx(0.1)
     assert watch.measured.held_steps == pytest.approx(0.04)
 
@@ -86,18 +89,41 @@ def test_of_three_exchanges_the_middle_one_counts(clock):
         assert watch.measured.exchange_seconds == pytest.approx(middle)
 
 
-def test_one_long_step_does_not_count(clock):
-    """A step that compiles, or that saves a checkpoint."""
-    pace = Pace()
-    watch = Stopwatch(pace)
-    for cycle in range(6):
+def test_one_long_cycle_does_not_count(clock):
+    """One that saves a checkpoint; and nothing is told of cycles before three are measured."""
+    watch = Stopwatch(pace := Pace())
+    found = []
+    for cycle in range(8):
         watch.start(4 * cycle, blocking=False)
+        found.append(watch.measured.link_steps)
         pace.begin()
-        clock[0] += 0.05
+        clock[0] += 0.05 if cycle != 4 else 30.0
         pace.end()
-        clock[0] += 30.0 if cycle == 2 else 0.35
-    watch.start(24, blocking=False)
-    assert watch.measured.link_steps == pytest.approx(0.5)
+        clock[0] += 0.35
+    assert found == [0.0] * 4 + [pytest.approx(0.5)] * 4
+
+
+def test_a_repeated_step_is_no_step(clock):
+    """As under `optax.MultiSteps`, which computes the update in every step and discards it."""
+    watch = Stopwatch(pace := Pace())
+    for step in range(6):
+        for _ in range(4):
+            watch.start(step, blocking=False)
+            pace.begin()
+            clock[0] += 0.03
+            pace.end()
+            clock[0] += 0.02
+    assert watch.measured.step_seconds == pytest.approx(0.2)
+    assert watch.measured.link_steps == pytest.approx(0.6)
+
+
+def test_a_run_that_goes_back_is_measured_anew(clock):
+    """An earlier state is restored in the same session."""
+    watch = Stopwatch(Pace())
+    for step in (0, 4, 8, 2, 6):
+        watch.start(step, blocking=False)
+        clock[0] += 0.4 if step != 8 else 100.0
+    assert watch.measured.step_seconds == pytest.approx(0.1)
 
 
 def test_the_first_exchange_does_not_count(clock):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jdaso.cli import main
 from jdaso.fabric import Fabric, Training, advise, predict, predict_synchronous
-from jdaso.fabric._model.exchange import WIRE_BYTES, exchange_seconds, handling_seconds
+from jdaso.fabric._model.exchange import WIRE_BYTES, exchange_seconds
 
 fabrics = st.builds(
     Fabric,
@@ -106,8 +106,6 @@ def test_advice_hides_everything_and_no_smaller_delay_does(fabric, training):
         assert 1 <= chosen.delay <= chosen.sync_every <= 64
         assert chosen.sync_every >= training.sync_every
         assert advice.prediction.exposed_seconds == pytest.approx(0, abs=1e-9)
-        held, _ = handling_seconds(fabric, chosen)
-        assert held <= 0.05 * chosen.sync_every * chosen.step_seconds or fabric.nodes == 1
         if chosen.delay > 1:
             less = dataclasses.replace(chosen, delay=chosen.delay - 1)
             assert predict(fabric, less).exposed_seconds > 0
@@ -127,6 +125,24 @@ def test_advice_follows_a_measured_exchange():
     assert delays[0] == {a.training.wire: a.training.delay for a in advise(fabric, training)}
     assert all(delays[1][wire] >= 2 * delays[0][wire] for wire in delays[1])
     assert delays[1]["bfloat16"] == math.ceil(3 * modelled / 0.2)
+
+
+def test_a_measured_exchange_is_that_of_a_fragment_of_the_run():
+    """What the model itself says of the run changes nothing."""
+    fabric, training = Fabric(4, 1e10), Training(100_000_000, 0.3, wire="float32")
+    assert training.count == 4
+    measured = predict(fabric, training).exchange_seconds
+    modelled = advise(fabric, training, least_steps=1)
+    found = advise(fabric, training, least_steps=1, exchange_seconds_measured=measured)
+    assert [a.training for a in found] == [a.training for a in modelled]
+
+
+def test_hosts_too_slow_for_the_bound_are_still_advised():
+    """Starts and merges take more than 5 % with every B; the link is not to blame."""
+    fabric, training = Fabric(2, 1e11), Training(10**9, 0.005, sync_every=1, delay=1)
+    best = advise(fabric, training)[0]
+    assert best.prediction.exposed_seconds == 0
+    assert best.prediction.handling_seconds > 0.05 * best.prediction.bare_seconds
 
 
 @pytest.mark.parametrize("nodes", [2, 8, 64, 1000])

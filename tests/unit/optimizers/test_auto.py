@@ -44,6 +44,13 @@ def test_the_interval_follows_the_time_of_a_cycle_of_exchanges(fragments, exchan
     assert over_time[0, 0] == 4, "before anything is measured"
 
 
+def test_only_the_first_fragment_sets_the_interval():
+    """Exchanges of fragment 1 (at odd steps) take 9 steps; B follows those of fragment 0."""
+    settings = {"delay": "auto", "fragments": 2, "exchange_steps": {7: 9, 9: 9, 15: 9}}
+    _, over_time = final_phase(**settings)
+    assert set(np.asarray(over_time[0]).tolist()) == {4, 2}
+
+
 def test_a_fixed_delay_of_one_step_is_kept():
     phase, _ = final_phase(delay=1, fragments=1, exchange_steps=5)
     assert (int(phase.sync_every[0]), int(phase.delay[0])) == (5, 1)

@@ -176,3 +176,36 @@ def test_a_rule_and_a_wire_of_the_users_own():
     np.testing.assert_allclose(trained(merge=Halfway()), [0.375, 1.625], rtol=1e-6)
     plain, own = trained(wire="bfloat16"), trained(wire=Doubled())
     np.testing.assert_array_equal(own, plain)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "gain"),
+    [
+        (optax.sgd(1.0), 1.0),
+        (optax.sgd(0.7, momentum=0.3), 1.0),
+        (optax.sgd(0.7, momentum=0.9, nesterov=True), 7.0),
+        (optax.chain(optax.clip(0.5), optax.sgd(1.0)), None),  # as far for any steep slope
+    ],
+)
+def test_the_gain_of_an_outer_optimizer(optimizer, gain):
+    assert jdaso.outer(optimizer).gain() == (None if gain is None else pytest.approx(gain))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "every", "nodes", "warns"),
+    [
+        (optax.sgd(0.7, momentum=0.9, nesterov=True), 4, 3, True),
+        (optax.sgd(0.7, momentum=0.9, nesterov=True), 500, 3, False),  # as DiLoCo has it
+        (optax.sgd(0.7, momentum=0.9, nesterov=True), 4, 1, False),  # one node exchanges nothing
+        (optax.sgd(0.7, momentum=0.5, nesterov=True), 4, 3, False),
+        (optax.chain(optax.clip(0.5), optax.sgd(9.0)), 4, 3, False),
+    ],
+)
+def test_an_outer_optimizer_that_runs_ahead_is_warned_of(optimizer, every, nodes, warns, caplog):
+    with jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
+        phases = jdaso.Phases(1000, sync_every=every)
+        rule = jdaso.outer(optimizer)
+        jdaso.daso(optax.sgd(0.1), phases=phases, session=session, merge=rule)
+    said = [r.message for r in caplog.records if "outer optimizer moves" in r.message]
+    assert len(said) == warns
+    assert not warns or "moves 7 times" in said[0] and "sync_every=4 on 3 nodes" in said[0]
