@@ -156,15 +156,15 @@ class Channel:
         if job.error is None:
             job.stands_since = started
             try:
-                job.numbers = begin(job)
+                numbers = job.numbers = begin(job)  # the job drops them at its end
                 if job.error is not None:  # all nodes see it
                     self._amend({STATUS: FAILED})
-                for k in job.numbers.write():
+                for k in numbers.write():
                     job.ready[k].set()
             except Exception as error:  # the wait for it must not last until its limit
                 job.error = self._control.error(self._control.explain(error), job.step)
                 raise
-            self._lose("copy", job, started, device, size_bytes=job.numbers.nbytes)
+            self._lose("copy", job, started, device, size_bytes=numbers.nbytes)
             if not blocking:
                 self._pace.copy(time.perf_counter() - entered, time.thread_time() - working)
         return ticket

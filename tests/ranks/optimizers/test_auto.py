@@ -81,10 +81,11 @@ def test_the_interval_follows_the_link_on_all_nodes(slow):
 
 
 @several
-def test_a_run_with_auto_settings_ends_equal_on_all_nodes():
-    """Whatever the clocks: weights that differ at first are equal at the end."""
+def test_a_run_with_auto_settings_ends_equal_on_all_nodes(slow):
+    """B changes on the way, and B and S by clocks; the weights are equal at the end."""
+    slow.seconds = 0.02
     with jdaso.Session(engine="mpi4py") as session:
-        phases = jdaso.Phases(40, 2, 5, sync_every="auto", delay="auto", fragments=2)
+        phases = jdaso.Phases(60, 2, 5, sync_every="auto", delay="auto", fragments=2)
         tx = jdaso.daso(optax.adam(0.1), phases=phases, session=session, wire="auto")
 
         @jax.jit
@@ -94,13 +95,55 @@ def test_a_run_with_auto_settings_ends_equal_on_all_nodes():
             return optax.apply_updates(params, updates), state
 
         params = [jnp.zeros(300), jnp.zeros((20, 15))]
-        state = tx.init(params)
-        for _ in range(40):
+        state, every = tx.init(params), set()
+        for _ in range(60):
             params, state = step(params, state, jnp.float32(RANK))
+            every.add(int(state.phase.sync_every))
         params = jdaso.finalize(params, state, session)
+    assert len(every) > 1
     bits = [np.asarray(x).tobytes() for x in params]
     assert all(other == bits for other in COMM.allgather(bits))
     np.testing.assert_allclose(params[0], (SIZE - 1) / 2, atol=0.25)
+
+
+@several
+def test_a_discarded_step_starts_nothing_new(slow):
+    """Under `optax.MultiSteps` each step makes the exchange; B counts updates, and so its times."""
+    slow.seconds, seconds = 0.12, 0.05
+    with jdaso.Session(engine="mpi4py") as session:
+        phases = jdaso.Phases(200, 2, 2, sync_every="auto", delay="auto")
+        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session)
+        tx = optax.MultiSteps(tx, 4)
+        params = jnp.zeros(1000)
+        state, found = tx.init(params), []
+        step = jax.jit(lambda params, state: tx.update(jnp.zeros(1000), state, params)[1])
+        for _ in range(4 * 30):
+            time.sleep(seconds)
+            state = step(params, state)
+            found.append(int(state.inner_opt_state.phase.sync_every))
+    assert 1 <= found[-1] <= 8, "four steps of 0.05 s are an update"
+    assert all(other == found for other in COMM.allgather(found))
+
+
+@several
+def test_a_wire_that_only_some_nodes_measure_is_an_error():
+    """At once, on all nodes, and not after the longest wait."""
+    with pytest.raises(jdaso.NodeError, match="measure the wires|initialise") as caught:
+        with jdaso.Session(engine="mpi4py", timeout_seconds=60) as session:
+            wire = "auto" if RANK == 0 else "float32"
+            tx = jdaso.daso(optax.sgd(1.0), phases=jdaso.Phases(9), session=session, wire=wire)
+            begin = time.monotonic()
+            tx.init(jnp.zeros(3))
+    assert time.monotonic() - begin < 30 if RANK else caught
+
+
+@several
+def test_a_session_that_may_shrink_refuses_to_measure(monkeypatch):
+    with jdaso.Session(engine="mpi4py") as session:
+        monkeypatch.setattr(session.control, "survives", True)
+        with pytest.raises(ValueError, match="on_death=.*Name the wire"):
+            session.fastest_wire()
+        monkeypatch.undo()
 
 
 @several

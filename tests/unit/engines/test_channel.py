@@ -231,3 +231,49 @@ def test_what_mpi_may_yet_write_to_outlives_a_wait_in_vain():
     del control, data, request
     gc.collect()
     assert all(reference() is not None for reference in alive)
+
+
+def work(seconds):
+    """Keeps the processor busy."""
+    begin = time.thread_time()
+    while time.thread_time() - begin < seconds:
+        pass
+
+
+def test_the_pace_has_what_a_late_exchange_took(channel):
+    """The step worked to copy; then it waited; and meanwhile the exchange was in flight."""
+    numbers = Numbers(channel, 1.0, wait=lambda k: work(0.01))
+    channel.start(1, np.zeros(HEADER, np.int32), lambda job: numbers)
+    channel.wait(1)
+    _, _, in_flight, copying, working, _ = channel._pace.totals(1)
+    assert working >= 0.01 * numbers.count
+    assert in_flight > 0 and copying >= 0.9 * working
+    start(channel, 2, blocking=True)
+    channel.wait(2)
+    later = channel._pace.totals(2)
+    assert later.in_flight == in_flight and later.copying == copying, "a blocking mean is not late"
+
+
+def test_the_pace_ends_with_an_exchange_that_failed(channel, link):
+    link.up = False
+    start(channel, 1, blocking=False)
+    channel.wait(1)
+    before = channel._pace.totals(1).in_flight
+    time.sleep(0.02)
+    assert channel._pace.totals(1).in_flight == before
+
+
+def test_a_step_that_is_repeated_waits_for_the_first_and_copies_little(channel):
+    """As under `optax.MultiSteps`: what it waits for is not work that a larger B would spare."""
+    reduce = Link.__call__
+
+    def call(*arguments):
+        time.sleep(0.05)
+        return reduce(*arguments)
+
+    with mock.patch.object(Link, "__call__", call):
+        for _ in range(2):
+            start(channel, 1, blocking=False, owner=1)
+        channel.wait(1, owner=1)
+    pace = channel._pace.totals(1)
+    assert pace.waiting > 0.1 and pace.working < 0.05
