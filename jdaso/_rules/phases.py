@@ -12,8 +12,11 @@ LEAST_BYTES = 10**6
 MOST_FRAGMENTS = 8
 """Most fragments that ``"auto"`` takes: each has a channel, and two conditions in a step."""
 
-FIRST_STEPS, MOST_STEPS = 4, 64
+FIRST_STEPS, MOST_STEPS = 1, 64
 """B with ``"auto"``: before anything is measured, and at most."""
+
+MEASURED_FRAGMENTS = 4
+"""Most fragments that ``"auto"`` takes if B is ``"auto"``: with B = 1 all start in every step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Phases:
             one entry per exchange: (4, 2, 1) with the same `delay` is the setting of the authors'
             poster. ``"auto"`` sets B from measured times: the least with which a cycle's exchanges
             fit behind its steps, and starts and merges take at most 5 % of them, within 1..64. All
-            nodes agree on it. It begins at 4, follows each cycle's times for the first minute of
+            nodes agree on it. It begins at 1, follows each cycle's times for the first minute of
             cycling, and changes after it only if they change by a factor of 2.
         delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets S
             after each exchange to the exchange's time, as the last node to start it measures,
@@ -79,7 +82,7 @@ class Phases:
             for the part of a fragment's exchange that one step does not hide.
         fragments: F, which divides B (every B of a tuple; the largest B if the loss sets it).
             ``"auto"`` takes the largest F up to 8 that leaves every fragment 1 MB in float32. With
-            ``sync_every="auto"`` any F will do.
+            ``sync_every="auto"`` any F will do, and ``"auto"`` takes up to 4.
         local_every: l, steps between averages inside a node, at least 1. With l > 1 the local
             devices diverge in between, and the optimizer needs a `local_axis`.
         by_loss: lets the loss set B, S and l; their three settings above are then not used.
@@ -159,9 +162,11 @@ class Phases:
 
     @property
     def _common_interval(self) -> int:
-        """The number of steps that F must divide."""
+        """The number of steps that F must divide; a bound of F if B is ``"auto"``."""
         if self.by_loss is not None:
             return max(sync_every for sync_every, _ in self.pairs)
+        if self.sync_every == "auto":
+            return MEASURED_FRAGMENTS
         return math.gcd(*(sync_every for sync_every, _ in self.pairs))
 
     def fragments_of(self, size_bytes: int) -> tuple[int, ...]:

@@ -41,14 +41,14 @@ def test_the_interval_follows_the_time_of_a_cycle_of_exchanges(fragments, exchan
     phase, over_time = final_phase(**settings)
     np.testing.assert_array_equal(phase.sync_every, [every] * 2)
     np.testing.assert_array_equal(phase.delay, [min(exchange_steps, every)] * 2)
-    assert over_time[0, 0] == 4, "before anything is measured"
+    assert over_time[0, 0] == 1, "before anything is measured"
 
 
 def test_only_the_first_fragment_sets_the_interval():
-    """Exchanges of fragment 1 (at odd steps) take 9 steps; B follows those of fragment 0."""
-    settings = {"delay": "auto", "fragments": 2, "exchange_steps": {7: 9, 9: 9, 15: 9}}
+    """Exchanges of fragment 1 (at even steps) take 9 steps; B follows those of fragment 0."""
+    settings = {"delay": "auto", "fragments": 2, "exchange_steps": {8: 9, 10: 9, 16: 9}}
     _, over_time = final_phase(**settings)
-    assert set(np.asarray(over_time[0]).tolist()) == {4, 2}
+    assert set(np.asarray(over_time[0]).tolist()) == {1, 2}
 
 
 def test_a_fixed_delay_of_one_step_is_kept():

@@ -337,7 +337,7 @@ AUTO = jdaso.Phases(10_000, 100, sync_every="auto", delay="auto")
 def test_auto_interval_is_the_least_that_hides_everything():
     """The link is what the last node to start measures; S follows, and is at most B."""
     state = _state.init_phases(AUTO)
-    assert (int(state.sync_every), int(state.delay)) == (4, 1), "before anything is measured"
+    assert (int(state.sync_every), int(state.delay)) == (1, 1), "before anything is measured"
     for interval, every in [
         ([0.2, 0.3], 1),
         ([2.0, 5.1], 2),
@@ -347,7 +347,7 @@ def test_auto_interval_is_the_least_that_hides_everything():
         found = seconds(AUTO, state, [0.09, 0.05], [0.02, 0.02], interval)
         assert (int(found.sync_every), int(found.delay)) == (every, min(every, 3))
     unknown = seconds(AUTO, state, [0.05, 0.02], [0.02, 0.02], [0.0, 0.0])
-    assert (int(unknown.sync_every), int(unknown.delay)) == (4, 1)
+    assert (int(unknown.sync_every), int(unknown.delay)) == (1, 1)
 
 
 def test_auto_interval_stays_after_a_minute_unless_the_link_changes():
@@ -402,6 +402,13 @@ def test_every_fragment_keeps_its_turn_when_the_interval_changes(fragments, inte
         steps = [step for step, which in starts if which == f]
         assert max(np.diff(steps)) < 2 * max(intervals)
         assert set(np.diff([x for x in steps if x > 430])) == {intervals[2]}
+
+
+def test_fragments_of_an_interval_that_is_measured():
+    phases = jdaso.Phases(100, sync_every="auto", delay="auto")
+    assert phases.fragments_of(10**9) == (4, 2, 1)
+    assert phases.fragments_of(2 * 10**6) == (2, 1)
+    assert jdaso.Phases(100, sync_every="auto", fragments=3).fragments_of(10**9) == (3,)
 
 
 @pytest.mark.parametrize(
