@@ -106,7 +106,7 @@ def weights_are_wrong(heads: jax.Array) -> jax.Array:
 
 
 def time_words(heads: jax.Array) -> tuple[jax.Array, ...]:
-    """What the nodes measured: the fields of `_rules.measured.Times`, ``[nodes]`` each."""
+    """Times that the nodes measured: the fields of `_rules.measured.Times`, ``[nodes]`` each."""
     return tuple(_floats(heads, word) for word in range(HEADER)[TIMES])
 
 

@@ -128,7 +128,7 @@ def test_advice_follows_a_measured_exchange():
 
 
 def test_a_measured_exchange_is_that_of_a_fragment_of_the_run():
-    """What the model itself says of the run changes nothing."""
+    """The time that the model itself predicts for the run changes nothing."""
     fabric, training = Fabric(4, 1e10), Training(100_000_000, 0.3, wire="float32")
     assert training.count == 4
     measured = predict(fabric, training).exchange_seconds
