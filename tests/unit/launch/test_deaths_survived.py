@@ -26,7 +26,7 @@ from jdaso._payload.words import (
     LOSS_WEIGHT,
     STATUS,
     STEP,
-    STEP_SECONDS,
+    TIMES,
     WEIGHT,
     bury,
 )
@@ -38,7 +38,7 @@ def heads_of(weights, losses):
         for w, x in zip(weights, losses, strict=True)
     ]
     heads = np.stack([np.asarray(row) for row in rows])
-    heads.view(np.float32)[:, STEP_SECONDS] = [0.1, 0.2, 0.3, 0.4]
+    heads.view(np.float32)[:, TIMES] = np.float32([[0.1], [0.2], [0.3], [0.4]])
     return heads
 
 
