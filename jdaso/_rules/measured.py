@@ -25,7 +25,8 @@ class Times(NamedTuple):
     """Times that a node measures and its header carries; 0 for what is not known yet.
 
     A node that starts first also measures how far the others are behind. The time of an exchange,
-    and of the link, is what the last node to start measures: the least.
+    and of the link, is what the last node to start measures: the least. All nodes go at the pace of
+    the slowest, whose step is the longest: each waits for the others' numbers.
 
     Attributes:
         exchange_seconds: from an exchange's start to its result.
@@ -78,7 +79,7 @@ def fit(phases: Phases, state: PhaseState, times: Times, *, sets_interval: bool)
 
 
 def _fit_interval(state: PhaseState, times: Times) -> PhaseState:
-    fastest, interval = jnp.min(times.step_seconds), interval_of(times)
+    interval, step = interval_of(times), jnp.max(times.step_seconds)
     settled = state.cycled_seconds >= SETTLED_SECONDS
     changed = (interval > CHANGE * state.interval) | (interval * CHANGE < state.interval)
     fits = (interval > 0) & (~settled | changed)
@@ -88,13 +89,13 @@ def _fit_interval(state: PhaseState, times: Times) -> PhaseState:
         sync_every=every,
         delay=jnp.minimum(state.delay, every),
         interval=jnp.where(fits, interval, state.interval),
-        cycled_seconds=state.cycled_seconds + fastest * state.sync_every.astype(jnp.float32),
+        cycled_seconds=state.cycled_seconds + step * state.sync_every.astype(jnp.float32),
     )
 
 
 def _fit_delay(state: PhaseState, times: Times) -> PhaseState:
-    seconds, fastest = jnp.min(times.exchange_seconds), jnp.min(times.step_seconds)
-    known = (seconds > 0) & (fastest > 0)
-    steps = jnp.ceil(jnp.minimum(seconds / jnp.where(known, fastest, 1.0), 1e6)).astype(jnp.int32)
+    seconds, step = jnp.min(times.exchange_seconds), jnp.max(times.step_seconds)
+    known = (seconds > 0) & (step > 0)
+    steps = jnp.ceil(jnp.minimum(seconds / jnp.where(known, step, 1.0), 1e6)).astype(jnp.int32)
     fitted = jnp.clip(steps, 1, state.sync_every)
     return state._replace(delay=jnp.where(known, fitted, state.delay))

@@ -77,7 +77,7 @@ class Phases:
             cycling, and changes after it only if they change by a factor of 2.
         delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets S
             after each exchange to the exchange's time, as the last node to start it measures,
-            divided by the fastest node's step time, rounded up, within 1..B; all nodes agree on it.
+            divided by the slowest node's step time, rounded up, within 1..B; all nodes agree on it.
             It begins at 1. With ``sync_every="auto"`` it is ``"auto"`` or 1; with 1 a step waits
             for the part of a fragment's exchange that one step does not hide.
         fragments: F, which divides B (every B of a tuple; the largest B if the loss sets it).

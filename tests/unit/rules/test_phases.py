@@ -309,12 +309,12 @@ def seconds(phases, state, exchange, step, link=(0.0, 0.0), held=(0.0, 0.0), **a
     return measured.fit(phases, state, times, **{"sets_interval": True} | about)
 
 
-def test_auto_delay_is_the_last_nodes_exchange_over_the_fastest_step():
+def test_auto_delay_is_the_last_nodes_exchange_over_the_slowest_step():
     phases = jdaso.Phases(100, sync_every=8, delay="auto")
     state = _state.init_phases(phases)
     assert int(state.delay) == 1, "before anything is measured"
     for exchange, step, delay in [
-        ([0.09, 0.03], [0.02, 0.01], 3),
+        ([0.09, 0.03], [0.01, 0.02], 2),
         ([0.02, 0.011], [0.01, 0.01], 2),
         ([1e-6, 1e-6], [1.0, 1.0], 1),
         ([9.0, 0.9], [0.1, 0.1], 8),
@@ -372,7 +372,7 @@ def test_auto_interval_stays_after_a_minute_unless_the_link_changes():
 def test_the_minute_is_the_time_of_the_steps_of_cycles():
     state = _state.init_phases(AUTO)._replace(sync_every=jnp.int32(5))
     state = seconds(AUTO, state, [0.0, 0.0], [0.02, 0.03])
-    assert float(state.cycled_seconds) == pytest.approx(0.1), "five steps of the fastest node"
+    assert float(state.cycled_seconds) == pytest.approx(0.15), "five steps of the slowest node"
     given = [0.0, 0.0], [0.02, 0.03], [9.0, 9.0]
     same = seconds(AUTO, state, *given, sets_interval=False)
     assert float(same.cycled_seconds) == float(state.cycled_seconds)
