@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 from .._rules.measured import Times
 
-_LATEST = 3
-"""Times whose median counts: one step that saves a checkpoint does not."""
+_WINDOW = 8
+"""The least steps of a window: a single step may wait for its turn on the cores."""
+
+_WINDOWS, _EXCHANGES = 3, 9
+"""Windows and exchanges whose median counts: one that saves a checkpoint does not."""
 
 
 class Totals(NamedTuple):
@@ -79,8 +82,8 @@ class Pace:
 class Stopwatch:
     """Measures the steps between the starts of one channel's exchanges.
 
-    From one late start to the next each fragment is exchanged once. The first exchange compiles
-    what it needs, and is not measured.
+    From one late start to the next, a cycle, each fragment is exchanged once. A window is some
+    cycles. The first cycle compiles what it needs, and is not measured.
 
     Args:
         pace: the totals of the session.
@@ -88,15 +91,17 @@ class Stopwatch:
 
     def __init__(self, pace: Pace):
         self._pace = pace
-        self._last: Totals | None = None
-        self._latest = [deque[float](maxlen=_LATEST) for _ in Times._fields]
-        self._late_starts = 0
+        self._begin: Totals | None = None  # of the window
+        self._last_step, self._late_starts, self._cycles = -1, 0, 0
+        self._exchanges = deque[float](maxlen=_EXCHANGES)
+        self._windows = deque[tuple[float, float, float]](maxlen=_WINDOWS)
         self.measured = Times()
 
     def note_exchange(self, seconds: float) -> None:
         """Notes the time that a late exchange took."""
         if self._late_starts > 1:
-            self._note(Times(exchange_seconds=seconds))
+            self._exchanges.append(seconds)
+            self.measured = self._middle()
 
     def start(self, step: int, *, blocking: bool) -> None:
         """Notes that an exchange starts; again, if a step that was discarded is repeated.
@@ -105,30 +110,37 @@ class Stopwatch:
             step: completed updates.
             blocking: whether the step waits for it.
         """
-        last, now = self._last, self._pace.totals(step)
-        if last is not None and step == last.step:
+        if step == self._last_step:
             return
-        if last is not None and step > last.step:
-            self._measure(last, now, late=not blocking and self._late_starts > 1)
-        self._last = now
-        self._late_starts += not blocking
+        back, self._last_step = step < self._last_step, step
+        if blocking:
+            self._begin = None
+            return
+        self._late_starts += 1
+        if self._late_starts == 1:
+            return
+        if self._begin is None or back:
+            self._begin, self._cycles = self._pace.totals(step), 0
+            return
+        self._cycles += 1
+        if step - self._begin.step >= _WINDOW:
+            now = self._pace.totals(step)
+            self._windows.append(self._measure(self._begin, now))
+            self.measured = self._middle()
+            self._begin, self._cycles = now, 0
 
-    def _measure(self, before: Totals, now: Totals, *, late: bool) -> None:
+    def _measure(self, before: Totals, now: Totals) -> tuple[float, float, float]:
+        """The time of a step in a window; a cycle's time on the link, and that it held steps up."""
         steps, seconds, in_flight, copying, working, waiting = (
             b - a for a, b in zip(before, now, strict=True)
         )
         step = max(seconds - copying - waiting, 1e-9) / steps
-        self._note(Times(step_seconds=step))
-        if late:
-            held = 2 * working  # a merge copies as much as a start
-            self._note(Times(link_steps=in_flight / step, held_steps=held / step))
+        held = 2 * working  # a merge copies as much as a start
+        return step, in_flight / self._cycles / step, held / self._cycles / step
 
-    def _note(self, times: Times) -> None:
-        """Keeps the middle one of the latest; nothing of cycles before there are three."""
-        for latest, new in zip(self._latest, times, strict=True):
-            if new > 0:
-                latest.append(new)
-        exchange, step, link, held = (statistics.median(x) if x else 0.0 for x in self._latest)
-        if len(self._latest[2]) < _LATEST:
-            link = held = 0.0
-        self.measured = Times(exchange, step, link, held)
+    def _middle(self) -> Times:
+        """The middle one of the latest exchanges and windows; 0 for what there is none of."""
+        exchange = statistics.median_low(self._exchanges) if self._exchanges else 0.0
+        if not self._windows:
+            return Times(exchange)
+        return Times(exchange, *map(statistics.median_low, zip(*self._windows, strict=True)))
