@@ -192,6 +192,11 @@ def parse():
     parser.add_argument("--rate", type=float, help="the peak learning rate (default: the task's)")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--megabits", type=float, help="rate of the links between real nodes")
+    about = "an outer Nesterov step, besides the settings; may be given again"
+    names = ("B", "RATE", "MOMENTUM")
+    parser.add_argument(
+        "--outer", nargs=3, type=float, action="append", default=[], metavar=names, help=about
+    )
     parser.add_argument("--virtual", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--name", default="accuracy", help="of the JSON file")
     options = parser.parse_args()
@@ -208,8 +213,19 @@ def parse():
 QUICK = ("synchronous", "default", "paper")
 
 
+def add_outer(options):
+    """Adds the settings that ``--outer`` asks for."""
+    for every, rate, momentum in options.outer:
+        name = f"B {every:g}, outer {rate:g} {momentum:g}"
+        rule = jdaso.outer(optax.sgd(rate, momentum=momentum, nesterov=True))
+        SETTINGS[name] = (fixed(int(every), 1), {"merge": rule})
+        options.settings = [*options.settings, name]
+
+
 def main():
     options = parse()
+    chosen = options.settings
+    add_outer(options)
     if harness.is_rank():
         rows = measure(options)
         from mpi4py import MPI
@@ -220,7 +236,8 @@ def main():
     flags = ["--quick"] * options.quick + ["--seeds", options.seeds]
     flags += ["--epochs", options.epochs] * (options.epochs is not None)
     flags += ["--rate", options.rate] * (options.rate is not None)
-    flags += ["--settings", *options.settings]
+    flags += ["--settings", *chosen]
+    flags += [word for each in options.outer for word in ("--outer", *each)]
     rows = []
     for task in options.tasks:
         for nodes in options.nodes:

@@ -15,6 +15,14 @@ def clock(monkeypatch):
     return now
 
 
+def exchange(clock, pace, link, rest=0.0):
+    """An exchange that takes `link` seconds, and `rest` seconds after it."""
+    pace.begin()
+    clock[0] += link
+    pace.end()
+    clock[0] += rest
+
+
 def run(clock, cycles, *, steps=4, step=0.1, link=0.05, copy=0.0, wait=0.0, fragments=1):
     """Cycles of so many steps, with fragments that start together and end one after the other."""
     pace = Pace()
@@ -96,10 +104,7 @@ def test_one_long_cycle_does_not_count(clock):
     for cycle in range(8):
         watch.start(4 * cycle, blocking=False)
         found.append(watch.measured.link_steps)
-        pace.begin()
-        clock[0] += 0.05 if cycle != 4 else 30.0
-        pace.end()
-        clock[0] += 0.35
+        exchange(clock, pace, 0.05 if cycle != 4 else 30.0, 0.35)
     assert found == [0.0] * 3 + [pytest.approx(0.5)] * 5
 
 
@@ -109,10 +114,7 @@ def test_a_repeated_step_is_no_step(clock):
     for step in range(12):
         for _ in range(4):
             watch.start(step, blocking=False)
-            pace.begin()
-            clock[0] += 0.03
-            pace.end()
-            clock[0] += 0.02
+            exchange(clock, pace, 0.03, 0.02)
     assert watch.measured.step_seconds == pytest.approx(0.2)
     assert watch.measured.link_steps == pytest.approx(0.6)
 
@@ -141,9 +143,6 @@ def test_blocking_means_are_in_no_window(clock):
     assert watch.measured.link_steps == watch.measured.step_seconds == 0.0
     for step in range(41, 60):
         watch.start(step, blocking=False)
-        pace.begin()
-        clock[0] += 0.03
-        pace.end()
-        clock[0] += 0.07
+        exchange(clock, pace, 0.03, 0.07)
     assert watch.measured.step_seconds == pytest.approx(0.1)
     assert watch.measured.link_steps == pytest.approx(0.3)
