@@ -125,8 +125,8 @@ MUTANTS = [
     Mutant(
         "B from measured times: the link",
         "_rules/measured.py",
-        "link = jnp.min(times.link_steps)",
-        "link = jnp.max(times.link_steps)",
+        "link, held = jnp.min(times.link_seconds)",
+        "link, held = jnp.max(times.link_seconds)",
         "tests/unit/rules/test_phases.py::test_auto_interval_is_the_least_that_hides_everything",
     ),
     Mutant(

@@ -130,13 +130,13 @@ class Stopwatch:
             self._begin, self._cycles = now, 0
 
     def _measure(self, before: Totals, now: Totals) -> tuple[float, float, float]:
-        """The time of a step in a window; a cycle's time on the link, and that it held steps up."""
+        """Seconds of a step in a window; of a cycle on the link, and in which it held steps up."""
         steps, seconds, in_flight, copying, working, waiting = (
             b - a for a, b in zip(before, now, strict=True)
         )
         step = max(seconds - copying - waiting, 1e-9) / steps
         held = 2 * working  # a merge copies as much as a start
-        return step, in_flight / self._cycles / step, held / self._cycles / step
+        return step, in_flight / self._cycles, held / self._cycles
 
     def _middle(self) -> Times:
         """The middle one of the latest exchanges and windows; 0 for what there is none of."""

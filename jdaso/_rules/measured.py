@@ -31,14 +31,14 @@ class Times(NamedTuple):
     Attributes:
         exchange_seconds: from an exchange's start to its result.
         step_seconds: of a step, without the time in which it stood still for exchanges.
-        link_steps: time for which a cycle's exchanges occupied the link, in steps.
-        held_steps: time for which a cycle's starts and merges held the steps up, in steps.
+        link_seconds: for which a cycle's exchanges occupied the link.
+        held_seconds: for which a cycle's starts and merges held the steps up.
     """
 
     exchange_seconds: Any = 0.0
     step_seconds: Any = 0.0
-    link_steps: Any = 0.0
-    held_steps: Any = 0.0
+    link_seconds: Any = 0.0
+    held_seconds: Any = 0.0
 
 
 def interval_of(times: Times) -> Float[Array, ""]:
@@ -47,9 +47,14 @@ def interval_of(times: Times) -> Float[Array, ""]:
     Args:
         times: of all nodes, ``[nodes]`` each.
     """
-    held = jnp.max(times.held_steps) / MOST_SHARE
-    link = jnp.min(times.link_steps)
-    return jnp.where(link > 0, jnp.maximum(link, held), jnp.zeros_like(link))
+    link, held = jnp.min(times.link_seconds), jnp.max(times.held_seconds) / MOST_SHARE
+    return _in_steps(jnp.where(link > 0, jnp.maximum(link, held), 0), times)
+
+
+def _in_steps(seconds, times: Times) -> Float[Array, ""]:
+    """Seconds in steps of the slowest node, not rounded, at most a million; 0 if not known."""
+    step = jnp.max(times.step_seconds)
+    return jnp.where(step > 0, jnp.minimum(seconds / jnp.where(step > 0, step, 1), 1e6), 0)
 
 
 def steps_taken(table: int | Mapping[int, int], started) -> Array:
@@ -79,7 +84,7 @@ def fit(phases: Phases, state: PhaseState, times: Times, *, sets_interval: bool)
 
 
 def _fit_interval(state: PhaseState, times: Times) -> PhaseState:
-    interval, step = interval_of(times), jnp.max(times.step_seconds)
+    interval = interval_of(times)
     settled = state.cycled_seconds >= SETTLED_SECONDS
     changed = (interval > CHANGE * state.interval) | (interval * CHANGE < state.interval)
     fits = (interval > 0) & (~settled | changed)
@@ -89,13 +94,12 @@ def _fit_interval(state: PhaseState, times: Times) -> PhaseState:
         sync_every=every,
         delay=jnp.minimum(state.delay, every),
         interval=jnp.where(fits, interval, state.interval),
-        cycled_seconds=state.cycled_seconds + step * state.sync_every.astype(jnp.float32),
+        cycled_seconds=state.cycled_seconds
+        + jnp.max(times.step_seconds) * state.sync_every.astype(jnp.float32),
     )
 
 
 def _fit_delay(state: PhaseState, times: Times) -> PhaseState:
-    seconds, step = jnp.min(times.exchange_seconds), jnp.max(times.step_seconds)
-    known = (seconds > 0) & (step > 0)
-    steps = jnp.ceil(jnp.minimum(seconds / jnp.where(known, step, 1.0), 1e6)).astype(jnp.int32)
-    fitted = jnp.clip(steps, 1, state.sync_every)
-    return state._replace(delay=jnp.where(known, fitted, state.delay))
+    steps = _in_steps(jnp.min(times.exchange_seconds), times)
+    fitted = jnp.clip(jnp.ceil(steps).astype(jnp.int32), 1, state.sync_every)
+    return state._replace(delay=jnp.where(steps > 0, fitted, state.delay))

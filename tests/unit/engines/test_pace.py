@@ -46,30 +46,30 @@ def run(clock, cycles, *, steps=4, step=0.1, link=0.05, copy=0.0, wait=0.0, frag
     return [watch.measured for watch in watches]
 
 
-def test_the_time_on_the_link_in_steps(clock):
+def test_the_time_of_a_step_and_on_the_link(clock):
     (found,) = run(clock, 4)
     assert found.exchange_seconds == pytest.approx(0.05)
     assert found.step_seconds == pytest.approx(0.1)
-    assert found.link_steps == pytest.approx(0.5)
+    assert found.link_seconds == pytest.approx(0.05)
 
 
 def test_a_step_does_not_count_the_time_in_which_it_stood_still(clock):
     """Else a link that is too slow would seem fast enough: the steps wait for it."""
     (found,) = run(clock, 4, link=0.9, wait=0.5)
     assert found.step_seconds == pytest.approx(0.1)
-    assert found.link_steps == pytest.approx(9.0)
+    assert found.link_seconds == pytest.approx(0.9)
 
 
 def test_fragments_that_share_the_link_are_counted_once(clock):
     """Four at once take as long as one after the other."""
     found = run(clock, 4, fragments=4, link=0.05)
-    assert {round(x.link_steps, 6) for x in found} == {2.0}
+    assert {round(x.link_seconds, 6) for x in found} == {0.2}
 
 
 def test_a_merge_holds_a_step_up_as_long_as_a_start(clock):
     """5 ms to copy out and as much to come back, of 100."""
     (found,) = run(clock, 4, link=0.01, copy=0.005)
-    assert found.held_steps == pytest.approx(0.1)
+    assert found.held_seconds == pytest.approx(0.01)
 
 
 def test_a_copy_whose_thread_was_not_run_holds_up_no_more(clock):
@@ -84,7 +84,7 @@ def test_a_copy_whose_thread_was_not_run_holds_up_no_more(clock):
         clock[0] += 0.3 + 0.4
         pace.end()
     assert watch.measured.step_seconds == pytest.approx(0.1)
-    assert watch.measured.held_steps == pytest.approx(0.04)
+    assert watch.measured.held_seconds == pytest.approx(0.004)
 
 
 def test_of_the_latest_exchanges_the_middle_one_counts(clock):
@@ -103,9 +103,9 @@ def test_one_long_cycle_does_not_count(clock):
     found = []
     for cycle in range(8):
         watch.start(4 * cycle, blocking=False)
-        found.append(watch.measured.link_steps)
+        found.append(watch.measured.link_seconds)
         exchange(clock, pace, 0.05 if cycle != 4 else 30.0, 0.35)
-    assert found == [0.0] * 3 + [pytest.approx(0.5)] * 5
+    assert found == [0.0] * 3 + [pytest.approx(0.05)] * 5
 
 
 def test_a_repeated_step_is_no_step(clock):
@@ -116,7 +116,7 @@ def test_a_repeated_step_is_no_step(clock):
             watch.start(step, blocking=False)
             exchange(clock, pace, 0.03, 0.02)
     assert watch.measured.step_seconds == pytest.approx(0.2)
-    assert watch.measured.link_steps == pytest.approx(0.6)
+    assert watch.measured.link_seconds == pytest.approx(0.12)
 
 
 def test_a_run_that_goes_back_is_measured_anew(clock):
@@ -131,7 +131,7 @@ def test_a_run_that_goes_back_is_measured_anew(clock):
 def test_the_first_exchange_does_not_count(clock):
     """It compiles what it needs."""
     (found,) = run(clock, 1)
-    assert (found.exchange_seconds, found.link_steps) == (0.0, 0.0)
+    assert (found.exchange_seconds, found.link_seconds) == (0.0, 0.0)
 
 
 def test_blocking_means_are_in_no_window(clock):
@@ -140,9 +140,9 @@ def test_blocking_means_are_in_no_window(clock):
     for step in range(41):
         watch.start(step, blocking=step % 5 == 0)
         clock[0] += 0.1
-    assert watch.measured.link_steps == watch.measured.step_seconds == 0.0
+    assert watch.measured.link_seconds == watch.measured.step_seconds == 0.0
     for step in range(41, 60):
         watch.start(step, blocking=False)
         exchange(clock, pace, 0.03, 0.07)
     assert watch.measured.step_seconds == pytest.approx(0.1)
-    assert watch.measured.link_steps == pytest.approx(0.3)
+    assert watch.measured.link_seconds == pytest.approx(0.03)

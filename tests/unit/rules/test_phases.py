@@ -335,37 +335,37 @@ AUTO = jdaso.Phases(10_000, 100, sync_every="auto", delay="auto")
 
 
 def test_auto_interval_is_the_least_that_hides_everything():
-    """The link is what the last node to start measures; S follows, and is at most B."""
+    """The link is what the last node to start measures, in steps of the slowest node."""
     state = _state.init_phases(AUTO)
     assert (int(state.sync_every), int(state.delay)) == (1, 1), "before anything is measured"
-    for interval, every in [
-        ([0.2, 0.3], 1),
-        ([2.0, 5.1], 2),
-        ([9.0, 2.1], 3),
+    for link, every in [
+        ([0.004, 0.006], 1),
+        ([0.038, 0.1], 2),
+        ([0.18, 0.042], 3),
         ([1e9, 1e8], 64),
     ]:
-        found = seconds(AUTO, state, [0.09, 0.05], [0.02, 0.02], interval)
+        found = seconds(AUTO, state, [0.09, 0.05], [0.01, 0.02], link)
         assert (int(found.sync_every), int(found.delay)) == (every, min(every, 3))
-    unknown = seconds(AUTO, state, [0.05, 0.02], [0.02, 0.02], [0.0, 0.0])
-    assert (int(unknown.sync_every), int(unknown.delay)) == (1, 1)
+    for step, link in ([0.02, 0.02], [0.0, 0.0]), ([0.0, 0.0], [0.1, 0.1]):
+        unknown = seconds(AUTO, state, [0.05, 0.02], step, link)
+        assert int(unknown.sync_every) == 1
 
 
 def test_auto_interval_stays_after_a_minute_unless_the_link_changes():
     state = _state.init_phases(AUTO)
-    for begin, interval, step, every in [
-        (0.0, 2.5, 0.02, 3),
-        (30.0, 3.5, 0.02, 4),  # the first minute follows
-        (59.95, 4.5, 0.02, 5),
-        (60.0, 3.0, 0.02, 5),  # from here on it stays
-        (None, 3.0, 0.001, 5),  # also if one step seems faster
-        (None, 8.9, 0.02, 5),
-        (None, 9.1, 0.02, 10),  # more than twice as much
-        (None, 4.6, 0.02, 10),
-        (None, 4.5, 0.02, 5),  # less than half
+    for begin, interval, every in [
+        (0.0, 2.5, 3),
+        (30.0, 3.5, 4),  # the first minute follows
+        (59.95, 4.5, 5),
+        (60.0, 3.0, 5),  # from here on it stays
+        (None, 8.9, 5),
+        (None, 9.1, 10),  # more than twice as much
+        (None, 4.6, 10),
+        (None, 4.5, 5),  # less than half
     ]:
         if begin is not None:
             state = state._replace(cycled_seconds=jnp.float32(begin))
-        state = seconds(AUTO, state, [0.01, 0.01], [step, 0.03], [interval, 99.0])
+        state = seconds(AUTO, state, [0.01, 0.01], [0.02, 0.03], [0.03 * interval, 99.0])
         assert int(state.sync_every) == every, (begin, interval)
 
 
@@ -425,11 +425,11 @@ def test_auto_settings_that_cannot_be_are_named(given, told):
 
 
 def test_auto_interval_bounds_what_the_slowest_host_loses():
-    """Starts and merges of a cycle take 0.2 steps there: 5 % of four."""
+    """Starts and merges of a cycle take 4 ms there: 5 % of four steps."""
     state = _state.init_phases(AUTO)
-    given = [0.01, 0.01], [0.02, 0.02], [2.5, 2.5]
-    assert int(seconds(AUTO, state, *given, held=[0.01, 0.1]).sync_every) == 3
-    assert int(seconds(AUTO, state, *given, held=[0.01, 0.199]).sync_every) == 4
+    given = [0.01, 0.01], [0.01, 0.02], [0.05, 0.05]
+    assert int(seconds(AUTO, state, *given, held=[0.0002, 0.002]).sync_every) == 3
+    assert int(seconds(AUTO, state, *given, held=[0.0002, 0.00399]).sync_every) == 4
 
 
 def test_auto_delay_stays_within_a_changing_distance():
