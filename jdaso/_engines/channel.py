@@ -1,10 +1,10 @@
 """A channel: one optimizer's exchanges in the background, on its own communicator and thread.
 
-Compiled steps call `start_...`, `wait` and `fetch_...` from host callbacks. The thread reduces the
-chunks of a ticket in order, whatever the order in which the devices enqueue them, so that all nodes
-meet in the same calls:
+Compiled steps call `start`, `wait` and others from host callbacks. The thread of the `Worker`
+reduces the chunks of a ticket in order, whatever the order in which they get ready, so that all
+nodes meet in the same calls:
 
-    node 0 enqueues chunk 1, then 0; node 1 enqueues 0, then 1. Taken as they come, node 0 would
+    on node 0 chunk 1 is ready before 0; on node 1 chunk 0 is. Taken as they come, node 0 would
     wait in the reduction of chunk 1 and node 1 in that of chunk 0, for ever.
 
 Callbacks never raise. If a node drives several devices, one of them is in the callback and the
@@ -27,61 +27,32 @@ take the lock.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .._errors import NodeError
-from .._nodes.compare import crossed
 from .._nodes.control import Control
 from .._nodes.heartbeat import STARTED
 from .._nodes.wait import Wait
 from .._payload.layout import Layout
 from .._payload.wire import Wire
-from .._payload.words import (
-    BAD_LEAF,
-    CHECKSUM,
-    FAILED,
-    GONE,
-    HEADER,
-    STATUS,
-    TIMES,
-    WELL,
-    signed,
-)
+from .._payload.words import FAILED, HEADER, STATUS
 from ..traces._timeline import Timeline
 from .base import Reducer
 from .job import EARLIER_RUN, Job, Numbers
-from .pace import Pace, Stopwatch
+from .pace import Pace
 from .staging import Staging
+from .worker import Worker
 
 log = logging.getLogger("jdaso")
 
 _LEAVE_SECONDS, _END_SECONDS = 1.0, 30.0
 """Time for a thread to return from MPI after a failed exchange, and to end when nothing is left to
 do."""
-
-
-class _Chunks:
-    """A job of a channel as its engine sees it."""
-
-    def __init__(self, channel: Channel, job: Job):
-        self.count = len(job.place.rows)
-        self.take, self.give = partial(channel.take, job), partial(channel.give, job)
-        self._rows, self._ready = job.place.rows, job.ready
-
-    def ready(self, k: int) -> bool:
-        """See `Work`."""
-        return self._ready[k].is_set()
-
-    def place(self, k: int) -> np.ndarray:
-        """See `Work`."""
-        return self._rows[k]
 
 
 class Channel:
@@ -110,23 +81,30 @@ class Channel:
         sends: bool = True,
         number: int = 1,
     ):
-        self.layout, self.wire, self._sends = layout, wire, sends
-        self._number, self._lane = number, "" if number == 1 else f" {number}"
-        self._reduce, self._control, self._timeline = reducer, control, timeline
+        self.layout, self.wire = layout, wire
+        self._number = number
+        self._control, self._timeline = control, timeline
         self._nodes = control.topology.num_nodes
         self.staging = Staging(layout, wire)
-        self._shapes, self._count = self.staging.shapes, len(self.staging.shapes)
         # By optimizer, the last exchange it abandoned whose ticket another optimizer has taken.
         self._given_up: dict[int, int] = {}
         self._jobs: dict[int, Job] = {}
         self.versions: dict[Any, Any] = {}  # the `Versions` of late exchanges, by merge rule
         self.sums: Any = None  # the `Sums` of exchanges that a step waits for
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._pace, self._stopwatch = pace, Stopwatch(pace)
+        self._pace = pace
         self.closed = False
-        self._thread = threading.Thread(target=self._run, name="jdaso-channel", daemon=True)
-        self._thread.start()
+        self.worker = Worker(
+            layout,
+            wire,
+            self.staging,
+            reducer,
+            control,
+            timeline,
+            pace,
+            sends=sends,
+            lane="" if number == 1 else f" {number}",
+        )
 
     def start(
         self,
@@ -158,7 +136,7 @@ class Channel:
             try:
                 numbers = job.numbers = begin(job)  # the job drops them at its end
                 if job.error is not None:  # all nodes see it
-                    self._amend({STATUS: FAILED})
+                    self.worker.amend({STATUS: FAILED})
                 for k in numbers.write():
                     job.ready[k].set()
             except Exception as error:  # the wait for it must not last until its limit
@@ -208,16 +186,8 @@ class Channel:
             job.error = error
             job.done.set()
             return job
-        self._stopwatch.start(job.step, blocking=blocking)
-        if not blocking:
-            self._pace.begin()
         self._control.known.heartbeats.note(STARTED, ticket)
-        self._queue.put(job)
-        words = np.array(head, np.int32)
-        words.view(np.float32)[TIMES] = self._stopwatch.measured
-        words[STATUS] = signed(owner)
-        rows = self.staging.rows(self._count - 1)
-        rows[:, -self.wire.header_width :] = words.view(self.wire.dtype)
+        self.worker.begin(job, head)
         return job
 
     def wait(self, ticket: int, device: int = 0, *, owner: int = 0) -> np.ndarray:
@@ -300,10 +270,8 @@ class Channel:
         error = self._drain(limit_seconds, logging.DEBUG if after_error else logging.WARNING)
         if error is not None:
             self._control.note_broken(error)
-        self._queue.put(None)
         limit = _LEAVE_SECONDS if error is not None else limit_seconds or _END_SECONDS
-        self._thread.join(timeout=limit)
-        return not self._thread.is_alive()
+        return self.worker.end(limit)
 
     def _enroll(self, ticket: int, owner: int, blocking: bool) -> Job:
         """An exchange with a place for its results that nothing else reads or writes."""
@@ -315,7 +283,9 @@ class Channel:
         if self._given_up.get(owner) == ticket:  # the exchange is begun anew
             del self._given_up[owner]
         self._jobs = {job.ticket: job for job in last}
-        job = self._jobs[ticket] = Job(ticket, owner, blocking, self.staging.result)
+        job = self._jobs[ticket] = Job(
+            ticket, owner, blocking, self.staging.result, f"{self._number}.{ticket}"
+        )
         return job
 
     def _drain(
@@ -343,102 +313,6 @@ class Channel:
                     job.step,
                 )
         return None
-
-    def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
-            try:
-                self._reduce(_Chunks(self, job))
-                self._unsign(job)
-                if job.error is None:
-                    assert job.numbers is not None
-                    job.numbers.finish(job)
-                job.let_go()
-                kind = "mean" if job.blocking else "exchange"
-                job.seconds = self._timeline.record(
-                    kind,
-                    job.step,
-                    job.begin_seconds,
-                    lane=f"exchange{self._lane}",
-                    size_bytes=sum(self.staging.sizes),
-                    of=self._of(job),
-                )
-                self._control.known.patience.note(kind, job.seconds)
-                if job.blocking:
-                    self._timeline.add(blocking_means=1, blocking_seconds=job.seconds)
-                else:
-                    self._stopwatch.note_exchange(job.seconds)
-                    self._timeline.add(exchanges=1, exchange_seconds=job.seconds)
-            except Exception as error:
-                log.debug("exchange of step %d failed", job.step, exc_info=True)
-                text = self._control.explain(error)
-                prefix = "" if text.startswith("[node") else self._control.topology.prefix(job.step)
-                job.error = NodeError(f"{prefix} {text}".strip())
-            if not job.blocking:
-                self._pace.end()
-            job.done.set()
-        self._reduce.close()
-
-    def _unsign(self, job: Job) -> None:
-        """Looks whether all nodes have met with one optimizer, and takes its number out again."""
-        if job.heads is None:
-            return
-        if (text := crossed(job.heads)) is not None:
-            job.crossed, job.error = True, self._control.error(text, job.step)
-        job.heads = np.array(job.heads)
-        job.heads[job.heads[:, STATUS] > GONE, STATUS] = WELL
-
-    def take(self, job: Job, k: int, limit_seconds: float) -> np.ndarray:
-        """Chunk k of a job, for the thread; see `Work`."""
-        if not job.ready[k].wait(limit_seconds):
-            raise NodeError(f"Chunk {k} was never handed over.")
-        job.take(k)
-        if k not in job.encoded:  # an engine takes it again if it repeats an exchange
-            assert job.numbers is not None
-            job.encoded[k], job.checksums[k] = job.numbers.encode(k, partial(self.staging.rows, k))
-            if not job.blocking:
-                self._look_for_bad(job, k, job.encoded[k])
-        return job.encoded[k]
-
-    def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
-        """Stores the results of chunk k; see `Work`."""
-        # A part of the float32 wire's sums, without numbers, would keep all of them in memory.
-        job.residuals.append(residual if residual.size else np.zeros(0, np.float32))
-        job.heads = heads
-        lane, begin = job.taken.pop(k)
-        self._timeline.record(
-            "chunk",
-            job.step,
-            begin,
-            lane=f"worker{self._lane}.{lane}" if self._lane else f"worker {lane}",
-            chunk=k,
-            size_bytes=self.staging.sizes[k],
-            of=self._of(job),
-        )
-        if self._sends:
-            moved = self.staging.sizes[k] + job.place.rows[k].nbytes
-            self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
-
-    def _look_for_bad(self, job: Job, k: int, rows: np.ndarray) -> None:
-        """Finds the first leaf that is not finite, for the header, which goes with the last chunk.
-
-        In this thread the search costs the step no time.
-        """
-        width = self._shapes[k][1]
-        if job.bad_leaf == 0 and (index := self.wire.first_bad(rows[:, :width])) is not None:
-            job.bad_leaf = 1 + self.layout.leaf_at(k, index)
-        if k == self._count - 1:
-            words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
-            total = np.uint32((int(words[CHECKSUM]) + sum(job.checksums.values())) & 0xFFFFFFFF)
-            bad = words[BAD_LEAF] or job.bad_leaf
-            self._amend({BAD_LEAF: int(bad), CHECKSUM: int(total.view(np.int32))})
-
-    def _amend(self, new: dict[int, int]) -> None:
-        """Replaces words of the header at the ends of the last chunk's rows."""
-        rows, width = self.staging.rows(self._count - 1), self._shapes[-1][1]
-        words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
-        for place, word in new.items():
-            words[place] = word
-        rows[:, width:] = words.view(self.wire.dtype)
 
     def lost_version(self, ticket: int, step: int) -> NodeError:
         """The error for a state whose version is gone."""
@@ -470,9 +344,6 @@ class Channel:
                 return self._control.give_up(self._control.error(why, job.step))
         return job.error
 
-    def _of(self, job: Job) -> str:
-        return f"{self._number}.{job.ticket}"
-
     def _lose(
         self,
         name: str,
@@ -482,9 +353,13 @@ class Channel:
         *,
         size_bytes: int | None = None,
     ) -> float:
-        lane, of = f"device {device}", self._of(job)
         seconds = self._timeline.record(
-            name, job.step, begin_seconds, lane=lane, size_bytes=size_bytes, of=of
+            name,
+            job.step,
+            begin_seconds,
+            lane=f"device {device}",
+            size_bytes=size_bytes,
+            of=job.name,
         )
         if not job.blocking:
             self._timeline.add(lost_seconds=seconds)

@@ -44,11 +44,19 @@ EARLIER_RUN = -1
 
 
 class Job:
-    """One exchange in flight."""
+    """One exchange in flight.
 
-    def __init__(self, ticket: int, owner: int, blocking: bool, place: Place):
+    Args:
+        ticket: the exchange, 1 + the step of its start.
+        owner: the optimizer.
+        blocking: whether the step waits for the result.
+        place: for the sums.
+        name: in traces.
+    """
+
+    def __init__(self, ticket: int, owner: int, blocking: bool, place: Place, name: str):
         self.ticket, self.owner, self.blocking = ticket, owner, blocking
-        self.place = place
+        self.place, self.name = place, name
         self.step = ticket - 1
         self.begin_seconds = self.stands_since = time.perf_counter()
         self.device = 0  # that started it

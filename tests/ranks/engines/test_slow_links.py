@@ -31,9 +31,9 @@ def exchanged(wire, slow, monkeypatch, engine="mpi4py"):
     with jdaso.Session(engine=engine, timeout_seconds=30) as session:
         exchange = exchange_of(leaves, session, wire=wire)
         if engine == "mpi4py":
-            assert exchange.channel._reduce._slow == slow
+            assert exchange.channel.worker.reducer._slow == slow
         else:
-            assert isinstance(exchange.channel._reduce, lanes.LanesReducer) == slow
+            assert isinstance(exchange.channel.worker.reducer, lanes.LanesReducer) == slow
         for step in range(2):
             sends, step = jax.tree.map(lambda x, n=step: x + n, leaves), jnp.int32(step)
             received = jax.jit(lambda x, n: total(exchange, x, n))(sends, step)

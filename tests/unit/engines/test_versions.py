@@ -264,7 +264,9 @@ def test_an_exchange_that_an_engine_begins_again_is_the_same(make, wire):
     for chunks in (0, 1, 3):
         versions, _ = make(wire, NESTEROV)
         channel = versions._channel
-        channel._reduce = Again(channel._reduce, min(chunks, len(channel.layout.widths)))
+        channel.worker.reducer = Again(
+            channel.worker.reducer, min(chunks, len(channel.layout.widths))
+        )
         versions.begin(leaves(0), 1)
         start(versions, 1, leaves(1), 0)
         heads, change = correction(versions, 1)

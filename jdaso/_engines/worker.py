@@ -1,0 +1,202 @@
+"""The thread of a channel: encodes, reduces and sums its exchanges, one after the other.
+
+An error is kept in the exchange: the thread goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from functools import partial
+
+import numpy as np
+
+from .._errors import NodeError
+from .._nodes.compare import crossed
+from .._nodes.control import Control
+from .._payload.layout import Layout
+from .._payload.wire import Wire
+from .._payload.words import BAD_LEAF, CHECKSUM, GONE, STATUS, TIMES, WELL, signed
+from ..traces._timeline import Timeline
+from .base import Reducer
+from .job import Job
+from .pace import Pace, Stopwatch
+from .staging import Staging
+
+log = logging.getLogger("jdaso")
+
+
+class Worker:
+    """The thread, and what it sends.
+
+    Args:
+        layout: the layout of the exchanged leaves.
+        wire: the wire format.
+        staging: the rows to send.
+        reducer: the engine's reducer.
+        control: the nodes.
+        timeline: records the thread's activity.
+        pace: the times of the session's steps and exchanges.
+        sends: whether anything is sent.
+        lane: distinguishes the channels of a session in the timeline.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        wire: Wire,
+        staging: Staging,
+        reducer: Reducer,
+        control: Control,
+        timeline: Timeline,
+        pace: Pace,
+        *,
+        sends: bool,
+        lane: str,
+    ):
+        self.layout, self.wire, self.staging = layout, wire, staging
+        self.reducer, self._sends, self.lane = reducer, sends, lane
+        self._nodes, self._last = control.topology.num_nodes, len(staging.shapes) - 1
+        self._control, self._timeline, self._pace = control, timeline, pace
+        self._stopwatch = Stopwatch(pace)
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="jdaso-channel", daemon=True)
+        self._thread.start()
+
+    def begin(self, job: Job, head: np.ndarray) -> None:
+        """Begins an exchange whose chunks follow, with this node's header.
+
+        The header also carries the optimizer, and the times that this node measured.
+        """
+        self._stopwatch.start(job.step, blocking=job.blocking)
+        if not job.blocking:
+            self._pace.begin()
+        words = np.array(head, np.int32)
+        words.view(np.float32)[TIMES] = self._stopwatch.measured
+        words[STATUS] = signed(job.owner)
+        rows = self.staging.rows(self._last)
+        rows[:, -self.wire.header_width :] = words.view(self.wire.dtype)
+        self._queue.put(job)
+
+    def amend(self, new: dict[int, int]) -> None:
+        """Replaces words of the header at the ends of the last chunk's rows."""
+        rows, width = self.staging.rows(self._last), self.staging.shapes[-1][1]
+        words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
+        for place, word in new.items():
+            words[place] = word
+        rows[:, width:] = words.view(self.wire.dtype)
+
+    def end(self, limit_seconds: float) -> bool:
+        """Ends the thread after the exchanges that it has; False if it did not end in time."""
+        self._queue.put(None)
+        self._thread.join(timeout=limit_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            try:
+                self._exchange(job)
+            except Exception as error:
+                log.debug("exchange of step %d failed", job.step, exc_info=True)
+                text = self._control.explain(error)
+                prefix = "" if text.startswith("[node") else self._control.topology.prefix(job.step)
+                job.error = NodeError(f"{prefix} {text}".strip())
+            if not job.blocking:
+                self._pace.end()
+            job.done.set()
+        self.reducer.close()
+
+    def _exchange(self, job: Job) -> None:
+        self.reducer(_Chunks(self, job))
+        self._unsign(job)
+        if job.error is None:
+            assert job.numbers is not None
+            job.numbers.finish(job)
+        job.let_go()
+        kind = "mean" if job.blocking else "exchange"
+        job.seconds = self._timeline.record(
+            kind,
+            job.step,
+            job.begin_seconds,
+            lane=f"exchange{self.lane}",
+            size_bytes=sum(self.staging.sizes),
+            of=job.name,
+        )
+        self._control.known.patience.note(kind, job.seconds)
+        if job.blocking:
+            self._timeline.add(blocking_means=1, blocking_seconds=job.seconds)
+        else:
+            self._stopwatch.note_exchange(job.seconds)
+            self._timeline.add(exchanges=1, exchange_seconds=job.seconds)
+
+    def _unsign(self, job: Job) -> None:
+        """Looks whether all nodes have met with one optimizer, and takes its number out again."""
+        if job.heads is None:
+            return
+        if (text := crossed(job.heads)) is not None:
+            job.crossed, job.error = True, self._control.error(text, job.step)
+        job.heads = np.array(job.heads)
+        job.heads[job.heads[:, STATUS] > GONE, STATUS] = WELL
+
+    def take(self, job: Job, k: int, limit_seconds: float) -> np.ndarray:
+        """Encodes chunk k of a job, once it is there; see `Work`."""
+        if not job.ready[k].wait(limit_seconds):
+            raise NodeError(f"Chunk {k} was never handed over.")
+        job.take(k)
+        if k not in job.encoded:  # an engine takes it again if it repeats an exchange
+            assert job.numbers is not None
+            job.encoded[k], job.checksums[k] = job.numbers.encode(k, partial(self.staging.rows, k))
+            if not job.blocking:
+                self._look_for_bad(job, k, job.encoded[k])
+        return job.encoded[k]
+
+    def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
+        """Stores the results of chunk k; see `Work`."""
+        # A part of the float32 wire's sums, without numbers, would keep all of them in memory.
+        job.residuals.append(residual if residual.size else np.zeros(0, np.float32))
+        job.heads = heads
+        lane, begin = job.taken.pop(k)
+        self._timeline.record(
+            "chunk",
+            job.step,
+            begin,
+            lane=f"worker{self.lane}.{lane}" if self.lane else f"worker {lane}",
+            chunk=k,
+            size_bytes=self.staging.sizes[k],
+            of=job.name,
+        )
+        if self._sends:
+            moved = self.staging.sizes[k] + job.place.rows[k].nbytes
+            self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
+
+    def _look_for_bad(self, job: Job, k: int, rows: np.ndarray) -> None:
+        """Finds the first leaf that is not finite, for the header, which goes with the last chunk.
+
+        In this thread the search costs the step no time.
+        """
+        width = self.staging.shapes[k][1]
+        if job.bad_leaf == 0 and (index := self.wire.first_bad(rows[:, :width])) is not None:
+            job.bad_leaf = 1 + self.layout.leaf_at(k, index)
+        if k == self._last:
+            words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
+            total = np.uint32((int(words[CHECKSUM]) + sum(job.checksums.values())) & 0xFFFFFFFF)
+            bad = words[BAD_LEAF] or job.bad_leaf
+            self.amend({BAD_LEAF: int(bad), CHECKSUM: int(total.view(np.int32))})
+
+
+class _Chunks:
+    """An exchange as its engine sees it."""
+
+    def __init__(self, worker: Worker, job: Job):
+        self.count = len(job.place.rows)
+        self.take, self.give = partial(worker.take, job), partial(worker.give, job)
+        self._rows, self._ready = job.place.rows, job.ready
+
+    def ready(self, k: int) -> bool:
+        """See `Work`."""
+        return self._ready[k].is_set()
+
+    def place(self, k: int) -> np.ndarray:
+        """See `Work`."""
+        return self._rows[k]
