@@ -18,7 +18,10 @@ SETTLED_SECONDS = 60.0
 """Time of the steps of cycles after which B stays, unless `CHANGE`."""
 
 CHANGE = 2.0
-"""A later interval that is larger or smaller by this factor sets B again."""
+"""An interval that is larger or smaller by this factor sets B at once, and later on, too."""
+
+FOLLOWS = 0.25
+"""The part of other differences by which B follows in the first minute: measurements scatter."""
 
 
 class Times(NamedTuple):
@@ -84,18 +87,20 @@ def fit(phases: Phases, state: PhaseState, times: Times, *, sets_interval: bool)
 
 
 def _fit_interval(state: PhaseState, times: Times) -> PhaseState:
-    interval = interval_of(times)
+    """Lets the interval, and B, follow what was measured: at once if it changed, else slowly."""
+    found, known = interval_of(times), state.interval
+    changed = (found > CHANGE * known) | (found * CHANGE < known)
     settled = state.cycled_seconds >= SETTLED_SECONDS
-    changed = (interval > CHANGE * state.interval) | (interval * CHANGE < state.interval)
-    fits = (interval > 0) & (~settled | changed)
+    followed = jnp.where(changed, found, known + jnp.where(settled, 0, FOLLOWS) * (found - known))
+    interval = jnp.where(found > 0, followed, known)
     steps = jnp.ceil(jnp.minimum(interval, float(MOST_STEPS))).astype(jnp.int32)
-    every = jnp.where(fits, jnp.maximum(steps, 1), state.sync_every)
+    every = jnp.where(interval > 0, jnp.maximum(steps, 1), state.sync_every)
+    seconds = jnp.max(times.step_seconds) * state.sync_every.astype(jnp.float32)
     return state._replace(
         sync_every=every,
         delay=jnp.minimum(state.delay, every),
-        interval=jnp.where(fits, interval, state.interval),
-        cycled_seconds=state.cycled_seconds
-        + jnp.max(times.step_seconds) * state.sync_every.astype(jnp.float32),
+        interval=interval,
+        cycled_seconds=state.cycled_seconds + seconds,
     )
 
 

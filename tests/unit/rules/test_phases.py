@@ -355,10 +355,16 @@ def test_auto_interval_stays_after_a_minute_unless_the_link_changes():
     state = _state.init_phases(AUTO)
     for begin, interval, every in [
         (0.0, 2.5, 3),
-        (30.0, 3.5, 4),  # the first minute follows
-        (59.95, 4.5, 5),
-        (60.0, 3.0, 5),  # from here on it stays
-        (None, 8.9, 5),
+        (30.0, 4.9, 4),  # the first minute follows: 2.5 + (4.9 - 2.5) / 4
+        (30.0, 1.7, 3),  # 3.1 - (3.1 - 1.7) / 4
+        (30.0, 5.9, 6),  # at once: more than twice 2.75
+        (59.95, 4.4, 6),
+        (60.0, 3.0, 6),  # from here on it stays at 5.5
+        (None, 11.0, 6),
+        (None, 11.3, 12),
+        (None, 5.5, 6),
+        (None, 9.1, 6),
+        (None, 2.7, 3),
         (None, 9.1, 10),  # more than twice as much
         (None, 4.6, 10),
         (None, 4.5, 5),  # less than half
