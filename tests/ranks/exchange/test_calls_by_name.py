@@ -11,6 +11,7 @@ import jdaso
 from jdaso._compat import STEP_ERRORS
 from jdaso._ffi import functions, library
 
+pytestmark = pytest.mark.two_nodes
 STEPS = 8
 PHASES = jdaso.Phases(STEPS, 2, 2, sync_every=2, delay=1)
 MAKE = {
