@@ -120,6 +120,30 @@ def test_multi_steps_that_end_with_an_exchange_in_flight(session):
     np.testing.assert_allclose(final["x"], -updates * (SIZE - 1 + 0.5), rtol=1e-5)
 
 
+def test_gradients_from_a_program_without_host_calls(session):
+    """It is exported; the update is a program of its own. The bits are those of one program."""
+    about = jax.eval_shape(lambda: (unravel(jnp.asarray(PROBLEM.x0)), jnp.asarray(PULLS[0])))
+    exported = jax.export.export(jax.jit(gradients))(*about)
+    assert "custom_call" not in exported.mlir_module()
+    tx, ends = daso(session, optax.adam(0.1), wire="int8"), []
+    whole = compiled(tx)
+
+    @jax.jit
+    def update(grads, state, params):
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    def apart(params, state, pull):
+        return update(exported.call(params, pull), state, params)
+
+    for step in (whole, apart):
+        params, state = start(tx)
+        for pull in PULLS:
+            params, state = step(params, state, pull)
+        ends.append((params, state.inner))
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
 def test_inside_of_cond(session):
     """Updates that all nodes leave out are as if they had not been called."""
     tx = daso(session, INNER())
