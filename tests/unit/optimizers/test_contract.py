@@ -433,13 +433,15 @@ def test_gradient_accumulation(case, dtype):
     with case.opened(optax.sgd(0.1)) as (tx, each):
         steps = optax.MultiSteps(tx, every_k_schedule=4)
 
+        def step(carry, _):
+            params, state = carry
+            updates, state = steps.update(2 * params, state, params)
+            params = optax.apply_updates(params, updates)
+            return (params, state), params
+
         def run(params):
-            state, seen = steps.init(params), []
-            for _ in range(8):
-                updates, state = steps.update(2 * params, state, params)
-                params = optax.apply_updates(params, updates)
-                seen.append(params)
-            return jnp.stack(seen), state.gradient_step
+            (_, state), seen = jax.lax.scan(step, (params, steps.init(params)), length=8)
+            return seen, state.gradient_step
 
         seen, done = each.first(jax.jit(each(run))(each.spread(params)))
     assert int(done) == 2 and seen.dtype == dtype
@@ -611,12 +613,13 @@ def test_empty_trees_and_leaves(case, params):
         if params is None:
             params = [None, None]
 
+        def step(carry, _):
+            params, state = carry
+            updates, state = tx.update(params, state, params)
+            return (optax.apply_updates(params, updates), state), None
+
         def run(params):
-            state = tx.init(params)
-            for _ in range(8):
-                updates, state = tx.update(params, state, params)
-                params = optax.apply_updates(params, updates)
-            return params
+            return jax.lax.scan(step, (params, tx.init(params)), length=8)[0][0]
 
         assert_same_bits(each.first(jax.jit(each(run))(each.spread(params))), params)
 
@@ -760,9 +763,15 @@ def test_nnx_optimizer(case):
     def run(tx, x):
         model = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
         optimizer = nnx.Optimizer(model, bare(tx), wrt=nnx.Param)
-        for _ in range(10):
+        graph, state = nnx.split((model, optimizer))
+
+        def step(state, _):
+            model, optimizer = nnx.merge(graph, state)
             loss, grads = nnx.value_and_grad(lambda m: jnp.mean((m(x) - 1) ** 2))(model)
             optimizer.update(model, grads, value=loss)
+            return nnx.state((model, optimizer)), None
+
+        model, _ = nnx.merge(graph, jax.lax.scan(step, state, length=10)[0])
         return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
     expected = jax.jit(functools.partial(run, optax.adamw(1e-2)))(x)
