@@ -20,6 +20,13 @@ def run(tx, session, params, gradients, *, steps=None, state=None, value=None):
 
     Returns all parameters on the way, ``[nodes, steps, ...]``, and the last (params, state).
     """
+    if state is None:
+        state = jax.jit(jax.vmap(tx.init, axis_name=session.node_axis))(params)
+    return compiled(tx, session, steps, value)(params, state, gradients)
+
+
+def compiled(tx, session, steps=None, value=None):
+    """A program of updates that may run several times."""
 
     def one(params, state, gradients):
         def step(carry, gradient):
@@ -31,9 +38,7 @@ def run(tx, session, params, gradients, *, steps=None, state=None, value=None):
         last, history = jax.lax.scan(step, (params, state), gradients, length=steps)
         return history, last
 
-    if state is None:
-        state = jax.jit(jax.vmap(tx.init, axis_name=session.node_axis))(params)
-    return jax.jit(jax.vmap(one, axis_name=session.node_axis))(params, state, gradients)
+    return jax.jit(jax.vmap(one, axis_name=session.node_axis))
 
 
 def virtual(nodes, **settings):
@@ -71,11 +76,13 @@ def test_defect_02_a_merge_across_the_end_of_an_epoch(epoch):
     phases = jdaso.Phases(100, 2, 0, 4, 3)
     with virtual(2) as session:
         tx = jdaso.daso(optax.sgd(0.1, momentum=0.5), phases=phases, session=session)
-        whole, (_, whole_state) = run(tx, session, jnp.ones((2, 3)), gradients)
-        params, state, parts = jnp.ones((2, 3)), None, []
+        train = compiled(tx, session)
+        state = jax.vmap(tx.init, axis_name=session.node_axis)(jnp.ones((2, 3)))
+        whole, (_, whole_state) = train(jnp.ones((2, 3)), state, gradients)
+        params, parts = jnp.ones((2, 3)), []
         for begin in range(0, 24, epoch):
             part = gradients[:, begin : begin + epoch]
-            history, (params, state) = run(tx, session, params, part, state=state)
+            history, (params, state) = train(params, state, part)
             parts.append(history)
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
     assert int(state.phase.exchanges[0]) == int(whole_state.phase.exchanges[0]) == 6
