@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,19 +20,14 @@ from .._mpi.requests import allgather_bytes, byte, finish, poll
 from .._mpi.topology import Topology
 from .._mpi.ulfm import Died, Group, InThread
 from .detector import Detector
+from .differences import first_difference
 from .heartbeat import CALLS
 from .wait import Wait
-
-log = logging.getLogger("jdaso")
 
 _PART_BYTES = 1 << 26
 """Longest message: MPI counts have 32 bits."""
 
 _EXPLAIN_SECONDS = 1.0
-
-_OWN_WORK_SECONDS, _OWN_WORK_LOOK_SECONDS, _WARN_SECONDS = 3600.0, 1.0, 30.0
-"""The longest time for a node's own steps once it has no exchange left to start, the interval of
-checks whether it has started one, and the time until the first warning."""
 
 Result = TypeVar("Result")
 
@@ -203,7 +196,7 @@ class Control:
             return
         mine = json.dumps((what, facts)).encode()
         everyone = [json.loads(text) for text in self._allgather_bytes(mine, what)]
-        raise self.error(_first_difference({node: everyone[node] for node in self.living}))
+        raise self.error(first_difference({node: everyone[node] for node in self.living}))
 
     def allgather(self, what: str, array: np.ndarray) -> np.ndarray:
         """The arrays of all nodes, ``[nodes, ...]``; shape and dtype are agreed on first."""
@@ -270,43 +263,6 @@ class Control:
                 raise
             raise self.error(self.explain(error)) from error
 
-    def see_end(self, call: Callable[[], None], what: str) -> None:
-        """Makes a call that waits for this node's own work, and logs that it still waits.
-
-        Args:
-            call: the call; another thread makes it.
-            what: what the call waits for.
-
-        Raises:
-            NodeError: the work did not end, and this node took part in nothing for an hour.
-        """
-        if self.alone:
-            return call()
-        heartbeats, node = self.known.heartbeats, self.topology.node
-        try:
-            work = InThread(call, "jdaso-steps")
-        except RuntimeError:  # Python is shutting down and starts no more threads
-            return call()
-        begin, warn_at = time.monotonic(), _WARN_SECONDS
-        seen, since = heartbeats.taken_part(node), begin
-        while not poll(work.Test, limit_seconds=_OWN_WORK_LOOK_SECONDS):
-            now = time.monotonic()
-            if (last := heartbeats.taken_part(node)) != seen:
-                seen, since = last, now
-            if now - since > _OWN_WORK_SECONDS:
-                raise self.error(
-                    f"This node waits for {what}, for {now - begin:.0f} s now, and took part in "
-                    f"no exchange for {_OWN_WORK_SECONDS:g} s. Look for a callback or a loop in a "
-                    "step that does not end."
-                )
-            if now - begin > warn_at:
-                text = "%s This node waits for %s, for %.0f s now (longest: %g s after the last "
-                text += "exchange)."
-                about = what, now - begin, _OWN_WORK_SECONDS
-                log.warning(text, self.topology.prefix(), *about)
-                warn_at *= 2
-        work.result()
-
     def close(self, failed: bool) -> None:
         """Leaves the other nodes; see `Detector.close`."""
         if self.detector.close(failed) and not self.known.dead:
@@ -362,41 +318,6 @@ class Control:
     def _allgather_bytes(self, payload: bytes, what: str) -> list[bytes]:
         gather = partial(self._allgather, what=what)
         return self.unless_someone_dies(lambda: allgather_bytes(gather, payload))
-
-
-def _first_difference(by_node: dict[int, Any]) -> str:
-    """Describes in one sentence where the nodes differ from the value that most of them hold."""
-    nodes, everyone = list(by_node), list(by_node.values())
-    actions = [what for what, _ in everyone]
-    usual = max(actions, key=actions.count)
-    if any(what != usual for what in actions):
-        pairs = zip(nodes, actions, strict=True)
-        where = ", ".join(f"node {node} is about to {what}" for node, what in pairs)
-        return (
-            f"The nodes are at different places in the program: {where}. All nodes must make the "
-            "same calls in the same order."
-        )
-    tables = [dict(facts) for _, facts in everyone]
-    names: list[str] = []
-    for table in tables:
-        names += [name for name in table if name not in names]
-    for name in names:
-        values = [table.get(name, "absent") for table in tables]
-        usual = max(values, key=values.count)
-        odd = [pair for pair in zip(nodes, values, strict=True) if pair[1] != usual]
-        if odd:
-            said = "; ".join(f"node {node} has {_short(value)}" for node, value in odd)
-            hint = (
-                "Give all nodes the same values with jdaso.broadcast(tree, session)."
-                if name.startswith("bits of")
-                else "All nodes must be given the same value."
-            )
-            return f"The nodes disagree on {name}: {said}, the others {_short(usual)}. {hint}"
-    return "The nodes disagree, but on no named value."
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 200 else text[:200] + " ..."
 
 
 def _crc(text: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .._compat import STEP_ERRORS, steps_called
 from .._errors import NodeError, summary
 from .._nodes.control import Control
+from .._nodes.own_work import await_own_work
 from .channels import Channels
 
 log = logging.getLogger("jdaso")
@@ -58,7 +59,7 @@ def end_work(
                 failed = True
                 fail(summary(error))
     try:
-        control.see_end(steps_called(devices), "steps that it has called")
+        await_own_work(control, steps_called(devices), "steps that it has called")
     except NodeError as error:
         failed, stuck, unsaid = True, True, error
         fail(summary(error))

@@ -7,8 +7,8 @@ from network import World
 from played import LIMIT_SECONDS, Uncaught, play
 
 import jdaso
-from jdaso._nodes import control as _control
 from jdaso._nodes import exit as _exit
+from jdaso._nodes import own_work
 from jdaso._nodes.heartbeat import STARTED
 from jdaso._session import ending
 
@@ -142,7 +142,7 @@ def test_one_that_dies_as_sessions_begin_is_named(nth, side, late):
 @pytest.mark.parametrize("takes_part", [False, True])
 def test_a_step_that_does_not_end_is_said_and_given_up(takes_part, monkeypatch, caplog):
     """A last step may take for hours, as long as it still starts exchanges."""
-    monkeypatch.setattr(_control, "_OWN_WORK_SECONDS", 100.0)
+    monkeypatch.setattr(own_work, "_LONGEST_SECONDS", 100.0)
     world = World(2, limit_seconds=1000)
 
     def program(node):
@@ -153,7 +153,7 @@ def test_a_step_that_does_not_end_is_said_and_given_up(takes_part, monkeypatch, 
             if not takes_part:
                 world.clock.forever()
 
-        node.control.see_end(step, "steps that it has called")
+        own_work.await_own_work(node.control, step, "steps that it has called")
 
     outcomes = play(world, program)
     if takes_part:
@@ -166,7 +166,7 @@ def test_a_step_that_does_not_end_is_said_and_given_up(takes_part, monkeypatch, 
 
 
 def test_a_session_that_cannot_be_closed_ends_the_job(monkeypatch):
-    monkeypatch.setattr(_control, "_OWN_WORK_SECONDS", 100.0)
+    monkeypatch.setattr(own_work, "_LONGEST_SECONDS", 100.0)
     world = World(2, limit_seconds=1000)
     monkeypatch.setattr(ending, "steps_called", lambda devices: world.clock.forever)
 
