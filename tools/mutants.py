@@ -130,6 +130,13 @@ MUTANTS = [
         "tests/unit/rules/test_phases.py::test_auto_interval_is_the_least_that_hides_everything",
     ),
     Mutant(
+        "B from measured times: scatter",
+        "_rules/measured.py",
+        "jnp.where(settled, 0, FOLLOWS)",
+        "jnp.where(settled, 0, 1)",
+        "tests/unit/rules/test_phases.py",
+    ),
+    Mutant(
         "B from measured times: steps that stood still",
         "_engines/pace.py",
         "step = max(seconds - copying - waiting, 1e-9) / steps",
