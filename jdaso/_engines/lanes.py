@@ -51,6 +51,7 @@ import numpy as np
 
 from .._compat import lane_device
 from .._errors import NodeError
+from .._ffi import aligned
 from .._mpi.requests import MESSAGE_BYTES
 from .._payload.wire import Wire
 from .base import Work, heads_of
@@ -277,7 +278,7 @@ class LanesReducer:
     def _start_scatter(self, k: int, rows: np.ndarray) -> None:
         key = (k % WINDOW, rows.shape)
         if key not in self._received:
-            self._received[key] = np.empty(rows.shape, rows.dtype)
+            self._received[key] = aligned.zeros(rows.shape, rows.dtype)
         received = self._received[key]
         np.copyto(received[self._node], rows[self._node])
         self._flying[k] = _Chunk(rows, received)

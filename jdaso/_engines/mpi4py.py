@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._errors import NodeError
+from .._ffi import aligned
 from .._mpi.requests import MESSAGE_BYTES, as_bytes
 from .._payload.wire import Wire
 from .base import Work, heads_of
@@ -231,7 +232,7 @@ class Mpi4pyReducer:
     def _start_scatter(self, k: int, rows: np.ndarray) -> None:
         key = (k % WINDOW, rows.shape)
         if key not in self._received:
-            self._received[key] = np.empty(rows.shape, rows.dtype)
+            self._received[key] = aligned.zeros(rows.shape, rows.dtype)
         received = self._received[key]
         if self._slow:
             request = _exchange_rows(self._scatter, rows, received)

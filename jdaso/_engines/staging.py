@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from .._ffi import aligned
 from .._ffi.copying import copy_all
 from .._payload.layout import Layout
 from .._payload.wire import Wire
@@ -22,7 +23,7 @@ Memory = Callable[[int, np.dtype], np.ndarray]
 class Place:
     """Memory for the numbers of one exchange in a wire's format: the rows of all chunks."""
 
-    def __init__(self, layout: Layout, wire: Wire, memory: Memory = np.zeros):
+    def __init__(self, layout: Layout, wire: Wire, memory: Memory = aligned.zeros):
         sizes = [layout.nodes * wire.encoded_width(width) for width in layout.widths]
         ends = list(itertools.accumulate(sizes, initial=0))
         self.whole = memory(sum(sizes), wire.dtype)
@@ -42,7 +43,7 @@ class Place:
 class Places:
     """Places of one kind, reused from exchange to exchange."""
 
-    def __init__(self, layout: Layout, wire: Wire, memory: Memory = np.zeros):
+    def __init__(self, layout: Layout, wire: Wire, memory: Memory = aligned.zeros):
         self._make = lambda: Place(layout, wire, memory)
         self.all = [self._make()]
 
@@ -75,7 +76,7 @@ class Staging:
     def rows(self, k: int) -> np.ndarray:
         """The rows of chunk k; those of the last chunk end in the header."""
         if k not in self._rows:
-            self._rows[k] = np.zeros(self._shapes[k], self._dtype)
+            self._rows[k] = aligned.zeros(self._shapes[k], self._dtype)
         return self._rows[k]
 
     @property

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import NodeError
+from .._ffi import aligned
 from .._mpi.requests import as_bytes, poll
 from .._mpi.ulfm import Group
 from .._payload.wire import Wire
@@ -123,7 +124,7 @@ class SurvivingReducer(Mpi4pyReducer):
     def _start_scatter(self, k: int, rows: np.ndarray) -> None:
         key, mine = (k % WINDOW, rows.shape), self._mine
         if key not in self._received:
-            self._received[key] = np.zeros((len(mine), *rows.shape), rows.dtype)
+            self._received[key] = aligned.zeros((len(mine), *rows.shape), rows.dtype)
         received = self._received[key]
         messages = Messages()
         for own, row in zip(received, mine, strict=True):

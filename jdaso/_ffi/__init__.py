@@ -8,5 +8,6 @@ Rule 1: only `_compat.host_call` depends on the way of a call (`Session.close` d
 Rule 2: where the handler cannot be built there is `None` and a reason in the log, never an error.
 
 `call.cc` is the handler, `library` compiles and loads it, `functions` has the functions by name;
-`copying` copies large arrays by several threads, `pinned` has memory that a GPU copies from fast.
+`copying` copies large arrays by several threads; `pinned` has memory that a GPU copies from fast,
+`aligned` memory that JAX does not copy at all.
 """

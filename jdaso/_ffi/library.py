@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jaxlib.version import __version__ as jaxlib_version
 
-from . import functions, pinned
+from . import aligned, functions, pinned
 
 TARGET = "jdaso_call"
 """The handlers' name in compiled programs."""
@@ -90,7 +90,7 @@ def host_memory(size: int, dtype: np.dtype) -> np.ndarray:
     """Zeros on the host; in pinned memory if JAX computes on an NVIDIA GPU and it can be had."""
     (device, *_) = jax.local_devices()
     if device.platform != "gpu" or target(["cuda"], 1) is None:
-        return np.zeros(size, dtype)
+        return aligned.zeros(size, dtype)
     take, give = _allocator()
     number = int(getattr(device, "local_hardware_id", 0) or 0)
     return pinned.zeros(size, dtype, lambda nbytes: take(nbytes, number), give)
