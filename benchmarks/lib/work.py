@@ -46,7 +46,12 @@ class Paced:
         zero = jnp.float32(0)
         if paced:
             zero = host_call(self.pace, jax.ShapeDtypeStruct((), jnp.float32), n)
-        return zero, jax.tree.map(lambda x: 1e-3 * x + zero, params)
+
+        def gradients(params: Any) -> Any:
+            return jax.tree.map(lambda x: 1e-3 * x + zero, params)
+
+        # In memory, as a network's are: a condition keeps XLA from fusing them with the optimizer.
+        return zero, jax.lax.cond(zero < 1, gradients, lambda params: params, params)
 
 
 class Real:

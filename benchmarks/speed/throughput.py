@@ -4,7 +4,7 @@
         [--compute paced]
 
 The compute is *paced*: a step takes a given time, as on an accelerator, while the host's cores stay
-free, and gives gradients of every parameter; or *real*, a task of `tasks` (`--compute demo`, text)
+free, and gives gradients of every parameter, in memory; or *real*, a task of `tasks` (`--compute demo`, text)
 that the processor computes. Optimizer, packing, exchange and merge are always real, in the same
 compiled program. All methods of a cell run in turn, round after round, and a ratio is the median
 over rounds.
