@@ -4,10 +4,10 @@
         [--compute paced]
 
 The compute is *paced*: a step takes a given time, as on an accelerator, while the host's cores stay
-free, and gives gradients of every parameter, in memory; or *real*, a task of `tasks` (`--compute demo`, text)
-that the processor computes. Optimizer, packing, exchange and merge are always real, in the same
-compiled program. All methods of a cell run in turn, round after round, and a ratio is the median
-over rounds.
+free, and leaves gradients of every parameter in memory; or *real*, a task of `tasks` (`--compute
+demo`, text) that the processor computes. Optimizer, packing, exchange and merge are always real, in
+the same compiled program. All methods of a cell run in turn, round after round, and a ratio is the
+median over rounds.
 
 - *bare*: the inner optimizer alone. *instant*: all of jdaso, but nothing is sent.
 - *daso WIRE MERGE*, *synchronous [WIRE]*: jdaso's.
