@@ -18,7 +18,7 @@ if os.environ.get("JDASO_TYPECHECK") == "1":
     # PEP 484: an int will do where a float is asked for (timeout_seconds=30).
     checker = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
     # Where shapes are annotated. Pyright checks the other types of the other packages.
-    install_import_hook(["jdaso._rules", "jdaso._optimizers"], checker)
+    install_import_hook(["jdaso._rules", "jdaso._optimizers", "jdaso.report"], checker)
 
 import jax
 

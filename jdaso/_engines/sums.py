@@ -159,7 +159,7 @@ class Sums:
         heads = self._channel.wait(ticket, device, owner=owner)
         found, lost = self._sum(), self._last.lost
         if (heads[:, STATUS] == FAILED).any():
-            found[:] = 0
+            found = np.zeros_like(found)  # a thread that is still in MPI may send from its memory
             lost = [found]
         self._channel.note_merged(ticket)
         whole = np.concatenate([x.reshape(-1) for x in lost]) if self.wire.narrow else None

@@ -74,7 +74,8 @@ class Phases:
             poster. ``"auto"`` sets B from measured times: the least with which a cycle's exchanges
             fit behind its steps, and starts and merges take at most 5 % of them, within 1..64. All
             nodes agree on it. It begins at 1, follows each cycle's times for the first minute of
-            cycling, and changes after it only if they change by a factor of 2.
+            cycling, slowly where they change by less than a factor of 2, and after it only where
+            they change by more.
         delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets S
             after each exchange to the exchange's time, as the last node to start it measures,
             divided by the slowest node's step time, rounded up, within 1..B; all nodes agree on it.

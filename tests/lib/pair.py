@@ -64,7 +64,7 @@ class Pair(Session):
         if key not in self._channels:
             other = self.others[key] = Other(wire)
             channel = Channel(layout, wire, InTurn(other, 20.0), self.control, Timeline(), Pace())
-            channel._nodes = 2
+            channel._nodes = channel.worker._nodes = 2
             self._channels[key] = channel
         return self._channels[key]
 

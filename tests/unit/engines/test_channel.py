@@ -13,6 +13,7 @@ import pytest
 from jdaso._engines.base import InTurn
 from jdaso._engines.channel import Channel
 from jdaso._engines.pace import Pace
+from jdaso._engines.sums import Sums
 from jdaso._errors import NodeError
 from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
@@ -277,3 +278,14 @@ def test_a_step_that_is_repeated_waits_for_the_first_and_copies_little(channel):
         channel.wait(1, owner=1)
     pace = channel._pace.totals(1)
     assert pace.waiting > 0.1 and pace.working < 0.05
+
+
+def test_a_wait_that_failed_leaves_the_memory_of_sums_alone(channel, link):
+    """A thread that is still inside of MPI may send from there."""
+    link.up, sums = False, Sums(channel, 0)
+    channel.staging.result.whole[:] = 5.0
+    size = sum(leaf.size for leaf in channel.layout.exchanged)
+    sums.start(1, [np.ones(size, np.float32)], np.zeros(HEADER, np.int32))
+    heads, (total,), _ = sums.wait(1)
+    assert (heads[:, STATUS] == FAILED).all() and not total.any()
+    assert (channel.staging.result.whole == 5.0).all()

@@ -64,7 +64,7 @@ def make():
         others = Others(wire)
         control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
         channel = Channel(layout, wire, InTurn(others, 20.0), control, Timeline(), Pace())
-        channel._nodes = NODES
+        channel._nodes = channel.worker._nodes = NODES
         channels.append(channel)
         versions = Versions(channel, merge_of(rule), list, checks=True, node=0)
         channel.versions["one"] = versions
