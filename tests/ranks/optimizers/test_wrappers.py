@@ -120,8 +120,12 @@ def test_multi_steps_that_end_with_an_exchange_in_flight(session):
     np.testing.assert_allclose(final["x"], -updates * (SIZE - 1 + 0.5), rtol=1e-5)
 
 
+@pytest.mark.several
 def test_gradients_from_a_program_without_host_calls(session):
-    """It is exported; the update is a program of its own. The bits are those of one program."""
+    """It is exported; the update is a program of its own. The bits are those of one program.
+
+    (One node's update has no conditions: XLA fuses it with the gradients, and rounds otherwise.)
+    """
     about = jax.eval_shape(lambda: (unravel(jnp.asarray(PROBLEM.x0)), jnp.asarray(PULLS[0])))
     exported = jax.export.export(jax.jit(gradients))(*about)
     assert "custom_call" not in exported.mlir_module()
