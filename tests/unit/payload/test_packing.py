@@ -183,3 +183,16 @@ def test_exchanges_are_cut_so():
             exchange_of([jnp.zeros(size)], session, **most).layout.widths
         )
         assert cut(2**20) == 4 and cut(2**10) == 1 and cut(2**20, chunk_bytes=2**19) == 8
+
+
+def test_the_leaf_of_every_number_of_a_chunk():
+    """Errors name the leaf of the first number that is not finite."""
+    shapes = (300, 5, 2000, 1)
+    layout = layout_of([jnp.zeros(shape) for shape in shapes], 2, 2048)
+    leaves = np.repeat(np.arange(len(shapes)), shapes)
+    found, begin = [], 0
+    for chunk, width in enumerate(layout.widths):
+        size = min(2 * width, leaves.size - begin)
+        found += [layout.leaf_at(chunk, index) for index in range(size)]
+        begin += 2 * width
+    assert len(layout.widths) > 2 and found == leaves.tolist()
