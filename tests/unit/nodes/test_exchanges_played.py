@@ -32,6 +32,17 @@ def test_sums_are_right_in_whatever_order_chunks_come(rate, seed, nodes):
         assert outcome.result == [([t - 1] * nodes, {t * total}) for t in (1, 2, 5)]
 
 
+@pytest.mark.parametrize("rate", [FAST, SLOW], ids=["collectives", "messages"])
+def test_a_narrow_wire_needs_the_rounding_errors_of_each_chunk(rate):
+    def program(node):
+        channel = open_channel(node, wire="bfloat16", rate=rate)
+        return [set(exchange(channel, t, t * 2.0**node.number)[1].tolist()) for t in (1, 2)]
+
+    for outcome in play(World(2), program):
+        assert outcome.error is None
+        assert outcome.result == [{3.0}, {6.0}]
+
+
 def test_one_slow_link_delays_all_and_changes_nothing():
     world = World(3)
     world.delay(0.7, source=2, dest=0)
