@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -95,7 +96,9 @@ def _fit_interval(state: PhaseState, times: Times) -> PhaseState:
     interval = jnp.where(found > 0, followed, known)
     steps = jnp.ceil(jnp.minimum(interval, float(MOST_STEPS))).astype(jnp.int32)
     every = jnp.where(interval > 0, jnp.maximum(steps, 1), state.sync_every)
-    seconds = jnp.max(times.step_seconds) * state.sync_every.astype(jnp.float32)
+    # 17 bits times 7 are exact: also a node that fuses product and sum gets the same.
+    step = jax.lax.reduce_precision(jnp.max(times.step_seconds), exponent_bits=8, mantissa_bits=16)
+    seconds = step * state.sync_every.astype(jnp.float32)
     return state._replace(
         sync_every=every,
         delay=jnp.minimum(state.delay, every),

@@ -12,7 +12,7 @@ from nights import at_night
 @pytest.mark.parametrize(
     ("engine", "merge", "most"),
     [
-        at_night(("mpi4jax", "paper", 7.0)),
+        at_night(("mpi4jax", "paper", 5.5)),
         at_night(("mpi4py", "paper", 8.5)),
         ("mpi4py", "corrected", 9.5),
     ],

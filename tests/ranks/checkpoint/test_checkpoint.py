@@ -84,7 +84,6 @@ def bits(state):
     return [np.asarray(x).tobytes() for x in data]
 
 
-@pytest.mark.timeout(900)  # a program for each step at which it stops
 @pytest.mark.parametrize(("engine", "wire", "fragments"), MIXES)
 def test_it_goes_on_as_if_it_had_never_stopped(engine, wire, fragments, folder):
     """Stopped after any step of all phases, also with exchanges in flight."""

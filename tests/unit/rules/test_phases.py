@@ -385,6 +385,22 @@ def test_the_minute_is_the_time_of_the_steps_of_cycles():
     assert int(same.sync_every) == 5, "once a cycle"
 
 
+def test_the_minute_is_the_same_sum_with_a_fused_multiply_add():
+    """Nodes of different processors add the same: the product is exact."""
+    random = np.random.default_rng(0)
+    for every in (1, 7, 33, 63, 64):
+        for step in random.uniform(1e-4, 30, 20).astype(np.float32):
+            begin = np.float32(random.uniform(0, 100))
+            state = _state.init_phases(AUTO)._replace(sync_every=jnp.int32(every))
+            state = state._replace(cycled_seconds=jnp.asarray(begin))
+            zero = seconds(AUTO, state._replace(cycled_seconds=jnp.float32(0)), [0.0], [step])
+            exact = float(zero.cycled_seconds)
+            assert exact == pytest.approx(float(step) * every, rel=1e-5)
+            assert (exact / every) * every == exact and np.float32(exact / every) == exact / every
+            found = float(seconds(AUTO, state, [0.0], [step]).cycled_seconds)
+            assert found == np.float32(float(begin) + exact)
+
+
 @pytest.mark.parametrize("intervals", [(4, 8, 5), (1, 64, 1), (64, 2, 5)])
 @pytest.mark.parametrize("fragments", [1, 3, 8])
 def test_every_fragment_keeps_its_turn_when_the_interval_changes(fragments, intervals):
