@@ -6,6 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -160,20 +161,35 @@ def spans_processes(x: Any) -> bool:
 def _refuse_other_processes(context: Any) -> None:
     """Raises if a program is compiled for devices of other processes too."""
     devices = getattr(context, "device_assignment", None)
-    if devices is None and getattr(context, "mesh", None) is not None:
-        devices = tuple(context.mesh.devices.flat)
+    if devices is None and isinstance(mesh := getattr(context, "mesh", None), jax.sharding.Mesh):
+        devices = tuple(mesh.devices.flat)
     if any(device.process_index != jax.process_index() for device in devices or ()):
         raise ValueError(f"A step that calls jdaso {SPANS_PROCESSES}")
 
 
-def _lower_host_call(ctx: Any, *args: Any, callee: Callee, places: Any, **_: Any) -> Any:
+def _on_each(function: Callable[..., Any], devices: Sequence[Any]) -> Callable[..., Any]:
+    """A function of whole arrays that each of a program's devices calls, with copies of them."""
+    mesh = jax.sharding.Mesh(np.array(devices), "device")
+    if not jax.sharding.get_abstract_mesh().empty:  # the one that the user has set, of all devices
+        mesh = None
+    whole = jax.sharding.PartitionSpec()
+    about = {"mesh": mesh, "in_specs": whole, "out_specs": whole, "check_vma": False}
+    return jax.shard_map(function, **about)
+
+
+def _lower_host_call(
+    ctx: Any, *args: Any, callee: Callee, places: Any, everywhere: bool, **rest: Any
+) -> Any:
     """Lowers to a call by name, or as `io_callback` does but without copying every argument."""
     about = ctx.module_context.axis_context
     _refuse_other_processes(about)
-    sharding = None
-    if getattr(about, "num_devices", 0) != 1:  # of N results each would carry N descriptions
+    sharding, devices = None, getattr(about, "num_devices", 1)
+    if everywhere and getattr(about, "device_assignment", None) is not None and devices > 1:
+        call = partial(_host_call.bind, callee=callee, places=places, everywhere=False, **rest)
+        return mlir.lower_fun(_on_each(call, about.device_assignment))(ctx, *args)
+    if devices != 1:  # of N results each would carry N descriptions
         sharding = _callback._callback_op_sharding(about, None, ctx.avals_out)
-    target = library.target(ctx.module_context.platforms, getattr(about, "num_devices", 1))
+    target = library.target(ctx.module_context.platforms, devices)
     if target is not None:
         lower = jax.ffi.build_ffi_lowering_function(
             target, has_side_effect=True, operand_output_aliases=dict(places)
@@ -233,6 +249,7 @@ def host_call(
     label: str = "",
     holder: object = None,
     places: Mapping[int, int] | None = None,
+    everywhere: bool = False,
 ) -> Any:
     """Calls a host function from a compiled step, as `jax.experimental.io_callback` does.
 
@@ -254,6 +271,8 @@ def host_call(
         holder: `_ffi.functions.forget` drops its functions; without, they are kept for good.
         places: results (numbers of leaves) that may take the memory of an argument of the same
             shape and dtype, by the argument's number. The call reads its arguments first.
+        everywhere: whether each device of the program makes the call; otherwise, in a program of
+            whole arrays, one does.
     """
     leaves, tree = jax.tree.flatten(shapes)
     results = tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
@@ -263,7 +282,7 @@ def host_call(
 
     callee = Callee(flat, f"{label} {name_of(call)}".strip(), holder)
     about = {"kept": kept, "results": results, "places": tuple((places or {}).items())}
-    found = _host_call.bind(*args, callee=callee, **about)
+    found = _host_call.bind(*args, callee=callee, everywhere=everywhere, **about)
     return jax.tree.unflatten(tree, found)
 
 

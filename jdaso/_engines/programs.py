@@ -129,7 +129,15 @@ class Programs:
         target, outer = self._rule.target(
             self._tree(means), self._tree(anchor) if anchor else (), outer
         )
-        return pack(self._layout, strip(target)), outer
+        return pack(self._layout, self._leaves(target)), outer
+
+    def _leaves(self, tree: PyTree) -> Leaves:
+        """The leaves that `dress` put into a tree; it stacks the shards of a divided one."""
+        found: list[jax.Array] = []
+        for x in strip(tree):
+            one = x.shape == self._layout.exchanged[len(found)].reals
+            found.extend([x] if one else x)
+        return tuple(found)
 
     def _tree(self, chunks: Chunks) -> PyTree:
         return self._dress(unpack(self._layout, chunks))

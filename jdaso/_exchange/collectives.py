@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._compat import SPANS_PROCESSES, spans_processes, unmapped
+from .._compat import SPANS_PROCESSES, bound_axes, spans_processes, unmapped
 from .._errors import NodeError
 from .._payload.explicit import on_its_mesh
 from .._payload.header import header
 from .._payload.layout import describe, path_of
+from .._payload.shards import Placement, kept, placement_of
 from .._session import Session
 from .._types import LocalAxis, PyTree
 from .exact import exact_mean
@@ -97,19 +98,26 @@ def mean(tree: PyTree, session: Session, local_axis: LocalAxis = None) -> PyTree
     if _traced(tree):
         if session.sends:
             tree = jax.tree.map(unmapped, tree)
-        return _mean(tree, session, local_axis)
+        placement = placement_of(tree) if session.sends and not bound_axes() else None
+        return _mean(tree, session, local_axis, placement)
     if session.simulated:
-        return jax.vmap(lambda x: _mean(x, session, None), axis_name=session.node_axis)(tree)
+        mean_of = lambda x: _mean(x, session, None, None)  # noqa: E731
+        return jax.vmap(mean_of, axis_name=session.node_axis)(tree)
     _agree_on_shapes(session, "average a tree", tree)
-    key = (jax.tree.structure(tree), describe(tree))
+    placement = placement_of(tree)
+    key = (jax.tree.structure(tree), describe(tree), placement)
     if key not in session.programs:
-        session.programs[key] = jax.jit(lambda x: _mean(x, session, None))
+        mean_of = lambda x: _mean(x, session, None, placement)  # noqa: E731
+        session.programs[key] = jax.jit(mean_of, out_shardings=kept(tree) if placement else None)
     with session.told():
         return jax.block_until_ready(session.programs[key](tree))
 
 
-def _mean(tree: PyTree, session: Session, local_axis: LocalAxis) -> PyTree:
-    exchange = exchange_of(tree, session, local_axis=local_axis, name="mean")
+def _mean(
+    tree: PyTree, session: Session, local_axis: LocalAxis, placement: Placement | None
+) -> PyTree:
+    about = {"local_axis": local_axis, "placement": placement}
+    exchange = exchange_of(tree, session, name="mean", **about)
     step = jnp.zeros((), jnp.int32)
     return exact_mean(exchange, tree, header(step=step), step)[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,8 @@ from .._payload.header import (
     loss_words,
     sum_of_loss,
 )
+from .._payload.layout import Division
+from .._payload.shards import Placement
 from .._payload.trees import (
     dress,
     from_halves,
@@ -75,14 +77,17 @@ class Parameters(NamedTuple):
     params: PyTree  # exchanged leaves; others are local to a node
 
 
-def common_of(params: PyTree, due: Any) -> Common:
+def common_of(params: PyTree, due: Any, placement: Placement | None = None) -> Common:
     """The parameters, as state that must be replicated on all nodes."""
-    return Common(Parameters(dress(params, to_leaves(params))), due)
+    divisions = () if placement is None else placement.divisions
+    return Common(Parameters(dress(params, to_leaves(params))), due, divisions)
 
 
-def sum_of_bits(exchange: Exchange, tree: PyTree) -> jax.Array:
+def sum_of_bits(
+    exchange: Exchange, tree: PyTree, divisions: Sequence[Division] = ()
+) -> jax.Array:
     """Checksum of a tree. If this node's devices disagree, a value that no other node has."""
-    total = exchange.checksum(tree)
+    total = exchange.checksum(tree, divisions)
     if exchange.local_axis is None:
         return total
     least, most = (f(total, exchange.local_axis) for f in (jax.lax.pmin, jax.lax.pmax))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._payload.header import differ, first_bad_leaf, weight_of_all, weights_are_wrong
-from .._payload.layout import Layout
+from .._payload.layout import Division, Layout
+from .._payload.shards import Placement
 from .._payload.wire import Wire
 from .._payload.words import BAD_LEAF, FAILED, STATUS, STEP
 from .._session import Session
@@ -39,13 +40,14 @@ class Exchange(abc.ABC):
 
     Attributes:
         session: the nodes.
-        layout: how the tree is packed.
+        layout: how the tree is packed, shard by shard.
         wire: the format.
         local_axis: axis of the local devices that the caller runs inside, or None.
         name: distinguishes optimizers of equal shapes.
         owner: the optimizer's number, or -1 for the host itself: both may start an exchange again
             while it is in flight. 0 for a mean in a user's step, which may not.
         raise_nonfinite: whether numbers that are not finite are an error.
+        placement: of the exchanged leaves, if any is divided over the node's devices.
     """
 
     session: Session
@@ -55,6 +57,7 @@ class Exchange(abc.ABC):
     name: str = ""
     owner: int = 0
     raise_nonfinite: bool = True
+    placement: Placement | None = None
 
     @property
     @abc.abstractmethod
@@ -71,8 +74,13 @@ class Exchange(abc.ABC):
         """
 
     @abc.abstractmethod
-    def checksum(self, tree: PyTree) -> jax.Array:
-        """An int32 that two trees of different bits share only by chance; of this device's copy."""
+    def checksum(self, tree: PyTree, divisions: Sequence[Division] = ()) -> jax.Array:
+        """An int32 that two trees of different bits share only by chance; of this device's copy.
+
+        Args:
+            tree: arrays.
+            divisions: of its leaves over the node's devices; empty if none is divided.
+        """
 
     @abc.abstractmethod
     def total(

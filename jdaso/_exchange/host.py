@@ -5,7 +5,7 @@ Callbacks pass outgoing arrays to a channel's thread on the host, and fetch the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -19,6 +19,8 @@ from .._engines.sums import Sums
 from .._payload.checksums import checksum_of_all, checksum_on_host
 from .._payload.explicit import replicated
 from .._payload.landing import arrival
+from .._payload.layout import Division, Leaf
+from .._payload.shards import in_order
 from .._payload.trees import to_arrays
 from .._payload.words import FAILED, HEADER, LEFT_OUT, STATUS
 from .._types import Leaves, PyTree, ShapeDtype
@@ -65,24 +67,64 @@ class HostExchange(Exchange):
         node = np.int32(self.session.node)
         return self.call(lambda: node, ShapeDtype((), jnp.int32))
 
-    def checksum(self, tree: PyTree) -> jax.Array:
+    def checksum(self, tree: PyTree, divisions: Sequence[Division] = ()) -> jax.Array:
         """As `Exchange.checksum`, on the host: a step's compiler takes long for each leaf of it."""
         arrays = to_arrays(tree)
         if not arrays:
             return jnp.int32(0)
         call = on_host(lambda *x: checksum_of_all(x))
-        return self.call(call, ShapeDtype((), jnp.int32), *map(replicated, arrays))
+        return self.gather(call, ShapeDtype((), jnp.int32), arrays, in_order(tree, divisions))
 
     def _prints(self, common: Common) -> jax.Array:
         """A checksum for each leaf of replicated state; see `Common.prints`."""
-        arrays = to_arrays(common.tree)
-        call = on_host(lambda *x: np.array([checksum_on_host(y) for y in x], np.int32))
+        arrays, divisions = to_arrays(common.tree), in_order(common.tree, common.divisions)
+        counts = [Leaf("", (), "", x).shards for x in divisions] or [1] * len(arrays)
+
+        def prints(*shards: np.ndarray) -> np.ndarray:
+            rest = iter(shards)
+            leaves = [[next(rest) for _ in range(count)] for count in counts]
+            one = lambda x: checksum_on_host(*x) if len(x) == 1 else checksum_of_all(x)  # noqa: E731
+            return np.array([one(x) for x in leaves], np.int32)
+
         shape = ShapeDtype((len(arrays),), jnp.int32)
-        mine = self.call(call, shape, *map(replicated, arrays))
+        mine = self.gather(on_host(prints), shape, arrays, divisions)
         if self.local_axis is None:
             return mine
         least, most = (f(mine, self.local_axis) for f in (jax.lax.pmin, jax.lax.pmax))
         return jnp.where(least == most, most, most + 1 + self.ask_node())
+
+    def gather(
+        self,
+        function: Callable[..., Any],
+        shape: ShapeDtype,
+        arrays: Sequence[Any],
+        divisions: Sequence[Division],
+    ) -> jax.Array:
+        """Calls the host with arrays, of every device its own; returns one array.
+
+        Args:
+            function: takes the arrays; of a divided one all shards.
+            shape: of the result.
+            arrays: any arrays.
+            divisions: of these; empty if none is divided.
+        """
+        del divisions  # here no array is divided
+        return self.call(function, shape, *map(replicated, arrays))
+
+    def send(
+        self, function: Callable[..., Any], turn: Any, about: Sequence[Any], leaves: Leaves
+    ) -> jax.Array:
+        """Calls the host with the exchanged leaves; returns an int32.
+
+        Args:
+            function: takes `about` and the leaves, shard by shard.
+            turn: the number of the local device that calls, if any of them can.
+            about: small arrays.
+            leaves: the leaves.
+        """
+        shape = ShapeDtype((), jnp.int32)
+        call = partial(self.call, function, shape, *about, *map(replicated, leaves))
+        return self.from_one(turn, call, shape)
 
     def total(
         self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
@@ -100,6 +142,7 @@ class HostExchange(Exchange):
         self, leaves: Leaves, count: int, head: jax.Array, step: jax.Array, common: Common | None
     ) -> Received:
         """As `Exchange.mean_of_finite`, by one call of the host."""
+        count = len(self.whole_shards(range(count)))
         function = partial(self.sums.mean_of_finite, count=count)
         return self._result(function, leaves, head, step, common)
 
@@ -115,7 +158,8 @@ class HostExchange(Exchange):
             head: this node's header.
             step: completed updates.
         """
-        sums, count = self.sums, len(target)
+        sums, count = self.sums, len(self.layout.exchanged)
+        dtypes = [dtypes[k] for k in self.whole_shards(range(len(target)))]
 
         def land(ticket: int, arrays: Sequence[np.ndarray], *args: Any, **by: Any) -> Any:
             pairs = zip(arrays[:count], arrays[count:], dtypes, strict=True)
@@ -123,6 +167,10 @@ class HostExchange(Exchange):
             return sums.land(ticket, arrays[:count], landed, *args, **by)
 
         return self._result(land, (*target, *params), head, step, None).total
+
+    def whole_shards(self, leaves: Sequence[int]) -> list[int]:
+        """The numbers of leaves, each once for each of its shards."""
+        return list(leaves)
 
     def _result(
         self,
@@ -133,23 +181,17 @@ class HostExchange(Exchange):
         common: Common | None,
     ) -> Received:
         """The result of a function of `Sums`."""
-        owner, layout = self.owner, self.layout
-        shapes = tuple(ShapeDtype(leaf.reals, jnp.float32) for leaf in layout.exchanged)
-        heads = ShapeDtype((layout.nodes, HEADER), jnp.int32)
-        every = heads, shapes, shapes if self.wire.narrow else ()
+        owner = self.owner
 
         def call(ticket: Any, head: Any, device: Any, *arrays: Any) -> Any:
             about = {"owner": owner, "device": int(device)}
-            leaves = tuple(map(np.asarray, arrays))
-            found, *both = function(int(ticket), leaves, np.asarray(head), **about)
+            found, *both = function(int(ticket), arrays, np.asarray(head), **about)
             return found, *map(tuple, both)
 
         about = step + 1, head, device_number()
-        places = {len(about) + k: 1 + k for k in range(len(shapes))}
-        given = *about, *map(replicated, leaves)
-        words, total, lost = self.answer(call, every, step, *given, places=places)
+        words, total, *lost = self.fetch(call, 2 if self.wire.narrow else 1, step, about, leaves)
         words = self.report(words, common)
-        total, lost = self.behind(words, (total, lost))
+        total, lost = self.behind(words, (total, lost[0] if lost else ()))
         return Received(total, lost, words)
 
     def behind(self, words: jax.Array, tree: PyTree) -> PyTree:
@@ -163,27 +205,54 @@ class HostExchange(Exchange):
         one = jnp.where(words[0, STATUS] < LEFT_OUT, jnp.float32(1), jnp.float32(0))
         return jax.tree.map(lambda x: x * one, tree)
 
-    def answer(
+    def fetch(
         self,
         function: Callable[..., Any],
-        shapes: Any,
+        sets: int,
         turn: Any,
-        *args: Any,
-        places: Mapping[int, int] | None = None,
+        about: Sequence[Any],
+        leaves: Leaves = (),
     ) -> Any:
-        """Calls a function that returns headers first, from one local device.
+        """Calls the host for headers and numbers.
+
+        Args:
+            function: takes `about` and the leaves, shard by shard; returns the headers, and for
+                each set a tuple of float32 shards like those exchanged. The first set may take the
+                memory of the first leaves, which the function has read by then.
+            sets: how many sets.
+            turn: the number of the local device that calls, if any of them can.
+            about: small arrays.
+            leaves: one set of leaves, or several.
 
         On failure: the status in the headers tells it.
         """
+        shapes = self._shapes(sets, [leaf.reals for leaf in self.layout.exchanged])
+        count = len(shapes[1]) if leaves else 0
+        places = {len(about) + k: 1 + k for k in range(count)}
+        given = *about, *map(replicated, leaves)
+        call = partial(self.call, self._refusing(function, sets), shapes, *given, places=places)
+        return self.from_one(turn, call, shapes)
+
+    def _refusing(self, function: Callable[..., Any], sets: int) -> Callable[..., Any]:
+        """The function for `fetch`; if it raises, the headers tell it."""
+        shapes = self._shapes(sets, [leaf.reals for leaf in self.layout.exchanged])
 
         def refused(*_: Any) -> Any:
             words, *rest = zeros(shapes)
             words[:, STATUS] = FAILED
             return words, *rest
 
-        call = guarded(function, self.session, refused)
-        call = partial(self.call, call, shapes, *args, places=places)
-        return self.from_one(turn, call, shapes)
+        def call(*args: Any) -> Any:
+            words, *found = function(*args)
+            return words, *found[:sets]
+
+        return guarded(on_host(call), self.session, refused)
+
+    def _shapes(self, sets: int, numbers: Sequence[tuple[int, ...]]) -> Any:
+        """Shapes of headers, and of so many sets of numbers."""
+        heads = ShapeDtype((self.layout.nodes, HEADER), jnp.int32)
+        each = tuple(ShapeDtype(shape, jnp.float32) for shape in numbers)
+        return heads, *(each for _ in range(sets))
 
     def _raise_if(
         self, wrong: jax.Array, heads: jax.Array, common: Common | None, report: Callable[..., Any]
@@ -192,7 +261,9 @@ class HostExchange(Exchange):
             prints = jnp.zeros(0, jnp.int32)
             if common is not None and common.paths:
                 prints = self._prints(common)
-            return self.call(report, ShapeDtype((), jnp.int32), heads, prints)
+            # If one of several devices raised, the others would wait for it for good.
+            shape = ShapeDtype((), jnp.int32)
+            return self.call(report, shape, heads, prints, everywhere=True)
 
         return heads + jax.lax.cond(wrong, call, lambda: jnp.int32(0))
 

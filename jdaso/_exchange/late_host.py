@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engines.versions import Versions
-from .._payload.explicit import replicated
 from .._payload.layout import BARE, describe
-from .._payload.words import HEADER, STEP
-from .._types import Leaves, PyTree, ShapeDtype
+from .._payload.words import STEP
+from .._types import Leaves, PyTree
 from .callbacks import guarded
 from .host import HostExchange, on_host
 from .late import Correction, Late
@@ -50,8 +49,7 @@ class HostLate(Late):
             return np.zeros((), np.int32)
 
         call = guarded(on_host(begin), self.exchange.session, np.zeros((), np.int32))
-        shape = ShapeDtype((), jnp.int32)
-        return held, self._call(call, shape, jnp.int32(0), *map(replicated, leaves))
+        return held, self.exchange.send(call, jnp.int32(0), (), leaves)
 
     def start(
         self,
@@ -85,8 +83,7 @@ class HostLate(Late):
         call = guarded(on_host(start), self.exchange.session, lambda ticket, *_: np.array(ticket))
         given = jnp.float32(1) if weight is None else weight
         about = step + 1, before, given, head, device_number()
-        shape = ShapeDtype((), jnp.int32)
-        return self._call(call, shape, turn, *about, *map(replicated, leaves)), held
+        return self.exchange.send(call, turn, about, leaves), held
 
     def wait(
         self, held: PyTree, ticket: jax.Array, age: jax.Array, turn: jax.Array, common: Common
@@ -120,23 +117,15 @@ class HostLate(Late):
 
     def _fetch(self, function: Callable[..., Any], turn: jax.Array, *args: Any) -> Correction:
         """Calls a function that returns headers, and numbers for each leaf."""
-        layout = self.exchange.layout
-        heads = ShapeDtype((layout.nodes, HEADER), jnp.int32)
-        shapes = heads, tuple(ShapeDtype(leaf.reals, jnp.float32) for leaf in layout.exchanged)
-        words, leaves = self.exchange.answer(on_host(function), shapes, turn, *args)
+        words, leaves = self.exchange.fetch(function, 1, turn, args)
         return Correction(leaves, words)
-
-    def _call(self, function: Callable[..., Any], shapes: Any, turn: Any, *args: Any) -> Any:
-        """Calls the host from one local device."""
-        call = partial(self.exchange.call, function, shapes, *args)
-        return self.exchange.from_one(turn, call, shapes)
 
     def _beside(self, heads: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
         """Names and checksums of what the host holds that must be replicated."""
         if not self.anchored:
             return (), np.zeros(0, np.int32)
         exchange = self.exchange
-        leaves = [("anchor", leaf) for leaf in describe(self.versions.anchor_shapes)]
+        leaves = [("anchor", leaf) for leaf in exchange.layout.exchanged]
         leaves += [("outer", leaf) for leaf in describe(self.versions.outer_shapes)]
         names = [of + leaf.path.removeprefix(BARE) for of, leaf in leaves if np.prod(leaf.shape)]
         ticket = int(heads[exchange.node % len(heads), STEP]) + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .._payload.layout import chunk_bytes_of, describe, layout_of
+from .._payload.shards import Placement, expanded
 from .._payload.wire import Wire, wire_of
 from .._rules.merge import Merge
 from .._session import Session
@@ -14,6 +15,7 @@ from .host import HostExchange
 from .late import Late
 from .late_host import HostLate
 from .late_virtual import VirtualLate
+from .sharded import ShardedExchange
 from .virtual import VirtualExchange
 
 
@@ -27,6 +29,7 @@ def exchange_of(
     owner: int = 0,
     chunk_bytes: int = CHUNK_BYTES,
     raise_nonfinite: bool = True,
+    placement: Placement | None = None,
 ) -> Exchange:
     """Returns the exchange of trees like `tree`; `Exchange` explains the settings.
 
@@ -39,13 +42,20 @@ def exchange_of(
         owner: the optimizer's number.
         chunk_bytes: maximum float32 bytes in a chunk.
         raise_nonfinite: whether numbers that are not finite are an error.
+        placement: of the tree, if any leaf is divided over the node's devices.
     """
     wire, nodes = wire_of(wire), session.num_nodes
+    if placement is not None:
+        leaves = placement.leaves(tree)
+        tree = expanded(leaves)
+        divisions = [leaf.division for leaf in leaves if leaf.exchanged]
+        placement = placement.of(divisions) if any(divisions) else None
     size = sum(leaf.size for leaf in describe(tree) if leaf.exchanged)
     each = chunk_bytes_of(4 * size, nodes, chunk_bytes)
     layout = layout_of(tree, nodes, each, wire.block)
-    kind = VirtualExchange if session.simulated else HostExchange
-    return kind(session, layout, wire, local_axis, name, owner, raise_nonfinite)
+    kind = HostExchange if placement is None else ShardedExchange
+    kind = VirtualExchange if session.simulated else kind
+    return kind(session, layout, wire, local_axis, name, owner, raise_nonfinite, placement)
 
 
 def late_of(

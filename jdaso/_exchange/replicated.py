@@ -7,6 +7,7 @@ compare leaf by leaf (`_nodes.compare`).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._payload.checksums import checksums
-from .._payload.layout import describe
+from .._payload.layout import Division, describe
 from .._payload.trees import to_numbers
 from .._payload.words import BAD_LEAF, CHECKSUM, LEFT_OUT
 from .._types import LocalAxis, PyTree
@@ -27,10 +28,12 @@ class Common:
     Attributes:
         tree: a NamedTuple; the names of its fields appear in errors.
         due: whether the nodes must agree yet; before that a difference is not an error.
+        divisions: of its leaves over the node's devices; empty if none is divided.
     """
 
     tree: PyTree
     due: Any
+    divisions: Sequence[Division] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from .._payload.checksums import checksum
 from .._payload.chunks import pack, unpack
+from .._payload.layout import Division
 from .._payload.trees import to_numbers
 from .._payload.wire import Wire, attach, detach, sum_rows
 from .._session import Session
@@ -35,8 +36,9 @@ class VirtualExchange(Exchange):
         """As `node`."""
         return self.node
 
-    def checksum(self, tree: PyTree) -> jax.Array:
-        """As `Exchange.checksum`."""
+    def checksum(self, tree: PyTree, divisions: Sequence[Division] = ()) -> jax.Array:
+        """As `Exchange.checksum`; virtual nodes have one device."""
+        del divisions
         return checksum(to_numbers(tree))
 
     def total(

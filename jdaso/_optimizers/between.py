@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 
+from .._compat import bound_axes
 from .._exchange.exchange import Exchange
 from .._exchange.late import Late
 from .._exchange.make import exchange_of, late_of
 from .._payload.fragments import Fragment, deal, deal_most
 from .._payload.layout import describe
+from .._payload.shards import Placement, placement_of
 from .._payload.trees import travels
 from .._payload.wire import Wire
 from .._rules.merge import Merge
@@ -44,6 +49,7 @@ class Between:
         name: distinguishes optimizers of equal shapes that are used in one step.
         moments: finds second moments that are shared; None if each node uses its own.
         counts: F of the parameters that were last divided; empty before.
+        placements: of arrays that `init` was given, for tracers that do not tell; by their tree.
     """
 
     session: Session
@@ -59,6 +65,7 @@ class Between:
     name: str
     moments: MomentsFinder | None = None
     counts: list[int] = dataclasses.field(default_factory=list, compare=False)
+    placements: dict[Any, Placement | None] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def nodes(self) -> int:
@@ -82,8 +89,26 @@ class Between:
         facts = [(f"the setting {key}", str(value)) for key, value in settings.items()]
         return [("the optimizer", f"daso, number {self.number}"), *facts]
 
+    def place(self, tree: PyTree) -> None:
+        """Notes how a tree's arrays are divided over the node's devices."""
+        if self.session.sends and not any(isinstance(x, Tracer) for x in jax.tree.leaves(tree)):
+            self.placements[_key(tree)] = placement_of(tree)
+
+    def placement(self, tree: PyTree) -> Placement | None:
+        """How a tree like one that `place` has noted is divided; None if it is not."""
+        if not self.session.sends or bound_axes():
+            return None
+        key, found = _key(tree), placement_of(tree)
+        if found is not None:
+            self.placements.setdefault(key, found)
+        return self.placements.get(key)
+
     def exchange_of(
-        self, tree: PyTree, wire: str | Wire = "float32", name: str | None = None
+        self,
+        tree: PyTree,
+        wire: str | Wire = "float32",
+        name: str | None = None,
+        placement: Placement | None = None,
     ) -> Exchange:
         """Exchanges of trees like `tree`; the name is that of the optimizer by default."""
         return exchange_of(
@@ -95,6 +120,7 @@ class Between:
             owner=self.number,
             chunk_bytes=self.chunk_bytes,
             raise_nonfinite=self.on_nonfinite == "raise",
+            placement=placement,
         )
 
     def fragments(self, params: PyTree) -> tuple[Fragment, ...]:
@@ -103,11 +129,13 @@ class Between:
         Raises:
             ValueError: the parameters cannot be divided into as many as the phases ask for.
         """
-        leaves = describe(params)
+        leaves, placement = describe(params), self.placement(params)
         size_bytes = 4 * sum(leaf.size for leaf in leaves if leaf.exchanged)
         if size_bytes == 0:
             return deal(leaves, 1) * (self.counts[-1] if self.counts and _is_opaque(params) else 1)
-        fragments = deal_most(leaves, self.phases.fragments_of(size_bytes))
+        if placement is not None:
+            leaves = placement.leaves(params)
+        fragments = deal_most(leaves, self.phases.fragments_of(size_bytes), placement)
         self.counts[:] = [len(fragments)]
         return fragments
 
@@ -116,7 +144,10 @@ class Between:
         several = f"{self.name}, fragment {index} of {len(fragments)}"
         name = self.name if len(fragments) == 1 else several
         fragment = fragments[index]
-        exchange = self.exchange_of(fragment.leaves, self.wire, name)
+        placement = self.placement(params)
+        if placement is not None:
+            placement = placement.of([leaf.division for leaf in fragment.leaves])
+        exchange = self.exchange_of(fragment.leaves, self.wire, name, placement)
         shapes = jax.tree.map(lambda x: ShapeDtype(jnp.shape(x), jnp.result_type(x)), params)
         dress = partial(_dressed, shapes, fragment)
         return late_of(exchange, self.rule, dress, checks=self.on_drift != "ignore")
@@ -146,6 +177,10 @@ class Between:
         )
 
 
+def _key(tree: PyTree) -> Any:
+    return jax.tree.structure(tree), describe(tree)
+
+
 def _is_opaque(params: PyTree) -> bool:
     """Returns whether an object without leaves is no container, but optax's stand-in for params."""
     return params is not None and not isinstance(params, dict | list | tuple)
@@ -154,11 +189,13 @@ def _is_opaque(params: PyTree) -> bool:
 def _dressed(params: PyTree, fragment: Fragment, pieces: Leaves) -> PyTree:
     """A fragment's pieces in the structure of the parameters; all other leaves are empty.
 
-    An outer optimizer is given such trees, and errors name their leaves.
+    The shards of a divided leaf are stacked. An outer optimizer is given such trees, and errors name their leaves.
     """
     numbers = (number for number, x in enumerate(jax.tree.leaves(params)) if travels(x))
     place = dict(enumerate(numbers))  # exchanged leaf -> leaf
     flat = [jnp.zeros(0, jnp.float32) for _ in jax.tree.leaves(params)]
-    for piece, x in zip(fragment.pieces, pieces, strict=True):
-        flat[place[piece.leaf]] = x
+    rest = iter(pieces)
+    for piece, leaf in zip(fragment.pieces, fragment.leaves, strict=True):
+        shards = list(itertools.islice(rest, leaf.shards))
+        flat[place[piece.leaf]] = jnp.stack(shards) if leaf.division else shards[0]
     return jax.tree.unflatten(jax.tree.structure(params), flat)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .._exchange.exact import (
+    Everything,
     blocking_header,
     common_of,
     exact_mean,
@@ -24,7 +25,8 @@ from .._exchange.received import Received
 from .._exchange.replicated import Common
 from .._exchange.updates import difference
 from .._payload.header import loss_words, none_weighs
-from .._payload.trees import apply_updates, from_leaves, to_leaves
+from .._payload.shards import joined
+from .._payload.trees import apply_updates, dress, from_leaves, to_leaves
 from .._payload.words import LEFT_OUT
 from .._rules.loss import count_loss
 from .._types import Leaves, PyTree
@@ -41,7 +43,11 @@ def mean_of_gradients(between: Between, u: Update) -> tuple[PyTree, Received]:
     bits, common = _common(between, u.params, u.state.inner, step)
     head = _header(between, u.value, step, bits, u.weight)
     mean = exact_mean if between.on_nonfinite == "raise" else exact_mean_of_finite
-    return mean(between.exchange_of(u.updates), u.updates, head, step, common, u.weight)
+    placement = between.placement(u.params)
+    if placement is not None:
+        placement = placement.along(u.params, u.updates)
+    exchange = between.exchange_of(u.updates, placement=placement)
+    return mean(exchange, u.updates, head, step, common, u.weight)
 
 
 def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update) -> Update:
@@ -58,7 +64,8 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
         u: the update.
     """
     params, state, weight, step = u.params, u.state, u.weight, u.state.step
-    exchange = between.exchange_of(params)
+    placed = between.placement(params), between.placement(state.inner)
+    exchange = between.exchange_of(params, placement=placed[0])
     own, owed = to_leaves(apply_updates(params, u.updates, into=1)), None
     owed_inner: dict[int, jax.Array] = {}
     if weight is not None:
@@ -66,7 +73,7 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
         since = total / jnp.maximum(steps, 1.0) / state.weight
         weight = jnp.where(steps > 0, since, weight)
     if between.wire.narrow:
-        owed = error = _feedback(exchange, late, state)  # weighed already
+        owed = error = _feedback(own, late, state)  # weighed already
         places = places_in_leaves(state.inner, u.copies)
         owed_inner = {place: error[number] for place, number in places.items()}
         held = (x.late.without_feedback(y) for x, y in zip(late, state.held, strict=True))
@@ -77,9 +84,15 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
         given = u.value
         bits, common = _common(between, params, (), step)
 
+    def exchange_of(tree: PyTree) -> Exchange:
+        """Of the parameters, the inner state and what is on all devices, or of the last only."""
+        whole = not isinstance(tree, Everything)
+        placement = None if whole else joined(placed, (params, state.inner), tree)
+        return between.exchange_of(tree, placement=placement)
+
     def mean_of(weight: Any) -> tuple[Leaves, PyTree, Received]:
         return exact_mean_of_everything(
-            between.exchange_of,
+            exchange_of,
             params,
             own,
             owed,
@@ -107,9 +120,9 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
     return u._replace(updates=updates, state=state)
 
 
-def _feedback(exchange: Exchange, late: Sequence[LateExchange], state: DasoState) -> Leaves:
+def _feedback(own: Leaves, late: Sequence[LateExchange], state: DasoState) -> Leaves:
     """The error feedback of all fragments, as leaves; zeros of those that never started."""
-    leaves = tuple(jnp.zeros(leaf.reals, jnp.float32) for leaf in exchange.layout.exchanged)
+    leaves = tuple(map(jnp.zeros_like, own))
     for each in late:
         leaves = each.fragment.put(leaves, each.feedback(state))
     return leaves
@@ -131,7 +144,7 @@ def sum_of_first(between: Between, params: PyTree, step: jax.Array) -> jax.Array
     first = 0 if between.on_drift == "ignore" else between.phases.warmup_steps
     return jax.lax.cond(
         step == first,
-        lambda: sum_of_bits(between.exchange_of(params), to_leaves(params)),
+        lambda: _bits(between, dress(params, to_leaves(params)), params),
         lambda: jnp.int32(0),
     )
 
@@ -155,19 +168,27 @@ def _common(
     """
     settled = is_settled(between, step)
     due = settled & ((step == 0) | (between.on_drift != "ignore"))
-    common, exchange = common_of(params, due), between.exchange_of(params)
+    common = common_of(params, due, between.placement(params))
     none = lambda: jnp.int32(0)  # noqa: E731
     bits = jax.lax.cond(
         settled,
         lambda: jax.lax.cond(due, lambda: _sum_of_params(between, params), none),
-        lambda: sum_of_bits(exchange, (common.tree, inner)),
+        lambda: _bits(between, (common.tree, inner), params, inner),
     )
     return bits, common
 
 
+def _bits(between: Between, tree: PyTree, *alike: PyTree) -> jax.Array:
+    """The checksum of a tree that has the leaves of these trees, one after the other."""
+    placed = [between.placement(x) for x in alike]
+    everything = joined(placed, alike, alike)
+    exchange = between.exchange_of(alike, placement=everything)
+    return sum_of_bits(exchange, tree, () if everything is None else everything.divisions)
+
+
 def _sum_of_params(between: Between, params: PyTree) -> jax.Array:
     leaves = to_leaves(params)
-    total = sum_of_bits(between.exchange_of(params), leaves)
+    total = _bits(between, dress(params, leaves), params)
     if between.on_nonfinite == "raise":
         return total
     finite = [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]

@@ -169,6 +169,8 @@ def daso(
     def init(params: PyTree) -> DasoState:
         session.require_usable()
         inner_state = inner.init(params)
+        between.place(params)
+        between.place(inner_state)
         if session.num_nodes > 1:
             refuse_line_search(inner_state, "jdaso.daso")
         if stages.merges:

@@ -15,6 +15,7 @@ from .._exchange.make import exchange_of
 from .._payload.explicit import on_its_mesh
 from .._payload.header import header
 from .._payload.layout import Leaf, describe, is_float
+from .._payload.shards import Placement, kept, placement_of
 from .._payload.trees import from_leaves, to_leaves
 from .._session import Session
 from .._types import PyTree
@@ -76,13 +77,14 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         if any(in_flight) or feeds:
             with session.told():
                 params = jax.block_until_ready(_complete(params, state, in_flight, session))
-    mean_of = partial(_mean_of_finite, session=session, skips=skips)
+    placement = placement_of(params) if session.sends else None
+    mean_of = partial(_mean_of_finite, session=session, skips=skips, placement=placement)
     if session.simulated:
         mean_of = jax.vmap(mean_of, axis_name=session.node_axis)
     else:
         _agree_on_shapes(session, "average a tree", params)
     with session.told():
-        result = jax.block_until_ready(jax.jit(mean_of)(params))
+        result = jax.block_until_ready(jax.jit(mean_of, out_shardings=kept(params))(params))
     if stacked:
         result = jax.tree.map(lambda x: jnp.broadcast_to(x, (stacked, *jnp.shape(x))), result)
     return in_dtypes_of(result, given)
@@ -145,7 +147,8 @@ def _complete(
         complete = partial(completion.complete, in_flight=in_flight)
         if session.simulated:
             complete = jax.vmap(complete, axis_name=session.node_axis)
-        after = from_leaves(before, jax.jit(complete)(to_leaves(before), state))
+        own = to_leaves(before)
+        after = from_leaves(before, jax.jit(complete, out_shardings=kept(own))(own, state))
         for k, leaf in zip(places, after, strict=True):
             flat[k] = leaf
         return jax.tree.unflatten(tree, flat)
@@ -168,7 +171,10 @@ def _places(mine: list[Leaf], here: tuple[Leaf, ...], *, simulated: bool) -> lis
     return None
 
 
-def _mean_of_finite(params: PyTree, session: Session, skips: bool) -> PyTree:
+def _mean_of_finite(
+    params: PyTree, session: Session, skips: bool, placement: Placement | None
+) -> PyTree:
     step = jnp.zeros((), jnp.int32)
-    exchange = exchange_of(params, session, name="finalize", owner=-1, raise_nonfinite=not skips)
+    about = {"raise_nonfinite": not skips, "placement": placement}
+    exchange = exchange_of(params, session, name="finalize", owner=-1, **about)
     return exact_mean_of_finite(exchange, params, header(step=step), step)[0]

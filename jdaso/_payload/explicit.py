@@ -37,6 +37,21 @@ def placed_like(x: Any, like: Any) -> Any:
     return x if spec == before else _moved(x, like if any(spec) else x, PartitionSpec(*spec))
 
 
+def placed_on(x: Any, spec: PartitionSpec) -> Any:
+    """`x` with that sharding, where shardings are part of types."""
+    before = _explicit_spec(x)
+    if not before:
+        return x
+    found = PartitionSpec(*spec, *(None for _ in range(len(before) - len(spec))))
+    return x if tuple(found) == before else _moved(x, x, found)
+
+
+def explicit_sharding(x: Any) -> NamedSharding | None:
+    """The sharding of an array or a tracer, if it is part of its type."""
+    spec = _explicit_spec(x)
+    return NamedSharding(_mesh_under(x), PartitionSpec(*spec)) if spec else None
+
+
 def can_be_placed_like(like: Any) -> bool:
     """Returns whether new arrays can be placed; under `vmap` outside jit only a context can."""
     return not isinstance(like, Tracer) or not jax.sharding.get_abstract_mesh().empty

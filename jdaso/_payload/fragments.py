@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from .._types import Leaves
 from .explicit import placed_like, replicated
 from .layout import Leaf
+from .shards import Placement, spec
 
 _SNAP = 0.0125
 """Share of a fragment's size by which its ends may be off: then sizes differ by at most 5 %."""
@@ -26,27 +27,45 @@ class Piece(NamedTuple):
         axis: the axis along which the leaf is cut; None if the piece is the whole leaf.
         begin: the first index on that axis.
         end: the index after the last.
+        placement: of the leaf, if it is divided over a node's devices; each shard is cut.
     """
 
     leaf: int
     axis: int | None = None
     begin: int = 0
     end: int = 0
+    placement: Placement | None = None
 
     def cut(self, x: Any) -> jax.Array:
         """The piece of an array that is shaped like the leaf (trailing axes may follow)."""
         if self.axis is None:
             return x
-        return jax.lax.slice_in_dim(replicated(x), self.begin, self.end, axis=self.axis)
+        if self.placement is None:
+            return self._cut(replicated(x))
+        return self._of_shards(self._cut, x)
 
     def put(self, x: Any, piece: jax.Array) -> jax.Array:
         """The array with its piece replaced."""
         if self.axis is None:
             return piece
-        whole = jax.lax.dynamic_update_slice_in_dim(
-            replicated(x), piece.astype(jnp.result_type(x)), self.begin, self.axis
-        )
-        return placed_like(whole, x)
+        piece = piece.astype(jnp.result_type(x))
+        if self.placement is None:
+            return placed_like(self._put(replicated(x), piece), x)
+        return placed_like(self._of_shards(self._put, x, piece), x)
+
+    def _cut(self, x: jax.Array) -> jax.Array:
+        assert self.axis is not None
+        return jax.lax.slice_in_dim(x, self.begin, self.end, axis=self.axis)
+
+    def _put(self, x: jax.Array, piece: jax.Array) -> jax.Array:
+        assert self.axis is not None
+        return jax.lax.dynamic_update_slice_in_dim(x, piece, self.begin, self.axis)
+
+    def _of_shards(self, function: Callable[..., jax.Array], *arrays: Any) -> jax.Array:
+        assert self.placement is not None
+        (division,) = self.placement.divisions
+        given = [division] * len(arrays)
+        return self.placement.inside(function, given, spec(division))(*arrays)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +92,18 @@ class Fragment:
         return tuple(found)
 
 
-def deal(leaves: Sequence[Leaf], fragments: int) -> tuple[Fragment, ...]:
+def deal(
+    leaves: Sequence[Leaf], fragments: int, placement: Placement | None = None
+) -> tuple[Fragment, ...]:
     """Divides leaves, in their order, into fragments whose sizes differ by at most 5 %.
 
     A fragment ends at the end of a leaf if one is near enough; otherwise the leaf is cut into
-    ranges of its longest axis.
+    ranges of its longest axis, and a leaf that is divided over devices shard by shard.
 
     Args:
         leaves: the leaves of a tree; those that are not exchanged are left out.
         fragments: F.
+        placement: of divided leaves.
 
     Raises:
         ValueError: the leaves cannot be divided into so many fragments of about equal size.
@@ -90,28 +112,29 @@ def deal(leaves: Sequence[Leaf], fragments: int) -> tuple[Fragment, ...]:
     if fragments == 1:
         whole = tuple(Piece(number) for number in range(len(exchanged)))
         return (Fragment(whole, tuple(exchanged)),)
-    each = sum(leaf.size for leaf in exchanged) / fragments
+    each = sum(_numbers(leaf) for leaf in exchanged) / fragments
     found: list[list[Piece]] = [[] for _ in range(fragments)]
     number, at = 0, 0.0  # the fragment being filled, and the place in the vector of all leaves
     for k, leaf in enumerate(exchanged):
-        begin, end = at, at + leaf.size
+        begin, end = at, at + _numbers(leaf)
         axis, long, row = _longest(leaf)
+        of_leaf = placement.of([leaf.division]) if placement and leaf.division else None
         first = 0
         while number < fragments - 1 and (number + 1) * each < end - _SNAP * each:
             wanted = (number + 1) * each
             cut = 0 if wanted - begin <= _SNAP * each else round((wanted - begin) / row)
             if cut > first:
-                found[number].append(Piece(k, axis, first, cut))
+                found[number].append(Piece(k, axis, first, cut, of_leaf))
             first, number = max(first, cut), number + 1
         if first == 0:
             found[number].append(Piece(k))
         elif first < long:
-            found[number].append(Piece(k, axis, first, long))
+            found[number].append(Piece(k, axis, first, long, of_leaf))
         if number < fragments - 1 and end >= (number + 1) * each - _SNAP * each:
             number += 1
         at = end
     dealt = tuple(Fragment(tuple(x), tuple(_of(exchanged[p.leaf], p) for p in x)) for x in found)
-    sizes = [sum(leaf.size for leaf in fragment.leaves) for fragment in dealt]
+    sizes = [sum(map(_numbers, fragment.leaves)) for fragment in dealt]
     if not min(sizes) or max(sizes) > 1.05 * min(sizes):
         raise ValueError(
             f"{len(exchanged)} leaves of {sum(sizes)} numbers cannot be divided into "
@@ -121,21 +144,28 @@ def deal(leaves: Sequence[Leaf], fragments: int) -> tuple[Fragment, ...]:
     return dealt
 
 
-def deal_most(leaves: Sequence[Leaf], counts: Sequence[int]) -> tuple[Fragment, ...]:
+def deal_most(
+    leaves: Sequence[Leaf], counts: Sequence[int], placement: Placement | None = None
+) -> tuple[Fragment, ...]:
     """Divides leaves as `deal`, into the first of these numbers of fragments that is possible."""
     *others, last = counts
     for count in others:
         with contextlib.suppress(ValueError):  # leaves that cannot be cut so finely
-            return deal(leaves, count)
-    return deal(leaves, last)
+            return deal(leaves, count, placement)
+    return deal(leaves, last, placement)
+
+
+def _numbers(leaf: Leaf) -> int:
+    """The float32 numbers of a leaf, of all its shards."""
+    return leaf.size * leaf.shards
 
 
 def _longest(leaf: Leaf) -> tuple[int, int, int]:
     """The longest axis, its length, and how many numbers each of its indices holds."""
     if not leaf.shape:
-        return 0, 1, leaf.size
+        return 0, 1, _numbers(leaf)
     long = max(leaf.shape)
-    return leaf.shape.index(long), long, leaf.size // long
+    return leaf.shape.index(long), long, _numbers(leaf) // long
 
 
 def _of(leaf: Leaf, piece: Piece) -> Leaf:
@@ -145,4 +175,4 @@ def _of(leaf: Leaf, piece: Piece) -> Leaf:
     shape = list(leaf.shape)
     shape[piece.axis] = piece.end - piece.begin
     places = ", ".join([":"] * piece.axis + [f"{piece.begin}:{piece.end}"])
-    return Leaf(f"{leaf.path}[{places}]", tuple(shape), leaf.dtype)
+    return Leaf(f"{leaf.path}[{places}]", tuple(shape), leaf.dtype, leaf.division)

@@ -26,13 +26,25 @@ LEAST_MESSAGE = 64 * 2**10
 """Float32 bytes from one node to another below which a tree is not cut into more chunks."""
 
 
+Division = tuple[tuple[tuple[str, int], ...], ...]
+"""The mesh axes, with their sizes, over which each dimension of a leaf is divided; empty: none."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One leaf of a tree: its path, shape and dtype."""
+    """One leaf of a tree: its path, shape and dtype.
+
+    Attributes:
+        path: its path.
+        shape: its shape; of a leaf that is divided over devices, the shape of one device's shard.
+        dtype: its dtype.
+        division: how it is divided.
+    """
 
     path: str
     shape: tuple[int, ...]
     dtype: str
+    division: Division = ()
 
     @property
     def exchanged(self) -> bool:
@@ -44,6 +56,11 @@ class Leaf:
     def size(self) -> int:
         """Its length in float32 numbers; a complex number takes two."""
         return math.prod(self.shape) * (2 if "complex" in self.dtype else 1)
+
+    @property
+    def shards(self) -> int:
+        """The number of its different shards; 1 if all of it is on each device."""
+        return math.prod(size for axes in self.division for _, size in axes)
 
     @property
     def reals(self) -> tuple[int, ...]:

@@ -1,0 +1,88 @@
+"""A call of the host that all devices of a node make together, each with its shards.
+
+In a step whose parameters are divided over L devices each of them calls the host, on a thread of
+its own. The last one makes the call for all; the others wait for it. So the numbers stay where they
+are until the call has read them, and no device goes on with memory that is still in use.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Given = Sequence[Any]
+"""What one device gives."""
+
+
+class Meeting:
+    """The calls of one place in a program, one after the other.
+
+    Args:
+        devices: L.
+        limit_seconds: how long a device waits for the others to come; that one of them makes the
+            call has no limit here.
+    """
+
+    def __init__(self, devices: int, limit_seconds: float):
+        self._devices, self._limit = devices, limit_seconds
+        self._changed = threading.Condition()
+        self._given: dict[int, Given] = {}
+        self._found: Sequence[Any] = ()
+        self._error: Exception | None = None
+        self._calls = 0
+
+    def call(
+        self, device: int, given: Given, function: Callable[[list[Given]], Sequence[Any]]
+    ) -> Any:
+        """Calls a function with what all devices give; returns what it has found for this device.
+
+        Args:
+            device: the number of the device that calls, 0..L - 1.
+            given: what it gives; valid until it returns.
+            function: called once with what each device gives; returns a result for each.
+
+        Raises:
+            RuntimeError: a device comes twice, or another one does not come within the limit.
+            Exception: what the function raises, on all devices.
+        """
+        with self._changed:
+            if device in self._given:
+                raise RuntimeError(
+                    f"Device {device} of this node calls the host again, while its first call "
+                    f"waits for devices {self._missing()}: the devices run different programs."
+                )
+            self._given[device] = given
+            number = self._calls
+            if len(self._given) < self._devices:
+                ready = lambda: self._calls != number  # noqa: E731
+                came = lambda: ready() or len(self._given) == self._devices  # noqa: E731
+                if not self._changed.wait_for(came, self._limit):
+                    missing = self._missing()
+                    del self._given[device]
+                    raise RuntimeError(
+                        f"Device {device} of this node has waited {self._limit:g} s in a call of "
+                        f"the host for devices {missing}, which did not come to it."
+                    )
+                self._changed.wait_for(ready)
+                return self._result(device)
+            self._changed.notify_all()
+        found, error = (), None
+        try:
+            found = function([self._given[k] for k in range(self._devices)])
+        except Exception as raised:
+            error = raised
+        with self._changed:
+            self._given = {}
+            self._found, self._error = found, error
+            self._calls += 1
+            self._changed.notify_all()
+            return self._result(device)
+
+    def _result(self, device: int) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._found[device]
+
+    def _missing(self) -> list[int]:
+        return [k for k in range(self._devices) if k not in self._given]

@@ -1,0 +1,119 @@
+"""Exchanges of leaves that are divided over a node's devices, each of which calls the host.
+
+    device 0: shards of device 0 --+
+    device 1: shards of device 1 --+--> the last one to come makes the call for all of them
+    ...                            |
+    device L: shards of device L --+
+
+The leaves of the layout are the different shards. Of what several devices hold, the host takes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._engines.meeting import Meeting
+from .._payload.layout import Division
+from .._payload.shards import Placement, Shards, spec
+from .._types import Leaves, PyTree, ShapeDtype
+from .host import HostExchange
+
+_LIMIT_SECONDS = 600.0
+"""How long a device waits for the others of its node, if the session names no limit."""
+
+
+class ShardedExchange(HostExchange):
+    """Exchanges of a tree whose leaves are divided over the node's devices; see `Exchange`."""
+
+    placement: Placement
+
+    @cached_property
+    def _shards(self) -> Shards:
+        return Shards(self.placement)
+
+    def whole_shards(self, leaves: Sequence[int]) -> list[int]:
+        """As `HostExchange.whole_shards`."""
+        return [k for k in leaves for _ in range(self._shards.counts[k])]
+
+    def gather(
+        self,
+        function: Callable[..., Any],
+        shape: ShapeDtype,
+        arrays: Sequence[Any],
+        divisions: Sequence[Division],
+    ) -> jax.Array:
+        """As `HostExchange.gather`, by all devices."""
+        divisions = divisions or [()] * len(arrays)
+        return self._together(function, shape, [()], arrays, divisions)
+
+    def send(
+        self, function: Callable[..., Any], turn: Any, about: Sequence[Any], leaves: Leaves
+    ) -> jax.Array:
+        """As `HostExchange.send`, by all devices."""
+        del turn
+        given = [()] * len(about) + [*self.placement.divisions]
+        shape = ShapeDtype((), jnp.int32)
+        return self._together(function, shape, [()], (*about, *leaves), given)
+
+    def fetch(
+        self,
+        function: Callable[..., Any],
+        sets: int,
+        turn: Any,
+        about: Sequence[Any],
+        leaves: Leaves = (),
+    ) -> Any:
+        """As `HostExchange.fetch`, by all devices."""
+        del turn
+        divisions = [*self.placement.divisions]
+        places = {}
+        if leaves:
+            places = {1 + len(about) + k: 1 + k for k in range(len(divisions))}
+        given = [()] * len(about) + divisions * (len(leaves) // len(divisions))
+        first = self._shards.first
+        shapes = self._shapes(sets, [self.layout.exchanged[k].reals for k in first])
+        function = self._refusing(function, sets)
+        gives = [(), *(divisions * sets)]
+        return self._together(function, shapes, gives, (*about, *leaves), given, places)
+
+    def _together(
+        self,
+        function: Callable[..., Any],
+        shapes: PyTree,
+        gives: Sequence[Division],
+        args: Sequence[Any],
+        given: Sequence[Division],
+        places: Mapping[int, int] | None = None,
+    ) -> Any:
+        """Calls the host from all devices.
+
+        Args:
+            function: takes all shards of the arguments, returns all shards of the results.
+            shapes: of each device's results.
+            gives: divisions of the results.
+            args: the arguments.
+            given: their divisions.
+            places: see `host_call`; the first argument is the device's number.
+        """
+        placement, session = self.placement, self.session
+        taken, dealt = Shards(placement.of(given)), Shards(placement.of(gives))
+        limit = session.timeout_seconds or _LIMIT_SECONDS
+        meeting = Meeting(placement.devices, limit)
+
+        def of_all(by_device: Sequence[Sequence[Any]]) -> list[list[Any]]:
+            return dealt.dealt(jax.tree.leaves(function(*taken.gathered(by_device))))
+
+        def together(device: Any, *mine: Any) -> list[Any]:
+            return meeting.call(int(device), mine, of_all)
+
+        def call(*mine: Any) -> Any:
+            return self.call(together, shapes, placement.device(), *mine, places=places)
+
+        structure = jax.tree.structure(shapes)
+        specs = jax.tree.unflatten(structure, list(map(spec, gives)))
+        return placement.inside(call, given, specs)(*args)
