@@ -83,9 +83,7 @@ def common_of(params: PyTree, due: Any, placement: Placement | None = None) -> C
     return Common(Parameters(dress(params, to_leaves(params))), due, divisions)
 
 
-def sum_of_bits(
-    exchange: Exchange, tree: PyTree, divisions: Sequence[Division] = ()
-) -> jax.Array:
+def sum_of_bits(exchange: Exchange, tree: PyTree, divisions: Sequence[Division] = ()) -> jax.Array:
     """Checksum of a tree. If this node's devices disagree, a value that no other node has."""
     total = exchange.checksum(tree, divisions)
     if exchange.local_axis is None:

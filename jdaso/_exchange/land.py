@@ -25,7 +25,8 @@ def land_alike(
     arrive at different t. Sometimes no update takes all nodes to one point except
     ``p + (-p) = 0``, which an element that changes its sign passes anyway.
     """
-    if isinstance(exchange, HostExchange) and exchange.local_axis is None:
+    of_copies = exchange.local_axis is not None and exchange.placement is None
+    if isinstance(exchange, HostExchange) and not of_copies:
         return _on_host(exchange, target, params, updates, step)
     moved = difference(from_leaves(params, target), params, updates)
     landed = to_leaves(apply_updates(params, moved))

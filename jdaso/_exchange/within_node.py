@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -66,8 +67,8 @@ def require_axis(axis: LocalAxis) -> None:
             )
 
 
-def refuse_other_axes(axis: LocalAxis, call: str) -> None:
-    """Raises if the caller is inside an axis of several devices that `axis` does not name.
+def refuse_other_axes(axis: LocalAxis, call: str, sharded: Sequence[str] = ()) -> None:
+    """Raises if the caller is inside an axis of several devices that nothing names.
 
     Each device of that axis would call the host for this node's one exchange: shards of different
     places would be averaged, or the node would seem to make twice as many updates.
@@ -75,9 +76,11 @@ def refuse_other_axes(axis: LocalAxis, call: str) -> None:
     Args:
         axis: the axes that ``local_axis=`` names.
         call: the user's call, for the message.
+        sharded: the axes that ``sharded=`` names.
     """
     named, bound = names_of(axis), bound_axes()
-    others = [name for name, size in bound.items() if size > 1 and name not in named]
+    known = (*named, *sharded)
+    others = [name for name, size in bound.items() if size > 1 and name not in known]
     for name in others:
         every, size, said = (*named, *others), bound[name], repr(name)
         remedy = f"local_axis={every if len(every) > 1 else name!r}"
@@ -88,8 +91,8 @@ def refuse_other_axes(axis: LocalAxis, call: str) -> None:
             f"jax.vmap), and local_axis={axis!r} does not name it: each of the {size} "
             "devices would start the node's one exchange. If the devices hold copies, pass "
             f"{remedy}; then the copies are averaged first. If they hold parts (tensor "
-            "parallelism, FSDP), call it outside of jax.shard_map, under plain jax.jit, with "
-            "sharded arrays (NamedSharding) and local_axis=None. jax.vmap cannot map it."
+            "parallelism, FSDP), pass sharded= the PartitionSpecs of the parameters; or call it "
+            "under plain jax.jit, with sharded arrays and local_axis=None. jax.vmap cannot map it."
         )
     left = {name: size for name, size in unmapped_axes().items() if size > 1}
     for name, size in left.items():

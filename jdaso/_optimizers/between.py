@@ -6,20 +6,17 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.core import Tracer
 
-from .._compat import bound_axes
 from .._exchange.exchange import Exchange
 from .._exchange.late import Late
 from .._exchange.make import exchange_of, late_of
 from .._payload.fragments import Fragment, deal, deal_most
 from .._payload.layout import describe
-from .._payload.shards import Placement, placement_of
+from .._payload.shards import Placement
 from .._payload.trees import travels
 from .._payload.wire import Wire
 from .._rules.merge import Merge
@@ -28,6 +25,7 @@ from .._rules.state import init_phases
 from .._session import Session
 from .._types import Leaves, LocalAxis, PyTree, ShapeDtype
 from .moments import MomentsFinder
+from .placements import Placements
 from .state import DasoState
 
 
@@ -49,7 +47,7 @@ class Between:
         name: distinguishes optimizers of equal shapes that are used in one step.
         moments: finds second moments that are shared; None if each node uses its own.
         counts: F of the parameters that were last divided; empty before.
-        placements: of arrays that `init` was given, for tracers that do not tell; by their tree.
+        placements: how trees lie on the node's devices.
     """
 
     session: Session
@@ -63,9 +61,9 @@ class Between:
     on_drift: str
     chunk_bytes: int
     name: str
+    placements: Placements = dataclasses.field(compare=False)
     moments: MomentsFinder | None = None
     counts: list[int] = dataclasses.field(default_factory=list, compare=False)
-    placements: dict[Any, Placement | None] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def nodes(self) -> int:
@@ -88,20 +86,6 @@ class Between:
         }
         facts = [(f"the setting {key}", str(value)) for key, value in settings.items()]
         return [("the optimizer", f"daso, number {self.number}"), *facts]
-
-    def place(self, tree: PyTree) -> None:
-        """Notes how a tree's arrays are divided over the node's devices."""
-        if self.session.sends and not any(isinstance(x, Tracer) for x in jax.tree.leaves(tree)):
-            self.placements[_key(tree)] = placement_of(tree)
-
-    def placement(self, tree: PyTree) -> Placement | None:
-        """How a tree like one that `place` has noted is divided; None if it is not."""
-        if not self.session.sends or bound_axes():
-            return None
-        key, found = _key(tree), placement_of(tree)
-        if found is not None:
-            self.placements.setdefault(key, found)
-        return self.placements.get(key)
 
     def exchange_of(
         self,
@@ -129,7 +113,7 @@ class Between:
         Raises:
             ValueError: the parameters cannot be divided into as many as the phases ask for.
         """
-        leaves, placement = describe(params), self.placement(params)
+        leaves, placement = describe(params), self.placements.of(params)
         size_bytes = 4 * sum(leaf.size for leaf in leaves if leaf.exchanged)
         if size_bytes == 0:
             return deal(leaves, 1) * (self.counts[-1] if self.counts and _is_opaque(params) else 1)
@@ -144,7 +128,7 @@ class Between:
         several = f"{self.name}, fragment {index} of {len(fragments)}"
         name = self.name if len(fragments) == 1 else several
         fragment = fragments[index]
-        placement = self.placement(params)
+        placement = self.placements.of(params)
         if placement is not None:
             placement = placement.of([leaf.division for leaf in fragment.leaves])
         exchange = self.exchange_of(fragment.leaves, self.wire, name, placement)
@@ -177,10 +161,6 @@ class Between:
         )
 
 
-def _key(tree: PyTree) -> Any:
-    return jax.tree.structure(tree), describe(tree)
-
-
 def _is_opaque(params: PyTree) -> bool:
     """Returns whether an object without leaves is no container, but optax's stand-in for params."""
     return params is not None and not isinstance(params, dict | list | tuple)
@@ -189,7 +169,8 @@ def _is_opaque(params: PyTree) -> bool:
 def _dressed(params: PyTree, fragment: Fragment, pieces: Leaves) -> PyTree:
     """A fragment's pieces in the structure of the parameters; all other leaves are empty.
 
-    The shards of a divided leaf are stacked. An outer optimizer is given such trees, and errors name their leaves.
+    The shards of a divided leaf are stacked. An outer optimizer is given such trees, and errors
+    name their leaves.
     """
     numbers = (number for number, x in enumerate(jax.tree.leaves(params)) if travels(x))
     place = dict(enumerate(numbers))  # exchanged leaf -> leaf

@@ -25,7 +25,6 @@ from .._exchange.received import Received
 from .._exchange.replicated import Common
 from .._exchange.updates import difference
 from .._payload.header import loss_words, none_weighs
-from .._payload.shards import joined
 from .._payload.trees import apply_updates, dress, from_leaves, to_leaves
 from .._payload.words import LEFT_OUT
 from .._rules.loss import count_loss
@@ -43,7 +42,7 @@ def mean_of_gradients(between: Between, u: Update) -> tuple[PyTree, Received]:
     bits, common = _common(between, u.params, u.state.inner, step)
     head = _header(between, u.value, step, bits, u.weight)
     mean = exact_mean if between.on_nonfinite == "raise" else exact_mean_of_finite
-    placement = between.placement(u.params)
+    placement = between.placements.of(u.params)
     if placement is not None:
         placement = placement.along(u.params, u.updates)
     exchange = between.exchange_of(u.updates, placement=placement)
@@ -64,8 +63,7 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
         u: the update.
     """
     params, state, weight, step = u.params, u.state, u.weight, u.state.step
-    placed = between.placement(params), between.placement(state.inner)
-    exchange = between.exchange_of(params, placement=placed[0])
+    exchange = between.exchange_of(params, placement=between.placements.of(params))
     own, owed = to_leaves(apply_updates(params, u.updates, into=1)), None
     owed_inner: dict[int, jax.Array] = {}
     if weight is not None:
@@ -86,8 +84,9 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
 
     def exchange_of(tree: PyTree) -> Exchange:
         """Of the parameters, the inner state and what is on all devices, or of the last only."""
-        whole = not isinstance(tree, Everything)
-        placement = None if whole else joined(placed, (params, state.inner), tree)
+        placement = None
+        if isinstance(tree, Everything):
+            placement = between.placements.of_both(params, state.inner, tree.whole)
         return between.exchange_of(tree, placement=placement)
 
     def mean_of(weight: Any) -> tuple[Leaves, PyTree, Received]:
@@ -168,7 +167,7 @@ def _common(
     """
     settled = is_settled(between, step)
     due = settled & ((step == 0) | (between.on_drift != "ignore"))
-    common = common_of(params, due, between.placement(params))
+    common = common_of(params, due, between.placements.of(params))
     none = lambda: jnp.int32(0)  # noqa: E731
     bits = jax.lax.cond(
         settled,
@@ -178,12 +177,11 @@ def _common(
     return bits, common
 
 
-def _bits(between: Between, tree: PyTree, *alike: PyTree) -> jax.Array:
-    """The checksum of a tree that has the leaves of these trees, one after the other."""
-    placed = [between.placement(x) for x in alike]
-    everything = joined(placed, alike, alike)
-    exchange = between.exchange_of(alike, placement=everything)
-    return sum_of_bits(exchange, tree, () if everything is None else everything.divisions)
+def _bits(between: Between, tree: PyTree, params: PyTree, inner: PyTree = ()) -> jax.Array:
+    """The checksum of a tree that has the leaves of parameters, then of an inner state."""
+    placement = between.placements.of_both(params, inner)
+    exchange = between.exchange_of((params, inner), placement=placement)
+    return sum_of_bits(exchange, tree, () if placement is None else placement.divisions)
 
 
 def _sum_of_params(between: Between, params: PyTree) -> jax.Array:

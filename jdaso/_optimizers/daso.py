@@ -20,6 +20,7 @@ from .completion import register
 from .copies import Finder
 from .inner import refuse_line_search, update_with
 from .moments import MomentsFinder
+from .placements import Placements
 from .settings import (
     check_blocking,
     check_on_drift,
@@ -38,6 +39,7 @@ def daso(
     phases: Phases,
     session: Session,
     local_axis: LocalAxis = None,
+    sharded: PyTree = None,
     wire: str | Wire = "float32",
     merge: str | Merge = "corrected",
     blocking: str = "gradients",
@@ -72,9 +74,13 @@ def daso(
             them back (master weights, schedule-free's z), move with each merge.
         phases: when the nodes exchange.
         session: the nodes.
-        local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
-            ``pmap`` over them, or a tuple of axes; None under plain ``jit``. With several nodes,
-            an axis of several devices that is not named is refused.
+        local_axis: the axis of the node's devices that hold copies, if ``update`` is called inside
+            ``shard_map`` or ``pmap`` over them, or a tuple of axes; None under plain ``jit``. With
+            several nodes, an axis of several devices that nothing names is refused.
+        sharded: `PartitionSpec` of each parameter, a tree like them or the beginning of one, for
+            parameters that are divided over the node's devices. Needed inside ``shard_map``, and
+            where ``init`` is called inside ``jit`` on a mesh with Auto axes; otherwise ``init``
+            sees it. A shard meets the same shard of the other nodes; none is ever gathered.
         wire: ``"float32"``, or the narrow ``"bfloat16"``, ``"int8"`` and ``"int4"``, which send
             the difference to the last common point, with error feedback: the rounding error of
             one exchange is added to the next, and nothing is lost. ``"auto"`` is the one whose
@@ -150,6 +156,7 @@ def daso(
     rule = merge_of(merge)
     warn_of_gain(rule, phases, session)
     shares = second_moments == "shared" and blocking == "gradients" and session.num_nodes > 1
+    placements = Placements(session, inner.init, sharded, local_axis)
     between = Between(
         session=session,
         number=session.number_optimizer(),
@@ -162,6 +169,7 @@ def daso(
         on_drift=on_drift,
         chunk_bytes=chunk_bytes,
         name=name,
+        placements=placements,
         moments=MomentsFinder(inner.init, update_inner) if shares else None,
     )
     stages = Stages(between, update_inner, Finder(inner.init, update_inner))
@@ -169,14 +177,15 @@ def daso(
     def init(params: PyTree) -> DasoState:
         session.require_usable()
         inner_state = inner.init(params)
-        between.place(params)
-        between.place(inner_state)
+        placements.note(params)
+        placements.note(inner_state)
         if session.num_nodes > 1:
             refuse_line_search(inner_state, "jdaso.daso")
         if stages.merges:
             stages.finder.at_init(params, inner_state)
         shared = Sharing(between, params).fact
-        agree_on_init(session, params, inner_state, between.facts, about_inner=[shared])
+        facts = [*between.facts, *placements.facts(params)]
+        agree_on_init(session, params, inner_state, facts, about_inner=[shared])
         session.facts[between.number] = between.facts
         session.control.known.name_phases(phases.name)
         if session.num_nodes > 1:  # `finalize` may come before the first update
@@ -197,7 +206,7 @@ def daso(
         if local_axis is not None:
             require_axis(local_axis)
         if session.sends:
-            refuse_other_axes(local_axis, "jdaso.daso(...).update")
+            refuse_other_axes(local_axis, "jdaso.daso(...).update", sharded=placements.axes)
         averages = session.num_nodes > 1 and blocking == "gradients"
         check_gradients(updates, params, "jdaso.daso", local_axis, between_nodes=averages)
         if session.num_nodes == 1:

@@ -47,6 +47,7 @@ from .._types import LocalAxis, PyTree
 from .agree import agree_on_init
 from .inner import refuse_line_search, update_with
 from .learning_rate import select_inner
+from .placements import Placements
 from .settings import check_blocking, check_on_drift, require_params
 
 
@@ -66,6 +67,7 @@ def synchronous(
     *,
     session: Session,
     local_axis: LocalAxis = None,
+    sharded: PyTree = None,
     wire: str | Wire = "float32",
     blocking: str = "gradients",
     on_drift: str = "raise",
@@ -80,9 +82,13 @@ def synchronous(
     Args:
         inner: any optax transformation.
         session: the nodes.
-        local_axis: the axis of the node's devices if ``update`` is called inside ``shard_map`` or
-            ``pmap`` over them, or a tuple of axes; None under plain ``jit``. With several nodes,
-            an axis of several devices that is not named is refused.
+        local_axis: the axis of the node's devices that hold copies, if ``update`` is called inside
+            ``shard_map`` or ``pmap`` over them, or a tuple of axes; None under plain ``jit``. With
+            several nodes, an axis of several devices that nothing names is refused.
+        sharded: `PartitionSpec` of each parameter, a tree like them or the beginning of one, for
+            parameters that are divided over the node's devices. Needed inside ``shard_map``, and
+            where ``init`` is called inside ``jit`` on a mesh with Auto axes; otherwise ``init``
+            sees it. A shard meets the same shard of the other nodes; none is ever gathered.
         wire: ``"float32"``, ``"bfloat16"``, ``"int8"`` or ``"int4"``.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` instead (equal for SGD, not for Adam; float32 only). An `inner` that takes
@@ -121,6 +127,7 @@ def synchronous(
         )
     update_inner = update_with(inner)
     number = session.number_optimizer()
+    placements = Placements(session, inner.init, sharded, local_axis)
 
     def init(params: PyTree) -> SynchronousState:
         session.require_usable()
@@ -129,6 +136,9 @@ def synchronous(
         facts = [("the optimizer", what)]
         facts += [(f"the setting {key}", str(value)) for key, value in settings.items()]
         inner_state = inner.init(params)
+        placements.note(params)
+        placements.note(inner_state)
+        facts += placements.facts(params)
         if session.num_nodes > 1:
             refuse_line_search(inner_state, "jdaso.synchronous")
         agree_on_init(session, params, inner_state, facts)
@@ -150,7 +160,8 @@ def synchronous(
         params = require_params(params, "synchronous")
         session.require_usable()
         if session.sends:
-            refuse_other_axes(local_axis, "jdaso.synchronous(...).update")
+            where = "jdaso.synchronous(...).update"
+            refuse_other_axes(local_axis, where, sharded=placements.axes)
         several = session.num_nodes > 1
         if several:
             describe(params)  # raises if a leaf is not an array
@@ -162,6 +173,7 @@ def synchronous(
         value = mean_locally(value, local_axis)
         step = same_on_virtual_nodes(session, state.step)
         error, losses = state.error, state.losses
+        placed = placements.of(params)
         exchange = exchange_of(
             updates,
             session,
@@ -170,16 +182,19 @@ def synchronous(
             name=name,
             owner=number,
             chunk_bytes=chunk_bytes,
+            placement=None if placed is None else placed.along(params, updates),
         )
         heard = state.weight
         if weight is not None:  # about 1, in any unit: a narrow wire's range is limited
             weight = jnp.asarray(weight, jnp.float32) / state.weight
         due = (step == 0) | (on_drift != "ignore")
-        common = common_of(params, due)
+        common = common_of(params, due, placed)
 
         def make_header() -> jax.Array:
             bits = jax.lax.cond(
-                due, lambda: sum_of_bits(exchange, common.tree), lambda: jnp.int32(0)
+                due,
+                lambda: sum_of_bits(exchange, common.tree, common.divisions),
+                lambda: jnp.int32(0),
             )
             return blocking_header(value, step, bits, weight)
 
@@ -217,6 +232,7 @@ def synchronous(
                 name=name,
                 owner=number,
                 chunk_bytes=chunk_bytes,
+                placement=placements.of_both(params, state.inner),
             )
             head = make_header()
             (target, inner_state), received = exact_mean(exact, both, head, step, common, weight)

@@ -63,6 +63,14 @@ class Leaf:
         return math.prod(size for axes in self.division for _, size in axes)
 
     @property
+    def whole(self) -> tuple[int, ...]:
+        """The shape of all shards together."""
+        if not self.division:
+            return self.shape
+        parts = (math.prod(size for _, size in axes) for axes in self.division)
+        return tuple(n * k for n, k in zip(self.shape, parts, strict=True))
+
+    @property
     def reals(self) -> tuple[int, ...]:
         """Its shape in float32 numbers."""
         return (*self.shape, 2) if "complex" in self.dtype else self.shape

@@ -1,4 +1,4 @@
-"""Shards: the parts of leaves that lie on the devices of a node, and that are exchanged as they lie.
+"""Shards: the parts of leaves that lie on the devices of a node, and are exchanged as they lie.
 
 No device ever holds more of a leaf than its shard: the host takes each shard from a device that
 has it, and exchanges it with the same shard of the other nodes.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
 from .._types import PyTree
@@ -160,6 +161,56 @@ def placement_of(tree: PyTree) -> Placement | None:
     return Placement(mesh, axes, divisions)
 
 
+def divisions_of(specs: PyTree, tree: PyTree, axes: Mapping[str, int]) -> tuple[Division, ...]:
+    """The divisions of a tree's leaves that a tree of `PartitionSpec` tells.
+
+    Args:
+        specs: a tree like the other, or the beginning of one; None is not divided.
+        tree: arrays, or shards of them.
+        axes: the mesh axes and their sizes.
+
+    Raises:
+        ValueError: a spec names another axis, or more dimensions than its leaf has; or the trees
+            do not fit.
+    """
+    is_spec = lambda x: x is None or isinstance(x, PartitionSpec)  # noqa: E731
+    flat, structure = jax.tree.flatten(specs, is_leaf=is_spec)
+    try:
+        parts = structure.flatten_up_to(tree)
+    except ValueError as error:
+        raise ValueError(
+            f"sharded= is {specs!r}, which is no tree like the parameters, nor the beginning of "
+            f"one: {error}"
+        ) from error
+    each = [x for x, part in zip(flat, parts, strict=True) for _ in jax.tree.leaves(part)]
+    return tuple(_told(x, leaf, axes) for x, leaf in zip(each, describe(tree), strict=True))
+
+
+def _told(given: PartitionSpec | None, leaf: Leaf, axes: Mapping[str, int]) -> Division:
+    """The division of a leaf that a spec tells."""
+    if not isinstance(given, PartitionSpec | None):
+        raise ValueError(f"sharded= has {given!r} for {leaf.path}, expected a PartitionSpec.")
+    entries = [x if isinstance(x, tuple) else (x,) for x in given or ()]
+    for name in (name for entry in entries for name in entry if name is not None):
+        if name not in axes:
+            raise ValueError(
+                f"sharded= divides parameter {leaf.path}, {leaf}, over axis {name!r}, which is not "
+                f"bound here; the axes are {', '.join(map(repr, axes)) or 'none'}. Name axes of "
+                "the mesh that the step runs on."
+            )
+    if len(entries) > len(leaf.shape):
+        raise ValueError(
+            f"sharded= gives {given} for parameter {leaf.path}, {leaf}, which has "
+            f"{len(leaf.shape)} dimensions."
+        )
+    entries += [(None,)] * (len(leaf.shape) - len(entries))
+    found = tuple(
+        tuple((name, axes[name]) for name in entry if name is not None and axes[name] > 1)
+        for entry in entries
+    )
+    return found if any(found) else ()
+
+
 def kept(tree: PyTree) -> PyTree:
     """Shardings for results like these arrays: that of an array on a mesh, None for others."""
     return jax.tree.map(_sharding, tree)
@@ -216,7 +267,7 @@ def spec(division: Division) -> PartitionSpec:
 def _sharding(x: Any) -> NamedSharding | None:
     """The sharding of an array over several devices; None if there is none, or it is not known."""
     found = explicit_sharding(x)
-    if found is None and isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer):
+    if found is None and isinstance(x, jax.Array) and not isinstance(x, Tracer):
         found = x.sharding
     if not isinstance(found, NamedSharding) or found.mesh.empty:
         return None

@@ -52,9 +52,7 @@ def mesh_of(session):
     axes, specs = LAYOUTS[kind]
     each = AxisType.Explicit if explicit else AxisType.Auto
     names, sizes = zip(*axes, strict=True)
-    mesh = jax.make_mesh(
-        sizes, names, devices=session.devices, axis_types=(each,) * len(names)
-    )
+    mesh = jax.make_mesh(sizes, names, devices=session.devices, axis_types=(each,) * len(names))
     return mesh, specs
 
 
@@ -73,7 +71,9 @@ def train(session, inner, wire, merge, fragments, place):
     phases = jdaso.Phases(fragments=fragments, **PHASES)
     about = {"wire": wire, "merge": merge, "chunk_bytes": 4096}
     tx = jdaso.daso(INNER[inner], phases=phases, session=session, **about)
-    params, aim = ({k: place(x, k) for k, x in numbers(seed).items()} for seed in (0, 1 + session.node))
+    params, aim = (
+        {k: place(x, k) for k, x in numbers(seed).items()} for seed in (0, 1 + session.node)
+    )
     if inner == "adam":  # whose complex numbers XLA rounds as the shape of the array wants it
         del params["e"], aim["e"]
     state = tx.init(params)
@@ -115,6 +115,9 @@ with jdaso.Session(timeout_seconds=60) as session:
                 about = f"{row} update {n} {jax.tree_util.keystr(path)}"
                 if exact:
                     np.testing.assert_array_equal(x, y, err_msg=about)
-        diffs = [np.abs(np.asarray(x) - np.asarray(y)).max() for x, y in zip(jax.tree.leaves(ended), jax.tree.leaves(ended_whole))]
+        diffs = [
+            np.abs(np.asarray(x) - np.asarray(y)).max()
+            for x, y in zip(jax.tree.leaves(ended), jax.tree.leaves(ended_whole))
+        ]
         print(row, diffs, flush=True)
     print(f"node {session.node}: end", flush=True)
