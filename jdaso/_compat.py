@@ -161,7 +161,8 @@ def spans_processes(x: Any) -> bool:
 def _refuse_other_processes(context: Any) -> None:
     """Raises if a program is compiled for devices of other processes too."""
     devices = getattr(context, "device_assignment", None)
-    if devices is None and isinstance(mesh := getattr(context, "mesh", None), jax.sharding.Mesh):
+    mesh = getattr(context, "mesh", None)
+    if devices is None and not isinstance(mesh, jax.sharding.AbstractMesh | None):
         devices = tuple(mesh.devices.flat)
     if any(device.process_index != jax.process_index() for device in devices or ()):
         raise ValueError(f"A step that calls jdaso {SPANS_PROCESSES}")

@@ -167,8 +167,8 @@ MUTANTS = [
     Mutant(
         "place of a fragment's piece",
         "_payload/fragments.py",
-        "piece.astype(jnp.result_type(x)), self.begin, self.axis",
-        "piece.astype(jnp.result_type(x)), self.begin - 1, self.axis",
+        "update_slice_in_dim(x, piece, self.begin, self.axis)",
+        "update_slice_in_dim(x, piece, self.begin - 1, self.axis)",
         "tests/unit/payload/test_fragments.py",
     ),
     Mutant(

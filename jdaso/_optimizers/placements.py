@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -84,16 +85,13 @@ class Placements:
 
     def outside(self, params: PyTree) -> PyTree:
         """Shapes of the parameters as they are outside of `jax.shard_map`, with their placement."""
-        placement = self.of(params)
+        leaves, placement = describe(params), self.of(params)
         if placement is None or placement.mesh is not None:
-            return jax.tree.map(lambda x: ShapeDtype(jnp.shape(x), jnp.result_type(x)), params)
-        sizes, names = zip(*((n, name) for name, n in placement.axes), strict=True)
+            return _shapes(params, [leaf.shape for leaf in leaves])
+        found = _shapes(params, [leaf.whole for leaf in placement.leaves(params)])
+        sizes, names = zip(*((size, name) for name, size in placement.axes), strict=True)
         mesh = jax.sharding.AbstractMesh(sizes, names)
-        flat, structure = jax.tree.flatten(params)
-        pairs = zip(placement.leaves(params), flat, strict=True)
-        shapes = [ShapeDtype(leaf.whole, jnp.result_type(x)) for leaf, x in pairs]
-        found = jax.tree.unflatten(structure, shapes)
-        self._known.setdefault(_key(found), Placement(mesh, placement.axes, placement.divisions))
+        self._known.setdefault(_key(found), dataclasses.replace(placement, mesh=mesh))
         return found
 
     def facts(self, params: PyTree) -> list[tuple[str, str]]:
@@ -156,6 +154,13 @@ class Placements:
                 "divided: call update under plain jax.jit with sharded arrays instead."
             ) from error
         return tuple(() if k < 0 else of_params[k] for k in places)
+
+
+def _shapes(tree: PyTree, shapes: Sequence[tuple[int, ...]]) -> PyTree:
+    """A tree's dtypes, with these shapes."""
+    flat, structure = jax.tree.flatten(tree)
+    pairs = zip(shapes, flat, strict=True)
+    return jax.tree.unflatten(structure, [ShapeDtype(x, jnp.result_type(y)) for x, y in pairs])
 
 
 def _is_spec(x: Any) -> bool:

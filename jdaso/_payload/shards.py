@@ -186,7 +186,7 @@ def divisions_of(specs: PyTree, tree: PyTree, axes: Mapping[str, int]) -> tuple[
     return tuple(_told(x, leaf, axes) for x, leaf in zip(each, describe(tree), strict=True))
 
 
-def _told(given: PartitionSpec | None, leaf: Leaf, axes: Mapping[str, int]) -> Division:
+def _told(given: Any, leaf: Leaf, axes: Mapping[str, int]) -> Division:
     """The division of a leaf that a spec tells."""
     if not isinstance(given, PartitionSpec | None):
         raise ValueError(f"sharded= has {given!r} for {leaf.path}, expected a PartitionSpec.")
@@ -196,7 +196,7 @@ def _told(given: PartitionSpec | None, leaf: Leaf, axes: Mapping[str, int]) -> D
             raise ValueError(
                 f"sharded= divides parameter {leaf.path}, {leaf}, over axis {name!r}, which is not "
                 f"bound here; the axes are {', '.join(map(repr, axes)) or 'none'}. Name axes of "
-                "the mesh that the step runs on."
+                "the mesh that the step runs on, and under plain jax.jit set it with jax.set_mesh."
             )
     if len(entries) > len(leaf.shape):
         raise ValueError(

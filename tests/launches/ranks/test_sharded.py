@@ -1,0 +1,36 @@
+"""Two nodes of four devices each, over which the parameters are divided."""
+
+import pytest
+from launcher import PROGRAMS, mpirun
+from nights import at_night
+
+SCRIPT = PROGRAMS / "sharded.py"
+
+
+def check(*args):
+    # Not compiled quickly: XLA would round by the shape of an array.
+    done = mpirun(2, [SCRIPT, *args], devices=4, timeout=400)
+    assert done.returncode == 0 and done.stdout.count(": end") == 2, done.stdout
+    assert "full rematerialization" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "case", ["rows", "copies,shard_map", at_night("rows,jitted"), at_night("columns,explicit")]
+)
+def test_divided_parameters_go_the_way_of_undivided_ones(case):
+    """Bitwise in float32; with narrow wires, as near as their blocks allow."""
+    check(case)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "case",
+    ["rows", "columns", "data_model", "data_model,explicit", "data_model,shard_map"],
+)
+def test_every_merge_and_wire(case):
+    check(case, "night")
+
+
+def test_an_error_ends_the_step_on_every_device():
+    """If one device of several raised, the others would wait for it for good."""
+    check("fails")

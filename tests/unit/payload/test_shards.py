@@ -1,0 +1,167 @@
+"""Placements of leaves over devices: which shard a device has, checked against NumPy's indexing."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jdaso._payload.layout import Leaf, describe
+from jdaso._payload.shards import (
+    Placement,
+    Shards,
+    divisions_of,
+    expanded,
+    in_order,
+    joined,
+    placement_of,
+    spec,
+)
+
+AXES = {"data": 2, "model": 3}
+SPECS = [
+    P(),
+    P("model"),
+    P(None, "data"),
+    P("model", "data"),
+    P(("data", "model")),
+    P(("model", "data"), None),
+]
+
+
+def placement(*specs, mesh=None):
+    leaves = tuple(jnp.zeros((12, 6)) for _ in specs)
+    return Placement(mesh, tuple(AXES.items()), divisions_of(specs, leaves, AXES))
+
+
+def pieces_as_jax_cuts(array, given):
+    """What each device has of an array, by its place in the mesh: computed by splitting axes."""
+    found = []
+    for place in itertools.product(*(range(n) for n in AXES.values())):
+        at, piece = dict(zip(AXES, place, strict=True)), array
+        for dim, entry in enumerate(given):
+            for name in entry if isinstance(entry, tuple) else (entry,):
+                if name is not None:
+                    piece = np.split(piece, AXES[name], dim)[at[name]]
+        found.append(piece)
+    return found
+
+
+@pytest.mark.parametrize("given", SPECS, ids=str)
+def test_each_device_has_the_shard_that_jax_gives_it(given):
+    whole = np.arange(72.0).reshape(12, 6)
+    mine = pieces_as_jax_cuts(whole, given)
+    shards = Shards(placement(given))
+    found = shards.gathered([[x] for x in mine])
+    assert len(found) == len({x.tobytes() for x in mine}) == shards.counts[0]
+    for x, (y,) in zip(mine, shards.dealt(found), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_leaves_of_several_divisions_go_to_the_host_and_come_back():
+    wholes = [k + np.arange(72.0).reshape(12, 6) for k in range(0, 1000, 200)]
+    wholes = wholes[: len(SPECS)] + [np.ones((12, 6))]
+    by_leaf = [pieces_as_jax_cuts(x, given) for x, given in zip(wholes, SPECS, strict=True)]
+    by_device = list(zip(*by_leaf, strict=True))
+    shards = Shards(placement(*SPECS))
+    found = shards.gathered(by_device)
+    assert shards.first == [0, 1, 4, 6, 12, 18] and len(found) == sum(shards.counts) == 24
+    for given, taken in zip(by_device, shards.dealt(found), strict=True):
+        for x, y in zip(given, taken, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("given", SPECS, ids=str)
+def test_a_shard_has_its_shape_inside_and_outside_of_shard_map(given):
+    mesh = AbstractMesh(tuple(AXES.values()), tuple(AXES))
+    (leaf,) = placement(given, mesh=mesh).leaves([jnp.zeros((12, 6), jnp.bfloat16)])
+    piece = pieces_as_jax_cuts(np.zeros((12, 6)), given)[0]
+    assert leaf.shape == piece.shape and leaf.whole == (12, 6)
+    (inside,) = placement(given).leaves([jnp.zeros(piece.shape, jnp.bfloat16)])
+    assert (inside.shape, inside.whole, inside.shards) == (leaf.shape, leaf.whole, leaf.shards)
+    assert leaf.shards * np.prod(leaf.shape) == 72
+    assert pieces_as_jax_cuts(np.zeros((12, 6)), spec(leaf.division))[0].shape == leaf.shape
+
+
+def test_expanded_leaves_are_named_by_shard():
+    leaves = placement(P("model"), P()).leaves([jnp.zeros((4, 6)), jnp.zeros((2,))])
+    assert [leaf.path for leaf in expanded(leaves)] == [
+        *(f"[0] (shard {k} of 3)" for k in range(3)),
+        "[1]",
+    ]
+    assert not any(leaf.division for leaf in expanded(leaves))
+
+
+def test_types_on_explicit_meshes_tell_the_placement():
+    mesh = AbstractMesh((4, 1), ("d", "one"), axis_types=(AxisType.Explicit,) * 2)
+    found = []
+
+    def note(tree):
+        found.append(placement_of(tree))
+        return tree
+
+    def like(shape, *entries):
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*entries)))
+
+    with jax.sharding.use_abstract_mesh(mesh):
+        jax.eval_shape(note, {"a": like((8, 2), "d"), "b": like((3,)), "c": like((4,), "one")})
+        jax.eval_shape(note, {"b": like((3,)), "c": like((4,), "one")})
+    first, second = found
+    assert first.axes == (("d", 4), ("one", 1)) and second is None
+    assert first.divisions == (((("d", 4),), ()), (), ())
+
+
+def test_arrays_of_one_device_are_not_divided():
+    assert placement_of({"a": jnp.ones((4, 2)), "n": np.ones(3), "k": 1.0}) is None
+
+
+def test_joined_placements_go_through_the_trees_in_order():
+    one = placement(P("model"), P())
+    found = joined([None, one], [{"a": 1.0}, [1.0, 2.0]], ({"a": 1.0}, [1.0, 2.0], (3.0, 4.0)))
+    assert found.divisions == ((), *one.divisions, (), ())
+    assert joined([None, None], [{"a": 1.0}, ()], {"a": 1.0}) is None
+
+
+def test_a_tree_with_none_has_the_placements_of_the_others():
+    one = placement(P("model"), P("data"), P())
+    params = {"a": jnp.zeros(1), "b": [jnp.zeros(1), jnp.zeros(1)]}
+    assert one.along(params, {"a": None, "b": [1.0, 2.0]}).divisions == one.divisions[1:]
+    assert one.along(params, {"a": 1.0, "b": None}).divisions == one.divisions[:1]
+
+
+def test_divisions_follow_the_order_of_arrays_on_the_host():
+    tree = [jnp.ones(2, jnp.int32), jnp.ones(2), jnp.zeros(0), jnp.ones(2, jnp.bfloat16)]
+    assert in_order(tree, [((("i", 2),),), ((("f", 2),),), (), ()]) == [
+        ((("f", 2),),),
+        (),
+        ((("i", 2),),),
+    ]
+
+
+def test_specs_may_be_the_beginning_of_a_tree():
+    tree = {"a": jnp.ones((6, 6)), "b": {"c": jnp.ones(6), "d": jnp.ones((3, 2))}}
+    found = divisions_of({"a": None, "b": P("model")}, tree, AXES)
+    assert found == ((), ((("model", 3),),), ((("model", 3),), ()))
+
+
+@pytest.mark.parametrize(
+    ("specs", "text"),
+    [
+        ({"a": P("heads")}, r"over axis 'heads'.*the axes are 'data', 'model'"),
+        ({"a": P(None, None, "data")}, r"for parameter \['a'\], float32\[6,6\], which has 2"),
+        ({"b": P()}, "no tree like the parameters"),
+        ({"a": "model"}, "expected a PartitionSpec"),
+    ],
+    ids=str,
+)
+def test_specs_that_do_not_fit_are_named(specs, text):
+    with pytest.raises(ValueError, match=text):
+        divisions_of(specs, {"a": jnp.ones((6, 6))}, AXES)
+
+
+def test_descriptions_keep_divisions():
+    leaf = Leaf("['a']", (3, 6), "float32", ((("data", 2),), ()))
+    assert describe({"x": leaf}) == (leaf,) and leaf.whole == (6, 6)
