@@ -20,6 +20,8 @@ import numpy as np
 
 from .._ffi import library
 from .._payload.checksums import checksum_on_host
+from .._payload.layout import Layout
+from .._payload.whole import Whole
 from .._payload.wire import WIRES
 from .._payload.words import FAILED, HEADER, STATUS, facts_of
 from .._rules.merge import Merge
@@ -48,6 +50,7 @@ class Versions:
         dress: gives float32 leaves the structure of the parameters, as the rule sees them.
         checks: whether checksums of what must be replicated travel in the headers.
         node: this node's number.
+        whole: the leaves whose shards the channel sends, if they are divided over devices.
     """
 
     def __init__(
@@ -58,11 +61,13 @@ class Versions:
         *,
         checks: bool,
         node: int,
+        whole: Whole | None = None,
     ):
         self._channel, self.rule, self._checks = channel, rule, checks
         self.layout, self.wire, self._node = channel.layout, channel.wire, np.int32(node)
         self.anchored = channel.wire.narrow or rule.needs_anchor
         self._programs = Programs(channel.layout, channel.wire, rule, dress)
+        self._whole = whole
         self._places = Places(channel.layout, WIRES["float32"], library.host_memory)
         self.leaves = Leaves(channel.layout)
         self._known: dict[int, list[Version]] = {}  # by optimizer, the last two
@@ -252,13 +257,22 @@ class Versions:
         ranges = self._places.all[0].ranges
         return tuple(whole[a:b].reshape(self.layout.nodes, -1) for a, b in ranges)
 
+    @property
+    def saved_layout(self) -> Layout:
+        """The layout of saved vectors."""
+        return self.layout if self._whole is None else self._whole.layout
+
     def _fill(self, whole: np.ndarray, vector: np.ndarray) -> None:
-        if vector.shape != (self.layout.size,):
-            raise ValueError(f"{vector.size} numbers, expected {self.layout.size}")
+        size = self.saved_layout.size
+        if vector.shape != (size,):
+            raise ValueError(f"{vector.size} numbers, expected {size}")
+        if self._whole is not None:
+            vector = self._whole.divided(vector)
         whole[: vector.size] = vector
 
     def _unpadded(self, whole: np.ndarray) -> np.ndarray:
-        return whole[: self.layout.size]
+        found = whole[: self.layout.size]
+        return found if self._whole is None else self._whole.joined(found)
 
     def _find(self, ticket: int, owner: int) -> Version | None:
         """The version that a state names.

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._payload.header import differ, first_bad_leaf, weight_of_all, weights_are_wrong
-from .._payload.layout import Division, Layout
+from .._payload.layout import Division, Layout, Leaf
 from .._payload.shards import Placement
 from .._payload.wire import Wire
 from .._payload.words import BAD_LEAF, FAILED, STATUS, STEP
@@ -48,6 +48,7 @@ class Exchange(abc.ABC):
             while it is in flight. 0 for a mean in a user's step, which may not.
         raise_nonfinite: whether numbers that are not finite are an error.
         placement: of the exchanged leaves, if any is divided over the node's devices.
+        leaves: these leaves with their divisions; the layout has their shards.
     """
 
     session: Session
@@ -58,6 +59,7 @@ class Exchange(abc.ABC):
     owner: int = 0
     raise_nonfinite: bool = True
     placement: Placement | None = None
+    leaves: tuple[Leaf, ...] = ()
 
     @property
     @abc.abstractmethod

@@ -22,6 +22,7 @@ from .._payload.landing import arrival
 from .._payload.layout import Division, Leaf
 from .._payload.shards import in_order
 from .._payload.trees import to_arrays
+from .._payload.whole import Whole
 from .._payload.words import FAILED, HEADER, LEFT_OUT, STATUS
 from .._types import Leaves, PyTree, ShapeDtype
 from .callbacks import guarded, spread, zeros
@@ -56,6 +57,11 @@ class HostExchange(Exchange):
         """
         label = f"{self.name} {self.owner} {self.wire.name} {self.layout.fingerprint}"
         return partial(host_call, kept=self.owner <= 0, label=label, holder=self.session)
+
+    @property
+    def whole(self) -> Whole | None:
+        """The leaves whose shards are exchanged; None if none is divided."""
+        return None if self.placement is None else Whole(self.layout, self.leaves)
 
     @property
     def node(self) -> int:

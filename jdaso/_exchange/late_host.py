@@ -33,7 +33,8 @@ class HostLate(Late):
         key = self.rule, self.checks
         if key not in kept:
             about = {"checks": self.checks, "node": self.exchange.node}
-            kept[key] = Versions(self.exchange.channel, self.rule, self.dress, **about)
+            whole = self.exchange.whole
+            kept[key] = Versions(self.exchange.channel, self.rule, self.dress, whole=whole, **about)
         return kept[key]
 
     def empty(self) -> PyTree:

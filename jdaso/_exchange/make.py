@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .._payload.layout import chunk_bytes_of, describe, layout_of
+from .._payload.layout import Leaf, chunk_bytes_of, describe, layout_of
 from .._payload.shards import Placement, expanded
 from .._payload.wire import Wire, wire_of
 from .._rules.merge import Merge
@@ -45,17 +45,18 @@ def exchange_of(
         placement: of the tree, if any leaf is divided over the node's devices.
     """
     wire, nodes = wire_of(wire), session.num_nodes
+    leaves: tuple[Leaf, ...] = ()
     if placement is not None:
-        leaves = placement.leaves(tree)
-        tree = expanded(leaves)
-        divisions = [leaf.division for leaf in leaves if leaf.exchanged]
+        every = placement.leaves(tree)
+        tree, leaves = expanded(every), tuple(leaf for leaf in every if leaf.exchanged)
+        divisions = [leaf.division for leaf in leaves]
         placement = placement.of(divisions) if any(divisions) else None
     size = sum(leaf.size for leaf in describe(tree) if leaf.exchanged)
     each = chunk_bytes_of(4 * size, nodes, chunk_bytes)
     layout = layout_of(tree, nodes, each, wire.block)
     kind = HostExchange if placement is None else ShardedExchange
     kind = VirtualExchange if session.simulated else kind
-    return kind(session, layout, wire, local_axis, name, owner, raise_nonfinite, placement)
+    return kind(session, layout, wire, local_axis, name, owner, raise_nonfinite, placement, leaves)
 
 
 def late_of(

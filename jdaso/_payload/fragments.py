@@ -175,4 +175,5 @@ def _of(leaf: Leaf, piece: Piece) -> Leaf:
     shape = list(leaf.shape)
     shape[piece.axis] = piece.end - piece.begin
     places = ", ".join([":"] * piece.axis + [f"{piece.begin}:{piece.end}"])
-    return Leaf(f"{leaf.path}[{places}]", tuple(shape), leaf.dtype, leaf.division)
+    each = " of each shard" if leaf.division and leaf.division[piece.axis] else ""
+    return Leaf(f"{leaf.path}[{places}]{each}", tuple(shape), leaf.dtype, leaf.division)

@@ -210,7 +210,10 @@ def flight_arrays(number: int, kept: Kept, *, shares: bool) -> list[tuple[Leaf, 
 
 def describe_layout(versions: Versions) -> str:
     """Returns a text that differs if the numbers of one layout cannot be read as another's."""
-    leaves = ", ".join(f"{leaf.path} {leaf}" for leaf in versions.layout.leaves)
+    layout = versions.saved_layout
+    if jax.tree.leaves(versions.outer_shapes):  # its state is like the shards
+        layout = versions.layout
+    leaves = ", ".join(f"{leaf.path} {leaf}" for leaf in layout.leaves)
     return f"{versions.wire.name}, {versions.rule.name}, leaves {leaves}"
 
 

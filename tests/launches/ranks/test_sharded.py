@@ -7,9 +7,9 @@ from nights import at_night
 SCRIPT = PROGRAMS / "sharded.py"
 
 
-def check(*args):
+def check(*args, timeout=400):
     # Not compiled quickly: XLA would round by the shape of an array.
-    done = mpirun(2, [SCRIPT, *args], devices=4, timeout=400)
+    done = mpirun(2, [SCRIPT, *args], devices=4, timeout=timeout)
     assert done.returncode == 0 and done.stdout.count(": end") == 2, done.stdout
     assert "full rematerialization" not in done.stdout
 
@@ -33,4 +33,10 @@ def test_every_merge_and_wire(case):
 
 def test_an_error_ends_the_step_on_every_device():
     """If one device of several raised, the others would wait for it for good."""
-    check("fails")
+    check("fails", timeout=60)
+
+
+@pytest.mark.nightly
+def test_a_run_goes_on_with_its_parameters_divided_otherwise(tmp_path):
+    """Saved with an exchange in flight; the vectors' forms are tested in tests/unit/payload."""
+    check("moves", tmp_path)

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jdaso._payload.layout import Leaf, describe
+from jdaso._payload.layout import Layout, Leaf, describe
 from jdaso._payload.shards import (
     Placement,
     Shards,
@@ -20,6 +20,7 @@ from jdaso._payload.shards import (
     placement_of,
     spec,
 )
+from jdaso._payload.whole import Whole
 
 AXES = {"data": 2, "model": 3}
 SPECS = [
@@ -165,3 +166,34 @@ def test_specs_that_do_not_fit_are_named(specs, text):
 def test_descriptions_keep_divisions():
     leaf = Leaf("['a']", (3, 6), "float32", ((("data", 2),), ()))
     assert describe({"x": leaf}) == (leaf,) and leaf.whole == (6, 6)
+
+
+@pytest.mark.parametrize("align", [1, 64])
+def test_saved_vectors_have_whole_leaves(align):
+    """Shards of divided leaves and of others, to the vector of whole leaves and back."""
+    wholes = [k + np.arange(72.0).reshape(12, 6) for k in range(0, 1200, 200)]
+    wholes = [x.astype(np.float32) for x in wholes]
+    mesh = AbstractMesh(tuple(AXES.values()), tuple(AXES))
+    leaves = placement(*SPECS, mesh=mesh).leaves(wholes)
+    layout = Layout(expanded(leaves), 2, 512, align)
+    vector = np.full(layout.size, np.nan, np.float32)
+    by_leaf = [pieces_as_jax_cuts(x, given) for x, given in zip(wholes, SPECS, strict=True)]
+    shards = Shards(placement(*SPECS)).gathered(list(zip(*by_leaf, strict=True)))
+    for at, x in zip(layout.offsets, shards, strict=False):
+        vector[at : at + x.size] = x.reshape(-1)
+    whole = Whole(layout, leaves)
+    saved = whole.joined(vector)
+    for at, x in zip(whole.layout.offsets, wholes, strict=False):
+        np.testing.assert_array_equal(saved[at : at + x.size], x.reshape(-1))
+    gaps = np.isnan(vector)
+    np.testing.assert_array_equal(whole.divided(saved)[~gaps], vector[~gaps])
+
+
+def test_a_saved_vector_of_scalars_and_complex_numbers():
+    divided = Leaf("['a']", (3,), "complex64", ((("data", 2),),))
+    scalar = Leaf("['n']", (), "float32")
+    whole = Whole(Layout(expanded([divided, scalar]), 2, 512), (divided, scalar))
+    vector = np.arange(13, dtype=np.float32)
+    assert whole.layout.size == whole.shards.size == 13
+    np.testing.assert_array_equal(whole.joined(vector), vector)  # rows follow each other
+    np.testing.assert_array_equal(whole.divided(vector), vector)
