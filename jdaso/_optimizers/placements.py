@@ -1,4 +1,4 @@
-"""How the trees of one optimizer lie on the devices of a node."""
+"""Placements of one optimizer's trees on the devices of a node."""
 
 from __future__ import annotations
 

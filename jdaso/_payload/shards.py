@@ -25,7 +25,7 @@ from .trees import is_none, travels
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """How the leaves of a tree are divided over the devices of a node.
+    """The division of a tree's leaves over the devices of a node.
 
     Attributes:
         mesh: the devices' mesh; None inside a `jax.shard_map` that has bound its axes.

@@ -37,7 +37,7 @@ NIGHTLY = [  # inner optimizer, wire, merge, fragments
 INNER = {"adam": optax.adam(0.05), "sgd": optax.sgd(0.05, momentum=0.9)}
 FARTHEST = {"float32": 1e-5, "bfloat16": 0.02, "int8": 0.02, "int4": 0.4}
 """The largest difference at the end between a run with divided parameters and one without: shards
-have blocks and fragments of their own. With linear gradients and SGD the nodes' mean is the same."""
+have blocks and fragments of their own. With linear gradients and SGD the mean is the same."""
 
 SHAPES = {
     "a": ((64, 48), jnp.float32),

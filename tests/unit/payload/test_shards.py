@@ -39,7 +39,7 @@ def placement(*specs, mesh=None):
 
 
 def pieces_as_jax_cuts(array, given):
-    """What each device has of an array, by its place in the mesh: computed by splitting axes."""
+    """The part of an array on each device, by its place in the mesh: computed by splitting axes."""
     found = []
     for place in itertools.product(*(range(n) for n in AXES.values())):
         at, piece = dict(zip(AXES, place, strict=True)), array
