@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Given = Sequence[Any]
-"""What one device gives."""
+"""The arguments of one device."""
 
 
 class Meeting:

@@ -24,7 +24,7 @@ from .._types import Leaves, PyTree, ShapeDtype
 from .host import HostExchange
 
 _LIMIT_SECONDS = 600.0
-"""How long a device waits for the others of its node, if the session names no limit."""
+"""Limit of a device that waits for the others of its node, if the session has none."""
 
 
 class ShardedExchange(HostExchange):

@@ -2,11 +2,12 @@
 
 CASE is a layout of `LAYOUTS`, with ``,explicit`` for a mesh with Explicit axes and
 ``,shard_map`` for a step inside `jax.shard_map` and ``,jitted`` for an ``init`` inside `jax.jit`;
-or ``fails``, or ``moves`` with a folder in place of NIGHT. Every row trains divided and
+or ``fails``, ``compiles``, or ``moves`` with a folder in place of NIGHT. Every row trains divided and
 undivided parameters. Gradients are computed element by element, so that all differences come from
 exchanges. Prints ``node N: end`` where all was as it should be.
 """
 
+import re
 import sys
 
 import jax
@@ -184,6 +185,38 @@ def fails(session):
         assert "not finite" in seen and "node 1, leaf ['w']" in seen, (spec, n, seen)
 
 
+def compiles(session):
+    """Beyond a bare step, none that gathers a divided leaf, and half a shard of memory at most."""
+    split = NamedSharding(session.mesh, P("local"))
+    shape = jnp.zeros((512, 512))
+    params = {f"w{k}": jax.device_put(shape, split) for k in range(6)}
+    x = jax.device_put(jnp.ones((8, 512)), split)
+    share = sum(w.addressable_shards[0].data.nbytes for w in params.values())
+    phases = jdaso.Phases(fragments=2, **PHASES)
+
+    def about(tx):
+        def loss(params, h):
+            for w in params.values():
+                h = jnp.tanh(h @ w)
+            return jnp.mean(h**2)
+
+        def step(params, state, x):
+            updates, state = tx.update(jax.grad(loss)(params, x), state, params)
+            return optax.apply_updates(params, updates), state
+
+        made = jax.jit(step, donate_argnums=(0, 1)).lower(params, tx.init(params), x).compile()
+        gathers = re.findall(r"= f32\[512,512\]\S* all-gather(?:-start)?\(", made.as_text())
+        return len(gathers), made.memory_analysis().temp_size_in_bytes
+
+    bare = about(optax.adam(1e-3))
+    for wire, merge in (("float32", "corrected"), ("int8", OUTER)):
+        settings = {"phases": phases, "session": session, "wire": wire, "merge": merge}
+        gathers, nbytes = about(jdaso.daso(optax.adam(1e-3), **settings))
+        assert gathers == bare[0] == 6, (wire, gathers, bare)
+        # Of 1.5 MB; the rest are the words of headers, phases and tickets.
+        assert nbytes - bare[1] <= 0.5 * share + 2**15, (wire, (nbytes - bare[1]) / share)
+
+
 def moves():
     """A run saved with an exchange in flight goes on with its parameters divided otherwise."""
     row, ends = ("sgd", "int8", "corrected", 1), {}
@@ -226,5 +259,5 @@ if LAYOUT == "moves":
     print("rank: end", flush=True)
 else:
     with jdaso.Session(timeout_seconds=60) as session:
-        (fails if LAYOUT == "fails" else trains)(session)
+        {"fails": fails, "compiles": compiles}.get(LAYOUT, trains)(session)
         print(f"node {session.node}: end", flush=True)

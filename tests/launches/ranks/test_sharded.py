@@ -36,6 +36,10 @@ def test_an_error_ends_the_step_on_every_device():
     check("fails", timeout=60)
 
 
+def test_the_compiled_step_gathers_nothing():
+    check("compiles")
+
+
 @pytest.mark.nightly
 def test_a_run_goes_on_with_its_parameters_divided_otherwise(tmp_path):
     """Saved with an exchange in flight; the vectors' forms are tested in tests/unit/payload."""

@@ -12,6 +12,8 @@ from nights import nightly, rows
 EXAMPLES = {
     "smallest.py": ([], 1, 0.1),
     "linen_shard_map.py": ([], 2, 0.5),
+    "fsdp.py": ([], 4, 0.3),
+    "tensor_parallel.py": ([], 4, 0.2),
     "nnx_optimizer.py": ([], 1, 0.5),
     "equinox_mlp.py": ([], 1, 0.1),
     "optax_only.py": ([], 1, 0.5),
