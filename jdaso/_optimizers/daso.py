@@ -177,8 +177,7 @@ def daso(
     def init(params: PyTree) -> DasoState:
         session.require_usable()
         inner_state = inner.init(params)
-        placements.note(params)
-        placements.note(inner_state)
+        placements.note(params, inner_state)
         if session.num_nodes > 1:
             refuse_line_search(inner_state, "jdaso.daso")
         if stages.merges:

@@ -19,6 +19,12 @@ from .._payload.shards import Placement, divisions_of, joined, placement_of
 from .._session import Session
 from .._types import LocalAxis, PyTree, ShapeDtype
 
+Known = dict[Any, Placement | None]
+"""Placements of trees, by their shapes."""
+
+Divisions = Callable[[dict[str, int]], tuple[Division, ...]]
+"""Returns the divisions that the user's specs give, on a mesh of these axes."""
+
 
 class Placements:
     """Placements of the parameters and of the inner state.
@@ -45,7 +51,8 @@ class Placements:
     ):
         self._session, self._init = session, init
         self._sharded, self._local_axis = sharded, local_axis
-        self._known: dict[Any, Placement | None] = {}
+        self._params: Known = {}
+        self._inner: Known = {}
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -55,10 +62,12 @@ class Placements:
         names = [x for entry in entries for x in (entry if isinstance(entry, tuple) else (entry,))]
         return tuple(dict.fromkeys(x for x in names if x is not None))
 
-    def note(self, tree: PyTree) -> None:
-        """Notes how a tree of arrays lies; does nothing with tracers."""
-        if self._session.sends and not any(isinstance(x, Tracer) for x in jax.tree.leaves(tree)):
-            self._known[_key(tree)] = placement_of(tree)
+    def note(self, params: PyTree, state: PyTree) -> None:
+        """Notes how parameters and inner state lie; does nothing with tracers."""
+        for known, tree in ((self._params, params), (self._inner, state)):
+            traced = any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
+            if self._session.sends and not traced:
+                known[_key(tree)] = placement_of(tree)
 
     def of(self, params: PyTree) -> Placement | None:
         """The placement of the parameters; None if none is divided over several devices.
@@ -66,7 +75,8 @@ class Placements:
         Raises:
             ValueError: the user's specs do not fit the parameters or the axes.
         """
-        return self._of(params, lambda axes: divisions_of(self._sharded, params, axes))
+        said = lambda axes: divisions_of(self._sharded, params, axes)  # noqa: E731
+        return self._of(params, self._params, said)
 
     def of_inner(self, state: PyTree, params: PyTree) -> Placement | None:
         """The placement of the inner state, whose copies of the parameters lie as these do.
@@ -76,7 +86,8 @@ class Placements:
         """
         if not jax.tree.leaves(state):
             return None
-        return self._of(state, lambda axes: self._of_copies(state, params, axes))
+        said = lambda axes: self._of_copies(state, params, axes)  # noqa: E731
+        return self._of(state, self._inner, said)
 
     def of_both(self, params: PyTree, state: PyTree, whole: PyTree = ()) -> Placement | None:
         """The placement of parameters, inner state, and what is not divided, after each other."""
@@ -91,7 +102,7 @@ class Placements:
         found = _shapes(params, [leaf.whole for leaf in placement.leaves(params)])
         sizes, names = zip(*((size, name) for name, size in placement.axes), strict=True)
         mesh = jax.sharding.AbstractMesh(sizes, names)
-        self._known.setdefault(_key(found), dataclasses.replace(placement, mesh=mesh))
+        self._params.setdefault(_key(found), dataclasses.replace(placement, mesh=mesh))
         return found
 
     def facts(self, params: PyTree) -> list[tuple[str, str]]:
@@ -102,23 +113,22 @@ class Placements:
         pairs = zip(describe(params), placement.divisions, strict=True)
         return [(f"devices of leaf {leaf.path}", str(x)) for leaf, x in pairs if x]
 
-    def _of(self, tree: PyTree, divisions: Callable[..., tuple[Division, ...]]) -> Placement | None:
+    def _of(self, tree: PyTree, known: Known, divisions: Divisions) -> Placement | None:
+        """The placement of a tree: that of its types, else the known one, else the user's."""
         if not self._session.sends:
             return None
         if axes := bound_axes():
             return None if self._sharded is None else self._said(None, axes, divisions)
         key, found = _key(tree), placement_of(tree)
-        if found is None and self._sharded is not None and key not in self._known:
+        if found is None and self._sharded is not None and key not in known:
             mesh = jax.sharding.get_abstract_mesh()
             mesh = self._session.mesh if mesh.empty else mesh
             found = self._said(mesh, dict(mesh.shape), divisions)
         if found is not None:
-            self._known.setdefault(key, found)
-        return self._known.get(key)
+            known.setdefault(key, found)
+        return known.get(key)
 
-    def _said(
-        self, mesh: Any, axes: dict[Any, int], divisions: Callable[..., tuple[Division, ...]]
-    ) -> Placement | None:
+    def _said(self, mesh: Any, axes: dict[Any, int], divisions: Divisions) -> Placement | None:
         """The placement that the user's specs give."""
         twice = [name for name in names_of(self._local_axis) if name in self.axes]
         if twice:
@@ -168,4 +178,5 @@ def _is_spec(x: Any) -> bool:
 
 
 def _key(tree: PyTree) -> Any:
-    return jax.tree.structure(tree), describe(tree)
+    """Shapes and dtypes; `init` may be given other containers (those of Flax nnx) than `update`."""
+    return tuple((leaf.shape, leaf.dtype) for leaf in describe(tree))

@@ -136,8 +136,7 @@ def synchronous(
         facts = [("the optimizer", what)]
         facts += [(f"the setting {key}", str(value)) for key, value in settings.items()]
         inner_state = inner.init(params)
-        placements.note(params)
-        placements.note(inner_state)
+        placements.note(params, inner_state)
         facts += placements.facts(params)
         if session.num_nodes > 1:
             refuse_line_search(inner_state, "jdaso.synchronous")
