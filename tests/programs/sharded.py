@@ -3,8 +3,8 @@
 CASE is a layout of `LAYOUTS`, with ``,explicit`` for a mesh with Explicit axes and
 ``,shard_map`` for a step inside `jax.shard_map` and ``,jitted`` for an ``init`` inside `jax.jit`;
 or ``fails``, ``compiles``, or ``moves`` with a folder in place of NIGHT. Every row trains divided
-and undivided parameters. Gradients are computed element by element, so that all differences come from
-exchanges. Prints ``node N: end`` where all was as it should be.
+and undivided parameters. Gradients are computed element by element, so that the differences come
+from exchanges. Prints ``node N: end`` where all was as it should be.
 """
 
 import re
