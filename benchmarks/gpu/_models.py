@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ class Training(NamedTuple):
     def params(self) -> Any:
         """Fresh ones, float32."""
         images = jnp.zeros((1, self.size, self.size, 3))
-        return jax.jit(self.model.init)(jax.random.key(0), images)["params"]
+        return _init(self.model)(jax.random.key(0), images)["params"]
 
     def gradient(self, params: Any, n: Any, node: Any) -> tuple[Any, Any]:
         """Loss and gradients of step n on this node."""
@@ -85,6 +86,12 @@ class Unpaced:
     """Takes a step's time and does nothing with it."""
 
     seconds = 0.0
+
+
+@functools.cache
+def _init(model: Any) -> Any:
+    """Compiled once; on a GPU it takes some 20 s."""
+    return jax.jit(model.init)
 
 
 def resnet50_shapes() -> Any:
