@@ -24,7 +24,7 @@ CASES = {
     "warm-up": ("params", 3, "params['w']", {}),
     "warm-up, parameters": ("params", 3, "params['w']", {"blocking": "parameters"}),
     "inner state": ("inner", 3, "params['w']", {}),
-    "common point": ("anchor", 10, "anchor['w']", {"wire": "int8", "phases": IN_TWO}),
+    "common point": ("anchor", 10, "anchor['w'][0:20]", {"wire": "int8", "phases": IN_TWO}),
     "delay": ("delay", 10, "phase.delay", {}),
     "outer optimizer's": ("anchor", 10, "anchor['w']", {"merge": jdaso.outer(optax.sgd(0.7))}),
     "phase": ("phase", 10, "phase.bad_windows", {}),
