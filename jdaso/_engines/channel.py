@@ -154,6 +154,8 @@ class Channel:
             with self._lock:
                 if self.closed:
                     raise self._control.closed_error()
+                if self._control.given_up is not None:  # a thread may still send from its memory
+                    raise self._control.given_up
                 job = self._jobs.get(ticket)
                 repeated = ticket
                 if job is not None and not job.merged:

@@ -289,3 +289,17 @@ def test_a_wait_that_failed_leaves_the_memory_of_sums_alone(channel, link):
     heads, (total,), _ = sums.wait(1)
     assert (heads[:, STATUS] == FAILED).all() and not total.any()
     assert (channel.staging.result.whole == 5.0).all()
+
+
+def test_nothing_is_started_once_a_wait_was_given_up(channel, link):
+    """A thread may still send from the memory that the next exchange would overwrite."""
+    error = channel._control.give_up(NodeError("timed out"))
+    calls = []
+
+    def begin(job):
+        calls.append(job)
+        return Numbers(channel, 1)
+
+    with pytest.raises(NodeError, match="timed out") as raised:
+        channel.start(1, np.zeros(HEADER, np.int32), begin)
+    assert raised.value is error and not calls
