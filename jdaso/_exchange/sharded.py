@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._engines.meeting import Meeting
 from .._payload.layout import Division
@@ -47,9 +48,22 @@ class ShardedExchange(HostExchange):
         arrays: Sequence[Any],
         divisions: Sequence[Division],
     ) -> jax.Array:
-        """As `HostExchange.gather`, by all devices."""
-        divisions = divisions or [()] * len(arrays)
-        return self._together(function, shape, [()], arrays, divisions)
+        """As `HostExchange.gather`, by all devices.
+
+        Inside `jax.shard_map` copies of a shard may differ: then the result is one that no other
+        node has.
+        """
+        given = Shards(self.placement.of(divisions or [()] * len(arrays)))
+        node = self.session.node
+
+        def checked(by_device: Sequence[Sequence[Any]]) -> Any:
+            found = np.asarray(function(*given.gathered(by_device)))
+            if self.placement.mesh is not None:
+                return found
+            alike = np.array(given.alike(by_device), bool)
+            return np.where(alike if found.ndim else alike.all(), found, found + 1 + node)
+
+        return self._together(checked, shape, [()], arrays, given)
 
     def send(
         self, function: Callable[..., Any], turn: Any, about: Sequence[Any], leaves: Leaves
@@ -57,8 +71,10 @@ class ShardedExchange(HostExchange):
         """As `HostExchange.send`, by all devices."""
         del turn
         given = [()] * len(about) + [*self.placement.divisions]
+        taken = Shards(self.placement.of(given))
+        call = lambda by_device: function(*taken.gathered(by_device))  # noqa: E731
         shape = ShapeDtype((), jnp.int32)
-        return self._together(function, shape, [()], (*about, *leaves), given)
+        return self._together(call, shape, [()], (*about, *leaves), taken)
 
     def fetch(
         self,
@@ -77,9 +93,10 @@ class ShardedExchange(HostExchange):
         given = [()] * len(about) + divisions * (len(leaves) // len(divisions))
         first = self._shards.first
         shapes = self._shapes(sets, [self.layout.exchanged[k].reals for k in first])
-        function = self._refusing(function, sets)
+        taken, refusing = Shards(self.placement.of(given)), self._refusing(function, sets)
+        call = lambda by_device: refusing(*taken.gathered(by_device))  # noqa: E731
         gives = [(), *(divisions * sets)]
-        return self._together(function, shapes, gives, (*about, *leaves), given, places)
+        return self._together(call, shapes, gives, (*about, *leaves), taken, places)
 
     def _together(
         self,
@@ -87,26 +104,26 @@ class ShardedExchange(HostExchange):
         shapes: PyTree,
         gives: Sequence[Division],
         args: Sequence[Any],
-        given: Sequence[Division],
+        given: Shards,
         places: Mapping[int, int] | None = None,
     ) -> Any:
         """Calls the host from all devices.
 
         Args:
-            function: takes all shards of the arguments, returns all shards of the results.
+            function: takes each device's arguments, returns all shards of the results.
             shapes: of each device's results.
             gives: divisions of the results.
             args: the arguments.
-            given: their divisions.
+            given: their shards.
             places: see `host_call`; the first argument is the device's number.
         """
         placement, session = self.placement, self.session
-        taken, dealt = Shards(placement.of(given)), Shards(placement.of(gives))
+        dealt = Shards(placement.of(gives))
         limit = session.timeout_seconds or _LIMIT_SECONDS
         meeting = Meeting(placement.devices, limit)
 
         def of_all(by_device: Sequence[Sequence[Any]]) -> list[list[Any]]:
-            return dealt.dealt(jax.tree.leaves(function(*taken.gathered(by_device))))
+            return dealt.dealt(jax.tree.leaves(function(by_device)))
 
         def together(device: Any, *mine: Any) -> list[Any]:
             return meeting.call(int(device), mine, of_all)
@@ -116,4 +133,4 @@ class ShardedExchange(HostExchange):
 
         structure = jax.tree.structure(shapes)
         specs = jax.tree.unflatten(structure, list(map(spec, gives)))
-        return placement.inside(call, given, specs)(*args)
+        return placement.inside(call, given.placement.divisions, specs)(*args)

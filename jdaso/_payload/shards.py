@@ -137,6 +137,16 @@ class Shards:
         """All shards, leaf by leaf, given what each device has of the leaves."""
         return [by_device[device][k] for k, device in self._sources]
 
+    def alike(self, by_device: Sequence[Sequence[Any]]) -> list[bool]:
+        """For each leaf, whether all devices that have the same shard of it have the same bits."""
+        of_first = {}
+        found = [True] * len(self._numbers)
+        for device, mine in enumerate(by_device):
+            for k, (x, row) in enumerate(zip(mine, self._numbers, strict=True)):
+                first = of_first.setdefault((k, row[device]), x)
+                found[k] &= first is x or np.asarray(first).tobytes() == np.asarray(x).tobytes()
+        return found
+
     def dealt(self, shards: Sequence[Any]) -> list[list[Any]]:
         """For each device what it has of the leaves, given all shards."""
         pairs = list(zip(self.first, self._numbers, strict=True))

@@ -2,7 +2,7 @@
 
 CASE is a layout of `LAYOUTS`, with ``,explicit`` for a mesh with Explicit axes and
 ``,shard_map`` for a step inside `jax.shard_map` and ``,jitted`` for an ``init`` inside `jax.jit`;
-or ``fails``, ``compiles``, or ``moves`` with a folder in place of NIGHT. Every row trains divided
+or ``fails``, ``compiles``, ``drifts``, or ``moves`` with a folder in place of NIGHT. Every row trains divided
 and undivided parameters. Gradients are computed element by element, so that the differences come
 from exchanges. Prints ``node N: end`` where all was as it should be.
 """
@@ -185,6 +185,32 @@ def fails(session):
         assert "not finite" in seen and "node 1, leaf ['w']" in seen, (spec, n, seen)
 
 
+def drifts(session):
+    """A bit that flips in one device's copy of a shard, inside `jax.shard_map`."""
+    mesh, specs = mesh_of(session, "copies")
+    specs = {name: specs.get(name, P()) for name in ("a", "d")}
+    inner, about = optax.sgd(0.1), {"session": session, "sharded": specs, "local_axis": "data"}
+    tx = jdaso.daso(inner, phases=jdaso.Phases(20, warmup_steps=20, cooldown_steps=0), **about)
+    params = {k: x for k, x in numbers(0, "adam").items() if k in specs}
+    params = {k: jax.device_put(x, NamedSharding(mesh, specs[k])) for k, x in params.items()}
+    init, step = mapped(tx, step_of(tx), mesh, specs, inner, params)
+    state = init(params)
+    for n in range(6):
+        if n == 4 and session.node == 1:
+            shards = [np.array(x.data) for x in params["a"].addressable_shards]
+            shards[3].view(np.uint32)[0, 0] ^= 1
+            put = [jax.device_put(x, d) for x, d in zip(shards, mesh.devices.flat, strict=True)]
+            sharding = params["a"].sharding
+            params["a"] = jax.make_array_from_single_device_arrays((64, 48), sharding, put)
+        try:
+            params, state = step(params, state, params)
+            jax.block_until_ready(params)
+        except jax.errors.JaxRuntimeError as error:
+            assert n == 4 and "params['a']" in str(error), (n, error)
+            return
+    raise AssertionError("no error")
+
+
 def compiles(session):
     """Beyond a bare step, none that gathers a divided leaf, and half a shard of memory at most."""
     split = NamedSharding(session.mesh, P("local"))
@@ -259,5 +285,5 @@ if LAYOUT == "moves":
     print("rank: end", flush=True)
 else:
     with jdaso.Session(timeout_seconds=60) as session:
-        {"fails": fails, "compiles": compiles}.get(LAYOUT, trains)(session)
+        {"fails": fails, "compiles": compiles, "drifts": drifts}.get(LAYOUT, trains)(session)
         print(f"node {session.node}: end", flush=True)

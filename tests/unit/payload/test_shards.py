@@ -75,6 +75,18 @@ def test_leaves_of_several_divisions_go_to_the_host_and_come_back():
             np.testing.assert_array_equal(x, y)
 
 
+def test_copies_that_differ_are_seen():
+    whole = np.arange(72.0).reshape(12, 6)
+    by_device = [[x.copy(), whole.copy()] for x in pieces_as_jax_cuts(whole, P("model"))]
+    shards = Shards(placement(P("model"), P()))
+    assert shards.alike(by_device) == [True, True]
+    by_device[4][0][0, 0] = -0.0  # of device 1's shard
+    assert shards.alike(by_device) == [False, True]
+    by_device[0][0][0, 0] = -0.0
+    by_device[5][1][0, 0] = -0.0
+    assert shards.alike(by_device) == [False, False]
+
+
 @pytest.mark.parametrize("given", SPECS, ids=str)
 def test_a_shard_has_its_shape_inside_and_outside_of_shard_map(given):
     mesh = AbstractMesh(tuple(AXES.values()), tuple(AXES))
