@@ -18,6 +18,7 @@ from .._compat import private_cpu_device
 from .._payload.chunks import pack, unpack
 from .._payload.layout import Layout
 from .._payload.trees import strip
+from .._payload.whole import Whole
 from .._payload.wire import Wire
 from .._rules.merge import Merge
 from .._types import Chunks, Leaves, PyTree
@@ -55,16 +56,26 @@ class Programs:
         wire: the wire format.
         rule: the merge rule.
         dress: gives float32 leaves the structure of the parameters, as the rule sees them.
+        whole: the leaves whose shards the layout has, if they are divided over devices.
     """
 
-    def __init__(self, layout: Layout, wire: Wire, rule: Merge, dress: Callable[[Leaves], PyTree]):
+    def __init__(
+        self,
+        layout: Layout,
+        wire: Wire,
+        rule: Merge,
+        dress: Callable[[Leaves], PyTree],
+        whole: Whole | None = None,
+    ):
         self._layout, self._wire, self._rule, self._dress = layout, wire, rule, dress
+        self._whole = whole
         self._cpu = private_cpu_device()
         self._own_target = type(rule).target is not Merge.target
         self._target = jax.jit(self._target_of_chunks)
         # A program that uses none of its arguments would run on the step's device, after the step.
         self._init = jax.jit(lambda anchor: rule.init(self._tree(anchor)), keep_unused=True)
-        shapes = [jax.ShapeDtypeStruct(leaf.reals, jnp.float32) for leaf in layout.exchanged]
+        leaves = (layout if whole is None else whole.layout).exchanged
+        shapes = [jax.ShapeDtypeStruct(leaf.reals, jnp.float32) for leaf in leaves]
         self.anchor_shapes = jax.eval_shape(dress, tuple(shapes))
         self.outer_shapes = jax.eval_shape(rule.init, self.anchor_shapes)
 
@@ -129,18 +140,12 @@ class Programs:
         target, outer = self._rule.target(
             self._tree(means), self._tree(anchor) if anchor else (), outer
         )
-        return pack(self._layout, self._leaves(target)), outer
-
-    def _leaves(self, tree: PyTree) -> Leaves:
-        """The leaves that `dress` put into a tree; it stacks the shards of a divided one."""
-        found: list[jax.Array] = []
-        for x in strip(tree):
-            one = x.shape == self._layout.exchanged[len(found)].reals
-            found.extend([x] if one else x)
-        return tuple(found)
+        leaves = strip(target)
+        return pack(self._layout, self._whole.cut(leaves) if self._whole else leaves), outer
 
     def _tree(self, chunks: Chunks) -> PyTree:
-        return self._dress(unpack(self._layout, chunks))
+        leaves = unpack(self._layout, chunks)
+        return self._dress(self._whole.assemble(leaves) if self._whole else leaves)
 
     def _put(self, tree: PyTree) -> PyTree:
         return jax.device_put(tree, self._cpu)

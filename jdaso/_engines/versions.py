@@ -66,7 +66,7 @@ class Versions:
         self._channel, self.rule, self._checks = channel, rule, checks
         self.layout, self.wire, self._node = channel.layout, channel.wire, np.int32(node)
         self.anchored = channel.wire.narrow or rule.needs_anchor
-        self._programs = Programs(channel.layout, channel.wire, rule, dress)
+        self._programs = Programs(channel.layout, channel.wire, rule, dress, whole)
         self._whole = whole
         self._places = Places(channel.layout, WIRES["float32"], library.host_memory)
         self.leaves = Leaves(channel.layout)

@@ -14,11 +14,12 @@ from .._errors import NodeError
 from .._payload.explicit import on_its_mesh
 from .._payload.header import header
 from .._payload.layout import describe, path_of
-from .._payload.shards import Placement, kept, placement_of
+from .._payload.shards import Placement, divisions_of, kept, placement_of
 from .._session import Session
 from .._types import LocalAxis, PyTree
 from .exact import exact_mean
 from .make import exchange_of
+from .placing import axes_of, facts_of, said
 from .within_node import mean_locally, refuse_other_axes
 
 
@@ -69,7 +70,9 @@ def broadcast(tree: PyTree, session: Session) -> PyTree:
 
 
 @on_its_mesh
-def mean(tree: PyTree, session: Session, local_axis: LocalAxis = None) -> PyTree:
+def mean(
+    tree: PyTree, session: Session, local_axis: LocalAxis = None, *, sharded: PyTree = None
+) -> PyTree:
     """Exact float32 mean over nodes, for metrics and BatchNorm statistics; waits for all nodes.
 
     Args:
@@ -77,6 +80,9 @@ def mean(tree: PyTree, session: Session, local_axis: LocalAxis = None) -> PyTree
         session: the nodes.
         local_axis: inside ``shard_map`` or ``pmap``, the axis of the node's devices (or a tuple of
             axes), which is averaged first.
+        sharded: `PartitionSpec` of each leaf, a tree like `tree` or the beginning of one, if they
+            are divided over the node's devices. Needed inside ``shard_map``, and inside ``jit`` on
+            a mesh with Auto axes.
 
     Returns:
         The mean, bitwise the same on all nodes.
@@ -94,11 +100,11 @@ def mean(tree: PyTree, session: Session, local_axis: LocalAxis = None) -> PyTree
     if session.num_nodes == 1:
         return tree
     if session.sends:
-        refuse_other_axes(local_axis, "jdaso.mean")
+        refuse_other_axes(local_axis, "jdaso.mean", sharded=axes_of(sharded))
     if _traced(tree):
         if session.sends:
             tree = jax.tree.map(unmapped, tree)
-        placement = placement_of(tree) if session.sends and not bound_axes() else None
+        placement = _placement(tree, session, local_axis, sharded)
         return _mean(tree, session, local_axis, placement)
     if session.simulated:
         mean_of = lambda x: _mean(x, session, None, None)  # noqa: E731
@@ -126,8 +132,24 @@ def _traced(tree: PyTree) -> bool:
     return any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
 
 
+def _placement(
+    tree: PyTree, session: Session, local_axis: LocalAxis, sharded: PyTree
+) -> Placement | None:
+    """The placement of a traced tree: that of its types, else the user's."""
+    if not session.sends:
+        return None
+    if not bound_axes() and (found := placement_of(tree)) is not None:
+        return found
+    if sharded is None:
+        return None
+    told = lambda axes, inside: divisions_of(sharded, tree, axes, inside=inside)  # noqa: E731
+    return said(session, local_axis, axes_of(sharded), told)
+
+
 def _agree_on_shapes(session: Session, what: str, tree: PyTree) -> None:
     facts = [(f"leaf {leaf.path}", str(leaf)) for leaf in describe(tree)]
+    if session.sends:
+        facts += facts_of(session, placement_of(tree), tree)
     require_own_devices(session, tree)
     session.agree(what, facts)
 

@@ -236,7 +236,8 @@ class HostExchange(Exchange):
         count = len(shapes[1]) if leaves else 0
         places = {len(about) + k: 1 + k for k in range(count)}
         given = *about, *map(replicated, leaves)
-        call = partial(self.call, self._refusing(function, sets), shapes, *given, places=places)
+        function = self._refusing(on_host(function), sets)
+        call = partial(self.call, function, shapes, *given, places=places)
         return self.from_one(turn, call, shapes)
 
     def _refusing(self, function: Callable[..., Any], sets: int) -> Callable[..., Any]:
@@ -252,7 +253,7 @@ class HostExchange(Exchange):
             words, *found = function(*args)
             return words, *found[:sets]
 
-        return guarded(on_host(call), self.session, refused)
+        return guarded(call, self.session, refused)
 
     def _shapes(self, sets: int, numbers: Sequence[tuple[int, ...]]) -> Any:
         """Shapes of headers, and of so many sets of numbers."""

@@ -10,6 +10,7 @@ The leaves of the layout are the different shards. Of what several devices hold,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engines.meeting import Meeting
+from .._errors import NodeError
 from .._payload.layout import Division
 from .._payload.shards import Placement, Shards, spec
 from .._types import Leaves, PyTree, ShapeDtype
@@ -26,6 +28,10 @@ from .host import HostExchange
 
 _LIMIT_SECONDS = 600.0
 """Limit of a device that waits for the others of its node, if the session has none."""
+
+
+_CHECKED_CALLS = 2
+"""Calls in which the copies that devices hold are compared."""
 
 
 class ShardedExchange(HostExchange):
@@ -72,9 +78,46 @@ class ShardedExchange(HostExchange):
         del turn
         given = [()] * len(about) + [*self.placement.divisions]
         taken = Shards(self.placement.of(given))
-        call = lambda by_device: function(*taken.gathered(by_device))  # noqa: E731
         shape = ShapeDtype((), jnp.int32)
+
+        def call(by_device: Sequence[Sequence[Any]]) -> Any:
+            try:
+                checked(by_device)
+            except NodeError as error:
+                self.session.control.note_broken(error)  # the wait for this start raises it
+                return by_device[0][0] if about else np.zeros((), np.int32)
+            return function(*taken.gathered(by_device))
+
+        checked = self._check_copies(taken, len(about))
         return self._together(call, shape, [()], (*about, *leaves), taken)
+
+    def _check_copies(self, given: Shards, first: int) -> Callable[[Sequence[Sequence[Any]]], None]:
+        """A function that raises if devices hold different copies of a leaf.
+
+        That happens inside `jax.shard_map` only, and for a reason in the program: the first calls
+        show it.
+
+        Args:
+            given: the shards of the arguments.
+            first: the number of the first leaf among these.
+        """
+        calls = itertools.count()
+
+        def check(by_device: Sequence[Sequence[Any]]) -> None:
+            if self.placement.mesh is not None or next(calls) >= _CHECKED_CALLS:
+                return
+            alike = given.alike(by_device)[first:]
+            apart = [k % len(self.leaves) for k, same in enumerate(alike) if not same]
+            if apart:
+                path = self.leaves[apart[0]].path
+                raise self.session.control.error(
+                    f"Devices of this node hold different copies of leaf {path} ({len(apart)} of "
+                    f"{len(alike)} leaves). Devices along an axis that sharded= leaves out for a "
+                    "parameter must make the same updates of it: average its gradients over that "
+                    "axis (jax.lax.pmean, or local_axis)."
+                )
+
+        return check
 
     def fetch(
         self,
@@ -93,8 +136,14 @@ class ShardedExchange(HostExchange):
         given = [()] * len(about) + divisions * (len(leaves) // len(divisions))
         first = self._shards.first
         shapes = self._shapes(sets, [self.layout.exchanged[k].reals for k in first])
-        taken, refusing = Shards(self.placement.of(given)), self._refusing(function, sets)
-        call = lambda by_device: refusing(*taken.gathered(by_device))  # noqa: E731
+        taken = Shards(self.placement.of(given))
+        checked = self._check_copies(taken, len(about))
+
+        def all_shards(by_device: Sequence[Sequence[Any]]) -> Any:
+            checked(by_device)
+            return function(*taken.gathered(by_device))
+
+        call = self._refusing(all_shards, sets)
         gives = [(), *(divisions * sets)]
         return self._together(call, shapes, gives, (*about, *leaves), taken, places)
 
@@ -126,7 +175,7 @@ class ShardedExchange(HostExchange):
             return dealt.dealt(jax.tree.leaves(function(by_device)))
 
         def together(device: Any, *mine: Any) -> list[Any]:
-            return meeting.call(int(device), mine, of_all)
+            return meeting.call(int(device), tuple(map(np.asarray, mine)), of_all)
 
         def call(*mine: Any) -> Any:
             return self.call(together, shapes, placement.device(), *mine, places=places)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from functools import partial
 
@@ -169,14 +168,11 @@ def _is_opaque(params: PyTree) -> bool:
 def _dressed(params: PyTree, fragment: Fragment, pieces: Leaves) -> PyTree:
     """A fragment's pieces in the structure of the parameters; all other leaves are empty.
 
-    The shards of a divided leaf are stacked. An outer optimizer is given such trees, and errors
-    name their leaves.
+    An outer optimizer is given such trees, and errors name their leaves.
     """
     numbers = (number for number, x in enumerate(jax.tree.leaves(params)) if travels(x))
     place = dict(enumerate(numbers))  # exchanged leaf -> leaf
     flat = [jnp.zeros(0, jnp.float32) for _ in jax.tree.leaves(params)]
-    rest = iter(pieces)
-    for piece, leaf in zip(fragment.pieces, fragment.leaves, strict=True):
-        shards = list(itertools.islice(rest, leaf.shards))
-        flat[place[piece.leaf]] = jnp.stack(shards) if leaf.division else shards[0]
+    for piece, x in zip(fragment.pieces, pieces, strict=True):
+        flat[place[piece.leaf]] = x
     return jax.tree.unflatten(jax.tree.structure(params), flat)

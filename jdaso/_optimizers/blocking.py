@@ -189,5 +189,9 @@ def _sum_of_params(between: Between, params: PyTree) -> jax.Array:
     total = _bits(between, dress(params, leaves), params)
     if between.on_nonfinite == "raise":
         return total
-    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
-    return jnp.where(jnp.all(jnp.stack(finite)), total, LEFT_OUT)
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+    placement = between.placements.of(params)
+    if placement is not None and placement.mesh is None:  # of this device's shards only
+        names = tuple(name for name, _ in placement.axes)
+        finite = jax.lax.pmin(finite.astype(jnp.int32), names) > 0
+    return jnp.where(finite, total, LEFT_OUT)

@@ -183,8 +183,11 @@ def daso(
         if stages.merges:
             stages.finder.at_init(params, inner_state)
         shared = Sharing(between, params).fact
-        facts = [*between.facts, *placements.facts(params)]
+        placed, refused = placements.facts(params, inner_state)
+        facts = [*between.facts, *placed]
         agree_on_init(session, params, inner_state, facts, about_inner=[shared])
+        if refused is not None:
+            raise refused
         session.facts[between.number] = between.facts
         session.control.known.name_phases(phases.name)
         if session.num_nodes > 1:  # `finalize` may come before the first update

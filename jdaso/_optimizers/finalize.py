@@ -110,14 +110,10 @@ def _mean_of_devices(x: Any) -> Any:
 
 
 def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
-    """The same for arrays declared replicated, although each device holds different values."""
+    """The same for arrays of which several devices hold a shard, and different values of it."""
     devices = len(session.devices)
-
-    def on_all(x: Any) -> bool:
-        return len(x.addressable_shards) == devices and x.sharding.is_fully_replicated
-
     leaves = [x for x in jax.tree.leaves(params) if is_float(jnp.result_type(x))]
-    if not all(isinstance(x, jax.Array) and on_all(x) for x in leaves):
+    if not all(isinstance(x, jax.Array) and len(x.addressable_shards) == devices for x in leaves):
         raise session.control.error(
             f"The {devices} devices of this node have diverged (local_every > 1), and finalize "
             "was given the parameters of one. Pass parameters and state of all devices, stacked "
@@ -127,7 +123,15 @@ def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
     def mean_of(x: Any) -> Any:
         if not is_float(jnp.result_type(x)):
             return x
-        return _mean_of_devices(jnp.stack([np.asarray(s.data) for s in x.addressable_shards]))
+        copies: dict[str, list[Any]] = {}
+        for shard in x.addressable_shards:
+            copies.setdefault(str(shard.index), []).append(shard)
+        means = {}
+        for shards in copies.values():
+            mean = _mean_of_devices(jnp.stack([np.asarray(shard.data) for shard in shards]))
+            means |= {shard.device: jax.device_put(mean, shard.device) for shard in shards}
+        made = [means[shard.device] for shard in x.addressable_shards]
+        return jax.make_array_from_single_device_arrays(x.shape, x.sharding, made)
 
     return jax.tree.map(mean_of, params)
 

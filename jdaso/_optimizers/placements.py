@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.core import Tracer
-from jax.sharding import PartitionSpec
 
 from .._compat import bound_axes
-from .._exchange.within_node import names_of
+from .._exchange.placing import Divisions, axes_of, facts_of, said
 from .._payload.layout import Division, describe
 from .._payload.shards import Placement, divisions_of, joined, placement_of
 from .._session import Session
@@ -21,9 +20,6 @@ from .._types import LocalAxis, PyTree, ShapeDtype
 
 Known = dict[Any, Placement | None]
 """Placements of trees, by their shapes."""
-
-Divisions = Callable[[dict[str, int]], tuple[Division, ...]]
-"""Returns the divisions that the user's specs give, on a mesh of these axes."""
 
 
 class Placements:
@@ -57,10 +53,7 @@ class Placements:
     @property
     def axes(self) -> tuple[str, ...]:
         """The axes that the user's specs name."""
-        leaves = jax.tree.leaves(self._sharded, is_leaf=_is_spec)
-        entries = [entry for spec in leaves if _is_spec(spec) for entry in spec]
-        names = [x for entry in entries for x in (entry if isinstance(entry, tuple) else (entry,))]
-        return tuple(dict.fromkeys(x for x in names if x is not None))
+        return axes_of(self._sharded)
 
     def note(self, params: PyTree, state: PyTree) -> None:
         """Notes how parameters and inner state lie; does nothing with tracers."""
@@ -75,8 +68,8 @@ class Placements:
         Raises:
             ValueError: the user's specs do not fit the parameters or the axes.
         """
-        said = lambda axes: divisions_of(self._sharded, params, axes)  # noqa: E731
-        return self._of(params, self._params, said)
+        told = lambda axes, inside: divisions_of(self._sharded, params, axes, inside=inside)  # noqa: E731
+        return self._of(params, self._params, told)
 
     def of_inner(self, state: PyTree, params: PyTree) -> Placement | None:
         """The placement of the inner state, whose copies of the parameters lie as these do.
@@ -86,8 +79,8 @@ class Placements:
         """
         if not jax.tree.leaves(state):
             return None
-        said = lambda axes: self._of_copies(state, params, axes)  # noqa: E731
-        return self._of(state, self._inner, said)
+        told = lambda axes, inside: self._of_copies(state, params, axes, inside)  # noqa: E731
+        return self._of(state, self._inner, told)
 
     def of_both(self, params: PyTree, state: PyTree, whole: PyTree = ()) -> Placement | None:
         """The placement of parameters, inner state, and what is not divided, after each other."""
@@ -105,65 +98,75 @@ class Placements:
         self._params.setdefault(_key(found), dataclasses.replace(placement, mesh=mesh))
         return found
 
-    def facts(self, params: PyTree) -> list[tuple[str, str]]:
-        """Placements of divided leaves, which all nodes must share, by leaf."""
-        placement = self.of(params)
-        if placement is None:
-            return []
-        pairs = zip(describe(params), placement.divisions, strict=True)
-        return [(f"devices of leaf {leaf.path}", str(x)) for leaf, x in pairs if x]
+    def facts(
+        self, params: PyTree, state: PyTree
+    ) -> tuple[list[tuple[str, str]], ValueError | None]:
+        """Facts about divisions, on which all nodes must agree.
+
+        Returns:
+            The facts; an error to raise once the nodes have compared them, if the user's specs do
+            not fit. So the others do not wait for a node that has raised.
+        """
+        found = [("the setting sharded", str(self._sharded))]
+        try:
+            found += facts_of(self._session, self.of(params), params)
+            of_inner = facts_of(self._session, self.of_inner(state, params), state)
+        except ValueError as error:
+            return [("the setting sharded", f"one that is refused: {error}")], error
+        return [*found, *((f"{what} of the inner state", fact) for what, fact in of_inner)], None
 
     def _of(self, tree: PyTree, known: Known, divisions: Divisions) -> Placement | None:
         """The placement of a tree: that of its types, else the known one, else the user's."""
         if not self._session.sends:
             return None
-        if axes := bound_axes():
-            return None if self._sharded is None else self._said(None, axes, divisions)
+        if bound_axes():
+            return self._said(divisions)
         key, found = _key(tree), placement_of(tree)
-        if found is None and self._sharded is not None and key not in known:
-            mesh = jax.sharding.get_abstract_mesh()
-            mesh = self._session.mesh if mesh.empty else mesh
-            found = self._said(mesh, dict(mesh.shape), divisions)
+        if found is None and known.get(key) is None:
+            found = self._said(divisions)
         if found is not None:
-            known.setdefault(key, found)
+            known[key] = found
         return known.get(key)
 
-    def _said(self, mesh: Any, axes: dict[Any, int], divisions: Divisions) -> Placement | None:
+    def _said(self, divisions: Divisions) -> Placement | None:
         """The placement that the user's specs give."""
-        twice = [name for name in names_of(self._local_axis) if name in self.axes]
-        if twice:
-            raise ValueError(
-                f"local_axis={self._local_axis!r} names axis {twice[0]!r}, over which sharded= "
-                "divides parameters: local_axis is for devices that hold copies. Name each axis "
-                "in one of the two."
-            )
-        known = tuple((str(name), int(size)) for name, size in axes.items())
-        found = divisions(dict(known))
-        return Placement(mesh, known, found) if any(found) else None
+        if self._sharded is None:
+            return None
+        return said(self._session, self._local_axis, self.axes, divisions)
 
     def _of_copies(
-        self, state: PyTree, params: PyTree, axes: dict[str, int]
+        self, state: PyTree, params: PyTree, axes: dict[str, int], inside: bool
     ) -> tuple[Division, ...]:
         """The divisions of the inner state's leaves."""
-        of_params = divisions_of(self._sharded, params, axes)
-        structure = jax.tree.structure(params)
-        numbers = jax.tree.unflatten(structure, range(len(of_params)))
+        of_params = divisions_of(self._sharded, params, axes, inside=inside)
+        flat, structure = jax.tree.flatten(params)
+        numbers = jax.tree.unflatten(structure, range(len(flat)))
+        leaves = jax.tree.leaves(state)
         try:
             copies = optax.tree_utils.tree_map_params(
                 self._init, lambda _, k: k, state, numbers, transform_non_params=lambda _: -1
             )
-            places = jax.tree.leaves(copies)
-            if len(places) != len(jax.tree.leaves(state)):
-                raise ValueError("its leaves cannot be told apart")
+            pairs = list(zip(jax.tree.leaves(copies), leaves, strict=True))
+            # Sums of rows, for example, are not divided as their matrix is.
+            alike = [k >= 0 and jnp.shape(x) == jnp.shape(flat[k]) for k, x in pairs]
+            found = [
+                of_params[k] if same else () for (k, _), same in zip(pairs, alike, strict=True)
+            ]
+            unknown = [
+                k >= 0 and bool(of_params[k]) and not x
+                for (k, _), x in zip(pairs, found, strict=True)
+            ]
+            if inside and any(unknown):
+                raise ValueError("it keeps arrays of other shapes for divided parameters")
+            return tuple(found)
         except Exception as error:
-            if not bound_axes():  # XLA moves what lies otherwise
-                return ((),) * len(jax.tree.leaves(state))
+            if not inside:  # XLA moves what lies otherwise
+                return ((),) * len(leaves)
             raise ValueError(
                 "sharded= divides the parameters, and jdaso cannot find their copies in the inner "
                 f"optimizer's state ({error}). Inside jax.shard_map it must know which leaves are "
                 "divided: call update under plain jax.jit with sharded arrays instead."
             ) from error
-        return tuple(() if k < 0 else of_params[k] for k in places)
 
 
 def _shapes(tree: PyTree, shapes: Sequence[tuple[int, ...]]) -> PyTree:
@@ -171,10 +174,6 @@ def _shapes(tree: PyTree, shapes: Sequence[tuple[int, ...]]) -> PyTree:
     flat, structure = jax.tree.flatten(tree)
     pairs = zip(shapes, flat, strict=True)
     return jax.tree.unflatten(structure, [ShapeDtype(x, jnp.result_type(y)) for x, y in pairs])
-
-
-def _is_spec(x: Any) -> bool:
-    return isinstance(x, PartitionSpec)
 
 
 def _key(tree: PyTree) -> Any:

@@ -137,10 +137,12 @@ def synchronous(
         facts += [(f"the setting {key}", str(value)) for key, value in settings.items()]
         inner_state = inner.init(params)
         placements.note(params, inner_state)
-        facts += placements.facts(params)
+        placed, refused = placements.facts(params, inner_state)
         if session.num_nodes > 1:
             refuse_line_search(inner_state, "jdaso.synchronous")
-        agree_on_init(session, params, inner_state, facts)
+        agree_on_init(session, params, inner_state, [*facts, *placed])
+        if refused is not None:
+            raise refused
         session.facts[number] = facts
         narrow = wire_of(wire).narrow and session.num_nodes > 1
         error = zeros_like(params) if narrow else ()

@@ -42,8 +42,17 @@ def placed_on(x: Any, spec: PartitionSpec) -> Any:
     before = _explicit_spec(x)
     if not before:
         return x
-    found = PartitionSpec(*spec, *(None for _ in range(len(before) - len(spec))))
+    # On a mesh that also has Auto axes, types know only the others.
+    explicit = _mesh_under(x).explicit_axes
+    entries = [tuple(n for n in entry if n in explicit) for entry in map(_names, spec)]
+    entries = [entry[0] if len(entry) == 1 else entry or None for entry in entries]
+    found = PartitionSpec(*entries, *(None for _ in range(len(before) - len(spec))))
     return x if tuple(found) == before else _moved(x, x, found)
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    """The axes in an entry of a spec."""
+    return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
 
 
 def explicit_sharding(x: Any) -> NamedSharding | None:

@@ -144,7 +144,7 @@ class Shards:
         for device, mine in enumerate(by_device):
             for k, (x, row) in enumerate(zip(mine, self._numbers, strict=True)):
                 first = of_first.setdefault((k, row[device]), x)
-                found[k] &= first is x or np.asarray(first).tobytes() == np.asarray(x).tobytes()
+                found[k] &= first is x or _same_bits(np.asarray(first), np.asarray(x))
         return found
 
     def dealt(self, shards: Sequence[Any]) -> list[list[Any]]:
@@ -152,6 +152,11 @@ class Shards:
         pairs = list(zip(self.first, self._numbers, strict=True))
         devices = range(self.placement.devices)
         return [[shards[first + row[d]] for first, row in pairs] for d in devices]
+
+
+def _same_bits(x: np.ndarray, y: np.ndarray) -> bool:
+    first, second = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (x, y))
+    return np.array_equal(first, second)
 
 
 def placement_of(tree: PyTree) -> Placement | None:
@@ -171,17 +176,20 @@ def placement_of(tree: PyTree) -> Placement | None:
     return Placement(mesh, axes, divisions)
 
 
-def divisions_of(specs: PyTree, tree: PyTree, axes: Mapping[str, int]) -> tuple[Division, ...]:
+def divisions_of(
+    specs: PyTree, tree: PyTree, axes: Mapping[str, int], *, inside: bool = False
+) -> tuple[Division, ...]:
     """The divisions of a tree's leaves that a tree of `PartitionSpec` tells.
 
     Args:
         specs: a tree like the other, or the beginning of one; None is not divided.
-        tree: arrays, or shards of them.
+        tree: arrays.
         axes: the mesh axes and their sizes.
+        inside: whether these are shards, inside `jax.shard_map`, and not whole arrays.
 
     Raises:
-        ValueError: a spec names another axis, or more dimensions than its leaf has; or the trees
-            do not fit.
+        ValueError: a spec names another axis, more dimensions than its leaf has, or one that it
+            cannot divide; or the trees do not fit.
     """
     is_spec = lambda x: x is None or isinstance(x, PartitionSpec)  # noqa: E731
     flat, structure = jax.tree.flatten(specs, is_leaf=is_spec)
@@ -190,13 +198,14 @@ def divisions_of(specs: PyTree, tree: PyTree, axes: Mapping[str, int]) -> tuple[
     except ValueError as error:
         raise ValueError(
             f"sharded= is {specs!r}, which is no tree like the parameters, nor the beginning of "
-            f"one: {error}"
+            f"one: {error}. Give each parameter a PartitionSpec, or each branch one for all in it."
         ) from error
     each = [x for x, part in zip(flat, parts, strict=True) for _ in jax.tree.leaves(part)]
-    return tuple(_told(x, leaf, axes) for x, leaf in zip(each, describe(tree), strict=True))
+    pairs = zip(each, describe(tree), strict=True)
+    return tuple(_told(x, leaf, axes, inside=inside) for x, leaf in pairs)
 
 
-def _told(given: Any, leaf: Leaf, axes: Mapping[str, int]) -> Division:
+def _told(given: Any, leaf: Leaf, axes: Mapping[str, int], *, inside: bool) -> Division:
     """The division of a leaf that a spec tells."""
     if not isinstance(given, PartitionSpec | None):
         raise ValueError(f"sharded= has {given!r} for {leaf.path}, expected a PartitionSpec.")
@@ -218,6 +227,13 @@ def _told(given: Any, leaf: Leaf, axes: Mapping[str, int]) -> Division:
         tuple((name, axes[name]) for name in entry if name is not None and axes[name] > 1)
         for entry in entries
     )
+    for length, dimension in zip(leaf.shape, found, strict=True):
+        parts = math.prod(size for _, size in dimension)
+        if length % parts and not inside:
+            raise ValueError(
+                f"sharded= gives {given} for parameter {leaf.path}, {leaf}: {length} cannot be "
+                f"divided into {parts} equal parts. Leave that dimension out (None), or pad it."
+            )
     return found if any(found) else ()
 
 
@@ -276,12 +292,13 @@ def spec(division: Division) -> PartitionSpec:
 
 def _sharding(x: Any) -> NamedSharding | None:
     """The sharding of an array over several devices; None if there is none, or it is not known."""
-    found = explicit_sharding(x)
-    if found is None and isinstance(x, jax.Array) and not isinstance(x, Tracer):
-        found = x.sharding
+    if not isinstance(x, jax.Array):
+        return None
+    traced = isinstance(x, Tracer)
+    found = explicit_sharding(x) if traced else x.sharding
     if not isinstance(found, NamedSharding) or found.mesh.empty:
         return None
-    return found
+    return None if traced and found.mesh.auto_axes else found  # a type has the Explicit axes only
 
 
 def _division(sharding: NamedSharding, dimensions: int) -> Division:

@@ -1,4 +1,4 @@
-"""Vectors of shards as vectors of whole leaves: the form in which a run's numbers are saved.
+"""Shards as whole leaves: the form in which numbers are saved, and given to an outer optimizer.
 
 So a run that was saved with its parameters divided one way goes on with them divided another way.
 """
@@ -9,9 +9,12 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
+from .._types import Leaves
 from .layout import Layout, Leaf
 
 
@@ -47,6 +50,28 @@ class Whole:
             shard[...] = part
         return found
 
+    def assemble(self, shards: Sequence[Any]) -> Leaves:
+        """Whole leaves, float32, from all shards; traceable by JAX."""
+        pieces, found = iter(shards), []
+        for leaf in self.leaves:
+            mine = [next(pieces) for _ in range(leaf.shards)]
+            if not leaf.division:
+                found.append(mine[0])
+                continue
+            sizes, order = _grid(leaf)
+            grid = jnp.stack(mine).reshape(*sizes, *leaf.reals)
+            whole = Leaf(leaf.path, leaf.whole, leaf.dtype)
+            found.append(grid.transpose(order).reshape(whole.reals))
+        return tuple(found)
+
+    def cut(self, leaves: Sequence[Any]) -> Leaves:
+        """All shards of whole leaves, float32; traceable by JAX."""
+        found = []
+        for leaf, x in zip(self.leaves, leaves, strict=True):
+            parts = range(leaf.shards) if leaf.division else (0,)
+            found += [x[(*part_of(leaf, number), ...)] for number in parts]
+        return tuple(found)
+
     def _pairs(
         self, shards: np.ndarray, whole: np.ndarray
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -68,6 +93,16 @@ def part_of(leaf: Leaf, number: int) -> tuple[slice, ...]:
             at = at * size + int(next(places))
         found.append(slice(at * length, (at + 1) * length))
     return tuple(found)
+
+
+def _grid(leaf: Leaf) -> tuple[list[int], list[int]]:
+    """Sizes of the grid of shards, and the order of its axes with which they lie side by side."""
+    sizes = [size for axes in leaf.division for _, size in axes]
+    order, at = [], 0
+    for dim, axes in enumerate(leaf.division):
+        order += [*range(at, at + len(axes)), len(sizes) + dim]
+        at += len(axes)
+    return sizes, [*order, *range(len(order), len(sizes) + len(leaf.reals))]
 
 
 def _views(layout: Layout, vector: np.ndarray) -> Sequence[np.ndarray]:

@@ -40,6 +40,7 @@ class Channels:
         key = layout, wire, name
         if key not in self._open:
             facts = [("optimizer", f"{name} on {wire.name}"), ("chunks", str(layout.widths))]
+            facts += [(f"leaf {leaf.path}", str(leaf)) for leaf in layout.exchanged]
             self._control.agree("open a channel", facts)
             self._open[key] = self._make(layout, wire)
         return self._open[key]

@@ -210,10 +210,7 @@ def flight_arrays(number: int, kept: Kept, *, shares: bool) -> list[tuple[Leaf, 
 
 def describe_layout(versions: Versions) -> str:
     """Returns a text that differs if the numbers of one layout cannot be read as another's."""
-    layout = versions.saved_layout
-    if jax.tree.leaves(versions.outer_shapes):  # its state is like the shards
-        layout = versions.layout
-    leaves = ", ".join(f"{leaf.path} {leaf}" for leaf in layout.leaves)
+    leaves = ", ".join(f"{leaf.path} {leaf}" for leaf in versions.saved_layout.leaves)
     return f"{versions.wire.name}, {versions.rule.name}, leaves {leaves}"
 
 
@@ -237,7 +234,9 @@ def adopt_flights(
         if not fitting:
             raise CheckpointError(
                 f"The checkpoint has an exchange of optimizer {owner} in flight that no optimizer "
-                f"here could have started: {layout}."
+                f"here could have started: {layout}. Make the optimizers as the run did that saved "
+                "it; if it cut divided parameters into fragments, divide them over devices as it "
+                "did."
             )
         begin = f"exchange{number}."
         saved = {k.removeprefix(begin): x for k, x in arrays.items() if k.startswith(begin)}

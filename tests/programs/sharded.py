@@ -1,10 +1,10 @@
 """Parameters that are divided over a node's four devices: ``python sharded.py CASE [NIGHT]``.
 
-CASE is a layout of `LAYOUTS`, with ``,explicit`` for a mesh with Explicit axes and
-``,shard_map`` for a step inside `jax.shard_map` and ``,jitted`` for an ``init`` inside `jax.jit`;
-or ``fails``, ``compiles``, ``drifts``, or ``moves`` with a folder in place of NIGHT. Every row trains divided
-and undivided parameters. Gradients are computed element by element, so that the differences come
-from exchanges. Prints ``node N: end`` where all was as it should be.
+CASE is a layout of `LAYOUTS`, with ``,explicit`` for a mesh with Explicit axes, ``,shard_map`` for
+a step inside `jax.shard_map`, ``,jitted`` for an ``init`` inside `jax.jit`; or the name of a
+function below. ``moves`` takes a folder in place of NIGHT. Every row trains divided and undivided
+parameters. Gradients are computed element by element, so that the differences come from exchanges.
+Prints ``node N: end`` where all was as it should be.
 """
 
 import re
@@ -185,6 +185,59 @@ def fails(session):
         assert "not finite" in seen and "node 1, leaf ['w']" in seen, (spec, n, seen)
 
 
+def refuses(session):
+    """Divisions in which the nodes differ, and specs that do not fit: errors on both nodes."""
+    mesh, specs = mesh_of(session, "rows")
+    other = NamedSharding(mesh, (P(None, "d"), P("d"))[session.node])
+    whole = NamedSharding(mesh, P())
+    params = {"a": jax.device_put(numbers(0, "sgd")["a"], other)}
+
+    def state_of(params):
+        return jax.device_put(params["a"], (whole, NamedSharding(mesh, P("d")))[session.node])
+
+    own = optax.GradientTransformation(state_of, lambda g, s, p: (g, s))
+    alike = {"a": jax.device_put(params["a"], whole)}
+    phases = jdaso.Phases(**PHASES)
+    settings = {"phases": phases, "session": session}
+    wrong = {"a": P("d" if session.node else "z")}
+    refused = [
+        (jdaso.NodeError, "the division of leaf ['a']", lambda: jdaso.mean(params, session)),
+        (
+            jdaso.NodeError,
+            "the division of leaf ['a']",
+            lambda: jdaso.finalize(params, optax.EmptyState(), session),
+        ),
+        (
+            jdaso.NodeError,
+            "the division of leaf ['a']",
+            lambda: jdaso.daso(optax.sgd(0.1), **settings).init(params),
+        ),
+        (
+            jdaso.NodeError,
+            "of the inner state",
+            lambda: jdaso.synchronous(own, session=session).init(alike),
+        ),
+        (
+            jdaso.NodeError,
+            "over axis 'z', which is not bound here; the axes are 'd'",
+            lambda: jdaso.daso(optax.sgd(0.1), sharded=wrong, **settings).init(alike),
+        ),
+        (
+            ValueError,
+            "cannot be divided into 4 equal parts",
+            lambda: jdaso.daso(optax.sgd(0.1), sharded=P("d"), **settings).init(jnp.ones(7)),
+        ),
+    ]
+    with jax.set_mesh(mesh):
+        for kind, text, call in refused:
+            try:
+                call()
+            except kind as error:
+                assert text in str(error), (text, error)
+            else:
+                raise AssertionError(f"no error with {text!r}")
+
+
 def drifts(session):
     """A bit that flips in one device's copy of a shard, inside `jax.shard_map`."""
     mesh, specs = mesh_of(session, "copies")
@@ -245,7 +298,7 @@ def compiles(session):
 
 def moves():
     """A run saved with an exchange in flight goes on with its parameters divided otherwise."""
-    row, ends = ("sgd", "int8", "corrected", 1), {}
+    row, ends = ("sgd", "int8", OUTER, 1), {}
     for begin, layout in ((0, "rows"), (9, "rows"), (9, "data_model"), (9, None)):
         with jdaso.Session(timeout_seconds=60) as session:
             params = run_on(session, row, begin, layout)
@@ -285,5 +338,7 @@ if LAYOUT == "moves":
     print("rank: end", flush=True)
 else:
     with jdaso.Session(timeout_seconds=60) as session:
-        {"fails": fails, "compiles": compiles, "drifts": drifts}.get(LAYOUT, trains)(session)
+        {"fails": fails, "compiles": compiles, "drifts": drifts, "refuses": refuses}.get(
+            LAYOUT, trains
+        )(session)
         print(f"node {session.node}: end", flush=True)

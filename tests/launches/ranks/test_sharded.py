@@ -36,6 +36,10 @@ def test_an_error_ends_the_step_on_every_device():
     check("fails", timeout=60)
 
 
+def test_nodes_that_divide_differently_are_refused():
+    check("refuses", timeout=60)
+
+
 def test_a_bit_that_flips_in_one_copy_of_a_shard_is_found():
     check("drifts", timeout=60)
 

@@ -163,16 +163,17 @@ def test_specs_may_be_the_beginning_of_a_tree():
 @pytest.mark.parametrize(
     ("specs", "text"),
     [
-        ({"a": P("heads")}, r"over axis 'heads'.*the axes are 'data', 'model'"),
+        ({"a": P("heads")}, r"over axis 'heads'.*the axes are 'data', 'model', 'odd'"),
         ({"a": P(None, None, "data")}, r"for parameter \['a'\], float32\[6,6\], which has 2"),
         ({"b": P()}, "no tree like the parameters"),
         ({"a": "model"}, "expected a PartitionSpec"),
+        ({"a": P(None, "odd")}, r"\['a'\], float32\[6,6\]: 6 cannot be divided into 4 equal parts"),
     ],
     ids=str,
 )
 def test_specs_that_do_not_fit_are_named(specs, text):
     with pytest.raises(ValueError, match=text):
-        divisions_of(specs, {"a": jnp.ones((6, 6))}, AXES)
+        divisions_of(specs, {"a": jnp.ones((6, 6))}, AXES | {"odd": 4})
 
 
 def test_descriptions_keep_divisions():
@@ -197,6 +198,10 @@ def test_saved_vectors_have_whole_leaves(align):
     saved = whole.joined(vector)
     for at, x in zip(whole.layout.offsets, wholes, strict=False):
         np.testing.assert_array_equal(saved[at : at + x.size], x.reshape(-1))
+    for x, y in zip(whole.assemble(list(map(jnp.asarray, shards))), wholes, strict=True):
+        np.testing.assert_array_equal(x, y)
+    for x, y in zip(whole.cut(list(map(jnp.asarray, wholes))), shards, strict=True):
+        np.testing.assert_array_equal(x, y)
     gaps = np.isnan(vector)
     np.testing.assert_array_equal(whole.divided(saved)[~gaps], vector[~gaps])
 
@@ -209,3 +214,13 @@ def test_a_saved_vector_of_scalars_and_complex_numbers():
     assert whole.layout.size == whole.shards.size == 13
     np.testing.assert_array_equal(whole.joined(vector), vector)  # rows follow each other
     np.testing.assert_array_equal(whole.divided(vector), vector)
+    pairs = vector[:12].reshape(6, 2)
+    found = whole.assemble([jnp.asarray(pairs[:3]), jnp.asarray(pairs[3:]), jnp.float32(12)])
+    np.testing.assert_array_equal(found[0], pairs)
+    assert [x.shape for x in whole.cut(found)] == [(3, 2), (3, 2), ()]
+
+
+def test_shards_inside_of_shard_map_have_any_length():
+    assert divisions_of({"a": P("odd")}, {"a": jnp.ones(6)}, {"odd": 4}, inside=True) == (
+        ((("odd", 4),),),
+    )
