@@ -43,7 +43,7 @@ def broadcast(tree: PyTree, session: Session) -> PyTree:
         The tree with node 0's values, each array placed as it was.
 
     Raises:
-        NodeError: on all nodes, if shapes or dtypes differ.
+        NodeError: on all nodes, if shapes, dtypes or divisions over devices differ.
         TypeError: inside ``jit``.
 
     Example:
@@ -88,7 +88,8 @@ def mean(
         The mean, bitwise the same on all nodes.
 
     Raises:
-        NodeError: on all nodes, if trees or shapes differ, or a node failed or timed out.
+        NodeError: on all nodes, if trees, shapes or divisions over devices differ, or a node failed
+            or timed out.
 
     Example:
         >>> import jdaso

@@ -29,7 +29,6 @@ from .host import HostExchange
 _LIMIT_SECONDS = 600.0
 """Limit of a device that waits for the others of its node, if the session has none."""
 
-
 _CHECKED_CALLS = 2
 """Calls in which the copies that devices hold are compared."""
 

@@ -56,7 +56,7 @@ class Placements:
         return axes_of(self._sharded)
 
     def note(self, params: PyTree, state: PyTree) -> None:
-        """Notes how parameters and inner state lie; does nothing with tracers."""
+        """Notes the placements of parameters and inner state; does nothing with tracers."""
         for known, tree in ((self._params, params), (self._inner, state)):
             traced = any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
             if self._session.sends and not traced:
