@@ -264,6 +264,68 @@ def drifts(session):
     raise AssertionError("no error")
 
 
+def libraries(session):
+    """Flax nnx and Equinox as they divide models themselves; the launch sees no gathering."""
+    import equinox as eqx
+    from flax import nnx
+
+    phases = jdaso.Phases(fragments=2, **PHASES)
+    split = NamedSharding(session.mesh, P("local", None))
+    x = jax.random.normal(jax.random.key(session.node), (8, 16))
+
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("local", None))
+            self.up = nnx.Linear(16, 64, use_bias=False, kernel_init=init, rngs=rngs)
+            self.down = nnx.Linear(64, 16, kernel_init=init, rngs=rngs)
+
+        def __call__(self, x):
+            return self.down(jnp.tanh(self.up(x)))
+
+    @nnx.jit
+    def create():
+        model = Model(nnx.Rngs(0))
+        state = nnx.state(model)
+        nnx.update(model, jax.lax.with_sharding_constraint(state, nnx.get_partition_spec(state)))
+        return model
+
+    with jax.set_mesh(session.mesh):
+        model = create()
+        tx = jdaso.daso(optax.adam(1e-2), phases=phases, session=session)
+        optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+
+        @nnx.jit
+        def step(model, optimizer, x):
+            loss, grads = nnx.value_and_grad(lambda m: jnp.mean((m(x) - 1) ** 2))(model)
+            optimizer.update(model, grads, value=loss)
+            return loss
+
+        losses = [step(model, optimizer, x) for _ in range(TOTAL)]
+    assert losses[-1] < 0.5 * losses[0], losses
+    assert model.up.kernel[...].sharding.is_equivalent_to(split, 2)
+
+    mlp = eqx.nn.MLP(16, 16, 64, 2, key=jax.random.key(0))
+    place = lambda x: jax.device_put(x, split) if eqx.is_array(x) and x.ndim == 2 else x  # noqa: E731
+    mlp = jax.tree.map(place, mlp)
+    tx = jdaso.daso(optax.adam(1e-2), phases=phases, session=session)
+    state = tx.init(eqx.filter(mlp, eqx.is_inexact_array))
+
+    @eqx.filter_jit
+    def update(mlp, state, x):
+        loss_of = lambda m: jnp.mean((jax.vmap(m)(x) - 1) ** 2)  # noqa: E731
+        loss, grads = eqx.filter_value_and_grad(loss_of)(mlp)
+        params = eqx.filter(mlp, eqx.is_inexact_array)
+        updates, state = tx.update(grads, state, params, value=loss)
+        return eqx.apply_updates(mlp, updates), state, loss
+
+    losses = []
+    for _ in range(TOTAL):
+        mlp, state, loss = update(mlp, state, x)
+        losses.append(loss)
+    assert losses[-1] < 0.5 * losses[0], losses
+    assert mlp.layers[1].weight.sharding.is_equivalent_to(split, 2)
+
+
 def compiles(session):
     """Beyond a bare step, none that gathers a divided leaf, and half a shard of memory at most."""
     split = NamedSharding(session.mesh, P("local"))
@@ -333,12 +395,12 @@ def run_on(session, row, begin, layout):
     return params
 
 
+CASES = {case.__name__: case for case in (fails, compiles, drifts, refuses, libraries)}
+
 if LAYOUT == "moves":
     moves()
     print("rank: end", flush=True)
 else:
     with jdaso.Session(timeout_seconds=60) as session:
-        {"fails": fails, "compiles": compiles, "drifts": drifts, "refuses": refuses}.get(
-            LAYOUT, trains
-        )(session)
+        CASES.get(LAYOUT, trains)(session)
         print(f"node {session.node}: end", flush=True)

@@ -49,6 +49,11 @@ def test_the_compiled_step_gathers_nothing():
 
 
 @pytest.mark.nightly
+def test_libraries_that_divide_models_themselves():
+    check("libraries")
+
+
+@pytest.mark.nightly
 def test_a_run_goes_on_with_its_parameters_divided_otherwise(tmp_path):
     """Saved with an exchange in flight; the vectors' forms are tested in tests/unit/payload."""
     check("moves", tmp_path)
