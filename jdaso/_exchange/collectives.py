@@ -150,7 +150,7 @@ def _placement(
 def _agree_on_shapes(session: Session, what: str, tree: PyTree) -> None:
     facts = [(f"leaf {leaf.path}", str(leaf)) for leaf in describe(tree)]
     if session.sends:
-        facts += facts_of(session, placement_of(tree), tree)
+        facts += facts_of(placement_of(tree), tree)
     require_own_devices(session, tree)
     session.agree(what, facts)
 

@@ -69,9 +69,9 @@ def axes_of(specs: PyTree) -> tuple[str, ...]:
     return tuple(dict.fromkeys(x for x in names if x is not None))
 
 
-def facts_of(session: Session, placement: Placement | None, tree: PyTree) -> list[tuple[str, str]]:
-    """Divisions of leaves, on which all nodes must agree; none if a node has one device."""
-    leaves = describe(tree) if len(session.devices) > 1 else ()
+def facts_of(placement: Placement | None, tree: PyTree) -> list[tuple[str, str]]:
+    """Divisions of leaves, on which all nodes must agree; their numbers of devices may differ."""
+    leaves = describe(tree)
     divisions = [()] * len(leaves) if placement is None else placement.divisions
     sizes = "" if placement is None else f" over {dict(placement.axes)}"
     pairs = zip(leaves, divisions, strict=True)

@@ -109,8 +109,8 @@ class Placements:
         """
         found = [("the setting sharded", str(self._sharded))]
         try:
-            found += facts_of(self._session, self.of(params), params)
-            of_inner = facts_of(self._session, self.of_inner(state, params), state)
+            found += facts_of(self.of(params), params)
+            of_inner = facts_of(self.of_inner(state, params), state)
         except ValueError as error:
             return [("the setting sharded", f"one that is refused: {error}")], error
         return [*found, *((f"{what} of the inner state", fact) for what, fact in of_inner)], None
