@@ -173,7 +173,7 @@ MUTANTS = [
     ),
     Mutant(
         "shard of a device",
-        "_payload/shards.py",
+        "_payload/placement.py",
         "number = number * size + place[name]",
         "number = number + size * place[name]",
         "tests/unit/payload/test_shards.py",

@@ -14,7 +14,7 @@ from .._errors import NodeError
 from .._payload.explicit import on_its_mesh
 from .._payload.header import header
 from .._payload.layout import describe, path_of
-from .._payload.shards import Placement, divisions_of, kept, placement_of
+from .._payload.placement import Placement, divisions_of, kept, placement_of
 from .._session import Session
 from .._types import LocalAxis, PyTree
 from .exact import exact_mean

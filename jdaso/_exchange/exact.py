@@ -18,7 +18,7 @@ from .._payload.header import (
     sum_of_loss,
 )
 from .._payload.layout import Division
-from .._payload.shards import Placement
+from .._payload.placement import Placement
 from .._payload.trees import (
     dress,
     from_halves,

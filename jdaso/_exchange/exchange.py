@@ -18,7 +18,7 @@ import numpy as np
 
 from .._payload.header import differ, first_bad_leaf, weight_of_all, weights_are_wrong
 from .._payload.layout import Division, Layout, Leaf
-from .._payload.shards import Placement
+from .._payload.placement import Placement
 from .._payload.wire import Wire
 from .._payload.words import BAD_LEAF, FAILED, STATUS, STEP
 from .._session import Session

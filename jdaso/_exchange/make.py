@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .._payload.layout import Leaf, chunk_bytes_of, describe, layout_of
-from .._payload.shards import Placement, expanded
+from .._payload.placement import Placement
+from .._payload.shards import expanded
 from .._payload.wire import Wire, wire_of
 from .._rules.merge import Merge
 from .._session import Session

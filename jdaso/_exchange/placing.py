@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 
 from .._compat import bound_axes, varies
 from .._payload.layout import Division, describe
-from .._payload.shards import Placement, spec
+from .._payload.placement import Placement, spec
 from .._session import Session
 from .._types import LocalAxis, PyTree
 from .within_node import names_of

@@ -22,7 +22,8 @@ import numpy as np
 from .._engines.meeting import Meeting
 from .._errors import NodeError
 from .._payload.layout import Division
-from .._payload.shards import Placement, Shards, spec
+from .._payload.placement import Placement, spec
+from .._payload.shards import Shards
 from .._types import Leaves, PyTree, ShapeDtype
 from .host import HostExchange
 

@@ -15,7 +15,7 @@ from .._exchange.late import Late
 from .._exchange.make import exchange_of, late_of
 from .._payload.fragments import Fragment, deal, deal_most
 from .._payload.layout import describe
-from .._payload.shards import Placement
+from .._payload.placement import Placement
 from .._payload.trees import travels
 from .._payload.wire import Wire
 from .._rules.merge import Merge

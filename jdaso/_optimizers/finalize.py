@@ -15,7 +15,7 @@ from .._exchange.make import exchange_of
 from .._payload.explicit import on_its_mesh
 from .._payload.header import header
 from .._payload.layout import Leaf, describe, is_float
-from .._payload.shards import Placement, kept, placement_of
+from .._payload.placement import Placement, kept, placement_of
 from .._payload.trees import from_leaves, to_leaves
 from .._session import Session
 from .._types import PyTree

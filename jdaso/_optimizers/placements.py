@@ -14,7 +14,7 @@ from jax.core import Tracer
 from .._compat import bound_axes
 from .._exchange.placing import Divisions, axes_of, facts_of, said
 from .._payload.layout import Division, describe
-from .._payload.shards import Placement, divisions_of, joined, placement_of
+from .._payload.placement import Placement, divisions_of, joined, placement_of
 from .._session import Session
 from .._types import LocalAxis, PyTree, ShapeDtype
 

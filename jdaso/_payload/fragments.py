@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from .._types import Leaves
 from .explicit import placed_like, replicated
 from .layout import Leaf
-from .shards import Placement, spec
+from .placement import Placement, spec
 
 _SNAP = 0.0125
 """Share of a fragment's size by which its ends may be off: then sizes differ by at most 5 %."""

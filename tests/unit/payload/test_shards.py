@@ -10,16 +10,8 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jdaso._payload.layout import Layout, Leaf, describe
-from jdaso._payload.shards import (
-    Placement,
-    Shards,
-    divisions_of,
-    expanded,
-    in_order,
-    joined,
-    placement_of,
-    spec,
-)
+from jdaso._payload.placement import Placement, divisions_of, joined, placement_of, spec
+from jdaso._payload.shards import Shards, expanded, in_order
 from jdaso._payload.whole import Whole
 
 AXES = {"data": 2, "model": 3}
