@@ -184,8 +184,8 @@ def daso(
             stages.finder.at_init(params, inner_state)
         shared = Sharing(between, params).fact
         placed, refused = placements.facts(params, inner_state)
-        facts = [*between.facts, *placed]
-        agree_on_init(session, params, inner_state, facts, about_inner=[shared])
+        about_inner = [shared, *placed]
+        agree_on_init(session, params, inner_state, between.facts, about_inner=about_inner)
         if refused is not None:
             raise refused
         session.facts[between.number] = between.facts

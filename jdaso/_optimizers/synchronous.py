@@ -140,7 +140,7 @@ def synchronous(
         placed, refused = placements.facts(params, inner_state)
         if session.num_nodes > 1:
             refuse_line_search(inner_state, "jdaso.synchronous")
-        agree_on_init(session, params, inner_state, [*facts, *placed])
+        agree_on_init(session, params, inner_state, facts, about_inner=placed)
         if refused is not None:
             raise refused
         session.facts[number] = facts
