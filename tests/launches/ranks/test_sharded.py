@@ -44,6 +44,10 @@ def test_a_bit_that_flips_in_one_copy_of_a_shard_is_found():
     check("drifts", timeout=60)
 
 
+def test_gradients_that_differ_between_copies_are_named():
+    check("differ", timeout=60)
+
+
 def test_the_compiled_step_gathers_nothing():
     check("compiles")
 
