@@ -16,6 +16,7 @@ from jax import core
 from jax._src import callback as _callback  # the public io_callback copies its arguments
 from jax._src import core as _core  # no public name lists the bound axes
 from jax._src import dispatch as _dispatch  # otherwise a lowering does not get the devices
+from jax._src import distributed as _distributed  # no public name tells the world's address
 from jax._src import xla_bridge  # no public name tells whether a backend has started
 from jax._src.interpreters import mlir as _mlir  # the public one cannot set a sharding
 from jax.extend.core import Primitive, Var
@@ -63,7 +64,46 @@ def has_cpu_device() -> bool:
         return False
 
 
-def reserve_cpu_threads() -> None:
+def coordinator_address() -> str | None:
+    """The address of the JAX world that this process has joined; None if it has joined none."""
+    if not jax.distributed.is_initialized():
+        return None
+    return str(_distributed.global_state.coordinator_address)
+
+
+_PART_SECONDS = 10
+"""How long a process that ends waits for the others of its world; after a failure, in vain."""
+
+_SILENCE_SECONDS = 365 * 24 * 3600
+"""JAX ends a process whose world has lost another one, without a word of it: jdaso does that."""
+
+
+def join_world(address: str, processes: int, number: int, seconds: float) -> None:
+    """Joins this process to a JAX world, before JAX makes its devices.
+
+    Args:
+        address: where process 0 opens the world.
+        processes: the number of processes.
+        number: this one's.
+        seconds: how long to wait for the others.
+
+    Raises:
+        RuntimeError: JAX has made its devices, or the others did not come.
+    """
+    # JAX would keep SIGTERM from the process, and only note that it came.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.distributed.initialize(
+        address,
+        processes,
+        number,
+        cluster_detection_method="deactivate",
+        initialization_timeout=max(int(seconds), 1),
+        heartbeat_timeout_seconds=_SILENCE_SECONDS,
+        shutdown_timeout_seconds=_PART_SECONDS,
+    )
+
+
+def reserve_cpu_threads(*, joined: bool = False) -> None:
     """Gives XLA's CPU backend enough threads for callbacks that block.
 
     XLA runs each CPU device, each part of an operation and each host callback in two pools of as
@@ -74,9 +114,12 @@ def reserve_cpu_threads() -> None:
     cause on the others: this limit is raised to an hour; jdaso's own limit is shorter.
 
     Does nothing for one device (its callbacks run in place), or if the user has set the values.
+
+    Args:
+        joined: whether devices of other processes take part in a step.
     """
     devices = cpu_device_count()
-    if devices == 1 or backend_started():
+    if (devices == 1 and not joined) or backend_started():
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     os.environ.setdefault("NPROC", str((cores or 1) + 4 * devices + 4))
@@ -145,8 +188,9 @@ _host_call.def_impl(_call_outside_jit)
 
 SPANS_PROCESSES = (
     "lies on devices of several processes, which jax.distributed has joined to one JAX world, and "
-    "each rank is a node of its own here. Do not call jax.distributed.initialize() if jdaso "
-    "connects the ranks, or make meshes and arrays of session.devices (session.mesh) only."
+    "each rank is a node of its own here. If R ranks are one node, pass "
+    "Session(ranks_per_node=R); otherwise do not call jax.distributed.initialize(), or make meshes "
+    "and arrays of session.devices (session.mesh) only."
 )
 """Reason to refuse arrays on several processes: each would exchange its part as if it were all."""
 
@@ -179,14 +223,22 @@ def _on_each(function: Callable[..., Any], devices: Sequence[Any]) -> Callable[.
 
 
 def _lower_host_call(
-    ctx: Any, *args: Any, callee: Callee, places: Any, everywhere: bool, **rest: Any
+    ctx: Any,
+    *args: Any,
+    callee: Callee,
+    places: Any,
+    everywhere: bool,
+    joined: bool,
+    **rest: Any,
 ) -> Any:
     """Lowers to a call by name, or as `io_callback` does but without copying every argument."""
     about = ctx.module_context.axis_context
-    _refuse_other_processes(about)
+    if not joined:
+        _refuse_other_processes(about)
     sharding, devices = None, getattr(about, "num_devices", 1)
     if everywhere and getattr(about, "device_assignment", None) is not None and devices > 1:
-        call = partial(_host_call.bind, callee=callee, places=places, everywhere=False, **rest)
+        rest |= {"callee": callee, "places": places, "joined": joined}
+        call = partial(_host_call.bind, everywhere=False, **rest)
         return mlir.lower_fun(_on_each(call, about.device_assignment))(ctx, *args)
     if devices != 1:  # of N results each would carry N descriptions
         sharding = _callback._callback_op_sharding(about, None, ctx.avals_out)
@@ -251,6 +303,7 @@ def host_call(
     holder: object = None,
     places: Mapping[int, int] | None = None,
     everywhere: bool = False,
+    joined: bool = False,
 ) -> Any:
     """Calls a host function from a compiled step, as `jax.experimental.io_callback` does.
 
@@ -274,6 +327,7 @@ def host_call(
             shape and dtype, by the argument's number. The call reads its arguments first.
         everywhere: whether each device of the program makes the call; otherwise, in a program of
             whole arrays, one does.
+        joined: whether the program may run on devices of other processes too.
     """
     leaves, tree = jax.tree.flatten(shapes)
     results = tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
@@ -283,7 +337,8 @@ def host_call(
 
     callee = Callee(flat, f"{label} {name_of(call)}".strip(), holder)
     about = {"kept": kept, "results": results, "places": tuple((places or {}).items())}
-    found = _host_call.bind(*args, callee=callee, everywhere=everywhere, **about)
+    about |= {"everywhere": everywhere, "joined": joined}
+    found = _host_call.bind(*args, callee=callee, **about)
     return jax.tree.unflatten(tree, found)
 
 

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._compat import spans_processes
 from ._launch.paths import local_folder
 from ._optimizers.state import DasoState
 from ._payload.layout import is_float
@@ -74,7 +75,7 @@ class Fault:
 
 
 class Faults:
-    """Makes faults happen on this node.
+    """Makes faults happen on this node; of several ranks, on the first.
 
     Args:
         faults: the faults; if None, those in ``JDASO_FAULTS``, separated by semicolons.
@@ -102,7 +103,8 @@ class Faults:
         if faults is None:
             parts = os.environ.get(VARIABLE, "").split(";")
             faults = [Fault.parse(part) for part in parts if part.strip()]
-        self._mine = [fault for fault in faults if fault.node == session.node]
+        first = session.topology.place == 0
+        self._mine = [fault for fault in faults if fault.node == session.node and first]
         self._session = session
         self._folder = None if folder is None else local_folder(folder)
         self._done: set[Fault] = set()
@@ -177,16 +179,21 @@ def _spoil(params: PyTree, action: str) -> PyTree:
     leaves, tree = jax.tree.flatten(params)
     for k, leaf in enumerate(leaves):
         if is_float(jnp.result_type(leaf)) and np.size(leaf):
-            array = np.array(leaf)
-            if action == "nan":
-                array.reshape(-1)[0] = np.nan
-            else:
-                array.reshape(-1).view(np.uint8)[0] ^= 1
-            leaves[k] = _like(leaf, array)
+            leaves[k] = _spoilt(leaf, action)
             break
     return jax.tree.unflatten(tree, leaves)
 
 
-def _like(leaf: Any, array: np.ndarray) -> Any:
+def _spoilt(leaf: Any, action: str) -> Any:
+    """The leaf with its first number changed; of one on several ranks, that of this rank."""
+    if spans_processes(leaf):
+        first, *others = (shard.data for shard in leaf.addressable_shards)
+        parts = [_spoilt(first, action), *others]
+        return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
+    array = np.array(leaf)
+    if action == "nan":
+        array.reshape(-1)[0] = np.nan
+    else:
+        array.reshape(-1).view(np.uint8)[0] ^= 1
     committed = isinstance(leaf, jax.Array) and leaf.committed
     return jax.device_put(array, leaf.sharding) if committed else jnp.asarray(array)

@@ -45,6 +45,7 @@ from ..traces._timeline import Timeline
 from .base import Reducer
 from .job import EARLIER_RUN, Job, Numbers
 from .pace import Pace
+from .shared_header import SharedHeader
 from .staging import Staging
 from .worker import Worker
 
@@ -65,6 +66,7 @@ class Channel:
         control: the nodes.
         timeline: records the channel's activity.
         pace: the times of the session's steps and exchanges.
+        shared: the header of all ranks of this node; None if this is its only one.
         sends: whether anything is sent.
         number: distinguishes the channels of a session; the same on all nodes.
     """
@@ -78,6 +80,7 @@ class Channel:
         timeline: Timeline,
         pace: Pace,
         *,
+        shared: SharedHeader | None = None,
         sends: bool = True,
         number: int = 1,
     ):
@@ -102,6 +105,7 @@ class Channel:
             control,
             timeline,
             pace,
+            shared=shared,
             sends=sends,
             lane="" if number == 1 else f" {number}",
         )

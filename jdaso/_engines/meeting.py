@@ -1,6 +1,6 @@
 """A call of the host that all devices of a node make together, each with its shards.
 
-In a step whose parameters are divided over L devices each of them calls the host, on a thread of
+In a step whose parameters are divided over devices each of them calls the host, on a thread of
 its own. The last one makes the call for all; the others wait for it. So the numbers stay where they
 are until the call has read them, and no device goes on with memory that is still in use.
 """
@@ -19,13 +19,13 @@ class Meeting:
     """The calls of one place in a program, one after the other.
 
     Args:
-        devices: L.
+        devices: the numbers of the devices that make the calls.
         limit_seconds: how long a device waits for the others to come; that one of them makes the
             call has no limit here.
     """
 
-    def __init__(self, devices: int, limit_seconds: float):
-        self._devices, self._limit = devices, limit_seconds
+    def __init__(self, devices: Sequence[int], limit_seconds: float):
+        self._devices, self._limit = list(devices), limit_seconds
         self._changed = threading.Condition()
         self._given: dict[int, Given] = {}
         self._found: Sequence[Any] = ()
@@ -38,14 +38,22 @@ class Meeting:
         """Calls a function with what all devices give; returns what it has found for this device.
 
         Args:
-            device: the number of the device that calls, 0..L - 1.
+            device: the number of the device that calls.
             given: what it gives; valid until it returns.
-            function: called once with what each device gives; returns a result for each.
+            function: called once with what each device gives; returns a result for each, in the
+                order of the devices.
 
         Raises:
-            RuntimeError: a device comes twice, or another one does not come within the limit.
+            RuntimeError: a device comes twice, or one that is not known, or another one does not
+                come within the limit.
             Exception: what the function raises, on all devices.
         """
+        if device not in self._devices:
+            raise RuntimeError(
+                f"Device {device} of the mesh calls the host of a rank that drives devices "
+                f"{self._devices}: the mesh has the node's devices in another order than "
+                "session.devices. Make it with jax.make_mesh, and set it with jax.set_mesh."
+            )
         with self._changed:
             if device in self._given:
                 raise RuntimeError(
@@ -54,9 +62,9 @@ class Meeting:
                 )
             self._given[device] = given
             number = self._calls
-            if len(self._given) < self._devices:
+            if len(self._given) < len(self._devices):
                 ready = lambda: self._calls != number  # noqa: E731
-                came = lambda: ready() or len(self._given) == self._devices  # noqa: E731
+                came = lambda: ready() or len(self._given) == len(self._devices)  # noqa: E731
                 if not self._changed.wait_for(came, self._limit):
                     missing = self._missing()
                     del self._given[device]
@@ -69,7 +77,7 @@ class Meeting:
             self._changed.notify_all()
         found, error = (), None
         try:
-            found = function([self._given[k] for k in range(self._devices)])
+            found = function([self._given[k] for k in self._devices])
         except Exception as raised:
             error = raised
         with self._changed:
@@ -82,7 +90,7 @@ class Meeting:
     def _result(self, device: int) -> Any:
         if self._error is not None:
             raise self._error
-        return self._found[device]
+        return self._found[self._devices.index(device)]
 
     def _missing(self) -> list[int]:
-        return [k for k in range(self._devices) if k not in self._given]
+        return [k for k in self._devices if k not in self._given]

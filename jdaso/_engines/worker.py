@@ -22,6 +22,7 @@ from ..traces._timeline import Timeline
 from .base import Reducer
 from .job import Job
 from .pace import Pace, Stopwatch
+from .shared_header import SharedHeader
 from .staging import Staging
 
 log = logging.getLogger("jdaso")
@@ -38,6 +39,7 @@ class Worker:
         control: the nodes.
         timeline: records the thread's activity.
         pace: the times of the session's steps and exchanges.
+        shared: the header of all ranks of this node; None if this is its only one.
         sends: whether anything is sent.
         lane: distinguishes the channels of a session in the timeline.
     """
@@ -52,6 +54,7 @@ class Worker:
         timeline: Timeline,
         pace: Pace,
         *,
+        shared: SharedHeader | None,
         sends: bool,
         lane: str,
     ):
@@ -59,7 +62,7 @@ class Worker:
         self.reducer, self._sends, self.lane = reducer, sends, lane
         self._nodes, self._last = control.topology.num_nodes, len(staging.shapes) - 1
         self._control, self._timeline, self._pace = control, timeline, pace
-        self._stopwatch = Stopwatch(pace)
+        self._stopwatch, self._shared = Stopwatch(pace), shared
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="jdaso-channel", daemon=True)
         self._thread.start()
@@ -81,10 +84,20 @@ class Worker:
 
     def amend(self, new: dict[int, int]) -> None:
         """Replaces words of the header at the ends of the last chunk's rows."""
-        rows, width = self.staging.rows(self._last), self.staging.shapes[-1][1]
-        words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
+        words = self._header
         for place, word in new.items():
             words[place] = word
+        self._header = words
+
+    @property
+    def _header(self) -> np.ndarray:
+        """A copy of the header at the ends of the last chunk's rows."""
+        rows, width = self.staging.rows(self._last), self.staging.shapes[-1][1]
+        return np.array(rows[0, width:]).view(np.int32)
+
+    @_header.setter
+    def _header(self, words: np.ndarray) -> None:
+        rows, width = self.staging.rows(self._last), self.staging.shapes[-1][1]
         rows[:, width:] = words.view(self.wire.dtype)
 
     def end(self, limit_seconds: float) -> bool:
@@ -149,6 +162,8 @@ class Worker:
             job.encoded[k], job.checksums[k] = job.numbers.encode(k, partial(self.staging.rows, k))
             if not job.blocking:
                 self._look_for_bad(job, k, job.encoded[k])
+            if k == self._last and self._shared is not None:
+                self._header = self._shared.of(self._header)
         return job.encoded[k]
 
     def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
@@ -179,7 +194,7 @@ class Worker:
         if job.bad_leaf == 0 and (index := self.wire.first_bad(rows[:, :width])) is not None:
             job.bad_leaf = 1 + self.layout.leaf_at(k, index)
         if k == self._last:
-            words = np.ascontiguousarray(rows[0, width:]).view(np.int32)
+            words = self._header
             total = np.uint32((int(words[CHECKSUM]) + sum(job.checksums.values())) & 0xFFFFFFFF)
             bad = words[BAD_LEAF] or job.bad_leaf
             self.amend({BAD_LEAF: int(bad), CHECKSUM: int(total.view(np.int32))})

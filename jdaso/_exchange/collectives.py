@@ -13,22 +13,40 @@ from .._compat import SPANS_PROCESSES, bound_axes, spans_processes, unmapped
 from .._errors import NodeError
 from .._payload.explicit import on_its_mesh
 from .._payload.header import header
-from .._payload.layout import describe, path_of
-from .._payload.placement import Placement, divisions_of, kept, placement_of
+from .._payload.layout import describe, is_float, path_of
+from .._payload.placement import Placement, divisions_of, kept
 from .._session import Session
 from .._types import LocalAxis, PyTree
 from .exact import exact_mean
 from .make import exchange_of
-from .placing import axes_of, facts_of, said
+from .placing import axes_of, facts_of, placed, said
 from .within_node import mean_locally, refuse_other_axes
 
 
 def require_own_devices(session: Session, tree: PyTree) -> None:
-    """Raises if an array spans devices of several processes; each of them raises."""
+    """Raises unless arrays lie on this node's devices; each rank that has such an array raises.
+
+    An array that JAX may still move ("uncommitted", or of NumPy) is taken for a copy of what every
+    rank of the node has.
+    """
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        if spans_processes(leaf):
+        if spans_processes(leaf) and not session.joined:
             text = f"Leaf {path_of(path)} {SPANS_PROCESSES}"
-            raise NodeError(f"{session.topology.prefix()} {text}")
+        elif session.joined and _is_of_one_rank(leaf):
+            text = (
+                f"Leaf {path_of(path)} lies on devices of this rank only, and the node has "
+                f"{session.ranks_per_node} ranks. Put it on all its devices: jax.device_put(x, "
+                "NamedSharding(session.mesh, PartitionSpec())), or another spec."
+            )
+        else:
+            continue
+        raise NodeError(f"{session.topology.prefix()} {text}")
+
+
+def _is_of_one_rank(x: Any) -> bool:
+    """Returns whether an array was put on devices of this rank alone."""
+    concrete = isinstance(x, jax.Array) and not isinstance(x, Tracer)
+    return concrete and x.committed and not spans_processes(x)
 
 
 def broadcast(tree: PyTree, session: Session) -> PyTree:
@@ -52,7 +70,7 @@ def broadcast(tree: PyTree, session: Session) -> PyTree:
         ...     params = jdaso.broadcast({"w": jnp.ones(2)}, session)
     """
     session.require_usable()
-    if session.num_nodes == 1:
+    if session.num_nodes == 1 and not session.joined:
         return tree
     if session.simulated:
         if _traced(tree):
@@ -76,7 +94,8 @@ def mean(
     """Exact float32 mean over nodes, for metrics and BatchNorm statistics; waits for all nodes.
 
     Args:
-        tree: float leaves are averaged, each in its own dtype; others stay as they are.
+        tree: float leaves are averaged, each in its own dtype; others stay as they are. If a node
+            has several ranks and the arrays do not lie on all of them, the mean is over all ranks.
         session: the nodes.
         local_axis: inside ``shard_map`` or ``pmap``, the axis of the node's devices (or a tuple of
             axes), which is averaged first.
@@ -98,6 +117,8 @@ def mean(
     """
     session.require_usable()
     tree = mean_locally(tree, local_axis)
+    if session.joined and not _traced(tree) and not _is_on_node(tree):
+        return _mean_of_ranks(tree, session)
     if session.num_nodes == 1:
         return tree
     if session.sends:
@@ -111,13 +132,35 @@ def mean(
         mean_of = lambda x: _mean(x, session, None, None)  # noqa: E731
         return jax.vmap(mean_of, axis_name=session.node_axis)(tree)
     _agree_on_shapes(session, "average a tree", tree)
-    placement = placement_of(tree)
+    placement = placed(session, tree)
     key = (jax.tree.structure(tree), describe(tree), placement)
     if key not in session.programs:
         mean_of = lambda x: _mean(x, session, None, placement)  # noqa: E731
         session.programs[key] = jax.jit(mean_of, out_shardings=kept(tree) if placement else None)
     with session.told():
         return jax.block_until_ready(session.programs[key](tree))
+
+
+def _is_on_node(tree: PyTree) -> bool:
+    """Returns whether an array lies on devices of several ranks."""
+    return any(map(spans_processes, jax.tree.leaves(tree)))
+
+
+def _mean_of_ranks(tree: PyTree, session: Session) -> PyTree:
+    """The mean over all ranks of trees that each rank has for itself."""
+    _agree_on_shapes(session, "average a tree", tree)
+
+    def mean_of(x: Any) -> Any:
+        dtype = jnp.result_type(x)
+        if not is_float(dtype):
+            return x
+        wide = np.complex128 if jnp.issubdtype(dtype, jnp.complexfloating) else np.float64
+        mine = np.asarray(x).astype(wide)
+        rows = session.all_ranks.allgather("average a tree", mine)
+        mean = rows.mean(axis=0).reshape(np.shape(x)).astype(dtype)
+        return _back(mean, x if isinstance(x, jax.Array) else jnp.asarray(x))
+
+    return jax.tree.map(mean_of, tree)
 
 
 def _mean(
@@ -139,7 +182,7 @@ def _placement(
     """The placement of a traced tree: that of its types, else the user's."""
     if not session.sends:
         return None
-    if not bound_axes() and (found := placement_of(tree)) is not None:
+    if not bound_axes() and (found := placed(session, tree)) is not None:
         return found
     if sharded is None:
         return None
@@ -150,16 +193,37 @@ def _placement(
 def _agree_on_shapes(session: Session, what: str, tree: PyTree) -> None:
     facts = [(f"leaf {leaf.path}", str(leaf)) for leaf in describe(tree)]
     if session.sends:
-        facts += facts_of(placement_of(tree), tree)
+        facts += facts_of(placed(session, tree), tree)
     require_own_devices(session, tree)
     session.agree(what, facts)
 
 
 def _broadcast_leaf(x: Any, session: Session) -> Any:
     key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
-    values = session.control.broadcast(np.asarray(jax.random.key_data(x) if key else x))
-    if key:
-        return jax.random.wrap_key_data(jnp.asarray(values), impl=jax.random.key_impl(x))
+    numbers = jax.random.key_data(x) if key else x
+    if spans_processes(numbers):
+        found = _broadcast_shards(numbers, session)
+    else:
+        found = _back(session.all_ranks.broadcast(np.asarray(numbers)), numbers)
+    return (
+        jax.random.wrap_key_data(jnp.asarray(found), impl=jax.random.key_impl(x)) if key else found
+    )
+
+
+def _broadcast_shards(x: jax.Array, session: Session) -> jax.Array:
+    """An array on the devices of several ranks, of which each sends the shards that it has."""
+    known: dict[str, np.ndarray] = {}
+    made = []
+    for shard in x.addressable_shards:
+        place = str(shard.index)
+        if place not in known:
+            known[place] = session.control.broadcast(np.asarray(shard.data))
+        made.append(jax.device_put(known[place], shard.device))
+    return jax.make_array_from_single_device_arrays(x.shape, x.sharding, made)
+
+
+def _back(values: np.ndarray, x: Any) -> Any:
+    """New values of an array, placed as it was."""
     if not isinstance(x, jax.Array):
         return values
     # An uncommitted array stays uncommitted: a step may want it on all local devices.

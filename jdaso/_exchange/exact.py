@@ -64,7 +64,14 @@ def warn_past_end(session: Session, total_steps: int, step: jax.Array) -> jax.Ar
         return np.int32(0)
 
     def call() -> jax.Array:
-        return host_call(warn, ShapeDtype((), jnp.int32), step, holder=session)
+        return host_call(
+            warn,
+            ShapeDtype((), jnp.int32),
+            step,
+            holder=session,
+            everywhere=session.joined,
+            joined=session.joined,
+        )
 
     if session.simulated:
         return jnp.int32(0)

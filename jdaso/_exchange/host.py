@@ -19,7 +19,7 @@ from .._engines.sums import Sums
 from .._payload.checksums import checksum_of_all, checksum_on_host
 from .._payload.explicit import replicated
 from .._payload.landing import arrival
-from .._payload.layout import Division, Leaf
+from .._payload.layout import Division
 from .._payload.shards import in_order
 from .._payload.trees import to_arrays
 from .._payload.whole import Whole
@@ -56,12 +56,14 @@ class HostExchange(Exchange):
         user may drop the result of a mean, so its calls are kept.
         """
         label = f"{self.name} {self.owner} {self.wire.name} {self.layout.fingerprint}"
-        return partial(host_call, kept=self.owner <= 0, label=label, holder=self.session)
+        about = {"label": label, "holder": self.session, "joined": self.session.joined}
+        return partial(host_call, kept=self.owner <= 0, **about)
 
     @property
     def whole(self) -> Whole | None:
-        """The leaves whose shards are exchanged; None if none is divided."""
-        return None if self.placement is None else Whole(self.layout, self.leaves)
+        """The leaves whose shards are exchanged; None if none is divided, or no host has all."""
+        of_parts = self.placement is None or self.session.joined
+        return None if of_parts else Whole(self.layout, self.leaves)
 
     @property
     def node(self) -> int:
@@ -84,7 +86,7 @@ class HostExchange(Exchange):
     def _prints(self, common: Common) -> jax.Array:
         """A checksum for each leaf of replicated state; see `Common.prints`."""
         arrays, divisions = to_arrays(common.tree), in_order(common.tree, common.divisions)
-        counts = [Leaf("", (), "", x).shards for x in divisions] or [1] * len(arrays)
+        counts = self.counts(divisions, len(arrays))
 
         def prints(*shards: np.ndarray) -> np.ndarray:
             rest = iter(shards)
@@ -98,6 +100,16 @@ class HostExchange(Exchange):
             return mine
         least, most = (f(mine, self.local_axis) for f in (jax.lax.pmin, jax.lax.pmax))
         return jnp.where(least == most, most, most + 1 + self.ask_node())
+
+    def counts(self, divisions: Sequence[Division], arrays: int) -> list[int]:
+        """The number of different shards of each array that `gather` gives a function.
+
+        Args:
+            divisions: of the arrays; empty if none is divided.
+            arrays: how many.
+        """
+        del divisions
+        return [1] * arrays
 
     def gather(
         self,

@@ -34,7 +34,8 @@ class HostLate(Late):
         if key not in kept:
             about = {"checks": self.checks, "node": self.exchange.node}
             whole = self.exchange.whole
-            kept[key] = Versions(self.exchange.channel, self.rule, self.dress, whole=whole, **about)
+            dress = tuple if self.exchange.session.joined else self.dress  # there of parts
+            kept[key] = Versions(self.exchange.channel, self.rule, dress, whole=whole, **about)
         return kept[key]
 
     def empty(self) -> PyTree:

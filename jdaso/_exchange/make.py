@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from .._payload.layout import Leaf, chunk_bytes_of, describe, layout_of
 from .._payload.placement import Placement
-from .._payload.shards import expanded
+from .._payload.shards import Shards, parts_of
 from .._payload.wire import Wire, wire_of
 from .._rules.merge import Merge
 from .._session import Session
@@ -16,6 +16,7 @@ from .host import HostExchange
 from .late import Late
 from .late_host import HostLate
 from .late_virtual import VirtualLate
+from .placing import undivided
 from .sharded import ShardedExchange
 from .virtual import VirtualExchange
 
@@ -47,11 +48,19 @@ def exchange_of(
     """
     wire, nodes = wire_of(wire), session.num_nodes
     leaves: tuple[Leaf, ...] = ()
+    if placement is None and session.joined:
+        placement = undivided(session, tree)
     if placement is not None:
         every = placement.leaves(tree)
-        tree, leaves = expanded(every), tuple(leaf for leaf in every if leaf.exchanged)
-        divisions = [leaf.division for leaf in leaves]
-        placement = placement.of(divisions) if any(divisions) else None
+        leaves = tuple(leaf for leaf in every if leaf.exchanged)
+        tree = Shards(placement).leaves(every)
+        placement = placement.of([leaf.division for leaf in leaves])
+        if session.joined:
+            shared = parts_of(placement, leaves)
+            divisions = [part.division for part in shared]
+            tree = Shards(placement.of(divisions)).leaves([part.exchanged for part in shared])
+        elif not any(placement.divisions):
+            placement = None
     size = sum(leaf.size for leaf in describe(tree) if leaf.exchanged)
     each = chunk_bytes_of(4 * size, nodes, chunk_bytes)
     layout = layout_of(tree, nodes, each, wire.block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from .._compat import bound_axes, varies
 from .._payload.layout import Division, describe
-from .._payload.placement import Placement, spec
+from .._payload.placement import Placement, placement_of, spec
 from .._session import Session
 from .._types import LocalAxis, PyTree
 from .within_node import names_of
@@ -57,7 +58,56 @@ def said(
         mesh = session.mesh if mesh.empty else mesh
     known = {str(name): int(size) for name, size in (bound or mesh.shape).items()}
     found = divisions(known, bool(bound))
-    return Placement(mesh, tuple(known.items()), found) if any(found) else None
+    return _here(session, Placement(mesh, tuple(known.items()), found)) if any(found) else None
+
+
+def placed(session: Session, tree: PyTree, *, whole: bool = False) -> Placement | None:
+    """The placement of arrays on this node's devices, as far as their shardings tell it.
+
+    Args:
+        session: the nodes.
+        tree: the arrays.
+        whole: whether it is wanted even if none of them is divided, and the node has one rank.
+    """
+    return _here(session, placement_of(tree, whole=whole or session.joined))
+
+
+def undivided(session: Session, tree: PyTree) -> Placement:
+    """The placement of a tree of which each of a node's devices has all."""
+    bound, mesh = bound_axes(), None
+    if not bound:
+        mesh = jax.sharding.get_abstract_mesh()
+        mesh = session.mesh if mesh.empty else mesh
+    axes = tuple((str(name), int(size)) for name, size in (mesh.shape if mesh else bound).items())
+    divisions = tuple(() for _ in jax.tree.leaves(tree))
+    found = _here(session, Placement(mesh, axes, divisions))
+    assert found is not None
+    return found
+
+
+def _here(session: Session, placement: Placement | None) -> Placement | None:
+    """A placement with the numbers of this rank's devices, if the node has several ranks.
+
+    Where only the names of axes are known, their devices are taken to be in the session's order; a
+    call from another device is refused.
+
+    Raises:
+        ValueError: the mesh has not all devices of the node.
+    """
+    if placement is None or not session.joined:
+        return placement
+    mesh, known = placement.mesh, session.devices
+    if isinstance(mesh, jax.sharding.Mesh):
+        known = list(mesh.devices.flat)
+    if placement.devices != len(session.devices):
+        raise ValueError(
+            f"{session.topology.prefix()} A step runs on {placement.devices} devices (axes "
+            f"{dict(placement.axes)}), and this node of {session.ranks_per_node} ranks has "
+            f"{len(session.devices)}. Make the mesh of all of them: jax.make_mesh(shape, names, "
+            "devices=session.devices), or session.mesh."
+        )
+    own = [k for k, device in enumerate(known) if device.process_index == jax.process_index()]
+    return dataclasses.replace(placement, own=tuple(own))
 
 
 def axes_of(specs: PyTree) -> tuple[str, ...]:

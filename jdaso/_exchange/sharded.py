@@ -23,9 +23,13 @@ from .._engines.meeting import Meeting
 from .._errors import NodeError
 from .._payload.layout import Division
 from .._payload.placement import Placement, spec
-from .._payload.shards import Shards
+from .._payload.shards import Part, Shards, parts_of
+from .._payload.words import STATUS
 from .._types import Leaves, PyTree, ShapeDtype
+from .exchange import Exchange
 from .host import HostExchange
+from .received import Received
+from .replicated import Common
 
 _LIMIT_SECONDS = 600.0
 """Limit of a device that waits for the others of its node, if the session has none."""
@@ -35,17 +39,36 @@ _CHECKED_CALLS = 2
 
 
 class ShardedExchange(HostExchange):
-    """Exchanges of a tree whose leaves are divided over the node's devices; see `Exchange`."""
+    """Exchanges of a tree whose leaves are divided over the node's devices; see `Exchange`.
+
+    Also of any tree in a node of several ranks, whose devices share the work; see `Part`.
+    """
 
     placement: Placement
 
     @cached_property
+    def _parts(self) -> tuple[Part, ...]:
+        """The parts that devices exchange of the leaves; empty if each exchanges its shards."""
+        return parts_of(self.placement, self.leaves) if self.session.joined else ()
+
+    @cached_property
     def _shards(self) -> Shards:
-        return Shards(self.placement)
+        divisions = [part.division for part in self._parts] or self.placement.divisions
+        return Shards(self.placement.of(divisions))
+
+    def ask_node(self) -> jax.Array:
+        """As `HostExchange.ask_node`, by all devices if several hosts drive them."""
+        if not self.session.joined:
+            return super().ask_node()
+        return self.placement.inside(super().ask_node, (), spec(()))()
 
     def whole_shards(self, leaves: Sequence[int]) -> list[int]:
         """As `HostExchange.whole_shards`."""
         return [k for k in leaves for _ in range(self._shards.counts[k])]
+
+    def counts(self, divisions: Sequence[Division], arrays: int) -> list[int]:
+        """As `HostExchange.counts`."""
+        return Shards(self.placement.of(divisions or [()] * arrays)).counts
 
     def gather(
         self,
@@ -54,22 +77,34 @@ class ShardedExchange(HostExchange):
         arrays: Sequence[Any],
         divisions: Sequence[Division],
     ) -> jax.Array:
-        """As `HostExchange.gather`, by all devices.
+        """As `HostExchange.gather`, by all devices; in a node of several ranks the sum of theirs.
 
         Inside `jax.shard_map` copies of a shard may differ: then the result is one that no other
         node has.
         """
-        given = Shards(self.placement.of(divisions or [()] * len(arrays)))
-        node = self.session.node
+        given = [*divisions] or [()] * len(arrays)
+        shards, node = Shards(self.placement.of(given)), self.session.node
 
         def checked(by_device: Sequence[Sequence[Any]]) -> Any:
-            found = np.asarray(function(*given.gathered(by_device)))
+            found = np.asarray(function(*shards.gathered(by_device)))
             if self.placement.mesh is not None:
                 return found
-            alike = np.array(given.alike(by_device), bool)
+            alike = np.array(shards.alike(by_device), bool)
             return np.where(alike if found.ndim else alike.all(), found, found + 1 + node)
 
-        return self._together(checked, shape, [()], arrays, given)
+        if not self.session.joined:
+            return self._together(checked, shape, [()], arrays, given)
+        names = self.placement.names
+        total = lambda mine: jax.lax.psum(mine, names)  # noqa: E731
+        return self._together(checked, shape, [()], arrays, given, of_first=True, after=total)
+
+    def mean_of_finite(
+        self, leaves: Leaves, count: int, head: jax.Array, step: jax.Array, common: Common | None
+    ) -> Received:
+        """As `Exchange.mean_of_finite`; the hosts of a node of several ranks know parts only."""
+        if not self.session.joined:
+            return super().mean_of_finite(leaves, count, head, step, common)
+        return Exchange.mean_of_finite(self, leaves, count, head, step, common)
 
     def send(
         self, function: Callable[..., Any], turn: Any, about: Sequence[Any], leaves: Leaves
@@ -77,8 +112,9 @@ class ShardedExchange(HostExchange):
         """As `HostExchange.send`, by all devices."""
         del turn
         given = [()] * len(about) + [*self.placement.divisions]
-        taken = Shards(self.placement.of(given))
+        taken = self._taken(given, len(about))
         shape = ShapeDtype((), jnp.int32)
+        checked = self._check_copies(taken, len(about))
 
         def call(by_device: Sequence[Sequence[Any]]) -> Any:
             try:
@@ -88,8 +124,37 @@ class ShardedExchange(HostExchange):
                 return by_device[0][0] if about else np.zeros((), np.int32)
             return function(*taken.gathered(by_device))
 
+        before = self._cut(len(about))
+        return self._together(call, shape, [()], (*about, *leaves), given, before=before)
+
+    def fetch(
+        self,
+        function: Callable[..., Any],
+        sets: int,
+        turn: Any,
+        about: Sequence[Any],
+        leaves: Leaves = (),
+    ) -> Any:
+        """As `HostExchange.fetch`, by all devices; a failure of one rank is one of its node."""
+        del turn
+        divisions = [*self.placement.divisions]
+        places = {}
+        if leaves:
+            places = {1 + len(about) + k: 1 + k for k in range(len(divisions))}
+        given = [()] * len(about) + divisions * (len(leaves) // max(len(divisions), 1))
+        first = self._shards.first
+        shapes = self._shapes(sets, [self.layout.exchanged[k].reals for k in first])
+        taken = self._taken(given, len(about))
         checked = self._check_copies(taken, len(about))
-        return self._together(call, shape, [()], (*about, *leaves), taken)
+
+        def all_shards(by_device: Sequence[Sequence[Any]]) -> Any:
+            checked(by_device)
+            return function(*taken.gathered(by_device))
+
+        call = self._refusing(all_shards, sets)
+        gives = [(), *(divisions * sets)]
+        ways = {"places": places, "before": self._cut(len(about)), "after": self._join}
+        return self._together(call, shapes, gives, (*about, *leaves), given, **ways)
 
     def _check_copies(self, given: Shards, first: int) -> Callable[[Sequence[Sequence[Any]]], None]:
         """A function that raises if devices hold different copies of a leaf.
@@ -119,33 +184,32 @@ class ShardedExchange(HostExchange):
 
         return check
 
-    def fetch(
-        self,
-        function: Callable[..., Any],
-        sets: int,
-        turn: Any,
-        about: Sequence[Any],
-        leaves: Leaves = (),
-    ) -> Any:
-        """As `HostExchange.fetch`, by all devices."""
-        del turn
-        divisions = [*self.placement.divisions]
-        places = {}
-        if leaves:
-            places = {1 + len(about) + k: 1 + k for k in range(len(divisions))}
-        given = [()] * len(about) + divisions * (len(leaves) // len(divisions))
-        first = self._shards.first
-        shapes = self._shapes(sets, [self.layout.exchanged[k].reals for k in first])
-        taken = Shards(self.placement.of(given))
-        checked = self._check_copies(taken, len(about))
+    def _taken(self, given: Sequence[Division], first: int) -> Shards:
+        """The shards or parts of arguments, of which leaves begin with the `first`."""
+        if self._parts:
+            turns = zip(given[first:], itertools.cycle(self._parts), strict=False)
+            given = [*given[:first], *(part.division for _, part in turns)]
+        return Shards(self.placement.of(given))
 
-        def all_shards(by_device: Sequence[Sequence[Any]]) -> Any:
-            checked(by_device)
-            return function(*taken.gathered(by_device))
+    def _cut(self, first: int) -> Callable[..., Sequence[Any]]:
+        """A function of a device's arguments that gives its parts of the leaves among them."""
 
-        call = self._refusing(all_shards, sets)
-        gives = [(), *(divisions * sets)]
-        return self._together(call, shapes, gives, (*about, *leaves), taken, places)
+        def cut(*mine: Any) -> Sequence[Any]:
+            pairs = zip(mine[first:], itertools.cycle(self._parts), strict=False)
+            return *mine[:first], *(part.cut(x) for x, part in pairs)
+
+        return cut if self._parts else lambda *mine: mine
+
+    def _join(self, found: Any) -> Any:
+        """A device's shards from the parts that it was given."""
+        if not self._parts:
+            return found
+        words, *sets = found
+        worst = jax.lax.pmax(words[:, STATUS], self.placement.names)
+        each = (
+            tuple(part.join(x) for part, x in zip(self._parts, mine, strict=True)) for mine in sets
+        )
+        return words.at[:, STATUS].set(worst), *each
 
     def _together(
         self,
@@ -153,8 +217,12 @@ class ShardedExchange(HostExchange):
         shapes: PyTree,
         gives: Sequence[Division],
         args: Sequence[Any],
-        given: Shards,
+        given: Sequence[Division],
+        *,
         places: Mapping[int, int] | None = None,
+        of_first: bool = False,
+        before: Callable[..., Sequence[Any]] = lambda *mine: mine,
+        after: Callable[[Any], Any] = lambda found: found,
     ) -> Any:
         """Calls the host from all devices.
 
@@ -163,23 +231,32 @@ class ShardedExchange(HostExchange):
             shapes: of each device's results.
             gives: divisions of the results.
             args: the arguments.
-            given: their shards.
+            given: their divisions.
             places: see `host_call`; the first argument is the device's number.
+            of_first: whether all devices but the first of this rank are given zeros.
+            before: what a device makes of its arguments before the call.
+            after: what it makes of its results.
         """
         placement, session = self.placement, self.session
-        dealt = Shards(placement.of(gives))
+        sets = (len(gives) - 1) // max(len(self.leaves), 1)
+        dealt = Shards(placement.of([()], *[self._shards.placement.divisions] * sets))
+        structure = jax.tree.structure(shapes)
         limit = session.timeout_seconds or _LIMIT_SECONDS
-        meeting = Meeting(placement.devices, limit)
+        meeting = Meeting(placement.here, limit)
 
         def of_all(by_device: Sequence[Sequence[Any]]) -> list[list[Any]]:
-            return dealt.dealt(jax.tree.leaves(function(by_device)))
+            found = jax.tree.leaves(function(by_device))
+            shared = dealt.dealt(found)
+            if of_first:
+                shared[1:] = [[np.zeros_like(x) for x in mine] for mine in shared[1:]]
+            return shared
 
         def together(device: Any, *mine: Any) -> list[Any]:
             return meeting.call(int(device), tuple(map(np.asarray, mine)), of_all)
 
         def call(*mine: Any) -> Any:
-            return self.call(together, shapes, placement.device(), *mine, places=places)
+            about = placement.device(), *before(*mine)
+            return after(self.call(together, shapes, *about, places=places))
 
-        structure = jax.tree.structure(shapes)
         specs = jax.tree.unflatten(structure, list(map(spec, gives)))
-        return placement.inside(call, given.placement.divisions, specs)(*args)
+        return placement.inside(call, given, specs)(*args)

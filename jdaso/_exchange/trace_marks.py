@@ -37,7 +37,14 @@ def mark(session: Session, kind: Any, step: jax.Array, behind: jax.Array) -> jax
         return jnp.int32(0)
     shape = ShapeDtype((), jnp.int32)
     about = jnp.int32(kind), step, device_number(), behind
-    return host_call(partial(_mark, session), shape, *about, holder=session)
+    return host_call(
+        partial(_mark, session),
+        shape,
+        *about,
+        holder=session,
+        everywhere=session.joined,
+        joined=session.joined,
+    )
 
 
 def any_of(tree: PyTree) -> jax.Array:

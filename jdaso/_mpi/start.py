@@ -11,7 +11,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from .._launch.environment import (
 )
 from .abort import end_job
 from .messages import dead_ranks
+from .names import names_of
 from .requests import allgather_bytes, as_bytes, finish, poll
 
 log = logging.getLogger("jdaso")
@@ -202,8 +204,10 @@ class _Roll:
             self._sent.append(self._comm.Isend([b".", MPI.BYTE], node, _ROLL_TAG))
 
 
-def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[dict[str, Any]]:
-    """The texts of all nodes, by non-blocking calls only, so that a missing node is no hang.
+def everyones(
+    about: dict[str, Any], comm: Any, timeout_seconds: float, ranks_per_node: int = 1
+) -> list[dict[str, Any]]:
+    """The texts of all ranks, by non-blocking calls only, so that a missing rank is no hang.
 
     Raises:
         NodeError: not all arrived in time; the message names those that did not.
@@ -211,7 +215,9 @@ def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[
     from mpi4py import MPI
 
     begin, roll, warn_at = time.monotonic(), _Roll(comm), [_WARN_SECONDS]
-    name = f"[node {comm.Get_rank()} of {comm.Get_size()}, host {about['host']}]"
+    names = partial(names_of, ranks_per_node=ranks_per_node)
+    kind = "node" if ranks_per_node == 1 else "rank"
+    name = f"[{kind} {comm.Get_rank()} of {comm.Get_size()}, host {about['host']}]"
 
     def look() -> None:
         waited = time.monotonic() - begin
@@ -227,7 +233,7 @@ def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[
             end_job()
             raise NodeError(
                 f"{name} Waited {timeout_seconds:g} s to start a session, and not all nodes came: "
-                f"{_absent(roll.missing())}"
+                f"{_absent(roll.missing(), names)}"
             )
 
     def gather(array: np.ndarray) -> np.ndarray:
@@ -241,26 +247,22 @@ def everyones(about: dict[str, Any], comm: Any, timeout_seconds: float) -> list[
         texts = allgather_bytes(gather, json.dumps(about).encode())
     except MPI.Exception as error:
         end_job()
-        raise NodeError(f"{name} A session could not start: {_why(error, comm)}") from error
+        raise NodeError(f"{name} A session could not start: {_why(error, comm, names)}") from error
     own.Free()
     return [json.loads(text) for text in texts]
 
 
-def _why(error: Exception, comm: Any) -> str:
+def _why(error: Exception, comm: Any, names: Callable[[Iterable[int]], str]) -> str:
     """The cause of an error in MPI: the rank that failed, if MPI can tell which."""
     can_tell = survives_deaths()
     dead = can_tell and poll(lambda: dead_ranks(comm), limit_seconds=_DEATH_SECONDS)
-    return f"{_names(sorted(dead))} died." if dead else f"{error}."
+    return f"{names(dead)} died." if dead else f"{error}."
 
 
-def _names(nodes: Sequence[int]) -> str:
-    return f"{'nodes' if len(nodes) > 1 else 'node'} {', '.join(map(str, nodes))}"
-
-
-def _absent(nodes: list[int]) -> str:
-    if not nodes:
+def _absent(ranks: list[int], names: Callable[[Iterable[int]], str]) -> str:
+    if not ranks:
         return "all answer now. Some were late: raise Session(timeout_seconds=...)."
     return (
-        f"{_names(nodes)} did not. Check whether it failed, ended, or is "
+        f"{names(ranks)} did not. Check whether it failed, ended, or is "
         "stuck or busy before its Session; raise Session(timeout_seconds=...) if it is only slow."
     )

@@ -1,65 +1,94 @@
-"""This process's number among the nodes, and its own devices."""
+"""This rank's number among all, its node, and its machine."""
 
 from __future__ import annotations
 
 import dataclasses
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from .._errors import NodeError
 from .._launch import witness
 from .._launch.environment import claimed_by, launched_ranks, machine, mark_rank
 from .._launch.gpus import gpu_identities
+from .names import name_of, names_of
 from .start import everyones, start_mpi
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """This node among the others.
+    """This rank among the others: R consecutive ranks are a node.
 
     Attributes:
-        node: its number, 0..num_nodes - 1.
-        num_nodes: P.
+        rank: its number in the session's communicator, 0..num_ranks - 1.
+        num_ranks: P R.
         host: name of its machine.
-        local_rank: its number among the nodes on this machine.
-        local_size: how many nodes share this machine.
-        gpus_of_host: the GPUs that each of these nodes could see at first, by unique names (UUIDs);
+        local_rank: its number among the ranks on this machine.
+        local_size: how many ranks share this machine.
+        gpus_of_host: the GPUs that each of these ranks could see at first, by unique names (UUIDs);
             None if unknown.
-        hosts: the machine of each node.
-        rank: this rank's number in the launch if the nodes are only some of its ranks; else None.
-        witnesses: the address of each node's witness, which tells whether its process runs.
+        hosts: the machine of each rank.
+        world_rank: its number in the launch if the session has only some of its ranks; else None.
+        witnesses: the address of each rank's witness, which tells whether its process runs.
         comm: the user's communicator (mpi4py), None without MPI. Never used for messages; each
             module that uses MPI gets its own duplicate.
+        ranks_per_node: R.
     """
 
-    node: int
-    num_nodes: int
+    rank: int
+    num_ranks: int
     host: str
     local_rank: int = 0
     local_size: int = 1
     gpus_of_host: tuple[tuple[str, ...] | None, ...] = (None,)
     comm: Any = None
     hosts: tuple[str, ...] = ()
-    rank: int | None = None
+    world_rank: int | None = None
     witnesses: tuple[witness.Address | None, ...] = ()
+    ranks_per_node: int = 1
+
+    @property
+    def node(self) -> int:
+        """This rank's node, 0..num_nodes - 1."""
+        return self.rank // self.ranks_per_node
+
+    @property
+    def num_nodes(self) -> int:
+        """P."""
+        return self.num_ranks // self.ranks_per_node
+
+    @property
+    def place(self) -> int:
+        """This rank's number in its node, 0..R - 1."""
+        return self.rank % self.ranks_per_node
+
+    def name(self, rank: int) -> str:
+        """The name of a rank in messages: that of its node, if it is the node's only one."""
+        return name_of(rank, self.ranks_per_node)
 
     def prefix(self, step: int | None = None) -> str:
-        """The prefix of every error of this node."""
-        of_all = "" if self.rank is None else f" (rank {self.rank})"
+        """The prefix of every error of this rank."""
+        several = self.ranks_per_node > 1 or self.world_rank is not None
+        rank = self.rank if self.world_rank is None else self.world_rank
+        of_all = f" (rank {rank})" if several else ""
         at = "" if step is None else f", step {step}"
         return f"[node {self.node} of {self.num_nodes}{of_all}, host {self.host}{at}]"
 
 
-def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
-    """Finds this node by MPI; a single node without an MPI library or a launcher.
+def find_topology(
+    comm: Any = None, timeout_seconds: float = 600.0, ranks_per_node: int = 1
+) -> Topology:
+    """Finds this rank by MPI; a single one without an MPI library or a launcher.
 
     Args:
         comm: an mpi4py communicator; COMM_WORLD if None.
-        timeout_seconds: how long to wait for the other nodes.
+        timeout_seconds: how long to wait for the other ranks.
+        ranks_per_node: R.
 
     Raises:
         NodeError: launcher and library belong to different MPIs; this process is part of a rank;
-            or, on all nodes, some of them started MPI without ``MPI_THREAD_MULTIPLE``.
+            or, on all ranks, some of them started MPI without ``MPI_THREAD_MULTIPLE``, or R differs
+            or does not divide their number.
     """
     host, launched = socket.gethostname(), launched_ranks()
     try:
@@ -73,9 +102,9 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
                 f"imported ({error}). Install an MPI library that matches the launcher: "
                 'pip install "jdaso[mpich]", then start with that environment\'s mpiexec.'
             ) from error
-        return Topology(0, 1, host)
+        return _checked(Topology(0, 1, host), [ranks_per_node])
     if MPI is None:  # the program has ended MPI
-        return Topology(0, 1, host)
+        return _checked(Topology(0, 1, host), [ranks_per_node])
     comm = MPI.COMM_WORLD if comm is None else comm
     if max(launched, MPI.COMM_WORLD.Get_size()) > 1:
         mark_rank(MPI.COMM_WORLD.Get_rank())
@@ -89,37 +118,62 @@ def find_topology(comm: Any = None, timeout_seconds: float = 600.0) -> Topology:
             "Session(comm=MPI.COMM_SELF)."
         )
     if comm.Get_size() == 1:
-        return Topology(comm.Get_rank(), 1, host, comm=comm)
-    node, nodes = comm.Get_rank(), comm.Get_size()
-    witness.start(f"[node {node} of {nodes}, host {host}]")  # unless it already runs
+        return _checked(Topology(comm.Get_rank(), 1, host, comm=comm), [ranks_per_node])
+    rank, ranks = comm.Get_rank(), comm.Get_size()
+    kind = "node" if ranks_per_node == 1 else "rank"
+    witness.start(f"[{kind} {rank} of {ranks}, host {host}]")  # unless it already runs
     about = {
         "machine": machine(),
         "host": host,
         "threads": MPI.Query_thread() == MPI.THREAD_MULTIPLE,
         "gpus": gpu_identities(),
         "witness": witness.own_port(),
+        "ranks_per_node": ranks_per_node,
     }
-    everyone = everyones(about, comm, timeout_seconds)
-    poor = [p for p, other in enumerate(everyone) if not other["threads"]]
-    if poor:
-        raise NodeError(
-            f"[node {node} of {nodes}, host {host}] jdaso talks to MPI from a thread of its own and"
-            f" needs MPI_THREAD_MULTIPLE, but {'node' if len(poor) == 1 else 'nodes'} "
-            f"{', '.join(map(str, poor))} started MPI without it. Do not lower "
-            "mpi4py.rc.thread_level (or MPI4PY_RC_THREAD_LEVEL), or use an MPI library built with "
-            "thread support."
-        )
-    here = [p for p in range(nodes) if everyone[p]["machine"] == about["machine"]]
+    everyone = everyones(about, comm, timeout_seconds, max(ranks_per_node, 1))
+    here = [p for p in range(ranks) if everyone[p]["machine"] == about["machine"]]
     gpus = tuple(g if g is None else tuple(g) for g in (everyone[p]["gpus"] for p in here))
     hosts = tuple(other["host"] for other in everyone)
     world = MPI.COMM_WORLD
-    rank = None if nodes == world.Get_size() else world.Get_rank()
+    world_rank = None if ranks == world.Get_size() else world.Get_rank()
     witnesses = tuple(
         found and ("localhost" if p in here else everyone[p]["host"], found[0], found[1])
         for p, found in enumerate(other["witness"] for other in everyone)
     )
-    mine = here.index(node)
-    return Topology(node, nodes, host, mine, len(here), gpus, comm, hosts, rank, witnesses)
+    mine = here.index(rank)
+    about = rank, ranks, host, mine, len(here), gpus, comm, hosts, world_rank, witnesses
+    topology = _checked(Topology(*about), [other["ranks_per_node"] for other in everyone])
+    poor = [p for p, other in enumerate(everyone) if not other["threads"]]
+    if poor:
+        raise NodeError(
+            f"{topology.prefix()} jdaso talks to MPI from a thread of its own and needs "
+            f"MPI_THREAD_MULTIPLE, but {names_of(poor, ranks_per_node)} started MPI without it. Do "
+            "not lower mpi4py.rc.thread_level (or MPI4PY_RC_THREAD_LEVEL), or use an MPI library "
+            "built with thread support."
+        )
+    return topology
+
+
+def _checked(topology: Topology, given: Sequence[int]) -> Topology:
+    """The topology of nodes of R ranks, given the R of each rank; raises unless it fits."""
+    for rank, r in enumerate(given):
+        if r < 1:
+            raise NodeError(
+                f"{topology.prefix()} ranks_per_node must be at least 1, and rank {rank} has {r}."
+            )
+    if len(set(given)) > 1:
+        usual = max(given, key=given.count)
+        odd = ", ".join(f"rank {p} has {r}" for p, r in enumerate(given) if r != usual)
+        raise NodeError(
+            f"{topology.prefix()} The ranks disagree on ranks_per_node: {odd}, the others {usual}. "
+            "Give all ranks the same value."
+        )
+    if topology.num_ranks % given[0]:
+        raise NodeError(
+            f"{topology.prefix()} {topology.num_ranks} ranks cannot form nodes of ranks_per_node="
+            f"{given[0]}. Start a multiple of {given[0]} (mpiexec -n {given[0]})."
+        )
+    return dataclasses.replace(topology, ranks_per_node=given[0])
 
 
 def members(comm: Any) -> int | None:

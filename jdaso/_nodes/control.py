@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import json
 import threading
 import zlib
@@ -35,8 +37,54 @@ Facts = Sequence[tuple[str, str]]
 """Names and values, both readable, that must be the same on all nodes."""
 
 
+class _Turn:
+    """The turn to make collective calls, which one thread of a rank has at a time.
+
+    Attributes:
+        calls: those made so far; the same on all ranks that make the same calls.
+    """
+
+    def __init__(self):
+        self.calls = 0
+        self._lock = threading.Lock()
+        self._caller: int | None = None  # the thread that holds the lock
+
+    def count(self) -> int:
+        """Counts one more call."""
+        self.calls += 1
+        return self.calls
+
+    @property
+    def is_mine(self) -> bool:
+        """True if this thread has the turn."""
+        return self._caller == threading.get_ident()
+
+    @contextlib.contextmanager
+    def taken(self, check: Callable[[], None]) -> Iterator[None]:
+        """Context of a thread that has the turn; `check` is called while it waits."""
+        poll(partial(self._lock.acquire, timeout=0.05), check)
+        self._caller = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._caller = None
+            self._lock.release()
+
+
+@dataclasses.dataclass
+class _Errors:
+    """Errors of this rank, whatever it was about."""
+
+    broken: Exception | None = None
+    given_up: Exception | None = None
+    refused: Exception | None = None
+
+
 class Control:
-    """The hosts' own messages between nodes, on communicators that nothing else uses.
+    """The hosts' own messages between ranks, on communicators that nothing else uses.
+
+    A session has one of all ranks. If its nodes have several, it has another one of the ranks
+    with its own place in each node, and these are what its methods call nodes; see `across`.
 
     All nodes call the collective methods in the same order. Each call first agrees on its own name
     and facts, so that a node that is elsewhere in the program, or holds another value, is named
@@ -46,35 +94,72 @@ class Control:
     leaves, else when `timeout_seconds` have passed.
 
     Args:
-        topology: the nodes.
+        topology: the ranks.
         timeout_seconds: the longest wait; None derives it from past waits (`Patience`).
+
+    Attributes:
+        ranks: the numbers of the ranks that make its calls.
+        survives: whether the run goes on when a node fails.
     """
 
     def __init__(self, topology: Topology, timeout_seconds: float | None):
         self.topology = topology
+        self.ranks: Sequence[int] = range(topology.num_ranks)
         self.detector = Detector(topology, timeout_seconds)
         self.known = self.detector.known
-        self.broken: Exception | None = None  # an error on this node
-        self.given_up: Exception | None = None  # an error that ended a wait for good
-        self.refused: Exception | None = None  # a vain request; the run can go on
-        self._lock = threading.Lock()
-        self._caller: int | None = None  # the thread that holds the lock
+        self.survives = False
+        self._errors, self._turn = _Errors(), _Turn()
         self._copies: list[Any] = []  # communicators given out by `duplicate`
-        self._calls = 0  # made so far; the same on all nodes that make the same calls
-        self.survives = False  # whether the run goes on when a node fails
-        if topology.num_nodes > 1:
+        if topology.num_ranks > 1:
             try:
-                self._group = Group(self._duplicate(topology.comm), range(topology.num_nodes))
+                self._group = Group(self._duplicate(topology.comm), self.ranks)
                 alarms = self._duplicate(topology.comm)
             except NodeError:
                 end_job()
                 raise
             self.detector.begin(alarms)
 
+    def across(self) -> Control:
+        """The calls of the ranks with this one's place in each node; collective, of all ranks."""
+        topology = self.topology
+        return self._among(range(topology.place, topology.num_ranks, topology.ranks_per_node))
+
+    def inside(self) -> Control:
+        """The calls of the ranks of this one's node; collective, of all ranks."""
+        topology = self.topology
+        first = topology.rank - topology.place
+        return self._among(range(first, first + topology.ranks_per_node))
+
+    def _among(self, ranks: range) -> Control:
+        """The calls of some ranks. Errors, failures and the order of calls are those of all."""
+        if len(ranks) == len(self.ranks):
+            return self
+        found = copy.copy(self)
+        found.ranks = ranks
+        comm = self.split(self._group.comm, ranks.start, self.topology.rank)
+        found._group = Group(comm, range(len(ranks)))
+        self._copies.append(comm)
+        return found
+
+    @property
+    def broken(self) -> Exception | None:
+        """The first error on this node."""
+        return self._errors.broken
+
+    @property
+    def given_up(self) -> Exception | None:
+        """An error that ended a wait for good."""
+        return self._errors.given_up
+
+    @property
+    def refused(self) -> Exception | None:
+        """The error of a request that could not succeed; the run can go on."""
+        return self._errors.refused
+
     @property
     def alone(self) -> bool:
-        """Returns whether there is no other node (process)."""
-        return self.topology.num_nodes == 1
+        """Returns whether there is no other rank."""
+        return self.topology.num_ranks == 1
 
     def error(self, text: str, step: int | None = None) -> NodeError:
         """An error that begins with this node's prefix."""
@@ -114,21 +199,21 @@ class Control:
 
     def note_broken(self, error: Exception) -> None:
         """Keeps an error of this node; only the first is kept."""
-        self.broken = self.broken or error
+        self._errors.broken = self.broken or error
 
     def give_up(self, error: NodeError) -> NodeError:
         """Keeps the error that ended a wait for good, and returns it."""
-        self.given_up = error
+        self._errors.given_up = error
         return error
 
     def refuse(self, error: NodeError) -> None:
         """Keeps the error of a request that could not succeed; the run can go on."""
-        self.refused = error
+        self._errors.refused = error
 
     @property
     def living(self) -> tuple[int, ...]:
         """Nodes that had not failed when all nodes last communicated here."""
-        return (self.topology.node,) if self.alone else self._group.living
+        return (0,) if self.alone else self._group.living
 
     def survive(self) -> None:
         """Makes the run go on from here when a node fails."""
@@ -196,7 +281,8 @@ class Control:
             return
         mine = json.dumps((what, facts)).encode()
         everyone = [json.loads(text) for text in self._allgather_bytes(mine, what)]
-        raise self.error(first_difference({node: everyone[node] for node in self.living}))
+        names = {node: self.topology.name(self.ranks[node]) for node in self.living}
+        raise self.error(first_difference({names[node]: everyone[node] for node in self.living}))
 
     def allgather(self, what: str, array: np.ndarray) -> np.ndarray:
         """The arrays of all nodes, ``[nodes, ...]``; shape and dtype are agreed on first."""
@@ -238,13 +324,13 @@ class Control:
         limit_seconds: float | None = None,
     ) -> None:
         """Waits for a request; if the wait fails, keeps the buffers that MPI may still write to."""
-        self._calls += 1
-        self.known.heartbeats.note(CALLS, self._calls)
+        calls = self._turn.count()
+        self.known.heartbeats.note(CALLS, calls)
         wait = Wait(
             self.known,
             "call",
             f"waits to {what}",
-            call=self._calls,
+            call=calls,
             column=CALLS,
             limit_seconds=limit_seconds,
         )
@@ -275,9 +361,9 @@ class Control:
         if self.alone:
             return array[None]
         with self._alone_in_call(what):
-            out = np.empty((self.topology.num_nodes, *array.shape), array.dtype)
+            out = np.empty((len(self.ranks), *array.shape), array.dtype)
             flat, bits = array.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
-            rows = bits.reshape(self.topology.num_nodes, -1)
+            rows = bits.reshape(len(self.ranks), -1)
             for begin in range(0, max(flat.size, 1), _PART_BYTES):
                 part = np.ascontiguousarray(flat[begin : begin + _PART_BYTES])
                 gather = partial(self._gather, part, what, limit_seconds)
@@ -292,20 +378,15 @@ class Control:
             NodeError: the same thread is already in such a call: a signal handler makes this one,
                 and would wait for the call that it interrupted.
         """
-        if self._caller == threading.get_ident():
+        if self._turn.is_mine:
             raise self.error(
                 f"A signal handler was about to {what} while its thread was already inside a "
                 "collective call. In the handler only note the signal, and act after the step."
             )
         doing = f"waits for another thread's call before it can {what}"
-        wait = Wait(self.known, "call", doing, call=self._calls, column=CALLS)
-        poll(partial(self._lock.acquire, timeout=0.05), wait.check)
-        self._caller = threading.get_ident()
-        try:
+        wait = Wait(self.known, "call", doing, call=self._turn.calls, column=CALLS)
+        with self._turn.taken(wait.check):
             yield
-        finally:
-            self._caller = None
-            self._lock.release()
 
     def _gather(self, send: np.ndarray, what: str, limit_seconds: float | None) -> np.ndarray:
         """Rows of all nodes; a failed node gets the first living node's row."""
@@ -313,7 +394,7 @@ class Control:
         recv = np.empty((len(group.living), send.size), np.uint8)
         request = group.comm.Iallgather([send, byte()], [recv, byte()])
         self.wait(request, what, send, recv, limit_seconds=limit_seconds)
-        return recv[[group.rank(node) for node in range(self.topology.num_nodes)]]
+        return recv[[group.rank(node) for node in range(len(self.ranks))]]
 
     def _allgather_bytes(self, payload: bytes, what: str) -> list[bytes]:
         gather = partial(self._allgather, what=what)

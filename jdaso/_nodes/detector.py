@@ -64,8 +64,8 @@ class Detector:
 
     def __init__(self, topology: Topology, timeout_seconds: float | None):
         self.topology = topology
-        self._messages = Messages(topology.node, topology.num_nodes)
-        self.stopping = Stopping(topology.node, topology.num_nodes, self._send_stopping)
+        self._messages = Messages(topology.rank, topology.num_ranks)
+        self.stopping = Stopping(topology.rank, topology.num_ranks, self._send_stopping)
         self.known = Known(
             topology,
             timeout_seconds,
@@ -125,7 +125,7 @@ class Detector:
             self._listen()
             return self._messages.all_gone() and len(self.known.left | self.known.dead) == others
 
-        others = self.topology.num_nodes - 1
+        others = self.topology.num_ranks - 1
         if not poll(parted, limit_seconds=_PARTING_SECONDS):
             return False
         if not self.known.dead:  # freeing it needs all nodes

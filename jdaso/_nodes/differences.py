@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 
-def first_difference(by_node: dict[int, Any]) -> str:
-    """Describes in one sentence where the nodes differ from the value that most of them hold."""
-    nodes, everyone = list(by_node), list(by_node.values())
+def first_difference(by_name: dict[str, Any]) -> str:
+    """Describes in one sentence where nodes differ from the value that most of them hold.
+
+    Args:
+        by_name: what each node is about to do and its facts, by the node's name.
+    """
+    nodes, everyone = list(by_name), list(by_name.values())
     actions = [what for what, _ in everyone]
     usual = max(actions, key=actions.count)
     if any(what != usual for what in actions):
         pairs = zip(nodes, actions, strict=True)
-        where = ", ".join(f"node {node} is about to {what}" for node, what in pairs)
+        where = ", ".join(f"{node} is about to {what}" for node, what in pairs)
         return (
             f"The nodes are at different places in the program: {where}. All nodes must make the "
             "same calls in the same order."
@@ -26,7 +30,7 @@ def first_difference(by_node: dict[int, Any]) -> str:
         usual = max(values, key=values.count)
         odd = [pair for pair in zip(nodes, values, strict=True) if pair[1] != usual]
         if odd:
-            said = "; ".join(f"node {node} has {_short(value)}" for node, value in odd)
+            said = "; ".join(f"{node} has {_short(value)}" for node, value in odd)
             hint = (
                 "Give all nodes the same values with jdaso.broadcast(tree, session)."
                 if name.startswith("bits of")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from .._launch.witness import Witnesses
+from .._mpi.names import names_of
 from .._mpi.topology import Topology
 from .heartbeat import Heartbeats
 from .loops import Batches
@@ -52,9 +53,9 @@ class Known:
         tell: Callable[[bytes], None],
     ):
         self.topology, self.dead, self._ask = topology, dead, ask
-        self.heartbeats = Heartbeats(topology.node, topology.num_nodes)
+        self.heartbeats = Heartbeats(topology.rank, topology.num_ranks)
         self.patience = Patience(timeout_seconds)
-        self.batches = Batches(topology.num_nodes, tell)
+        self.batches = Batches(topology.num_ranks, tell, topology.name)
         self.places: dict[int, str] = {}
         self.waits: set[int] = set()
         self.waiting = Waiting()
@@ -80,11 +81,11 @@ class Known:
         if waited_seconds <= GRACE_SECONDS:
             return None
         if self.failed:
-            return f"{_names(self.failed)} failed while this node {what}."
+            return f"{self._names(self.failed)} failed while this node {what}."
         if self.left:
             return (
-                f"{_names(self.left)} ended the session while this node {what}. All nodes must "
-                "make the same calls and the same number of updates."
+                f"{self._names(self.left)} ended the session while this node {what}. All nodes "
+                "must make the same calls and the same number of updates."
             )
         return None
 
@@ -94,14 +95,12 @@ class Known:
         return self.topology.prefix(step) + (f" {phase}:" if phase else "")
 
     def name(self, nodes: Iterable[int]) -> str:
-        """Node numbers with their hosts."""
-        hosts = self.topology.hosts
-        return ", ".join(f"node {node} (host {hosts[node]})" for node in sorted(nodes))
+        """Names of nodes with their hosts."""
+        return ", ".join(map(self._at_host, sorted(nodes)))
 
     def describe(self, node: int) -> str:
         """Describes a node that is waited for."""
-        hosts, silent = self.topology.hosts, self.heartbeats.silent_seconds(node)
-        name = f"node {node} (host {hosts[node]})" if hosts else f"node {node}"
+        silent, name = self.heartbeats.silent_seconds(node), self._at_host(node)
         if node in self.dead:
             return f"{name} has died"
         if node in self.left | self.ended:
@@ -143,13 +142,18 @@ class Known:
 
     def all_failed(self) -> bool:
         """Returns whether all other nodes have failed too."""
-        return len(self.failed | self.dead) >= self.topology.num_nodes - 1
+        return len(self.failed | self.dead) >= self.topology.num_ranks - 1
 
     def all_ended(self) -> bool:
         """Returns whether all other nodes reported that their program has ended after a failure."""
-        return len(self.ended | self.dead) >= self.topology.num_nodes - 1
+        return len(self.ended | self.dead) >= self.topology.num_ranks - 1
 
+    def _at_host(self, node: int) -> str:
+        name, hosts = self.topology.name(node), self.topology.hosts
+        host = f"host {hosts[node]}" if hosts else ""
+        if not host:
+            return name
+        return f"{name[:-1]}, {host})" if name.endswith(")") else f"{name} ({host})"
 
-def _names(nodes: set[int]) -> str:
-    plural = "nodes" if len(nodes) > 1 else "node"
-    return f"{plural} {', '.join(map(str, sorted(nodes)))}"
+    def _names(self, nodes: set[int]) -> str:
+        return names_of(nodes, self.topology.ranks_per_node)

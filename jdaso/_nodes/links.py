@@ -18,16 +18,17 @@ class Links:
 
     Args:
         control: the nodes.
+        everyone: all ranks.
     """
 
-    def __init__(self, control: Control):
-        self._control = control
+    def __init__(self, control: Control, everyone: Control):
+        self._control, self._everyone = control, everyone
         self._bytes_per_second: float | None = None
 
     def bytes_per_second(self) -> float:
         """Bandwidth of the slowest link between neighbors, with both directions in use.
 
-        Measured at the first call, which is collective, the best of a few; the same on all nodes.
+        Measured at the first call, which is collective, the best of a few; the same on all ranks.
         """
         if self._bytes_per_second is None:
             comm, what = self._control.duplicate().comm, "measure the links"
@@ -41,6 +42,6 @@ class Links:
                 for request in (left, right):
                     self._control.wait(request, what, send, recv, most_pause=1e-4)
                 seconds = min(seconds, time.perf_counter() - begin)
-            slowest = self._control.allgather(what, np.array([seconds])).max()
+            slowest = self._everyone.allgather(what, np.array([seconds])).max()
             self._bytes_per_second = float(_TRIAL_BYTES / slowest)
         return self._bytes_per_second

@@ -12,10 +12,16 @@ class Batches:
     Args:
         num_nodes: P.
         tell: sends a message to all other nodes.
+        name: names a node.
     """
 
-    def __init__(self, num_nodes: int, tell: Callable[[bytes], None]):
-        self._tell = tell
+    def __init__(
+        self,
+        num_nodes: int,
+        tell: Callable[[bytes], None],
+        name: Callable[[int], str] = "node {}".format,
+    ):
+        self._tell, self._name = tell, name
         self._begun = 0
         # The innermost loop's number, and the step it is in; -1 before and after. Another thread
         # reads it, so both are replaced at once.
@@ -61,7 +67,8 @@ class Batches:
         for node, (loop, count) in enumerate(self._ended):
             if loop == now and count <= step:
                 return (
-                    f"The data of node {node} ended after {count} batches, and this node {doing} "
-                    f"with its batch number {step + 1}. Give all nodes the same number of batches."
+                    f"The data of {self._name(node)} ended after {count} batches, and this node "
+                    f"{doing} with its batch number {step + 1}. Give all nodes the same number of "
+                    "batches."
                 )
         return None

@@ -32,7 +32,7 @@ def await_own_work(control: Control, call: Callable[[], None], what: str) -> Non
     """
     if control.alone:
         return call()
-    heartbeats, node = control.known.heartbeats, control.topology.node
+    heartbeats, node = control.known.heartbeats, control.topology.rank
     try:
         work = InThread(call, "jdaso-steps")
     except RuntimeError:  # Python is shutting down and starts no more threads

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from .._compat import spans_processes
 from .._exchange.collectives import require_own_devices
 from .._payload.layout import describe
 from .._session import Session
@@ -38,12 +39,16 @@ def agree_on_init(
     tree = str(jax.tree.structure(params))
     facts = [*facts, *((f"leaf {leaf.path}", str(leaf)) for leaf in leaves)]
     facts.append(("the tree", tree if len(tree) < 2000 else str(hash_name(tree))))
+    of_shards: list[tuple[str, str]] = []  # of which ranks of a node have different ones
     if not any(isinstance(x, Tracer) for x in jax.tree.leaves(params)):
         for leaf, x in zip(leaves, jax.tree.leaves(params), strict=True):
-            facts.append((f"bits of leaf {leaf.path}", hash_bits(x)))
+            bits = of_shards if is_in_parts(x) else facts
+            bits.append((f"bits of leaf {leaf.path}", hash_bits(x)))
     state = ", ".join(f"{leaf.path} {leaf}" for leaf in describe(inner_state))
     facts += [("the inner optimizer's state", state or "empty"), *about_inner]
     session.agree("initialise an optimizer", facts)
+    if session.joined:
+        session.control.agree("initialise an optimizer", of_shards)
 
 
 def hash_name(text: str) -> int:
@@ -51,8 +56,17 @@ def hash_name(text: str) -> int:
     return zlib.crc32(text.encode()) & 0x7FFFFFFF
 
 
+def is_in_parts(x: Any) -> bool:
+    """Returns whether this rank has only parts of an array."""
+    return spans_processes(x) and not x.is_fully_replicated
+
+
 def hash_bits(x: Any) -> str:
-    """A readable checksum of the bits of an array."""
+    """A readable checksum of the bits of an array, or of those that this rank has."""
     if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
         x = jax.random.key_data(x)
-    return f"{zlib.crc32(np.ascontiguousarray(np.asarray(x)).tobytes()):08x}"
+    parts = [shard.data for shard in x.addressable_shards] if is_in_parts(x) else [x]
+    total = 0
+    for part in parts:
+        total = zlib.crc32(np.ascontiguousarray(np.asarray(part)).tobytes(), total)
+    return f"{total:08x}"

@@ -24,6 +24,7 @@ from .placements import Placements
 from .settings import (
     check_blocking,
     check_on_drift,
+    check_rule,
     check_second_moments,
     require_params,
     warn_of_gain,
@@ -154,6 +155,7 @@ def daso(
     check_second_moments(second_moments)
     update_inner = update_with(inner)
     rule = merge_of(merge)
+    check_rule(rule, session)
     warn_of_gain(rule, phases, session)
     shares = second_moments == "shared" and blocking == "gradients" and session.num_nodes > 1
     placements = Placements(session, inner.init, sharded, local_axis)

@@ -12,10 +12,11 @@ import numpy as np
 from .._exchange.collectives import _agree_on_shapes, _traced
 from .._exchange.exact import exact_mean_of_finite
 from .._exchange.make import exchange_of
+from .._exchange.placing import placed
 from .._payload.explicit import on_its_mesh
 from .._payload.header import header
 from .._payload.layout import Leaf, describe, is_float
-from .._payload.placement import Placement, kept, placement_of
+from .._payload.placement import Placement, kept, spec
 from .._payload.trees import from_leaves, to_leaves
 from .._session import Session
 from .._types import PyTree
@@ -77,7 +78,7 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         if any(in_flight) or feeds:
             with session.told():
                 params = jax.block_until_ready(_complete(params, state, in_flight, session))
-    placement = placement_of(params) if session.sends else None
+    placement = placed(session, params) if session.sends else None
     mean_of = partial(_mean_of_finite, session=session, skips=skips, placement=placement)
     if session.simulated:
         mean_of = jax.vmap(mean_of, axis_name=session.node_axis)
@@ -111,29 +112,37 @@ def _mean_of_devices(x: Any) -> Any:
 
 def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
     """The same for arrays of which several devices hold a shard, and different values of it."""
+    placement = placed(session, params, whole=True)
     devices = len(session.devices)
-    leaves = [x for x in jax.tree.leaves(params) if is_float(jnp.result_type(x))]
-    if not all(isinstance(x, jax.Array) and len(x.addressable_shards) == devices for x in leaves):
+    if placement is None or placement.devices != devices:
         raise session.control.error(
             f"The {devices} devices of this node have diverged (local_every > 1), and finalize "
             "was given the parameters of one. Pass parameters and state of all devices, stacked "
             "along their first axis."
         )
+    flat, structure = jax.tree.flatten(params)
+    pairs = zip(flat, placement.divisions, strict=True)
+    return jax.tree.unflatten(structure, [_mean_of_copies(x, placement.of([y])) for x, y in pairs])
 
-    def mean_of(x: Any) -> Any:
-        if not is_float(jnp.result_type(x)):
-            return x
-        copies: dict[str, list[Any]] = {}
-        for shard in x.addressable_shards:
-            copies.setdefault(str(shard.index), []).append(shard)
-        means = {}
-        for shards in copies.values():
-            mean = _mean_of_devices(jnp.stack([np.asarray(shard.data) for shard in shards]))
-            means |= {shard.device: jax.device_put(mean, shard.device) for shard in shards}
-        made = [means[shard.device] for shard in x.addressable_shards]
-        return jax.make_array_from_single_device_arrays(x.shape, x.sharding, made)
 
-    return jax.tree.map(mean_of, params)
+def _mean_of_copies(x: Any, placement: Placement) -> Any:
+    """The same for one array."""
+    (division,) = placement.divisions
+    names = tuple(name for name, _ in placement.copies(division))
+    if not names or not is_float(jnp.result_type(x)):
+        return x
+
+    def mean_of(mine: jax.Array) -> jax.Array:
+        wide = mine.astype(jnp.promote_types(mine.dtype, jnp.float32))
+        apart = jax.lax.pmax(jnp.any(mine != _of_first(mine, names)), names)
+        return jnp.where(apart, jax.lax.pmean(wide, names).astype(mine.dtype), mine)
+
+    return jax.jit(placement.inside(mean_of, [division], spec(division)))(x)
+
+
+def _of_first(x: jax.Array, names: tuple[str, ...]) -> jax.Array:
+    """What the first device along some axes has."""
+    return jax.lax.psum(jnp.where(jax.lax.axis_index(names) == 0, x, jnp.zeros_like(x)), names)
 
 
 def _complete(

@@ -12,9 +12,9 @@ import optax
 from jax.core import Tracer
 
 from .._compat import bound_axes
-from .._exchange.placing import Divisions, axes_of, facts_of, said
+from .._exchange.placing import Divisions, axes_of, facts_of, placed, said
 from .._payload.layout import Division, describe
-from .._payload.placement import Placement, divisions_of, joined, placement_of
+from .._payload.placement import Placement, divisions_of, joined
 from .._session import Session
 from .._types import LocalAxis, PyTree, ShapeDtype
 
@@ -60,7 +60,7 @@ class Placements:
         for known, tree in ((self._params, params), (self._inner, state)):
             traced = any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
             if self._session.sends and not traced:
-                known[_key(tree)] = placement_of(tree)
+                known[_key(tree)] = placed(self._session, tree)
 
     def of(self, params: PyTree) -> Placement | None:
         """The placement of the parameters; None if none is divided over several devices.
@@ -121,9 +121,9 @@ class Placements:
             return None
         if bound_axes():
             return self._said(divisions)
-        key, found = _key(tree), placement_of(tree)
-        if found is None and known.get(key) is None:
-            found = self._said(divisions)
+        key, found = _key(tree), placed(self._session, tree)
+        if (found is None or not any(found.divisions)) and known.get(key) is None:
+            found = self._said(divisions) or found
         if found is not None:
             known[key] = found
         return known.get(key)

@@ -46,6 +46,17 @@ def check_on_drift(on_drift: str) -> None:
         raise ValueError(f'on_drift must be "raise" or "ignore", got {on_drift!r}.')
 
 
+def check_rule(rule: Merge, session: Session) -> None:
+    """Raises if a merge rule needs whole leaves, of which the ranks of a node have parts."""
+    if not session.joined or rule.acts_by_element():
+        return
+    raise ValueError(
+        f"The merge rule {rule.name!r} does not treat each number by itself (a norm, or a label by "
+        f"name), and with ranks_per_node={session.ranks_per_node} each rank merges its parts of "
+        'the leaves alone. Use an optimizer such as optax.sgd or optax.adam, or merge="corrected".'
+    )
+
+
 def warn_of_gain(rule: Merge, phases: Phases, session: Session) -> None:
     """Warns if an outer optimizer runs further ahead of the nodes' mean than was found safe."""
     if not isinstance(rule, Outer) or session.num_nodes == 1:

@@ -26,11 +26,13 @@ class Placement:
         mesh: the devices' mesh; None inside a `jax.shard_map` that has bound its axes.
         axes: its axes with their sizes, in order.
         divisions: of the leaves, in the order of the tree.
+        own: the numbers of this rank's devices, if the node has several ranks; else None.
     """
 
     mesh: Any
     axes: tuple[tuple[str, int], ...]
     divisions: tuple[Division, ...]
+    own: tuple[int, ...] | None = None
 
     def of(self, *divisions: Sequence[Division]) -> Placement:
         """The same devices, for the leaves of several trees after each other."""
@@ -81,9 +83,24 @@ class Placement:
         """The number of devices."""
         return math.prod(size for _, size in self.axes)
 
+    @property
+    def here(self) -> Sequence[int]:
+        """The numbers of the devices that this rank drives."""
+        return range(self.devices) if self.own is None else self.own
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the axes."""
+        return tuple(name for name, _ in self.axes)
+
+    def copies(self, division: Division) -> tuple[tuple[str, int], ...]:
+        """The axes along which devices hold copies of a leaf with that division."""
+        divided = {name for axes in division for name, _ in axes}
+        return tuple((name, size) for name, size in self.axes if name not in divided and size > 1)
+
     def device(self) -> jax.Array:
         """This device's number, where `inside` calls the function."""
-        return jax.lax.axis_index(tuple(name for name, _ in self.axes))
+        return jax.lax.axis_index(self.names)
 
     def shard(self, division: Division, device: int) -> int:
         """The number of a device's shard of a leaf with that division."""
@@ -96,13 +113,18 @@ class Placement:
         return number
 
 
-def placement_of(tree: PyTree) -> Placement | None:
+def placement_of(tree: PyTree, *, whole: bool = False) -> Placement | None:
     """Returns how arrays lie on several devices of a mesh; None if none of them is divided.
 
     Known of arrays, and of tracers on meshes whose axes are Explicit.
+
+    Args:
+        tree: the arrays.
+        whole: whether to return the placement of arrays too that are not divided.
     """
     shardings = [_sharding(x) for x in jax.tree.leaves(tree)]
-    divided = [x for x in shardings if x is not None and any(_division(x, len(x.spec)))]
+    known = [x for x in shardings if x is not None]
+    divided = [x for x in known if any(_division(x, len(x.spec)))] or (known if whole else [])
     if not divided:
         return None
     mesh = divided[0].mesh

@@ -2,16 +2,21 @@
 
 No device ever holds more of a leaf than its shard: the host takes each shard from a device that
 has it, and exchanges it with the same shard of the other nodes.
+
+In a node of several ranks, devices that hold copies of a shard share the work: of c copies each
+gives its host one of c parts, and so no rank sends what another one does.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._types import PyTree
@@ -32,8 +37,8 @@ class Shards:
 
     @cached_property
     def counts(self) -> list[int]:
-        """The number of different shards of each leaf."""
-        return [max(row) + 1 for row in self._numbers]
+        """The number of different shards of each leaf that this rank's devices have."""
+        return [len(set(row)) for row in self._numbers]
 
     @cached_property
     def first(self) -> list[int]:
@@ -41,16 +46,38 @@ class Shards:
         return [sum(self.counts[:k]) for k in range(len(self.counts))]
 
     @cached_property
+    def _places(self) -> list[list[int]]:
+        """For each leaf, the place of each device's shard among those that are here."""
+        order = [{number: k for k, number in enumerate(sorted(set(row)))} for row in self._numbers]
+        return [[places[x] for x in row] for places, row in zip(order, self._numbers, strict=True)]
+
+    @cached_property
     def _sources(self) -> list[tuple[int, int]]:
-        """For each shard: its leaf's number, and the first device that has it."""
-        numbered = enumerate(zip(self._numbers, self.counts, strict=True))
-        return [(k, row.index(number)) for k, (row, count) in numbered for number in range(count)]
+        """For each shard: its leaf's number, and the place of the first device that has it."""
+        numbered = enumerate(zip(self._places, self.counts, strict=True))
+        return [(k, row.index(place)) for k, (row, count) in numbered for place in range(count)]
 
     @cached_property
     def _numbers(self) -> list[list[int]]:
         """For each leaf, the number of each device's shard."""
         place = self.placement
-        return [[place.shard(x, d) for d in range(place.devices)] for x in place.divisions]
+        return [[place.shard(x, d) for d in place.here] for x in place.divisions]
+
+    def leaves(self, leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+        """The leaves with each shard of a divided one as a leaf of its own.
+
+        Args:
+            leaves: those of the placement, or more of which some are not exchanged.
+        """
+        found: list[Leaf] = []
+        for leaf, row in zip(leaves, self._numbers, strict=True):
+            if not leaf.division:
+                found.append(leaf)
+                continue
+            for number in sorted(set(row)):
+                path = f"{leaf.path} (shard {number} of {leaf.shards})"
+                found.append(Leaf(path, leaf.shape, leaf.dtype))
+        return tuple(found)
 
     def gathered(self, by_device: Sequence[Sequence[Any]]) -> list[Any]:
         """All shards, leaf by leaf, given what each device has of the leaves."""
@@ -68,8 +95,8 @@ class Shards:
 
     def dealt(self, shards: Sequence[Any]) -> list[list[Any]]:
         """For each device what it has of the leaves, given all shards."""
-        pairs = list(zip(self.first, self._numbers, strict=True))
-        devices = range(self.placement.devices)
+        pairs = list(zip(self.first, self._places, strict=True))
+        devices = range(len(self.placement.here))
         return [[shards[first + row[d]] for first, row in pairs] for d in devices]
 
 
@@ -78,17 +105,63 @@ def _same_bits(x: np.ndarray, y: np.ndarray) -> bool:
     return np.array_equal(first, second)
 
 
-def expanded(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
-    """Leaves with each shard of a divided one as a leaf of its own."""
-    found: list[Leaf] = []
-    for leaf in leaves:
-        if not leaf.division:
-            found.append(leaf)
-            continue
-        for number in range(leaf.shards):
-            path = f"{leaf.path} (shard {number} of {leaf.shards})"
-            found.append(Leaf(path, leaf.shape, leaf.dtype))
-    return tuple(found)
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One of c equal parts of a shard that c devices hold copies of; the last may end with zeros.
+
+    Attributes:
+        leaf: the leaf; of a divided one, with the shape of a shard.
+        axes: the axes along which the devices hold copies.
+    """
+
+    leaf: Leaf
+    axes: tuple[tuple[str, int], ...]
+
+    @property
+    def division(self) -> Division:
+        """The leaf's division, and after it that into parts."""
+        return (*self.leaf.division, self.axes)
+
+    @property
+    def parts(self) -> int:
+        """C."""
+        return math.prod(size for _, size in self.axes)
+
+    @property
+    def length(self) -> int:
+        """The number of real numbers in a part."""
+        return -(-self.leaf.size // self.parts)
+
+    @property
+    def exchanged(self) -> Leaf:
+        """The part as a leaf."""
+        dtype = "float32" if "complex" in self.leaf.dtype else self.leaf.dtype
+        return Leaf(self.leaf.path, (self.length,), dtype, self.division)
+
+    def cut(self, x: jax.Array) -> jax.Array:
+        """This device's part of a shard, where its axes are bound; of the shard's dtype."""
+        if jnp.iscomplexobj(x):
+            x = jnp.stack([x.real, x.imag], axis=-1)
+        flat = x.reshape(-1)
+        if self.parts == 1:
+            return flat
+        flat = jnp.pad(flat, (0, self.length * self.parts - flat.size))
+        at = jax.lax.axis_index(self._names) * self.length
+        return jax.lax.dynamic_slice_in_dim(flat, at, self.length)
+
+    def join(self, part: jax.Array) -> jax.Array:
+        """The shard, float32, from the parts of all devices that hold it."""
+        flat = jax.lax.all_gather(part, self._names, tiled=True) if self.parts > 1 else part
+        return flat[: math.prod(self.leaf.reals)].reshape(self.leaf.reals)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.axes)
+
+
+def parts_of(placement: Placement, leaves: Sequence[Leaf]) -> tuple[Part, ...]:
+    """The parts of the leaves of a placement."""
+    return tuple(Part(leaf, placement.copies(leaf.division)) for leaf in leaves)
 
 
 def in_order(tree: PyTree, divisions: Sequence[Division]) -> list[Division]:

@@ -10,6 +10,7 @@ from .._engines.channel import Channel
 from .._engines.fastest_wire import fastest, host_seconds_of
 from .._engines.make import make_reducer
 from .._engines.pace import Pace
+from .._engines.shared_header import SharedHeader
 from .._nodes.control import Control
 from .._nodes.links import Links
 from .._payload.layout import Layout
@@ -26,12 +27,22 @@ class Channels:
     Args:
         engine: the name of the engine that moves their chunks.
         control: the nodes.
+        everyone: all ranks.
+        inside: the ranks of this node; None if this is its only one.
         timeline: records their exchanges.
     """
 
-    def __init__(self, engine: str, control: Control, timeline: Timeline):
+    def __init__(
+        self,
+        engine: str,
+        control: Control,
+        everyone: Control,
+        inside: Control | None,
+        timeline: Timeline,
+    ):
         self._engine, self._control, self._timeline = engine, control, timeline
-        self._links, self._pace = Links(control), Pace()
+        self._everyone, self._inside = everyone, inside
+        self._links, self._pace = Links(control, everyone), Pace()
         self._open: dict[tuple[Layout, Wire, str], Channel] = {}
         self._fastest: Wire | None = None
 
@@ -53,10 +64,10 @@ class Channels:
         if self._fastest is None:
             control, nodes = self._control, self._control.topology.num_nodes
             what = "measure the wires"
-            control.agree(what, [])
+            self._everyone.agree(what, [])
             rate = self._links.bytes_per_second()
             own = [host_seconds_of(wire, nodes) for wire in WIRES.values()]
-            slowest = control.allgather(what, np.array(own)).max(axis=0)
+            slowest = self._everyone.allgather(what, np.array(own)).max(axis=0)
             self._fastest = fastest(nodes, rate, dict(zip(WIRES, slowest.tolist(), strict=True)))
             log.info(
                 '%s wire="auto" is "%s": the slowest link carries %.3g MB/s.',
@@ -78,7 +89,9 @@ class Channels:
             bytes_per_second=self._links.bytes_per_second,
             survives=control.survives,
         )
-        sends, number = self._engine != "instant", 1 + len(self._open)
+        sends, number, shared = self._engine != "instant", 1 + len(self._open), None
+        if self._inside is not None:
+            shared = SharedHeader(self._inside.duplicate().comm, control.check)
         return Channel(
             layout,
             wire,
@@ -86,6 +99,7 @@ class Channels:
             control,
             self._timeline,
             self._pace,
+            shared=shared,
             sends=sends,
             number=number,
         )

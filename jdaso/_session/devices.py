@@ -15,9 +15,9 @@ from .._nodes.control import Control
 log = logging.getLogger("jdaso")
 
 
-def local_mesh() -> jax.sharding.Mesh:
-    """A mesh of this node's devices, axis ``"local"``."""
-    devices = jax.local_devices()
+def local_mesh(*, joined: bool) -> jax.sharding.Mesh:
+    """A mesh of this node's devices, axis ``"local"``: those of its ranks, if it has several."""
+    devices = jax.devices() if joined else jax.local_devices()
     auto = (jax.sharding.AxisType.Auto,)
     return jax.make_mesh((len(devices),), ("local",), devices=devices, axis_types=auto)
 
@@ -31,12 +31,13 @@ def check_devices(topology: Topology, devices: list[Any], *, sends: bool) -> Non
         sends: whether steps wait on the host for other nodes.
     """
     on_cpus = devices[0].platform == "cpu"
-    if sends and on_cpus and not cpu_threads_reserved(len(devices)):
+    own = [device for device in devices if device.process_index == jax.process_index()]
+    if sends and on_cpus and not cpu_threads_reserved(len(own)):
         raise RuntimeError(
-            f"{topology.prefix()} JAX started {len(devices)} CPU devices before jdaso could "
+            f"{topology.prefix()} JAX started {len(own)} CPU devices before jdaso could "
             "reserve enough threads for their waits, and the run would hang. Make the Session "
             f"before the first use of a device, or set the environment variable NPROC to "
-            f"{4 * len(devices) + 8} or more."
+            f"{4 * len(own) + 8} or more."
         )
     if not has_cpu_device():
         raise RuntimeError(

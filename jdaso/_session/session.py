@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-import jax
 import numpy as np
 
 from .._engines.channel import Channel
@@ -27,6 +26,7 @@ from .access import Access
 from .channels import Channels
 from .devices import check_devices, compare_devices, local_mesh
 from .ending import end_work
+from .joining import join_ranks
 from .optimizers import Completion, Optimizers
 from .reports import Reports
 from .settings import check_settings
@@ -36,11 +36,11 @@ from .start import agree_on_start, prepare_process, say_alone, topology_of
 class Session:
     """This node's part in a run over several nodes.
 
-    A node is one MPI rank and the JAX devices that it drives. The session owns what MPI needs
-    (duplicates of the communicator; a thread and staging buffers for each kind of exchange) and
-    frees it in `close()`; use the session as a context manager. All nodes make and close their
-    sessions together (simulated ones too, if a launcher started several ranks). Use a session from
-    the thread that made it.
+    A node is one MPI rank and the JAX devices that it drives, or several ranks that are one JAX
+    world (`ranks_per_node`). The session owns what MPI needs (duplicates of the communicator; a
+    thread and staging buffers for each kind of exchange) and frees it in `close()`; use the session
+    as a context manager. All nodes make and close their sessions together (simulated ones too, if a
+    launcher started several ranks). Use a session from the thread that made it.
 
     Several nodes on one host divide its GPUs here, so make the session before JAX's first use of a
     device. Without an MPI library or a launcher there is one node, and nothing is sent. If several
@@ -62,6 +62,10 @@ class Session:
         on_death: reaction if a node's process dies: ``"end"`` the job, or ``"shrink"`` it: the
             others go on without that node, at the latest after the exchange in which they notice.
             ``"shrink"`` needs engine mpi4py and Open MPI's ``mpiexec --with-ft ulfm``.
+        ranks_per_node: R. That many consecutive ranks are one node and one JAX world: arrays of a
+            step lie on the devices of all of them, and rank i of a node exchanges its part with
+            rank i of the other nodes. jdaso calls ``jax.distributed.initialize``, unless the
+            program has joined the same ranks.
         trace: a folder into which each node writes its timeline while it runs:
             ``node-00003.jsonl`` for node 3, for `jdaso.traces` and Perfetto. Pass it on all nodes
             or on none; each node may have its own folder. None records nothing.
@@ -69,7 +73,7 @@ class Session:
     Attributes:
         node: this node's number, 0..num_nodes - 1.
         num_nodes: P.
-        devices: the JAX devices that this node drives.
+        devices: the JAX devices that this node drives, those of all its ranks.
         mesh: a mesh of them, axis ``"local"``.
         node_axis: ``"node"``, the name of the virtual nodes' axis.
         timeline: what this node did and when; a `Timeline`.
@@ -78,7 +82,8 @@ class Session:
         ValueError: unknown engine, or settings of another engine.
         ImportError: mpi4jax is missing, or was built for another MPI.
         NodeError: the nodes disagree; the launcher is of another MPI; MPI has no
-            ``THREAD_MULTIPLE``; more nodes than GPUs on a host.
+            ``THREAD_MULTIPLE``; more ranks than GPUs on a host; R does not divide their number, or
+            they are joined otherwise.
 
     On failure: a node whose program ends by an exception notifies the others. Whatever they wait
     for raises `NodeError` with the exception's text; after some seconds the job is ended.
@@ -100,12 +105,14 @@ class Session:
         timeout_seconds: float | None = None,
         share_gpus: bool = False,
         on_death: str = "end",
+        ranks_per_node: int = 1,
         trace: str | os.PathLike[str] | None = None,
     ):
         self.virtual = engine if isinstance(engine, Simulated) else None
         self.engine = engine = "simulated" if isinstance(engine, Simulated) else engine
-        invalid = check_settings(engine, self.virtual, timeout_seconds, on_death)
-        prepare_process(comm, sends=invalid is None and not self.simulated)
+        invalid = check_settings(engine, self.virtual, timeout_seconds, on_death, ranks_per_node)
+        joined = ranks_per_node > 1
+        prepare_process(comm, sends=invalid is None and not self.simulated, joined=joined)
         self._access = Access()
         self.timeout_seconds = timeout_seconds
         self.of_replicas: dict[int, Session] = {}  # by the number of partitions
@@ -117,8 +124,8 @@ class Session:
         self.recorder: Recorder | None = None
         # If the settings are invalid, this node still has to report it to the others.
         limit = 60.0 if invalid is not None else timeout_seconds
-        self.topology = topology_of(comm, limit, simulated=self.simulated)
-        self.control = Control(self.topology, limit)
+        self.topology = topology_of(comm, limit, ranks_per_node, simulated=self.simulated)
+        self.control = self.all_ranks = Control(self.topology, limit)
         _exit.watch(self)
         try:
             recorded = "whether a trace is recorded", "yes" if trace is not None else "no"
@@ -127,17 +134,22 @@ class Session:
             if self.control.alone and comm is None and not self.simulated:
                 say_alone(has_mpi=self.topology.comm is not None)
             if self.simulated:  # also if a launcher started several: each has virtual nodes
-                self.control.close(failed=False)
+                self.all_ranks.close(failed=False)
                 self.topology = Topology(0, 1, self.topology.host)
-                self.control = Control(self.topology, limit)
+                self.control = self.all_ranks = Control(self.topology, limit)
+            join_ranks(self.all_ranks, limit)
+            self.control = self.all_ranks.across()
+            inside = self.all_ranks.inside() if joined else None
             self.node = self.topology.node
             self.num_nodes = self.virtual.nodes if self.virtual else self.topology.num_nodes
             say_rank(self.node, self.topology.host)
-            self.mesh, self.devices = local_mesh(), jax.local_devices()
+            self.mesh = local_mesh(joined=joined)
+            self.devices = list(self.mesh.devices.flat)
             check_devices(self.topology, self.devices, sends=self.sends)
             compare_devices(self.control, len(self.devices))
             self.optimizers = Optimizers(self.topology.prefix())
-            self._channels = Channels(engine, self.control, self.timeline)
+            ranks = self.control, self.all_ranks, inside
+            self._channels = Channels(engine, *ranks, self.timeline)
             self._reports = Reports(self.control, self.node, virtual=self.simulated)
             if trace is not None:
                 about = {"engine": engine, "devices": len(self.devices)}
@@ -149,7 +161,7 @@ class Session:
             self.control.detector.fail(summary(error))
             if self.recorder is not None:
                 self.recorder.close(failed=True)
-            self.control.close(failed=True)
+            self.all_ranks.close(failed=True)
             _exit.unwatch(self, failed=True)
             raise
 
@@ -157,6 +169,16 @@ class Session:
     def closed(self) -> bool:
         """True once the session was closed."""
         return self._access.closed
+
+    @property
+    def ranks_per_node(self) -> int:
+        """R, the number of ranks that are one node."""
+        return self.topology.ranks_per_node
+
+    @property
+    def joined(self) -> bool:
+        """True if a node has several ranks, which are one JAX world."""
+        return self.ranks_per_node > 1
 
     @property
     def simulated(self) -> bool:
@@ -204,9 +226,9 @@ class Session:
             observer(kind, step, text)
 
     def agree(self, what: str, facts: Facts) -> None:
-        """Raises `NodeError` on every node unless all hold the same facts."""
+        """Raises `NodeError` on every rank unless all hold the same facts."""
         self.require_usable()
-        self.control.agree(what, facts)
+        self.all_ranks.agree(what, facts)
 
     @property
     def facts(self) -> dict[int, Facts]:
@@ -279,7 +301,7 @@ class Session:
         if not self.control.alone and not self.closed:
             if self.control.known.failure is None:
                 say_failed()
-            where = f"node {self.node} on host {self.topology.host}"
+            where = f"{self.topology.name(self.topology.rank)} on host {self.topology.host}"
             self.control.detector.fail(f"{where} failed: {text}")
 
     def close(self) -> None:
@@ -300,7 +322,7 @@ class Session:
         self._access.close()
         if self.recorder is not None:
             self.recorder.close(failed=incomplete)
-        self.control.close(failed=incomplete)
+        self.all_ranks.close(failed=incomplete)
         forget(self, self.control.closed_error())
         _exit.unwatch(self, failed=ending.failed, stuck=ending.stuck)
         if not ending.failed:

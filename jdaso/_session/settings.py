@@ -11,7 +11,11 @@ _LONGEST_SECONDS = 365 * DAY_SECONDS
 
 
 def check_settings(
-    engine: str, virtual: Simulated | None, timeout_seconds: float | None, on_death: str
+    engine: str,
+    virtual: Simulated | None,
+    timeout_seconds: float | None,
+    on_death: str,
+    ranks_per_node: int,
 ) -> ValueError | None:
     """Returns an error about the settings, if any."""
     if engine not in ENGINES or (engine == "simulated" and virtual is None):
@@ -26,8 +30,18 @@ def check_settings(
         )
     if on_death not in ("end", "shrink"):
         return ValueError(f'on_death must be "end" or "shrink", got {on_death!r}.')
+    if ranks_per_node > 1 and virtual is not None:
+        return ValueError(
+            f"ranks_per_node={ranks_per_node} joins real ranks, and jdaso.Simulated has virtual "
+            "nodes of one device. Leave one of the two out."
+        )
     if on_death == "end" or launched_ranks() == 1:
         return None
+    if ranks_per_node > 1:
+        return ValueError(
+            f'on_death="shrink" goes on without a rank that failed, and a node of ranks_per_node='
+            f"{ranks_per_node} cannot. Leave it out, and start again from a checkpoint."
+        )
     if engine != "mpi4py":
         return ValueError(f'on_death="shrink" needs engine="mpi4py", got {engine!r}.')
     if not survives_deaths():

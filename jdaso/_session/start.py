@@ -27,12 +27,13 @@ _START_SECONDS = 600.0
 """The longest wait for all nodes to start, unless another limit is given."""
 
 
-def prepare_process(comm: Any, *, sends: bool) -> None:
+def prepare_process(comm: Any, *, sends: bool, joined: bool) -> None:
     """Prepares this process for a session; before MPI and XLA begin their threads.
 
     Args:
         comm: the user's communicator, if any.
         sends: whether the session sends to other nodes, if there are any.
+        joined: whether nodes have several ranks.
 
     Raises:
         NodeError: its last session lost nodes.
@@ -43,17 +44,19 @@ def prepare_process(comm: Any, *, sends: bool) -> None:
             "without them. Start the job again."
         )
     _exit.install()
-    reserve_cpu_threads()
+    reserve_cpu_threads(joined=joined)
     several = members(comm) != 1 and launched_ranks() > 1
     if several and sends and computes_on_cpus():
         keep_freed_memory()
 
 
-def topology_of(comm: Any, timeout_seconds: float | None, *, simulated: bool) -> Topology:
+def topology_of(
+    comm: Any, timeout_seconds: float | None, ranks_per_node: int, *, simulated: bool
+) -> Topology:
     """Finds the nodes; see `find_topology`."""
     if simulated and comm is None and launched_ranks() == 1:
         return Topology(0, 1, socket.gethostname())  # MPI need not be there
-    return find_topology(comm, timeout_seconds or _START_SECONDS)
+    return find_topology(comm, timeout_seconds or _START_SECONDS, ranks_per_node)
 
 
 def agree_on_start(
@@ -62,7 +65,7 @@ def agree_on_start(
     """Claims this node's GPUs; raises on all nodes unless all can start, with equal settings.
 
     Args:
-        control: the nodes.
+        control: all ranks.
         engine: the engine's name.
         settings: what must be equal besides.
         invalid: an error that this node has already found.

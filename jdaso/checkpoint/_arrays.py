@@ -1,4 +1,8 @@
-"""Arrays of a checkpoint on disk, as orbax writes them; small ones share a file."""
+"""Arrays of a checkpoint on disk, as orbax writes them; small ones share a file.
+
+Of several processes that are one JAX world orbax lets only the first write an array of NumPy. There
+each array is a file of NumPy's own format, in the folder that orbax would make.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +16,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from ._files import SMALL, DamagedError, Leaf, is_small, nbytes, plain_dtype
+
+_PLAIN = "array.npy"
 
 
 def write_arrays(
     folder: Path, name: str, arrays: Sequence[tuple[Leaf, np.ndarray]]
 ) -> tuple[Leaf, ...]:
-    """Writes arrays to ``folder / name`` with orbax; returns their leaves, small ones with a CRC.
+    """Writes arrays to ``folder / name``; returns their leaves, small ones with a CRC.
 
     Each large array is a file, so that damage can be traced to a leaf. Small ones are joined to one
     array of bytes: file systems of clusters are slow with many small files.
     """
-    ocp = _orbax()
     shutil.rmtree(folder / name, ignore_errors=True)
     tree = {leaf.file: array for leaf, array in arrays if not is_small(leaf)}
     small = [array.tobytes() for leaf, array in arrays if is_small(leaf)]
     if any(small):
         tree[SMALL] = np.frombuffer(b"".join(small), np.uint8)
-    if tree:
-        with _checkpointer(ocp) as checkpointer:
+    if jax.process_count() > 1:
+        for file, array in tree.items():
+            (folder / name / file).mkdir(parents=True)
+            np.save(folder / name / file / _PLAIN, array, allow_pickle=False)
+    elif tree:
+        with _checkpointer() as checkpointer:
             checkpointer.save(folder.absolute() / name, tree)
     sums = map(zlib.crc32, small)
     leaves = (leaf for leaf, _ in arrays)
@@ -56,26 +66,17 @@ def read_arrays(
     Raises:
         DamagedError: orbax cannot read an array, or it differs from the manifest.
     """
-    ocp = _orbax()
     large = [leaf for leaf in leaves if not is_small(leaf)]
     names = [leaf.file for leaf in large if wanted is None or leaf in wanted]
     small = [leaf for leaf in leaves if is_small(leaf)]
     ends = list(itertools.accumulate((nbytes(leaf) for leaf in small), initial=0))
     names += [SMALL] * bool(ends[-1])
-    found: dict[str, Any] = {}
-    if names:
-        as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
-        partly = len(names) < len(large) + bool(ends[-1])
-        args = ocp.args.PyTreeRestore(
-            item=dict.fromkeys(names, 0),
-            restore_args=as_numpy,
-            transforms={} if partly else None,  # makes orbax skip leaves that are not wanted
-        )
-        try:
-            with _checkpointer(ocp) as checkpointer:
-                found = checkpointer.restore(folder.absolute() / name, args=args)
-        except Exception as error:  # from orbax, tensorstore or libraries below them
-            raise DamagedError(f"{folder / name} cannot be read: {error}") from error
+    partly = len(names) < len(large) + bool(ends[-1])
+    plain = any((folder / name / file / _PLAIN).exists() for file in names)
+    try:
+        found = _read_plain(folder / name, names) if plain else _read(folder / name, names, partly)
+    except Exception as error:  # from orbax, tensorstore or libraries below them
+        raise DamagedError(f"{folder / name} cannot be read: {error}") from error
     packed = found.pop(SMALL, np.zeros(0, np.uint8))
     if packed.shape != (ends[-1],):
         raise DamagedError(f"{folder / name}: its small leaves differ in size.")
@@ -84,9 +85,36 @@ def read_arrays(
         found[leaf.file] = array.reshape(leaf.shape)
     for leaf in leaves if wanted is None else wanted:
         array = found[leaf.file]
+        if plain and array.dtype.kind == "V":  # a dtype that NumPy does not know, such as bfloat16
+            array = found[leaf.file] = array.view(plain_dtype(leaf.dtype))
         if (array.shape, array.dtype) != (leaf.shape, np.dtype(plain_dtype(leaf.dtype))):
             raise DamagedError(f"{folder / name}, leaf {leaf.path}: its shape differs.")
     return found
+
+
+def _read(path: Path, names: Sequence[str], partly: bool) -> dict[str, Any]:
+    """Reads arrays that orbax has written.
+
+    Args:
+        path: their folder.
+        names: of the arrays.
+        partly: whether there are others.
+    """
+    if not names:
+        return {}
+    ocp = _orbax()
+    args = ocp.args.PyTreeRestore(
+        item=dict.fromkeys(names, 0),
+        restore_args={name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names},
+        transforms={} if partly else None,  # makes orbax skip leaves that are not wanted
+    )
+    with _checkpointer() as checkpointer:
+        return checkpointer.restore(path.absolute(), args=args)
+
+
+def _read_plain(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Reads arrays in NumPy's format."""
+    return {name: np.load(path / name / _PLAIN, allow_pickle=False) for name in names}
 
 
 def _orbax() -> Any:
@@ -100,11 +128,17 @@ def _orbax() -> Any:
 
 
 @contextlib.contextmanager
-def _checkpointer(ocp: Any):
-    absl = logging.getLogger("absl")
+def _checkpointer():
+    ocp, absl = _orbax(), logging.getLogger("absl")
     absl.addFilter(_is_news)
-    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_compression=False)
-    checkpointer = ocp.Checkpointer(handler)
+    about = {}
+    if jax.process_count() > 1:  # this one reads by itself
+        me = jax.process_index()
+        about["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
+            primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"jdaso.{me}"
+        )
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_compression=False, **about)
+    checkpointer = ocp.Checkpointer(handler, **about)
     try:
         yield checkpointer
     finally:

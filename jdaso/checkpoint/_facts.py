@@ -19,7 +19,7 @@ def check_facts(manifest: Manifest, session: Session) -> None:
         CheckpointError: a setting differs. With one node the settings do not matter.
     """
     here = dict(facts_of(session))
-    alone = manifest.nodes == 1 and not session.simulated
+    alone = manifest.num_nodes == 1 and not session.simulated
     if session.num_nodes == 1 or alone:
         return
     for name, value in manifest.facts:

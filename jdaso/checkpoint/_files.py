@@ -54,6 +54,8 @@ class Leaf:
         common: whether it is the same on all nodes.
         field: the field of a jdaso state that it belongs to, or "".
         crc: CRC-32, for a small array, which shares its file with others.
+        whole: the shape of the leaf, if the array holds only pieces of it, along its first axis.
+        begins: the place in the leaf where each piece begins.
     """
 
     path: str
@@ -63,13 +65,31 @@ class Leaf:
     common: bool
     field: str = ""
     crc: int = dataclasses.field(default=0, compare=False)
+    whole: tuple[int, ...] | None = None
+    begins: tuple[tuple[int, ...], ...] = ()
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Leaf:
+        """Returns a leaf from its fields as JSON holds them."""
+        whole = fields.get("whole")
+        tuples = {
+            "shape": tuple(fields["shape"]),
+            "whole": None if whole is None else tuple(whole),
+            "begins": tuple(map(tuple, fields.get("begins", ()))),
+        }
+        return cls(**{**fields, **tuples})
+
+    @property
+    def full_shape(self) -> tuple[int, ...]:
+        """The shape of the leaf itself."""
+        return self.shape if self.whole is None else self.whole
 
     def of_devices(self, count: int) -> Leaf | None:
         """Returns the same leaf with a first axis of devices; None if `count` is 0."""
         return dataclasses.replace(self, shape=(count, *self.shape)) if count else None
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        return f"{self.dtype}[{','.join(map(str, self.full_shape))}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +100,9 @@ class Manifest:
         run: the run of the program that wrote it.
         number: number of the save among all in the folder; the same on all nodes.
         step: completed updates.
-        node: the node that wrote it.
-        nodes: number of nodes in the save.
-        begun: number of nodes when the run began; larger if some have died.
+        node: the node that wrote it; where nodes have several ranks, the rank.
+        nodes: number of nodes, or ranks, in the save.
+        begun: number of them when the run began; larger if some have died.
         score: the program's score, for `Checkpoints(keep_best=...)`.
         facts: settings of the optimizers, by name.
         leaves: the arrays.
@@ -91,6 +111,7 @@ class Manifest:
             fragment, the ticket, whether it is in flight, and the layout.
         files: size and SHA-256 of each file, by its path in the checkpoint.
         versions: versions of the libraries that wrote it.
+        ranks_per_node: how many ranks a node had.
     """
 
     run: str
@@ -106,6 +127,12 @@ class Manifest:
     flights: tuple[tuple[int, int, int, bool, str], ...]
     files: Mapping[str, tuple[int, str]]
     versions: Mapping[str, str]
+    ranks_per_node: int = 1
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes in the save."""
+        return self.nodes // self.ranks_per_node
 
     def write(self, folder: Path) -> None:
         """Writes the manifest beside the arrays, which are on disk by then."""
@@ -134,9 +161,7 @@ class Manifest:
                 raise ValueError("its checksum differs")
             if body.pop("format") != FORMAT:
                 raise ValueError(f"its format is not {FORMAT}")
-            body["leaves"] = tuple(
-                Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in body["leaves"]
-            )
+            body["leaves"] = tuple(map(Leaf.of, body["leaves"]))
             body["facts"] = tuple((name, value) for name, value in body["facts"])
             body["flights"] = tuple(tuple(flight) for flight in body["flights"])
             body["files"] = {name: (size, sha) for name, (size, sha) in body["files"].items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -13,10 +14,11 @@ from .._types import PyTree
 from ._facts import check_facts
 from ._files import Leaf, Manifest
 from ._folder import Folder
+from ._joined import leaves_of, read_pieces
 from ._resize import fit_leaves, read_resized, spread
 from ._restore import restore
-from ._state import from_host, is_flight, values_of
-from ._together import of_first, shares_leaves
+from ._state import Value, from_host, is_flight, values_of
+from ._together import of_first, shares_leaves, together
 
 _WHAT = "read checkpoints"
 
@@ -90,6 +92,12 @@ class Whole:
         here = values_of(like, shares=shares_leaves(session))
         session.agree(_WHAT, [(f"leaf {leaf.path}", str(leaf)) for leaf, _ in here])
 
+        def saved_by() -> int:
+            return Manifest.read(root / save.name, 0).ranks_per_node
+
+        if session.joined or of_first(session, _WHAT, saved_by) > 1:
+            return self._read_joined(root / save.name, like, here)
+
         def read() -> Any:
             first = Manifest.read(root / save.name, 0)
             if any(leaf.field for leaf, _ in here):
@@ -100,11 +108,20 @@ class Whole:
             return first.nodes, {file: dataclasses.asdict(leaf) for file, leaf in fitting.items()}
 
         nodes, about = of_first(session, _WHAT, read)
-        fitting = {
-            file: Leaf(**leaf | {"shape": tuple(leaf["shape"])}) for file, leaf in about.items()
-        }
+        fitting = {file: Leaf.of(leaf) for file, leaf in about.items()}
         arrays = spread(here, fitting, nodes, arrays, session)
         leaves = [from_host(value, arrays[value.leaf.file], session.mesh) for value in here]
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    def _read_joined(self, folder: Path, like: PyTree, here: Sequence[Value]) -> PyTree:
+        """Reads on each rank what it needs."""
+        session = self.session
+        with together(session, _WHAT):
+            first = Manifest.read(folder, 0)
+            if any(leaf.field for leaf, _ in here):
+                check_facts(first, session)
+            found = read_pieces(folder, first, here, session, goes_on=False, partly=True)
+        leaves = leaves_of(session, here, found)
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 

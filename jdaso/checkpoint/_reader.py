@@ -136,7 +136,7 @@ class Reader:
                     log.warning("%s", error)
             ended = newest in ("", last) and time.monotonic() >= end
             text = json.dumps([newest, ended])
-            newest, ended = json.loads(self._session.control.everyone(_WHAT, text)[0])
+            newest, ended = json.loads(self._session.all_ranks.everyone(_WHAT, text)[0])
             if newest not in ("", last):
                 return newest
             if ended:

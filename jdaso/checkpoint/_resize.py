@@ -114,7 +114,7 @@ def spread(
         room = np.zeros((nodes, *shape) if key and not leaf.common else shape, dtype)
         array = session.control.broadcast(read.get(leaf.file, room))
         if key and not leaf.common:
-            array = _own_keys(array, jax.random.key_impl(value), session)
+            array = own_keys(array, jax.random.key_impl(value), session)
         elif array.shape != leaf.shape:  # an axis of local devices that had diverged
             array = array.mean(0, dtype=np.float64) if is_float(dtype) else array[0]
         if leaf.field in BEGUN_ANEW:
@@ -123,7 +123,7 @@ def spread(
     return found
 
 
-def _own_keys(of_nodes: np.ndarray, impl, session: Session) -> np.ndarray:
+def own_keys(of_nodes: np.ndarray, impl, session: Session) -> np.ndarray:
     """Returns this node's key: an old node's, or a new one if there are more nodes than before.
 
     Keys that were equal on all nodes stay equal.

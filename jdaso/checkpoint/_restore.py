@@ -16,6 +16,7 @@ from ._arrays import read_arrays
 from ._facts import check_facts
 from ._files import COMMON, CheckpointError, DamagedError, Manifest, manifest_path, node_folder
 from ._folder import appears
+from ._joined import restore_joined
 from ._resize import fit_leaves, read_flights, read_resized, spread
 from ._state import (
     Value,
@@ -47,7 +48,10 @@ def restore(session: Session, folder: Path, like: PyTree) -> PyTree:
         first = Manifest.read(folder, 0)
     here = values_of(like, shares=shares_leaves(session))
     check_facts(first, session)
-    require_common_points(session, first.nodes)
+    require_common_points(session, first.num_nodes)
+    if session.joined or first.ranks_per_node > 1:
+        leaves = restore_joined(session, folder, first, here)
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
     flies = any(in_flight for _, _, _, in_flight, _ in first.flights)
     if first.nodes != nodes or (flies and first.begun != nodes):
         arrays = _read_resized(session, folder, first, here, (node, nodes))

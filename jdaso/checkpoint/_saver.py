@@ -69,7 +69,7 @@ class Saver:
             self._sweep()
         self._number += 1
         self._saved_by = session.living if session.control.survives else None
-        if session.num_nodes > 1:
+        if session.num_nodes > 1 and not session.joined:
             require_own_devices(session, state)
         state = jax.block_until_ready(state)
         parted = parted_devices(state, session)
@@ -85,7 +85,7 @@ class Saver:
             step=step,
             node=self._node,
             nodes=self._nodes,
-            begun=session.topology.num_nodes,
+            begun=session.topology.num_ranks,
             score=None if score is None else float(score),
             facts=facts_of(session),
             leaves=tuple(value.leaf for value in values),
@@ -96,6 +96,7 @@ class Saver:
             ),
             files={},
             versions={"jdaso": __version__, "jax": jax.__version__},
+            ranks_per_node=session.ranks_per_node,
         )
         self._writer = threading.Thread(
             target=self._write,
@@ -183,8 +184,10 @@ class Saver:
         try:
             nothing = np.zeros(0)  # for arrays that node 0 writes
             found = [(leaf, arrays.get(leaf.file, nothing)) for leaf in manifest.leaves]
+            # The ranks of a node have parts of what nodes have in common.
+            shares = shares_leaves(self._session) and not self._session.joined
             for number, kept in enumerate(flights):
-                found += flight_arrays(number, kept, shares=shares_leaves(self._session))
+                found += flight_arrays(number, kept, shares=shares)
             self._folder.make_again()
             self._folder.sweep_own(manifest.node, manifest.number - 1)
             folder.mkdir(exist_ok=True)

@@ -11,14 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._compat import spans_processes
 from .._engines.version import Version
 from .._engines.versions import COMMON, Versions
+from .._optimizers.agree import is_in_parts
 from .._optimizers.state import DasoState
 from .._optimizers.synchronous import SynchronousState
 from .._payload.layout import path_of
 from .._session import Session
 from .._types import PyTree
 from ._files import CheckpointError, DamagedError, Leaf
+from ._pieces import leaf_of_pieces, pieces_of
 
 # Fields that are the same on all nodes at every step; node 0 writes them for all nodes.
 _COMMON = {
@@ -79,7 +82,7 @@ def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
     for (path, value), (field, common) in zip(flat, fields, strict=True):
         where = path_of(path)
         simple = jax.tree_util.keystr(path, simple=True, separator=".")
-        array = _data(value)
+        array = data_of(value)
         if array.dtype.kind in "OUS":
             raise CheckpointError(
                 f"Leaf {where} is a {type(value).__name__}, but a checkpoint holds only numbers. "
@@ -91,6 +94,8 @@ def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
         file = _file_name(simple, names)
         common = common and shares
         leaf = Leaf(where, file, _dtype(value), shape, common, field)
+        if is_in_parts(array) or (spans_processes(array) and not common):
+            leaf = leaf_of_pieces(leaf, array, len(found))
         found.append(Value(leaf, value))
     return found
 
@@ -98,12 +103,19 @@ def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
 def parted_devices(state: PyTree, session: Session) -> int:
     """Returns the number of local devices with replicas of their own; 0 if they are equal."""
     drifts = [int(np.max(np.asarray(x.drift))) for x in _dasos(state)]
+    if session.joined and any(drifts):
+        raise CheckpointError(
+            "The devices of this node have diverged (local_every > 1), and a node of several ranks "
+            "cannot save that. Save after a step in which they were averaged."
+        )
     return len(session.devices) if len(session.devices) > 1 and any(drifts) else 0
 
 
 def to_host(value: Value, buffer: np.ndarray | None) -> np.ndarray:
     """Copies a leaf to the host, into `buffer` if it fits there."""
-    array = _data(value.value)
+    array = data_of(value.value)
+    if value.leaf.whole is not None:
+        return pieces_of(value.leaf, array)
     if value.leaf.shape != tuple(np.shape(array)):
         array = np.stack([np.asarray(shard.data) for shard in array.addressable_shards])
     array = np.asarray(array)
@@ -214,6 +226,14 @@ def describe_layout(versions: Versions) -> str:
     return f"{versions.wire.name}, {versions.rule.name}, leaves {leaves}"
 
 
+def flights_fit(session: Session, flights: Sequence[tuple[int, int, int, bool, str]]) -> bool:
+    """Returns whether `adopt_flights` finds an optimizer for each of them."""
+    return all(
+        any(describe_layout(x) == layout for x in _versions(session, owner, fragment))
+        for owner, fragment, _, _, layout in flights
+    )
+
+
 def adopt_flights(
     session: Session,
     flights: Sequence[tuple[int, int, int, bool, str]],
@@ -309,7 +329,7 @@ def _devices(value: Any) -> int:
     return len(value.sharding.device_set)
 
 
-def _data(value: Any) -> Any:
+def data_of(value: Any) -> Any:
     """Returns a leaf as an array with a NumPy dtype."""
     if _is_key(value):
         return jax.random.key_data(value)
@@ -317,7 +337,7 @@ def _data(value: Any) -> Any:
 
 
 def _dtype(value: Any) -> str:
-    return str(value.dtype) if _is_key(value) else str(_data(value).dtype)
+    return str(value.dtype) if _is_key(value) else str(data_of(value).dtype)
 
 
 def _file_name(path: str, taken: set[str]) -> str:

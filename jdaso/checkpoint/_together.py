@@ -41,15 +41,15 @@ def together(session: Session, what: str, *others: type[Exception]) -> Iterator[
     except (CheckpointError, *others) as error:
         kind = type(error).__name__
         mine = f"{kind if kind in _KINDS else DamagedError.__name__}|{error}"
-    for text in session.control.everyone(what, mine, limit_seconds=2 * DISK_SECONDS):
+    for text in session.all_ranks.everyone(what, mine, limit_seconds=2 * DISK_SECONDS):
         if text:
             kind, _, why = text.partition("|")
             raise _KINDS[kind](why)
 
 
 def is_first(session: Session) -> bool:
-    """Returns whether this node writes and reads for all: it is the first that has not failed."""
-    return session.node == session.living[0]
+    """Returns whether this rank writes and reads for all: it is the first that has not failed."""
+    return session.node == session.living[0] and session.topology.place == 0
 
 
 def of_first(session: Session, what: str, make: Callable[[], Any], *others: type[Exception]) -> Any:
@@ -58,14 +58,14 @@ def of_first(session: Session, what: str, make: Callable[[], Any], *others: type
     with together(session, what, *others):
         if is_first(session):
             found = json.dumps(make())
-    return json.loads(session.control.everyone(what, found)[0])
+    return json.loads(session.all_ranks.everyone(what, found)[0])
 
 
 def place_of(session: Session) -> tuple[int, int]:
     """Returns this process's number among those that save, and their number; see `share`."""
     if session.control.survives:
         return session.share()
-    return session.topology.node, session.topology.num_nodes
+    return session.topology.rank, session.topology.num_ranks
 
 
 def shares_leaves(session: Session) -> bool:
@@ -102,7 +102,7 @@ def take(folder: Folder, session: Session) -> tuple[str, int]:
         A name for this run, and the number of the last save in the folder.
     """
     what = "open checkpoints"
-    run = session.control.everyone(what, secrets.token_hex(4))[0]
+    run = session.all_ranks.everyone(what, secrets.token_hex(4))[0]
     token = folder.token(run)
     with together(session, what):
         if is_first(session):

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from .._mpi.names import names_of
 from .._session import Session
 
 Batch = TypeVar("Batch")
@@ -93,11 +94,12 @@ def evened(
             "__iter__."
         )
     own = len(batches)
-    of_nodes = session.control.allgather("count batches", np.array([own]))[:, 0].tolist()
-    if not all(of_nodes):
-        empty = ", ".join(str(node) for node, count in enumerate(of_nodes) if not count)
+    counts = session.all_ranks.allgather("count batches", np.array([own]))[:, 0].tolist()
+    if not all(counts):
+        empty = [rank for rank, count in enumerate(counts) if not count]
         raise session.control.error(
-            f"No batches on node {empty}, and {max(of_nodes)} on another. Give each node at least "
+            f"No batches on {names_of(empty, session.ranks_per_node)}, and {max(counts)} on "
+            "another. Give each node at least "
             "one: a node without data has nothing to compute its part of a step from."
         )
     taken, batch = 0, None
@@ -107,5 +109,5 @@ def evened(
             break
     if batch is None or taken < own:
         raise ValueError(f"The length of batches is {own}, but it yielded only {taken}.")
-    for _ in range(max(of_nodes) - own):
+    for _ in range(max(counts) - own):
         yield batch, 0.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, SupportsIndex
 
 import jax
@@ -29,10 +30,10 @@ class Loader:
 
         sample(t G + p G / P),  ...,  sample(t G + (p + 1) G / P - 1)
 
-    and its local devices equal parts of that, in order. So step t sees the same samples in the same
-    order for any P, every sample comes once per epoch, and all batches have one shape. A batch may
-    span two epochs. With `epochs` E the last batch is filled up with the next samples of the
-    stream; `weights` marks them.
+    and its devices equal parts of that, in order; each rank of a node reads for its own. So step t
+    sees the same samples in the same order for any P, every sample comes once per epoch, and all
+    batches have one shape. A batch may span two epochs. With `epochs` E the last batch is filled up
+    with the next samples of the stream; `weights` marks them.
 
     Threads read the next batches and put them on the devices. At most ``workers + prefetch`` of
     this node's batches are in memory besides those taken. All nodes create the loader together.
@@ -123,6 +124,7 @@ class Loader:
         if len(session.devices) > 1:
             parts = jax.sharding.PartitionSpec("local")
             self._sharding = jax.sharding.NamedSharding(session.mesh, parts)
+        self._own = _own_part(session.devices)
         self._position = 0
         self._ahead: Ahead | None = None
         self._closed = False
@@ -238,7 +240,7 @@ class Loader:
                 f"batch_size counts all nodes together and must be a multiple of {unit} ({parts} "
                 f"nodes times {devices} local devices), got {self.batch_size}. Take {near}."
             )
-        for text in self._session.control.everyone("make a loader", said):
+        for text in self._session.all_ranks.everyone("make a loader", said):
             if text:
                 raise ValueError(text)
         facts = {"batch_size": self.batch_size, "epochs": self.epochs, "order": self.order}
@@ -262,10 +264,12 @@ class Loader:
         )
 
     def _read(self, position: int) -> PyTree:
-        """Reads this node's part of the batch that begins at `position`."""
+        """Reads this rank's part of the batch that begins at `position`."""
         part, parts = self._share
-        size = self.batch_size // parts
-        begin = position + part * size
+        first, devices, everyone = self._own
+        each = self.batch_size // parts // everyone
+        size = each * devices
+        begin = position + (part * everyone + first) * each
         indices = self.order.samples(begin, begin + size)
         try:
             batch = self._source.rows(indices)
@@ -322,9 +326,21 @@ class Loader:
         return self._session.topology.prefix(position // self.batch_size)
 
     def _put(self, batch: PyTree) -> PyTree:
-        return jax.block_until_ready(jax.device_put(batch, self._sharding))
+        if not self._session.joined:
+            return jax.block_until_ready(jax.device_put(batch, self._sharding))
+        put = partial(jax.make_array_from_process_local_data, self._sharding)
+        return jax.block_until_ready(jax.tree.map(put, batch))
 
     def _stop(self) -> None:
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
+
+
+def _own_part(devices: Sequence[Any]) -> tuple[int, int, int]:
+    """The first of this rank's devices among those of its node, how many it has, and of how many.
+
+    JAX counts the devices of one rank after those of another.
+    """
+    own = [k for k, device in enumerate(devices) if device.process_index == jax.process_index()]
+    return own[0], len(own), len(devices)

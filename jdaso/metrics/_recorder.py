@@ -21,7 +21,7 @@ from .._session import Session
 from .._types import PyTree
 from .._version import __version__
 from ..traces._timeline import Stats
-from ..traces._writer import Row, Writer, path_of
+from ..traces._writer import Row, Writer, own_path
 
 log = logging.getLogger("jdaso")
 
@@ -33,7 +33,8 @@ RESERVED = ("kind", "step", "seconds", "phase", "sync_every", "delay", *Stats._f
 class Recorder:
     """Records this node's run in ``folder/node-00003.jsonl``, one JSON object per line.
 
-    With ``Session(trace=folder)`` the file has the events of the trace too.
+    Of a node of several ranks the first one writes. With ``Session(trace=folder)`` the file has
+    the events of the trace too.
 
     A row of kind ``"run"`` comes first; then ``"settings"``, ``"step"``, ``"checkpoint"`` and
     ``"fault"``; at the end of the cycling phase, and at the end of the run, ``"events"``, the
@@ -83,9 +84,11 @@ class Recorder:
     ):
         session.require_usable()
         self._session, self._phases, self._settings = session, phases, dict(settings or {})
-        path = path_of(folder, session.node)
+        path = own_path(folder, session.topology)
         board = path.parent / "tensorboard" / path.stem
-        self._board = open_tensorboard(board) if tensorboard else None
+        self._board = (
+            open_tensorboard(board) if tensorboard and session.topology.place == 0 else None
+        )
         self._began, self._time = time.perf_counter(), time.time()  # the same moment on both clocks
         self._before = session.stats
         self._wrote_settings = self._closed = False

@@ -12,7 +12,7 @@ from .._compat import annotate
 from .._nodes.control import Control
 from ._clock_offset import Offset, measure
 from ._timeline import Event, Timeline
-from ._writer import Row, Writer, path_of
+from ._writer import Row, Writer, own_path
 
 log = logging.getLogger("jdaso")
 
@@ -24,6 +24,8 @@ _CLOSE_SECONDS = 10.0
 
 class Recorder:
     """The trace of one node, from its session's begin to its `close`; `jdaso.metrics` adds rows.
+
+    Of a node of several ranks, that of the first.
 
     Times are seconds of node 0's clock since node 0 began, as far as the clocks are known at the
     begin; the last row gives their drift since then.
@@ -54,7 +56,7 @@ class Recorder:
         self.start = start or Offset(bound_seconds=float("inf"))
         mine = json.dumps((time.perf_counter(), time.time()))
         self._zero, unix = json.loads(control.everyone("begin a trace", mine)[0])
-        self.path = path_of(folder, node)
+        self.path = own_path(folder, control.topology)
         self.writer = Writer(self.path, self.annotate, self._row)
         self.writer.put_now(
             {

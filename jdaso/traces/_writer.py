@@ -20,6 +20,7 @@ import numpy as np
 
 from .._launch.paths import local_folder
 from .._mpi.requests import poll
+from .._mpi.topology import Topology
 
 log = logging.getLogger("jdaso")
 
@@ -32,6 +33,14 @@ _MOST_EVENTS = 1 << 17
 def path_of(folder: str | os.PathLike[str], node: int) -> Path:
     """Returns the path of a node's file in the folder of a run."""
     return local_folder(folder) / f"node-{node:05}.jsonl"
+
+
+def own_path(folder: str | os.PathLike[str], topology: Topology) -> Path:
+    """Returns the path of this rank's file: its node's, or none (``/dev/null``).
+
+    Of a node of several ranks the first one records: they go through the same steps.
+    """
+    return path_of(folder, topology.node) if topology.place == 0 else Path(os.devnull)
 
 
 class Writer:

@@ -1,14 +1,16 @@
 """Parameters that are divided over a node's four devices: ``python sharded.py CASE [NIGHT]``.
 
 CASE is a layout of `LAYOUTS`, with ``,explicit`` for a mesh with Explicit axes, ``,shard_map`` for
-a step inside `jax.shard_map`, ``,jitted`` for an ``init`` inside `jax.jit`; or the name of a
-function below. ``moves`` takes a folder in place of NIGHT. Every row trains divided and undivided
-parameters. Gradients are computed element by element, so that the differences come from exchanges.
-Prints ``node N: end`` where all was as it should be.
+a step inside `jax.shard_map`, ``,jitted`` for an ``init`` inside `jax.jit`, ``,ranks`` for nodes of
+two ranks that drive half of the devices each; or the name of a function below. ``moves`` takes a
+folder in place of NIGHT. Every row trains divided and undivided parameters. Gradients are computed
+element by element, so that the differences come from exchanges. Prints ``node N: end`` where all
+was as it should be, and before that the bits of the last parameters.
 """
 
 import re
 import sys
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +20,11 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jdaso
-from jdaso.checkpoint import Checkpoints
+from jdaso.checkpoint import CheckpointError, Checkpoints
 
 LAYOUT, *MODES = sys.argv[1].split(",")
 NIGHT = len(sys.argv) > 2
+RANKS = 2 if "ranks" in MODES else 1
 TOTAL, END = 26, 23  # finalize is called after update END, and the run goes on
 PHASES = {"total_steps": TOTAL, "warmup_steps": 3, "cooldown_steps": 5, "sync_every": 4, "delay": 2}
 OUTER = jdaso.outer(optax.sgd(0.7, momentum=0.3))
@@ -115,10 +118,32 @@ def train(session, row, mesh=None, specs=None):
     ended = None
     for n in range(TOTAL):
         params, state = step(params, state, aim)
-        seen.append(jax.tree.map(np.asarray, (params, state.inner)))
+        seen.append(jax.tree.map(parts_of, (params, state.inner)))
         if n + 1 == END:
             ended = jdaso.finalize(params, state, session)
     return params, ended, seen
+
+
+class Parts:
+    """The parts of an array that this rank has."""
+
+    def __init__(self, x):
+        self.of_place = {str(shard.index): (shard.index, np.asarray(shard.data)) for shard in x}
+
+    def of(self, x):
+        """The same parts of another array that this rank has all of."""
+        (whole,) = (data for _, data in x.of_place.values())
+        return [(mine, whole[index]) for index, mine in self.of_place.values()]
+
+
+def parts_of(x):
+    return Parts(jnp.asarray(x).addressable_shards)
+
+
+def digest(tree):
+    """The bits of a leaf that each rank has all of."""
+    (shard, *_) = tree["d"].addressable_shards
+    return f"{zlib.crc32(np.asarray(shard.data).tobytes()):08x}"
 
 
 def mapped(tx, step, mesh, specs, inner, params):
@@ -147,12 +172,13 @@ def compare(row, mine, others):
         leaves = (jax.tree_util.tree_leaves_with_path(x) for x in pair)
         for (path, x), (_, y) in zip(*leaves, strict=True):
             about = f"{row}, update {n}, {jax.tree_util.keystr(path)}"
-            if exact:
-                np.testing.assert_array_equal(x, y, err_msg=about)
-            elif n == TOTAL - 1 and path[0].idx == 0:
-                far = np.abs(np.asarray(x, np.complex128) - np.asarray(y, np.complex128)).max()
-                scale = 4 if x.dtype == jnp.bfloat16 else 1
-                assert far <= scale * FARTHEST[row[1]], (about, far)
+            for part, other in x.of(y):
+                if exact:
+                    np.testing.assert_array_equal(part, other, err_msg=about)
+                elif n == TOTAL - 1 and path[0].idx == 0:
+                    far = np.abs(part.astype(np.complex128) - other.astype(np.complex128)).max()
+                    scale = 4 if part.dtype == jnp.bfloat16 else 1
+                    assert far <= scale * FARTHEST[row[1]], (about, far)
 
 
 def trains(session):
@@ -164,6 +190,7 @@ def trains(session):
                 wanted = NamedSharding(mesh, specs.get(name, P()))
                 assert x.sharding.is_equivalent_to(wanted, x.ndim), (row, name, x.sharding)
         compare(row, seen, train(session, row)[2])
+        print(f"node {session.node}: bits {digest(params)}", flush=True)
 
 
 def fails(session):
@@ -396,8 +423,8 @@ def moves():
             np.testing.assert_allclose(ends[9, layout][name], x, rtol=0, atol=far, err_msg=about)
 
 
-def run_on(session, row, begin, layout):
-    """Goes on from update `begin`; saves after update 9 if an exchange is in flight there."""
+def made(session, row, layout):
+    """Returns parameters and state before the first update, the step, and the aim."""
     inner, wire, merge, fragments = row
     phases = jdaso.Phases(fragments=fragments, **PHASES)
     tx = jdaso.daso(INNER[inner], phases=phases, wire=wire, merge=merge, session=session)
@@ -406,7 +433,12 @@ def run_on(session, row, begin, layout):
         mesh, specs = mesh_of(session, layout)
         placed = {name: NamedSharding(mesh, specs.get(name, P())) for name in params}
         params, aim = (jax.tree.map(jax.device_put, x, placed) for x in (params, aim))
-    state, step = tx.init(params), jax.jit(step_of(tx))
+    return params, tx.init(params), jax.jit(step_of(tx)), aim
+
+
+def run_on(session, row, begin, layout):
+    """Goes on from update `begin`; saves after update 9 if an exchange is in flight there."""
+    params, state, step, aim = made(session, row, layout)
     checkpoints = Checkpoints(sys.argv[2], session)
     if begin:
         (params, state), found = checkpoints.restore((params, state))
@@ -419,12 +451,65 @@ def run_on(session, row, begin, layout):
     return params
 
 
-CASES = {case.__name__: case for case in (fails, compiles, drifts, differ, refuses, libraries)}
+SAVED = {"exact": ("sgd", "float32", "corrected", 1), "narrow": ("sgd", "int8", OUTER, 1)}
+
+
+def saves(session):
+    """Saves both rows of `SAVED` after update 9, with an exchange in flight."""
+    for name, row in SAVED.items():
+        params, state, step, aim = made(session, row, "rows")
+        with_folder = Checkpoints(f"{sys.argv[2]}/{name}", session)
+        for n in range(9):
+            params, state = step(params, state, aim)
+        assert int(state.ticket[0]) > 0
+        with_folder.save(9, (params, state))
+        with_folder.wait()
+
+
+def restores(session):
+    """What another launch has saved is there, whoever saved it; the run goes on as it would have.
+
+    The updates before and after are made here again. On another layout what was in flight is
+    dropped, and a run that needs it is refused.
+    """
+    layout, same = sys.argv[3], sys.argv[4] == "same"
+    for name, row in SAVED.items():
+        params, state, step, aim = made(session, row, layout)
+        like = params, state
+        with_folder = Checkpoints(f"{sys.argv[2]}/{name}", session)
+        for _ in range(9):
+            params, state = step(params, state, aim)
+        try:
+            (found, found_state), at = with_folder.restore(like)
+        except CheckpointError as error:
+            assert name == "narrow" and not same and "narrow wires" in str(error), error
+            continue
+        assert at == 9 and (same or name == "exact")
+        equal((found, found_state.inner), (params, state.inner))
+        assert int(found_state.ticket[0]) == (int(state.ticket[0]) if same else 0)
+        if same:
+            for _ in range(9, TOTAL):
+                params, state = step(params, state, aim)
+                found, found_state = step(found, found_state, aim)
+            equal((found, found_state.inner), (params, state.inner))
+
+
+def equal(one, two):
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    for x, y in pairs:
+        mine, others = (parts_of(a).of_place for a in (x, y))
+        assert mine.keys() == others.keys()
+        for place, (_, data) in mine.items():
+            np.testing.assert_array_equal(data, others[place][1])
+
+
+ALL = (fails, compiles, drifts, differ, refuses, libraries, saves, restores)
+CASES = {case.__name__: case for case in ALL}
 
 if LAYOUT == "moves":
     moves()
     print("rank: end", flush=True)
 else:
-    with jdaso.Session(timeout_seconds=60) as session:
+    with jdaso.Session(timeout_seconds=60, ranks_per_node=RANKS) as session:
         CASES.get(LAYOUT, trains)(session)
         print(f"node {session.node}: end", flush=True)

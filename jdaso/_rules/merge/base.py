@@ -6,6 +6,8 @@ import abc
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from ..._types import PyTree
 
@@ -46,6 +48,27 @@ class Merge(abc.ABC):
         """
         del anchor
         return mean, outer
+
+    def acts_by_element(self) -> bool:
+        """Returns whether two trial targets depend on each number of the mean by itself.
+
+        A node of several ranks needs that: each makes the target of its parts of the leaves alone.
+        """
+        numbers = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
+
+        def trial(parts: Any) -> Any:
+            anchor, *means = (tuple(jnp.split(jnp.asarray(x), parts)) for x in numbers)
+            outer = self.init(anchor)
+            for mean in means:
+                anchor, outer = self.target(mean, anchor, outer)
+            return jnp.concatenate(anchor)
+
+        try:
+            with jax.ensure_compile_time_eval():
+                found = [np.asarray(trial(parts)) for parts in ([], [3], [2, 5])]
+        except Exception:  # it wants leaves of certain names
+            return False
+        return all(np.allclose(x, found[0], rtol=1e-4, atol=1e-6) for x in found)
 
     def weight(self, nodes: Any, age: Any) -> Any:
         """w, float32, for a rule that does not keep all progress.

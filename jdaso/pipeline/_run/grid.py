@@ -36,6 +36,11 @@ class Grid:
             raise ValueError(
                 "A pipeline needs real nodes, got jdaso.Simulated. Start it with mpiexec -n N."
             )
+        if session.joined:
+            raise ValueError(
+                f"A pipeline takes nodes of one rank, got ranks_per_node={session.ranks_per_node}. "
+                "Leave it out: each rank is a partition then."
+            )
         if session.control.survives and partitions > 1:
             raise ValueError(
                 f'on_death="shrink" continues without a node, but with {partitions} partitions '

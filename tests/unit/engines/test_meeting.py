@@ -30,7 +30,7 @@ def played(devices, program):
 
 
 def test_one_device_calls_for_all_each_time():
-    meeting, calls = Meeting(4, LIMIT_SECONDS), []
+    meeting, calls = Meeting(range(4), LIMIT_SECONDS), []
 
     def double(given):
         calls.append(given)
@@ -45,7 +45,7 @@ def test_one_device_calls_for_all_each_time():
 
 
 def test_an_error_reaches_all_devices_and_the_next_call_is_made():
-    meeting = Meeting(3, LIMIT_SECONDS)
+    meeting = Meeting(range(3), LIMIT_SECONDS)
 
     def program(device):
         with pytest.raises(OSError, match="gone"):
@@ -59,14 +59,14 @@ def test_an_error_reaches_all_devices_and_the_next_call_is_made():
 
 
 def test_a_device_that_does_not_come_is_named():
-    meeting = Meeting(3, 0.05)
+    meeting = Meeting(range(3), 0.05)
     found = played(2, lambda device: meeting.call(device, (), list))
     assert all(isinstance(error, RuntimeError) for error in found)
     assert all("did not come" in str(error) and "2]" in str(error) for error in found)
 
 
 def test_a_device_that_comes_twice_is_named():
-    meeting = Meeting(2, LIMIT_SECONDS)
+    meeting = Meeting(range(2), LIMIT_SECONDS)
     came, done = threading.Event(), threading.Event()
 
     def first():
@@ -83,3 +83,15 @@ def test_a_device_that_comes_twice_is_named():
         meeting.call(0, (), list)
     assert meeting.call(1, (), lambda given: given) == ()
     assert done.wait(LIMIT_SECONDS)
+
+
+def test_the_devices_of_a_rank_are_some_of_those_of_its_node():
+    meeting = Meeting((2, 5), LIMIT_SECONDS)
+
+    def program(number):
+        tenfold = lambda given: [10 * x for (x,) in given]  # noqa: E731
+        return meeting.call((2, 5)[number], (number,), tenfold)
+
+    assert played(2, program) == [0, 10]
+    with pytest.raises(RuntimeError, match=r"Device 3 .* drives devices \[2, 5\]"):
+        meeting.call(3, (), list)

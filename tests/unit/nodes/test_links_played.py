@@ -13,7 +13,7 @@ def test_all_nodes_get_the_slowest_link(seconds):
     world.delay(seconds, source=1, dest=2, comm="world.1.0")
 
     def program(node):
-        links = Links(node.control)
+        links = Links(node.control, node.control)
         return links.bytes_per_second(), links.bytes_per_second()
 
     results = [outcome.result for outcome in play(world, program)]
@@ -28,7 +28,7 @@ def test_one_slow_trial_counts_for_nothing():
     world.delay(3.0, source=0, dest=1, comm="world.1.0", nth=1)
 
     def program(node):
-        return Links(node.control).bytes_per_second()
+        return Links(node.control, node.control).bytes_per_second()
 
     for outcome in play(world, program):
         assert outcome.result > 10 * _TRIAL_BYTES / 3.0

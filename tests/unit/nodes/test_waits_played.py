@@ -312,7 +312,7 @@ def test_two_that_wait_for_each_other_both_end():
 
     def program(node):
         node.come()
-        node.control._calls += 3 * (node.number == 0)  # node 0 believes to be further
+        node.control._turn.calls += 3 * (node.number == 0)  # node 0 believes to be further
         request = node.control._group.comm.Irecv(bytearray(8), 1 - node.number, 5)
         node.control.wait(request, "hear the other")
 

@@ -1,5 +1,6 @@
 """Placements of leaves over devices: which shard a device has, checked against NumPy's indexing."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -11,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from jdaso._payload.layout import Layout, Leaf, describe
 from jdaso._payload.placement import Placement, divisions_of, joined, placement_of, spec
-from jdaso._payload.shards import Shards, expanded, in_order
+from jdaso._payload.shards import Part, Shards, in_order, parts_of
 from jdaso._payload.whole import Whole
 
 AXES = {"data": 2, "model": 3}
@@ -91,13 +92,64 @@ def test_a_shard_has_its_shape_inside_and_outside_of_shard_map(given):
     assert pieces_as_jax_cuts(np.zeros((12, 6)), spec(leaf.division))[0].shape == leaf.shape
 
 
-def test_expanded_leaves_are_named_by_shard():
+def expanded(leaves):
+    """The leaves with each shard of a divided one as a leaf of its own."""
+    axes = dict.fromkeys(axis for leaf in leaves for axes in leaf.division for axis in axes)
+    return Shards(Placement(None, tuple(axes), tuple(x.division for x in leaves))).leaves(leaves)
+
+
+def test_shards_are_named_by_their_number():
     leaves = placement(P("model"), P()).leaves([jnp.zeros((4, 6)), jnp.zeros((2,))])
     assert [leaf.path for leaf in expanded(leaves)] == [
         *(f"[0] (shard {k} of 3)" for k in range(3)),
         "[1]",
     ]
     assert not any(leaf.division for leaf in expanded(leaves))
+
+
+def test_the_ranks_of_a_node_have_all_shards_together():
+    """Each rank gathers from its own devices, and deals to these."""
+    wholes = [k + np.arange(72.0).reshape(12, 6) for k in range(0, 1200, 200)]
+    by_leaf = [pieces_as_jax_cuts(x, given) for x, given in zip(wholes, SPECS, strict=True)]
+    by_device = list(zip(*by_leaf, strict=True))
+    leaves = placement(*SPECS).leaves(list(by_device[0]))
+    seen = set()
+    for own in ((0, 2), (1, 5), (4, 3)):
+        shards = Shards(dataclasses.replace(placement(*SPECS), own=own))
+        given = [by_device[d] for d in own]
+        for mine, taken in zip(given, shards.dealt(shards.gathered(given)), strict=True):
+            for x, y in zip(mine, taken, strict=True):
+                np.testing.assert_array_equal(x, y)
+        seen |= {leaf.path for leaf in shards.leaves(leaves)}
+    assert seen == {leaf.path for leaf in Shards(placement(*SPECS)).leaves(leaves)}
+
+
+@pytest.mark.parametrize("shape", [(12, 6), (7,), (), (2, 3)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
+def test_devices_that_hold_copies_exchange_parts_of_them(shape, dtype):
+    """Parts are disjoint, as equal as can be, and together the copy; zeros fill the last."""
+    x = (1 + jnp.arange(np.prod(shape, dtype=int))).reshape(shape).astype(dtype)
+    x = x * (1 + 2j) if dtype == "complex64" else x
+    (leaf,) = describe([x])
+    (part,) = parts_of(Placement(None, (("d", 6),), ((),)), [leaf])
+    parts = jax.vmap(lambda _: part.cut(x), axis_name="d")(jnp.zeros(6))
+    assert parts.shape == (6, part.length) and part.length == -(-leaf.size // 6)
+    assert parts.dtype == (jnp.float32 if dtype == "complex64" else dtype)
+    whole = jax.vmap(part.join, axis_name="d")(parts.astype(jnp.float32))
+    reals = np.stack([x.real, x.imag], -1) if dtype == "complex64" else np.asarray(x, np.float32)
+    for mine in whole:
+        np.testing.assert_array_equal(mine, reals)
+    flat = np.asarray(parts, np.float32).reshape(-1)
+    np.testing.assert_array_equal(flat[: leaf.size], reals.reshape(-1))
+    assert not flat[leaf.size :].any()
+
+
+def test_a_leaf_that_no_two_devices_share_is_one_part():
+    leaf = Leaf("w", (4, 2), "float32", ((("d", 2),), ()))
+    (part,) = parts_of(Placement(None, (("d", 2),), (leaf.division,)), [leaf])
+    assert part == Part(leaf, ()) and part.exchanged.shape == (8,)
+    np.testing.assert_array_equal(part.cut(jnp.ones((4, 2))), jnp.ones(8))
+    np.testing.assert_array_equal(part.join(jnp.ones(8)), jnp.ones((4, 2)))
 
 
 def test_types_on_explicit_meshes_tell_the_placement():

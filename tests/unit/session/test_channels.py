@@ -22,7 +22,7 @@ def short_trials(monkeypatch):
 
 
 def channels_of(node):
-    channels = Channels("mpi4py", node.control, Timeline())
+    channels = Channels("mpi4py", node.control, node.control, None, Timeline())
     node.closing.append(lambda failed: channels.close(failed=failed, after_error=failed))
     return channels
 
@@ -63,7 +63,7 @@ def test_after_a_failure_they_wait_no_longer_than_a_second(failed, broken, monke
         return len(mine) > 1
 
     def program(node):
-        channels = Channels("mpi4py", node.control, Timeline())
+        channels = Channels("mpi4py", node.control, node.control, None, Timeline())
         for name in "abc":
             channels.of(SMALL, FLOAT32, name)
         return channels.close(failed=failed, after_error=False)

@@ -1,0 +1,97 @@
+"""One JAX world of the ranks of a node: ``jax.distributed``, which jdaso starts or finds there."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import jax
+
+from .._compat import coordinator_address, join_world
+from .._mpi.topology import Topology
+from .._nodes.control import Control
+
+log = logging.getLogger("jdaso")
+
+_LONGEST_SECONDS = 300.0
+"""The longest wait for the other ranks to join, which are already there."""
+
+
+def join_ranks(everyone: Control, timeout_seconds: float | None) -> None:
+    """Joins the ranks of this node to one JAX world; collective, before JAX makes its devices.
+
+    The node's first rank opens the world at a free port of its host. A world that the program has
+    made itself is taken if it is one of this node's ranks, in their order.
+
+    Args:
+        everyone: all ranks.
+        timeout_seconds: the longest wait.
+
+    Raises:
+        NodeError: on all ranks, if a world does not fit its node, or cannot be made.
+    """
+    topology, doing = everyone.topology, "join the ranks of each node"
+    if topology.ranks_per_node == 1:
+        return
+    mine = coordinator_address()
+    begun = mine is not None
+    if mine is None:
+        mine = _free_address(topology) if topology.place == 0 else ""
+    said = everyone.everyone(doing, mine)
+    address = said[topology.node * topology.ranks_per_node]
+    seconds = min(timeout_seconds or _LONGEST_SECONDS, _LONGEST_SECONDS)
+    status = "yes"
+    try:
+        if not begun:
+            join_world(address, topology.ranks_per_node, topology.place, seconds)
+        if (text := _why_not(topology, fits=mine == address or not begun)) is not None:
+            status = text
+    except Exception as error:
+        status = f"{type(error).__name__}: {error}"
+    results = everyone.everyone(doing, status)
+    for rank, result in enumerate(results):
+        if result != "yes":
+            raise everyone.error(f"{topology.name(rank)} cannot join its node: {result}")
+    _warn_if_spread(topology)
+
+
+def _why_not(topology: Topology, *, fits: bool) -> str | None:
+    """The reason why the world that is there is not that of this node; None if it is."""
+    count, number = jax.process_count(), jax.process_index()
+    ranks, place = topology.ranks_per_node, topology.place
+    if fits and (count, number) == (ranks, place):
+        return None
+    return (
+        f"the program has called jax.distributed.initialize() for {count} processes, with this one "
+        f"as number {number}; ranks_per_node={ranks} needs a world for each node, of its {ranks} "
+        f"ranks in their order, and this rank as number {place}. Leave that call out: the Session "
+        "makes these worlds."
+    )
+
+
+def _free_address(topology: Topology) -> str:
+    """An address of this host at which nothing listens."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    host = "127.0.0.1" if _hosts(topology) == {topology.host} else topology.host
+    return f"{host}:{port}"
+
+
+def _hosts(topology: Topology) -> set[str]:
+    """The hosts of this node's ranks."""
+    first = topology.rank - topology.place
+    return set(topology.hosts[first : first + topology.ranks_per_node])
+
+
+def _warn_if_spread(topology: Topology) -> None:
+    """Warns once if the ranks of a node run on different hosts, which makes each step slow."""
+    if topology.place == 0 and len(hosts := _hosts(topology)) > 1:
+        log.warning(
+            "%s The ranks of this node run on different hosts (%s), and average their gradients "
+            "over the network at every step. Start the ranks of a host after each other (mpiexec "
+            "--map-by slot, -ppn %d), or set ranks_per_node to the number on each host.",
+            topology.prefix(),
+            ", ".join(sorted(hosts)),
+            topology.ranks_per_node,
+        )
