@@ -4,9 +4,13 @@
     mpiexec -n 2 python examples/fsdp.py
 
 Parameters and optimizer state are divided over the node's devices. Each shard is exchanged with the
-same shard of the other nodes; none is ever gathered for it.
+same shard of the other nodes; none is ever gathered for it. The same, with two ranks for each node:
+
+    export XLA_FLAGS=--xla_force_host_platform_device_count=2
+    mpiexec -n 4 python examples/fsdp.py 2
 """
 
+import sys
 import zlib
 
 import jax
@@ -78,14 +82,16 @@ def main(session):
     random, batches = np.random.default_rng(session.node), NamedSharding(mesh, P("local"))
     losses = []
     for _ in range(STEPS):
-        words = jax.device_put(sentences(random, BATCH), batches)
+        words = sentences(random, BATCH)  # each device is given its part
+        words = jax.make_array_from_callback(words.shape, batches, words.__getitem__)
         params, opt_state, loss = step(params, opt_state, words)
         losses.append(loss)
 
     params = jdaso.finalize(params, opt_state, session)  # still divided
     kernel = params["params"]["Dense_0"]["kernel"]
     shard = kernel.addressable_shards[0].data.shape
-    checksum = zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params)))
+    whole = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))(params)  # to look at
+    checksum = zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(whole)))
     print(
         f"node {session.node}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, each device holds "
         f"{shard} of {kernel.shape}, parameters {checksum:08x}"
@@ -93,5 +99,5 @@ def main(session):
 
 
 if __name__ == "__main__":
-    with jdaso.Session() as session:
+    with jdaso.Session(ranks_per_node=int(sys.argv[1]) if sys.argv[1:] else 1) as session:
         main(session)

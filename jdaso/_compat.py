@@ -72,10 +72,10 @@ def coordinator_address() -> str | None:
 
 
 _PART_SECONDS = 10
-"""How long a process that ends waits for the others of its world; after a failure, in vain."""
+"""The wait of a process that ends for the others of its world."""
 
 _SILENCE_SECONDS = 365 * 24 * 3600
-"""JAX ends a process whose world has lost another one, without a word of it: jdaso does that."""
+"""The silence after which JAX ends the processes of a world, with no reason given: never here."""
 
 
 def join_world(address: str, processes: int, number: int, seconds: float) -> None:

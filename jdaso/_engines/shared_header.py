@@ -1,8 +1,8 @@
 """One header for all ranks of a node, which exchange parts of its numbers each on their own.
 
-A rank knows only what is in its parts: whether they are finite, the checksum of what it holds, the
-times that it measured. All nodes must decide alike on all parts, so the ranks of a node put their
-headers together before they send them; on one host that takes microseconds.
+A rank has facts about its own parts only: whether they are finite, the checksum of what it holds,
+the times that it measured. All nodes must decide alike on all parts, so the ranks of a node put
+their headers together before they send them; on one host that takes microseconds.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class ShardedExchange(HostExchange):
     def mean_of_finite(
         self, leaves: Leaves, count: int, head: jax.Array, step: jax.Array, common: Common | None
     ) -> Received:
-        """As `Exchange.mean_of_finite`; the hosts of a node of several ranks know parts only."""
+        """As `Exchange.mean_of_finite`; in a node of several ranks each host has parts only."""
         if not self.session.joined:
             return super().mean_of_finite(leaves, count, head, step, common)
         return Exchange.mean_of_finite(self, leaves, count, head, step, common)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import json
 import threading
 import zlib
@@ -71,15 +70,6 @@ class _Turn:
             self._lock.release()
 
 
-@dataclasses.dataclass
-class _Errors:
-    """Errors of this rank, whatever it was about."""
-
-    broken: Exception | None = None
-    given_up: Exception | None = None
-    refused: Exception | None = None
-
-
 class Control:
     """The hosts' own messages between ranks, on communicators that nothing else uses.
 
@@ -108,7 +98,8 @@ class Control:
         self.detector = Detector(topology, timeout_seconds)
         self.known = self.detector.known
         self.survives = False
-        self._errors, self._turn = _Errors(), _Turn()
+        self._turn = _Turn()
+        self._errors: dict[str, Exception] = {}
         self._copies: list[Any] = []  # communicators given out by `duplicate`
         if topology.num_ranks > 1:
             try:
@@ -144,17 +135,17 @@ class Control:
     @property
     def broken(self) -> Exception | None:
         """The first error on this node."""
-        return self._errors.broken
+        return self._errors.get("broken")
 
     @property
     def given_up(self) -> Exception | None:
         """An error that ended a wait for good."""
-        return self._errors.given_up
+        return self._errors.get("given up")
 
     @property
     def refused(self) -> Exception | None:
         """The error of a request that could not succeed; the run can go on."""
-        return self._errors.refused
+        return self._errors.get("refused")
 
     @property
     def alone(self) -> bool:
@@ -199,16 +190,16 @@ class Control:
 
     def note_broken(self, error: Exception) -> None:
         """Keeps an error of this node; only the first is kept."""
-        self._errors.broken = self.broken or error
+        self._errors.setdefault("broken", error)
 
     def give_up(self, error: NodeError) -> NodeError:
         """Keeps the error that ended a wait for good, and returns it."""
-        self._errors.given_up = error
+        self._errors["given up"] = error
         return error
 
     def refuse(self, error: NodeError) -> None:
         """Keeps the error of a request that could not succeed; the run can go on."""
-        self._errors.refused = error
+        self._errors["refused"] = error
 
     @property
     def living(self) -> tuple[int, ...]:

@@ -141,7 +141,7 @@ def _mean_of_copies(x: Any, placement: Placement) -> Any:
 
 
 def _of_first(x: jax.Array, names: tuple[str, ...]) -> jax.Array:
-    """What the first device along some axes has."""
+    """The array of the first device along some axes."""
     return jax.lax.psum(jnp.where(jax.lax.axis_index(names) == 0, x, jnp.zeros_like(x)), names)
 
 

@@ -43,7 +43,8 @@ class Node:
     def fail(self, text):
         """As `Session.fail`."""
         if not self.closed:
-            self.detector.fail(f"node {self.number} on host {self.topology.host} failed: {text}")
+            name = self.topology.name(self.topology.rank)
+            self.detector.fail(f"{name} on host {self.topology.host} failed: {text}")
 
     def disown(self):
         """As `Session.disown`: nothing here is forked."""

@@ -459,7 +459,7 @@ def saves(session):
     for name, row in SAVED.items():
         params, state, step, aim = made(session, row, "rows")
         with_folder = Checkpoints(f"{sys.argv[2]}/{name}", session)
-        for n in range(9):
+        for _ in range(9):
             params, state = step(params, state, aim)
         assert int(state.ticket[0]) > 0
         with_folder.save(9, (params, state))
@@ -467,7 +467,7 @@ def saves(session):
 
 
 def restores(session):
-    """What another launch has saved is there, whoever saved it; the run goes on as it would have.
+    """A state that another launch has saved is restored, and the run goes on as it would have.
 
     The updates before and after are made here again. On another layout what was in flight is
     dropped, and a run that needs it is refused.

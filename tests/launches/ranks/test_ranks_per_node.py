@@ -1,0 +1,69 @@
+"""Two nodes of two ranks with two devices each: one JAX world a node."""
+
+import re
+
+import pytest
+from launcher import PROGRAMS, ROOT, mpirun
+
+SHARDED, JOINED = PROGRAMS / "sharded.py", PROGRAMS / "joined.py"
+
+
+def check(*args, timeout=400, ranks=4, devices=2):
+    """Runs a case of `sharded.py`; returns the bits that the ranks have printed, in order."""
+    done = mpirun(ranks, [SHARDED, *args], devices=devices, timeout=timeout)
+    assert done.returncode == 0 and done.stdout.count(": end") == ranks, done.stdout
+    return re.findall(r"node 0: bits (\w{8})", done.stdout)
+
+
+def test_the_devices_of_a_nodes_ranks_exchange_their_shards():
+    """Divided and undivided parameters are bitwise the same after each update, on all ranks."""
+    first, second = check("data_model,ranks")
+    assert first == second
+
+
+def test_numbers_that_are_not_finite_end_all_ranks():
+    check("fails,ranks", timeout=60)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "layout", ["rows", "data_model", "data_model,explicit", "copies,shard_map"]
+)
+def test_every_merge_and_wire_as_with_one_rank_a_node(layout):
+    joined = check(f"{layout},ranks", "night", timeout=1200)
+    assert set(joined) == set(check(layout, "night", timeout=1200, ranks=2, devices=4))
+
+
+def test_a_run_goes_on_bit_for_bit_after_the_death_of_one_rank(tmp_path):
+    """It was saved with fragments of a narrow wire in flight."""
+
+    def run(folder, *fault):
+        return mpirun(4, [JOINED, tmp_path / folder, 20, *fault], devices=2, timeout=120)
+
+    whole = run("whole")
+    assert whole.returncode == 0, whole.stdout
+    assert run("killed", 3, 13).returncode != 0
+    again = run("killed")
+    assert again.returncode == 0 and again.stdout.count("begins at 10") == 4, again.stdout
+    bits = [sorted(re.findall(r"rank \d: bits \w+", done.stdout)) for done in (whole, again)]
+    assert len(bits[0]) == 4 and bits[0] == bits[1]
+
+
+@pytest.mark.nightly
+def test_a_checkpoint_is_restored_with_another_number_of_ranks_and_another_mesh(tmp_path):
+    """State bit for bit, whoever saved it; what was in flight only on the layout that saved it."""
+    for name, ranks, case in (("two", 4, "saves,ranks"), ("one", 2, "saves")):
+        check(case, tmp_path / name, ranks=ranks, devices=8 // ranks)
+    check("restores,ranks", tmp_path / "two", "rows", "same")
+    check("restores,ranks", tmp_path / "two", "data_model", "other")
+    for layout in ("rows", "data_model"):
+        check("restores", tmp_path / "two", layout, "other", ranks=2, devices=4)
+        check("restores,ranks", tmp_path / "one", layout, "other")
+
+
+@pytest.mark.nightly
+def test_the_example_of_a_divided_model():
+    done = mpirun(4, [ROOT / "examples" / "fsdp.py", "2"], devices=2, timeout=300)
+    found = re.findall(r"node (\d): loss (\S+) -> (\S+), .* parameters (\w{8})", done.stdout)
+    assert len(found) == 4 and len({x[-1] for x in found}) == 1, done.stdout
+    assert all(float(last) < 0.3 * float(first) for _, first, last, _ in found)
