@@ -21,7 +21,7 @@ _MARK, _LONGEST_MARK, _LONGEST_LINE = RANK_MARK.encode(), 400, 1000
 _UNKNOWN = "a node {} first"
 """Name of a node that has not identified itself. The names of other nodes have the same form."""
 
-_RANK = re.compile(rf"{RANK_MARK}(\d+) (\d+) (\S+)( {LIVES_ON})?")
+_RANK = re.compile(rf"{RANK_MARK}(\d+(?: \(rank \d+\))?) (\d+) (\S+)( {LIVES_ON})?")
 _NEWS = re.compile(rf"{RANK_MARK}process (\d+) (.*)")
 
 _HELLO_SECONDS, _FIRST_SECONDS = 1.0, 5.0

@@ -27,8 +27,10 @@ _CONNECT_SECONDS = 5.0
 _to_supervisor: list[socket.socket] = []
 
 
-def say_rank(node: int, host: str) -> None:
+def say_rank(node: int | str, host: str) -> None:
     """Reports to a supervisor, if there is one, which process this node is.
+
+    The node is given by its number, or as ``1 (rank 3)`` if nodes have several ranks.
 
     A supervisor on this host gets the report over a connection that stays open while the process
     lives. Processes that this one starts are not this node and do not learn the supervisor's path.

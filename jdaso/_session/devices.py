@@ -50,7 +50,7 @@ def check_devices(topology: Topology, devices: list[Any], *, sends: bool) -> Non
 def compare_devices(control: Control, count: int) -> None:
     """Warns on node 0 if the nodes drive different numbers of devices; a collective call."""
     counts = control.allgather("start a session", np.array([count]))[:, 0].tolist()
-    if len(set(counts)) > 1 and control.topology.node == 0:
+    if len(set(counts)) > 1 and control.topology.rank == 0:
         log.warning(
             "%s The nodes drive different numbers of devices (%s). If they process different "
             "numbers of samples per step, pass these: tx.update(..., weight=samples).",

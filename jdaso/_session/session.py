@@ -142,7 +142,8 @@ class Session:
             inside = self.all_ranks.inside() if joined else None
             self.node = self.topology.node
             self.num_nodes = self.virtual.nodes if self.virtual else self.topology.num_nodes
-            say_rank(self.node, self.topology.host)
+            name = self.topology.name(self.topology.rank)
+            say_rank(name.removeprefix("node "), self.topology.host)
             self.mesh = local_mesh(joined=joined)
             self.devices = list(self.mesh.devices.flat)
             check_devices(self.topology, self.devices, sends=self.sends)

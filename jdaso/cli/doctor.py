@@ -39,6 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=200.0,
         help="time of its step without network (default %(default)g)",
     )
+    add(
+        "--ranks-per-node",
+        type=int,
+        default=1,
+        metavar="R",
+        help="whether nodes of R ranks lie on one host each, as Session(ranks_per_node=R) wants it",
+    )
     limit = "the longest that an import, MPI or a rank may take to answer (default %(default)g)"
     add("--limit-seconds", type=float, default=30.0, help=limit)
     add("--json", action="store_true", help="for scripts")
@@ -56,6 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
         if not 0 < given < math.inf:
             print(f"jdaso doctor: --{name} must be above 0, got {given:g}.", file=sys.stderr)
             return 2
+    if arguments.ranks_per_node < 1:
+        given = arguments.ranks_per_node
+        print(f"jdaso doctor: --ranks-per-node must be at least 1, got {given}.", file=sys.stderr)
+        return 2
     launch = find_launch()
     wishes = Wishes(
         limit_seconds=arguments.limit_seconds,
@@ -63,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         needed=arguments.need,
         parameters=arguments.parameters,
         step_ms=arguments.step_ms,
+        ranks_per_node=arguments.ranks_per_node,
     )
     report = examine(launch, wishes)
     if report is None:  # rank 0 reports

@@ -36,6 +36,7 @@ class Wishes:
         needed: extras.
         parameters: size of the model to advise on.
         step_ms: time of its step.
+        ranks_per_node: how many ranks are a node.
     """
 
     limit_seconds: float
@@ -43,6 +44,7 @@ class Wishes:
     needed: Sequence[str]
     parameters: float
     step_ms: float
+    ranks_per_node: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,6 +237,7 @@ def _together_lines(
     )
     yield from _together.cores(records, launch.vendor)
     yield from _together.gpus(records)
+    yield from _together.nodes(records, size, wishes.ranks_per_node)
     yield from _together.checkpoints(records, accounts)
     cut_off = [*_together.cut_off(size, records, accounts, wishes.limit_seconds, vendor)]
     yield from cut_off or _died(outcome, vendor)
@@ -259,7 +262,7 @@ def _advice(
     if not good:
         return {}
     found = Measured(
-        nodes=launch.size,
+        nodes=max(launch.size // wishes.ranks_per_node, 1),
         bytes_per_second=min(f["bytes_per_second"] for f in good),
         latency_seconds=statistics.median(f["latency_seconds"] for f in good),
         ranks_per_host=max(len(ranks) for ranks in _together.by_machine(records)),

@@ -47,6 +47,28 @@ def gpus(records: Records) -> Iterator[Line]:
             yield Line(Finding("GPUs of the host", found, False, remedy), tuple(ranks))
 
 
+def nodes(records: Records, ranks: int, ranks_per_node: int) -> Iterator[Line]:
+    """Finds nodes of several ranks that lie on different hosts; nothing if each rank is a node."""
+    if ranks_per_node == 1:
+        return
+    what = f"nodes of {ranks_per_node} ranks"
+    if ranks % ranks_per_node:
+        remedy = f"Start a multiple of {ranks_per_node}."
+        yield Line(Finding(what, f"{ranks} ranks do not form them", False, remedy))
+        return
+    for first in range(0, ranks, ranks_per_node):
+        mine = [k for k in range(first, first + ranks_per_node) if k in records]
+        hosts = {records[k]["machine"]: records[k]["host"] for k in mine}
+        if len(hosts) < 2:
+            continue
+        found = f"node {first // ranks_per_node} lies on hosts {', '.join(hosts.values())}"
+        remedy = (
+            "Its ranks average their gradients over the network at every step. Start the ranks of "
+            f"a host after each other (mpiexec -ppn {ranks_per_node}, or --map-by slot)."
+        )
+        yield Line(Finding(what, found, False, remedy), tuple(mine))
+
+
 def cores(records: Records, vendor: str) -> Iterator[Line]:
     """Checks that each rank has at least one core, and is not bound to one if there are more."""
     what = "cores of the host"

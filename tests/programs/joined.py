@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import jdaso
 from jdaso.checkpoint import Checkpoints
+from jdaso.data import Loader
 
 FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
 FAULT = tuple(map(int, sys.argv[3:5]))
@@ -46,6 +47,9 @@ with jdaso.Session(ranks_per_node=2, timeout_seconds=60) as session:
         updates, state = tx.update(grads, state, params, value=loss)
         return optax.apply_updates(params, updates), state, loss
 
+    loader = Loader(np.arange(48), 16, session, epochs=1)
+    samples = [int(x) for batch in loader for s in batch.addressable_shards for x in s.data]
+    print(f"rank {session.topology.rank}: samples {samples};", flush=True)
     checkpoints = Checkpoints(FOLDER, session)
     (params, state), begun = checkpoints.restore((params, state))
     print(f"rank {session.topology.rank}: begins at {begun}", flush=True)

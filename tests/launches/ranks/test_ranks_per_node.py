@@ -35,17 +35,20 @@ def test_every_merge_and_wire_as_with_one_rank_a_node(layout):
 
 
 def test_a_run_goes_on_bit_for_bit_after_the_death_of_one_rank(tmp_path):
-    """It was saved with fragments of a narrow wire in flight."""
+    """It was saved with fragments of a narrow wire in flight. Each sample comes to one device."""
 
     def run(folder, *fault):
         return mpirun(4, [JOINED, tmp_path / folder, 20, *fault], devices=2, timeout=120)
 
     whole = run("whole")
     assert whole.returncode == 0, whole.stdout
+    samples = re.findall(r"rank \d: samples \[(.*?)\];", whole.stdout)
+    assert sorted(int(x) for row in samples for x in row.split(",")) == list(range(48))
+    assert len(samples) == 4 and all(row.count(",") == 11 for row in samples)
     assert run("killed", 3, 13).returncode != 0
     again = run("killed")
     assert again.returncode == 0 and again.stdout.count("begins at 10") == 4, again.stdout
-    bits = [sorted(re.findall(r"rank \d: bits \w+", done.stdout)) for done in (whole, again)]
+    bits = [sorted(re.findall(r"rank \d: bits \w{8}", done.stdout)) for done in (whole, again)]
     assert len(bits[0]) == 4 and bits[0] == bits[1]
 
 

@@ -160,6 +160,23 @@ def test_cores_of_a_host(masks, all_cores, words):
         assert words in line.finding.found and "--bind-to core" in line.finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("machines", "ranks_per_node", "words"),
+    [
+        ("aabb", 2, []),
+        ("abab", 1, []),
+        ("abbb", 2, ["node 0 lies on hosts a, b"]),
+        ("aabc", 2, ["node 1 lies on hosts b, c"]),
+        ("aab", 2, ["3 ranks do not form them"]),
+    ],
+)
+def test_nodes_that_lie_on_several_hosts(machines, ranks_per_node, words):
+    records = {rank: record(machine=name, host=name) for rank, name in enumerate(machines)}
+    lines = list(_together.nodes(records, len(machines), ranks_per_node))
+    assert [line.finding.found for line in lines] == words
+    assert not any(line.finding.ok for line in lines)
+
+
 def test_pairs_that_do_not_hear_each_other_are_named_once():
     accounts = {0: {"received": [0, 1]}, 1: {"received": [0, 1, 2]}, 2: {"received": [1, 2]}}
     records = {rank: record(host=f"n{rank}") for rank in range(3)}
