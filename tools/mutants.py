@@ -179,6 +179,27 @@ MUTANTS = [
         "tests/unit/payload/test_shards.py",
     ),
     Mutant(
+        "part of a copy that a device sends",
+        "_payload/shards.py",
+        "at = jax.lax.axis_index(self._names) * self.length",
+        "at = jax.lax.axis_index(self._names) * 0",
+        "tests/unit/payload/test_shards.py",
+    ),
+    Mutant(
+        "one header for the ranks of a node",
+        "_engines/worker.py",
+        "self._header = self._shared.of(self._header)",
+        "self._shared.of(self._header)",
+        "tests/launches/ranks/test_ranks_per_node.py::test_numbers_that_are_not_finite_end_all_ranks",
+    ),
+    Mutant(
+        "the ranks that a rank exchanges with",
+        "_nodes/control.py",
+        "range(topology.place, topology.num_ranks, topology.ranks_per_node)",
+        "range(topology.place, topology.num_ranks, 1)",
+        "tests/unit/nodes/test_ranks_played.py",
+    ),
+    Mutant(
         "saved part of a leaf",
         "_payload/whole.py",
         "at = at * size + int(next(places))",
