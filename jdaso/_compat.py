@@ -17,6 +17,7 @@ from jax._src import callback as _callback  # the public io_callback copies its 
 from jax._src import core as _core  # no public name lists the bound axes
 from jax._src import dispatch as _dispatch  # otherwise a lowering does not get the devices
 from jax._src import distributed as _distributed  # no public name tells the world's address
+from jax._src import mesh as _mesh  # the public get_mesh raises inside jit
 from jax._src import xla_bridge  # no public name tells whether a backend has started
 from jax._src.interpreters import mlir as _mlir  # the public one cannot set a sharding
 from jax.extend.core import Primitive, Var
@@ -376,6 +377,12 @@ def steps_called(devices: Sequence[Any]) -> Callable[[], None]:
             raise failure
 
     return wait
+
+
+def mesh_in_context() -> jax.sharding.Mesh | None:
+    """The mesh, with its devices, that the user has set with `jax.set_mesh`."""
+    found = _mesh.get_concrete_mesh()
+    return None if found is None or found.empty else found
 
 
 def new_var(aval: Any) -> Var:

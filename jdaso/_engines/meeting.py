@@ -49,11 +49,13 @@ class Meeting:
             Exception: what the function raises, on all devices.
         """
         if device not in self._devices:
-            raise RuntimeError(
+            error = RuntimeError(
                 f"Device {device} of the mesh calls the host of a rank that drives devices "
                 f"{self._devices}: the mesh has the node's devices in another order than "
-                "session.devices. Make it with jax.make_mesh, and set it with jax.set_mesh."
+                "session.devices. Make it with jax.make_mesh, or set it with jax.set_mesh."
             )
+            self._end((), error)  # the others would wait for one that does not come
+            raise error
         with self._changed:
             if device in self._given:
                 raise RuntimeError(
@@ -81,11 +83,16 @@ class Meeting:
         except Exception as raised:
             error = raised
         with self._changed:
+            self._end(found, error)
+            return self._result(device)
+
+    def _end(self, found: Sequence[Any], error: Exception | None) -> None:
+        """Ends the call with what was found for each device, or an error."""
+        with self._changed:
             self._given = {}
             self._found, self._error = found, error
             self._calls += 1
             self._changed.notify_all()
-            return self._result(device)
 
     def _result(self, device: int) -> Any:
         if self._error is not None:

@@ -7,13 +7,13 @@ their headers together before they send them; on one host that takes microsecond
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .._mpi.requests import byte, finish
-from .._payload.words import BAD_LEAF, CHECKSUM, FAILED, LEFT_OUT, STATUS
+from .._nodes.control import Control
+from .._payload.words import BAD_LEAF, CHECKSUM, FAILED, LEFT_OUT, STATUS, STEP, WEIGHT
 
 
 class SharedHeader:
@@ -21,22 +21,31 @@ class SharedHeader:
 
     Args:
         comm: a communicator of them that nothing else uses.
-        check: called while it waits; raises if the wait cannot succeed.
+        control: the nodes.
     """
 
-    def __init__(self, comm: Any, check: Callable[[], None]):
-        self._comm, self._check = comm, check
+    def __init__(self, comm: Any, control: Control):
+        self._comm, self._control = comm, control
 
     def of(self, words: np.ndarray) -> np.ndarray:
         """The node's header, given this rank's; all ranks call it for each exchange, in order.
 
         Raises:
-            NodeError: a rank failed.
+            NodeError: a rank failed, or another one has made other updates or has another weight.
         """
         words = np.ascontiguousarray(words)
         rows = np.empty((self._comm.Get_size(), words.size), words.dtype)
         request = self._comm.Iallgather([words, byte()], [rows, byte()])
-        finish(request, self._check, words, rows, most_pause=1e-4)
+        finish(request, self._control.check, words, rows, most_pause=1e-4)
+        for place, name in ((STEP, "updates"), (STATUS, "optimizers"), (WEIGHT, "weights")):
+            of_ranks = rows[:, place]
+            if (of_ranks != of_ranks[0]).any() and not (rows[:, STATUS] == FAILED).any():
+                numbers = of_ranks.view(np.float32) if place == WEIGHT else of_ranks
+                raise self._control.error(
+                    f"The ranks of this node have different {name} ({numbers.tolist()}, by rank). "
+                    "They are one node, and go through the same steps: give all of them the same "
+                    "values, such as the samples of the whole node as weight=."
+                )
         return together(rows)
 
 

@@ -48,6 +48,7 @@ class Exchange(abc.ABC):
             while it is in flight. 0 for a mean in a user's step, which may not.
         raise_nonfinite: whether numbers that are not finite are an error.
         placement: of the exchanged leaves, if any is divided over the node's devices.
+        copies_alike: whether devices that hold copies of a leaf must hold equal ones.
         leaves: these leaves with their divisions; the layout has their shards.
     """
 
@@ -60,6 +61,7 @@ class Exchange(abc.ABC):
     raise_nonfinite: bool = True
     placement: Placement | None = None
     leaves: tuple[Leaf, ...] = ()
+    copies_alike: bool = True
 
     @property
     @abc.abstractmethod
@@ -108,12 +110,21 @@ class Exchange(abc.ABC):
 
         If no node's numbers are finite, the means are 0.
         """
-        bad = first_bad_leaf(leaves[:count])
+        bad = self.first_bad(leaves[:count])
         left = [jnp.where(bad > 0, jnp.zeros_like(leaf), leaf) for leaf in leaves[:count]]
         head = head.at[BAD_LEAF].set(bad)
         found = self.total((*left, *leaves[count:]), head, step, common)
         means = [leaf / weight_of_all(found.heads) for leaf in found.total[:count]]
         return dataclasses.replace(found, total=(*means, *found.total[count:]))
+
+    def first_bad(self, leaves: Leaves) -> jax.Array:
+        """1 + the place in the layout of the first leaf that is not finite; 0 if all are."""
+        return first_bad_leaf(leaves)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the exchanged leaves, in the order of the layout."""
+        return tuple(leaf.path for leaf in self.layout.exchanged)
 
     @abc.abstractmethod
     def _raise_if(
@@ -144,7 +155,7 @@ class Exchange(abc.ABC):
             wrong |= common.is_wrong(heads)
         if self.raise_nonfinite:
             wrong |= jnp.any(heads[:, BAD_LEAF] != 0)
-        paths = tuple(leaf.path for leaf in self.layout.exchanged)
+        paths = self.paths
         common_paths = () if common is None else common.paths
 
         def report(heads: Any, prints: Any) -> np.ndarray:

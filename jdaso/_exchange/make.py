@@ -32,6 +32,7 @@ def exchange_of(
     chunk_bytes: int = CHUNK_BYTES,
     raise_nonfinite: bool = True,
     placement: Placement | None = None,
+    copies_alike: bool = True,
 ) -> Exchange:
     """Returns the exchange of trees like `tree`; `Exchange` explains the settings.
 
@@ -45,6 +46,7 @@ def exchange_of(
         chunk_bytes: maximum float32 bytes in a chunk.
         raise_nonfinite: whether numbers that are not finite are an error.
         placement: of the tree, if any leaf is divided over the node's devices.
+        copies_alike: whether devices that hold copies of a leaf must hold equal ones.
     """
     wire, nodes = wire_of(wire), session.num_nodes
     leaves: tuple[Leaf, ...] = ()
@@ -66,7 +68,8 @@ def exchange_of(
     layout = layout_of(tree, nodes, each, wire.block)
     kind = HostExchange if placement is None else ShardedExchange
     kind = VirtualExchange if session.simulated else kind
-    return kind(session, layout, wire, local_axis, name, owner, raise_nonfinite, placement, leaves)
+    about = local_axis, name, owner, raise_nonfinite, placement, leaves, copies_alike
+    return kind(session, layout, wire, *about)
 
 
 def late_of(

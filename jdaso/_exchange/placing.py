@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from .._compat import bound_axes, varies
+from .._compat import bound_axes, mesh_in_context, varies
 from .._payload.layout import Division, describe
 from .._payload.placement import Placement, placement_of, spec
 from .._session import Session
@@ -97,7 +97,8 @@ def _here(session: Session, placement: Placement | None) -> Placement | None:
     if placement is None or not session.joined:
         return placement
     mesh, known = placement.mesh, session.devices
-    if isinstance(mesh, jax.sharding.Mesh):
+    mesh = mesh if isinstance(mesh, jax.sharding.Mesh) else mesh_in_context()
+    if mesh is not None:
         known = list(mesh.devices.flat)
     if placement.devices != len(session.devices):
         raise ValueError(

@@ -21,6 +21,7 @@ import numpy as np
 
 from .._engines.meeting import Meeting
 from .._errors import NodeError
+from .._payload.checksums import fingerprints
 from .._payload.layout import Division
 from .._payload.placement import Placement, spec
 from .._payload.shards import Part, Shards, parts_of
@@ -33,6 +34,9 @@ from .replicated import Common
 
 _LIMIT_SECONDS = 600.0
 """Limit of a device that waits for the others of its node, if the session has none."""
+
+_NONE = np.int32(np.iinfo(np.int32).max)
+"""In place of the number of a leaf: none."""
 
 _CHECKED_CALLS = 2
 """Calls in which the copies that devices hold are compared."""
@@ -98,6 +102,23 @@ class ShardedExchange(HostExchange):
         total = lambda mine: jax.lax.psum(mine, names)  # noqa: E731
         return self._together(checked, shape, [()], arrays, given, of_first=True, after=total)
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """As `Exchange.paths`; parts of a leaf have its path."""
+        if not self._parts:
+            return super().paths
+        return tuple(self.leaves[k].path for k in self.whole_shards(range(len(self.leaves))))
+
+    def first_bad(self, leaves: Leaves) -> jax.Array:
+        """As `Exchange.first_bad`, of any device."""
+        bad = super().first_bad(leaves)
+        if self.placement.mesh is None:  # where each device sees its own numbers
+            found = jnp.where(bad > 0, bad, _NONE)
+            bad = jax.lax.pmin(found, self.placement.names)
+            bad = jnp.where(bad == _NONE, 0, bad)
+        places = jnp.asarray([0, *(1 + k for k in self._shards.first[: len(leaves)])], jnp.int32)
+        return places[bad]
+
     def mean_of_finite(
         self, leaves: Leaves, count: int, head: jax.Array, step: jax.Array, common: Common | None
     ) -> Received:
@@ -160,7 +181,7 @@ class ShardedExchange(HostExchange):
         """A function that raises if devices hold different copies of a leaf.
 
         That happens inside `jax.shard_map` only, and for a reason in the program: the first calls
-        show it.
+        show it. The devices of several ranks compare theirs themselves, see `_cut`.
 
         Args:
             given: the shards of the arguments.
@@ -169,17 +190,22 @@ class ShardedExchange(HostExchange):
         calls = itertools.count()
 
         def check(by_device: Sequence[Sequence[Any]]) -> None:
-            if self.placement.mesh is not None or next(calls) >= _CHECKED_CALLS:
+            if not self._may_differ:
                 return
-            alike = given.alike(by_device)[first:]
-            apart = [k % len(self.leaves) for k, same in enumerate(alike) if not same]
-            if apart:
-                path = self.leaves[apart[0]].path
+            if self._parts:
+                odd = [x for x, here in enumerate(by_device[0][-1]) if here]
+            elif next(calls) < _CHECKED_CALLS:
+                alike = given.alike(by_device)[first:]
+                odd = [k % len(self.leaves) for k, same in enumerate(alike) if not same]
+            else:
+                return
+            if odd:
+                path = self.leaves[odd[0]].path
                 raise self.session.control.error(
-                    f"Devices of this node hold different copies of leaf {path} ({len(apart)} of "
-                    f"{len(alike)} leaves). Devices along an axis that sharded= leaves out for a "
-                    "parameter must make the same updates of it: average its gradients over that "
-                    "axis (jax.lax.pmean, or local_axis)."
+                    f"Devices of this node hold different copies of leaf {path} ({len(odd)} of "
+                    f"{len(self.leaves)} leaves). Devices along an axis that "
+                    "sharded= leaves out for a parameter must make the same updates of it: average "
+                    "its gradients over that axis (jax.lax.pmean, or local_axis)."
                 )
 
         return check
@@ -192,13 +218,40 @@ class ShardedExchange(HostExchange):
         return Shards(self.placement.of(given))
 
     def _cut(self, first: int) -> Callable[..., Sequence[Any]]:
-        """A function of a device's arguments that gives its parts of the leaves among them."""
+        """A function of a device's arguments that gives its parts of the leaves among them.
+
+        Where devices may differ, flags of the leaves that do follow.
+        """
 
         def cut(*mine: Any) -> Sequence[Any]:
-            pairs = zip(mine[first:], itertools.cycle(self._parts), strict=False)
-            return *mine[:first], *(part.cut(x) for x, part in pairs)
+            pairs = list(zip(mine[first:], itertools.cycle(self._parts), strict=False))
+            flags = []
+            if self._may_differ:
+                flags = [self._flags(mine[first : first + len(self._parts)])]
+            return *mine[:first], *(part.cut(x) for x, part in pairs), *flags
 
         return cut if self._parts else lambda *mine: mine
+
+    @property
+    def _may_differ(self) -> bool:
+        """True if devices may hold different copies of a leaf, and should not."""
+        return self.placement.mesh is None and self.copies_alike
+
+    def _flags(self, leaves: Sequence[Any]) -> jax.Array:
+        """For each leaf, whether devices that should hold equal copies of it do not."""
+        if not leaves:
+            return jnp.zeros(len(self._parts), jnp.int32)
+        found = []
+        for part, x in zip(self._parts, leaves, strict=True):
+            reals = jnp.stack([x.real, x.imag]) if jnp.iscomplexobj(x) else x
+            mixed = fingerprints(reals.astype(jnp.float32), 32)
+            bits = jax.lax.bitcast_convert_type(jnp.sum(mixed, dtype=jnp.uint32), jnp.int32)
+            names = tuple(name for name, _ in part.axes)
+            apart = jnp.int32(0)
+            if names:
+                apart = (jax.lax.pmin(bits, names) != jax.lax.pmax(bits, names)).astype(jnp.int32)
+            found.append(apart)
+        return jax.lax.pmax(jnp.stack(found), self.placement.names)
 
     def _join(self, found: Any) -> Any:
         """A device's shards from the parts that it was given."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -39,21 +40,48 @@ def agree_on_init(
     tree = str(jax.tree.structure(params))
     facts = [*facts, *((f"leaf {leaf.path}", str(leaf)) for leaf in leaves)]
     facts.append(("the tree", tree if len(tree) < 2000 else str(hash_name(tree))))
-    of_shards: list[tuple[str, str]] = []  # of which ranks of a node have different ones
+    of_shards: dict[str, str] = {}  # ranks have different ones, and some have the same
     if not any(isinstance(x, Tracer) for x in jax.tree.leaves(params)):
         for leaf, x in zip(leaves, jax.tree.leaves(params), strict=True):
-            bits = of_shards if is_in_parts(x) else facts
-            bits.append((f"bits of leaf {leaf.path}", hash_bits(x)))
+            if is_in_parts(x):
+                of_shards |= hash_shards(leaf.path, x)
+            else:
+                facts.append((f"bits of leaf {leaf.path}", hash_bits(x)))
     state = ", ".join(f"{leaf.path} {leaf}" for leaf in describe(inner_state))
     facts += [("the inner optimizer's state", state or "empty"), *about_inner]
     session.agree("initialise an optimizer", facts)
     if session.joined:
-        session.control.agree("initialise an optimizer", of_shards)
+        _agree_on_shards(session, of_shards)
 
 
 def hash_name(text: str) -> int:
     """A positive int32 for a text, the same in every process."""
     return zlib.crc32(text.encode()) & 0x7FFFFFFF
+
+
+def _agree_on_shards(session: Session, mine: dict[str, str]) -> None:
+    """Raises on all ranks unless those that have a shard in common, of any node, have its bits."""
+    said = session.all_ranks.everyone("initialise an optimizer", json.dumps(mine))
+    seen: dict[str, tuple[int, str]] = {}
+    for rank, shards in enumerate(map(json.loads, said)):
+        for name, bits in shards.items():
+            first, others = seen.setdefault(name, (rank, bits))
+            if bits != others:
+                names = (session.topology.name(k) for k in (first, rank))
+                raise session.control.error(
+                    f"{' and '.join(names)} hold different bits of {name}. Give all nodes and "
+                    "ranks the same values with jdaso.broadcast(tree, session)."
+                )
+
+
+def hash_shards(path: str, x: jax.Array) -> dict[str, str]:
+    """Checksums of the shards of a leaf that this rank has, by their names."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return {
+        f"leaf {path} from {[y.start or 0 for y in shard.index]}": hash_bits(shard.data)
+        for shard in x.addressable_shards
+    }
 
 
 def is_in_parts(x: Any) -> bool:
@@ -62,11 +90,7 @@ def is_in_parts(x: Any) -> bool:
 
 
 def hash_bits(x: Any) -> str:
-    """A readable checksum of the bits of an array, or of those that this rank has."""
+    """A readable checksum of the bits of an array."""
     if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
         x = jax.random.key_data(x)
-    parts = [shard.data for shard in x.addressable_shards] if is_in_parts(x) else [x]
-    total = 0
-    for part in parts:
-        total = zlib.crc32(np.ascontiguousarray(np.asarray(part)).tobytes(), total)
-    return f"{total:08x}"
+    return f"{zlib.crc32(np.ascontiguousarray(np.asarray(x)).tobytes()):08x}"

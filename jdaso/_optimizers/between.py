@@ -104,6 +104,7 @@ class Between:
             chunk_bytes=self.chunk_bytes,
             raise_nonfinite=self.on_nonfinite == "raise",
             placement=placement,
+            copies_alike=self.phases.max_local_every == 1,
         )
 
     def fragments(self, params: PyTree) -> tuple[Fragment, ...]:

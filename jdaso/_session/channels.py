@@ -91,7 +91,7 @@ class Channels:
         )
         sends, number, shared = self._engine != "instant", 1 + len(self._open), None
         if self._inside is not None:
-            shared = SharedHeader(self._inside.duplicate().comm, control.check)
+            shared = SharedHeader(self._inside.duplicate().comm, control)
         return Channel(
             layout,
             wire,

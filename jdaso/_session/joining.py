@@ -7,7 +7,7 @@ import socket
 
 import jax
 
-from .._compat import coordinator_address, join_world
+from .._compat import backend_started, coordinator_address, join_world
 from .._mpi.topology import Topology
 from .._nodes.control import Control
 
@@ -35,6 +35,15 @@ def join_ranks(everyone: Control, timeout_seconds: float | None) -> None:
         return
     mine = coordinator_address()
     begun = mine is not None
+    # Who joins waits for the others, so all tell first whether they can.
+    ready = everyone.everyone(doing, "begun" if begun else "late" if backend_started() else "")
+    for rank, state in enumerate(ready):
+        if state != ready[rank - rank % topology.ranks_per_node] or state == "late":
+            raise everyone.error(
+                f"{topology.name(rank)} cannot join its node: JAX has made its devices there, or "
+                "the program has called jax.distributed.initialize() on some ranks of the node "
+                "only. Make the Session before the first use of JAX, on all ranks alike."
+            )
     if mine is None:
         mine = _free_address(topology) if topology.place == 0 else ""
     said = everyone.everyone(doing, mine)

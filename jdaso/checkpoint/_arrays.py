@@ -13,6 +13,7 @@ import logging
 import shutil
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,9 @@ def _read(path: Path, names: Sequence[str], partly: bool) -> dict[str, Any]:
 
 
 def _read_plain(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Reads arrays in NumPy's format."""
-    return {name: np.load(path / name / _PLAIN, allow_pickle=False) for name in names}
+    """Reads arrays in NumPy's format, each page when it is used."""
+    load = partial(np.load, mmap_mode="r", allow_pickle=False)
+    return {name: load(path / name / _PLAIN) for name in names}
 
 
 def _orbax() -> Any:

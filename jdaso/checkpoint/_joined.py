@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,16 @@ from .._errors import NodeError
 from .._payload.layout import is_float
 from .._session import Session
 from ._arrays import read_arrays
-from ._files import COMMON, CheckpointError, DamagedError, Leaf, Manifest, node_folder, plain_dtype
+from ._files import (
+    COMMON,
+    CheckpointError,
+    DamagedError,
+    Leaf,
+    Manifest,
+    is_small,
+    node_folder,
+    plain_dtype,
+)
 from ._pieces import Piece, assembled, copy_overlap, overlaps, places_of, saved_pieces, wanted_of
 from ._resize import BEGUN_ANEW, own_keys
 from ._state import Value, adopt_flights, data_of, flights_fit, from_host, is_flight
@@ -61,10 +70,18 @@ def read_pieces(
         )
     same = goes_on and first.num_nodes == session.num_nodes
     nodes = [session.node] if same else list(range(first.num_nodes))
-    of_nodes = [_of_node(folder, first, here, session, node, partly) for node in nodes]
-    found = of_nodes[0]
-    for value in here:
-        found[value.leaf.file] = _joined(value, [x[value.leaf.file] for x in of_nodes], session)
+    found: Pieces = {}
+    sums: dict[str, list[Any]] = {}  # of floats; of keys, those of all nodes
+    for node in nodes:
+        mine = _of_node(folder, first, here, session, node, partly)
+        found = found or mine
+        for value in here if len(nodes) > 1 else ():
+            _add(sums, value.leaf, mine[value.leaf.file])
+    for value in here if len(nodes) > 1 else ():
+        if value.leaf.file in sums:
+            found[value.leaf.file] = _mean(
+                value, sums[value.leaf.file], found[value.leaf.file], len(nodes), session
+            )
     return found
 
 
@@ -127,22 +144,31 @@ def _own_flights(session: Session, folder: Path, first: Manifest) -> Manifest | 
     return own if all(said) else None
 
 
-def _joined(value: Value, of_nodes: list[list[Piece]], session: Session) -> list[Piece]:
-    """Puts the pieces of old nodes together."""
-    if len(of_nodes) == 1 or value.leaf.common:
-        return of_nodes[0]
-    found = []
-    for pieces in zip(*of_nodes, strict=True):
-        begin, data = pieces[0]
-        if value.leaf.dtype.startswith("key<"):
-            rows = np.stack([piece.data for piece in pieces])
-            data = own_keys(rows, jax.random.key_impl(value.value), session)
-        elif is_float(data.dtype):
-            wide = np.complex128 if np.iscomplexobj(data) else np.float64
-            total = np.sum([piece.data.astype(wide) for piece in pieces], axis=0)
-            data = (total / len(pieces)).astype(data.dtype)
-        found.append(Piece(begin, data))
-    return found
+def _add(sums: dict[str, list[Any]], leaf: Leaf, pieces: Sequence[Piece]) -> None:
+    """Adds what one old node had of a leaf."""
+    if leaf.common:
+        return
+    if leaf.dtype.startswith("key<"):
+        rows = sums.setdefault(leaf.file, [[] for _ in pieces])
+        for of_nodes, piece in zip(rows, pieces, strict=True):
+            of_nodes.append(piece.data)
+    elif pieces and is_float(pieces[0].data.dtype):
+        wide = np.complex128 if np.iscomplexobj(pieces[0].data) else np.float64
+        totals = sums.setdefault(leaf.file, [np.zeros(x.data.shape, wide) for x in pieces])
+        for total, piece in zip(totals, pieces, strict=True):
+            total += piece.data
+
+
+def _mean(
+    value: Value, sums: Sequence[Any], first: Sequence[Piece], nodes: int, session: Session
+) -> list[Piece]:
+    """The pieces that follow from those of all old nodes, of which the first are given."""
+    if value.leaf.dtype.startswith("key<"):
+        impl = jax.random.key_impl(value.value)
+        found = [own_keys(np.stack(rows), impl, session) for rows in sums]
+    else:
+        found = [(x / nodes).astype(y.data.dtype) for x, y in zip(sums, first, strict=True)]
+    return [Piece(piece.begin, data) for piece, data in zip(first, found, strict=True)]
 
 
 def _of_node(
@@ -180,15 +206,24 @@ def _of_node(
             ]
             wanted = [saved for saved, _ in mine]
             manifest.verify(folder, (name,), wanted)
-            arrays = read_arrays(folder, name, of_part, wanted) if wanted else {}
-            for saved, value in mine:
-                for piece in saved_pieces(saved, arrays[saved.file]):
-                    for room in found[value.leaf.file]:
-                        copied[value.leaf.file] += copy_overlap(piece, room)
+            for some in _in_turn(mine):
+                arrays = read_arrays(folder, name, of_part, [saved for saved, _ in some])
+                for saved, value in some:
+                    for piece in saved_pieces(saved, arrays[saved.file]):
+                        for room in found[value.leaf.file]:
+                            copied[value.leaf.file] += copy_overlap(piece, room)
     for leaf, _ in here:
         if copied[leaf.file] != sum(piece.data.size for piece in found[leaf.file]):
             raise DamagedError(f"{folder}: not all of leaf {leaf.path} is there.")
     return found
+
+
+def _in_turn(pairs: Sequence[tuple[Leaf, Value]]) -> Iterator[Sequence[tuple[Leaf, Value]]]:
+    """Yields what is read at once: all small leaves, and each other one by itself."""
+    small = [pair for pair in pairs if is_small(pair[0])]
+    if small:
+        yield small
+    yield from ([pair] for pair in pairs if not is_small(pair[0]))
 
 
 def _fitting(

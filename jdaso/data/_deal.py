@@ -102,6 +102,12 @@ def evened(
             "another. Give each node at least "
             "one: a node without data has nothing to compute its part of a step from."
         )
+    of_nodes = np.reshape(counts, (-1, session.ranks_per_node))
+    if (apart := np.flatnonzero(of_nodes.min(1) != of_nodes.max(1))).size:
+        raise session.control.error(
+            f"The ranks of node {apart[0]} have {of_nodes[apart[0]].tolist()} batches. They are "
+            "one node, and go through the same steps: give all of them as many."
+        )
     taken, batch = 0, None
     for taken, batch in enumerate(batches, start=1):
         yield batch, weigh(batch)

@@ -278,10 +278,10 @@ def drifts(session):
     init, step = mapped(tx, step_of(tx), mesh, specs, inner, params)
     state = init(params)
     for n in range(6):
-        if n == 4 and session.node == 1:
-            shards = [np.array(x.data) for x in params["a"].addressable_shards]
-            shards[3].view(np.uint32)[0, 0] ^= 1
-            put = [jax.device_put(x, d) for x, d in zip(shards, mesh.devices.flat, strict=True)]
+        if n == 4 and session.node == 1 and session.topology.place == 0:
+            shards = [(np.array(x.data), x.device) for x in params["a"].addressable_shards]
+            shards[-1][0].view(np.uint32)[0, 0] ^= 1
+            put = [jax.device_put(*shard) for shard in shards]
             sharding = params["a"].sharding
             params["a"] = jax.make_array_from_single_device_arrays((64, 48), sharding, put)
         try:

@@ -26,6 +26,14 @@ def test_numbers_that_are_not_finite_end_all_ranks():
 
 
 @pytest.mark.nightly
+def test_copies_that_differ_between_ranks_are_found():
+    """A bit that flips in one, and gradients that are not averaged inside `shard_map`."""
+    check("drifts,ranks", timeout=60)
+    done = mpirun(4, [SHARDED, "differ,ranks"], devices=2, timeout=60)
+    assert done.stdout.count(": end") == 4, done.stdout
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "layout", ["rows", "data_model", "data_model,explicit", "copies,shard_map"]
 )

@@ -65,7 +65,7 @@ def test_a_failure_of_one_rank_is_its_nodes():
 def test_all_ranks_get_one_header():
     def program(node):
         own = rows({CHECKSUM: 10 + node.number, FIRST_TIME: node.number})[0]
-        return SharedHeader(node.control.duplicate().comm, node.control.check).of(own)
+        return SharedHeader(node.control.duplicate().comm, node.control).of(own)
 
     outcomes = play(World(3), program)
     for outcome in outcomes:
@@ -76,7 +76,7 @@ def test_a_rank_that_fails_is_named():
     def program(node):
         if node.number == 1:
             raise ValueError("out of memory")
-        SharedHeader(node.control.duplicate().comm, node.control.check).of(rows({})[0])
+        SharedHeader(node.control.duplicate().comm, node.control).of(rows({})[0])
 
     outcomes = play(World(2), program)
     assert "node 1 on host b failed: ValueError: out of memory" in outcomes[0].text
