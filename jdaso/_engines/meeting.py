@@ -30,6 +30,7 @@ class Meeting:
         self._given: dict[int, Given] = {}
         self._found: Sequence[Any] = ()
         self._error: Exception | None = None
+        self._strange: Exception | None = None  # once a device came that is not one of these
         self._calls = 0
 
     def call(
@@ -49,13 +50,14 @@ class Meeting:
             Exception: what the function raises, on all devices.
         """
         if device not in self._devices:
-            error = RuntimeError(
+            self._strange = RuntimeError(
                 f"Device {device} of the mesh calls the host of a rank that drives devices "
                 f"{self._devices}: the mesh has the node's devices in another order than "
                 "session.devices. Make it with jax.make_mesh, or set it with jax.set_mesh."
             )
-            self._end((), error)  # the others would wait for one that does not come
-            raise error
+            self._end((), self._strange)  # the others would wait for one that does not come
+        if self._strange is not None:
+            raise self._strange
         with self._changed:
             if device in self._given:
                 raise RuntimeError(
