@@ -5,7 +5,8 @@
     ...                            |
     device L: shards of device L --+
 
-The leaves of the layout are the different shards. Of what several devices hold, the host takes one.
+The leaves of the layout are the different shards. Of what several devices hold, the host takes one;
+in a node of several ranks each device gives a part of it (`SharedCopies`).
 """
 
 from __future__ import annotations
@@ -21,16 +22,15 @@ import numpy as np
 
 from .._engines.meeting import Meeting
 from .._errors import NodeError
-from .._payload.checksums import fingerprints
 from .._payload.layout import Division
 from .._payload.placement import Placement, spec
 from .._payload.shards import Part, Shards, parts_of
-from .._payload.words import STATUS
 from .._types import Leaves, PyTree, ShapeDtype
 from .exchange import Exchange
 from .host import HostExchange
 from .received import Received
 from .replicated import Common
+from .shared_copies import SharedCopies
 
 _LIMIT_SECONDS = 600.0
 """Limit of a device that waits for the others of its node, if the session has none."""
@@ -54,6 +54,15 @@ class ShardedExchange(HostExchange):
     def _parts(self) -> tuple[Part, ...]:
         """The parts that devices exchange of the leaves; empty if each exchanges its shards."""
         return parts_of(self.placement, self.leaves) if self.session.joined else ()
+
+    @cached_property
+    def _copies(self) -> SharedCopies:
+        return SharedCopies(self.placement, self._parts, compares=self._may_differ)
+
+    @property
+    def _may_differ(self) -> bool:
+        """True if devices may hold different copies of a leaf, and should not."""
+        return self.placement.mesh is None and self.copies_alike
 
     @cached_property
     def _shards(self) -> Shards:
@@ -133,7 +142,7 @@ class ShardedExchange(HostExchange):
         """As `HostExchange.send`, by all devices."""
         del turn
         given = [()] * len(about) + [*self.placement.divisions]
-        taken = self._taken(given, len(about))
+        taken = self._copies.taken(given, len(about))
         shape = ShapeDtype((), jnp.int32)
         checked = self._check_copies(taken, len(about))
 
@@ -145,7 +154,7 @@ class ShardedExchange(HostExchange):
                 return by_device[0][0] if about else np.zeros((), np.int32)
             return function(*taken.gathered(by_device))
 
-        before = self._cut(len(about))
+        before = self._copies.cut(len(about))
         return self._together(call, shape, [()], (*about, *leaves), given, before=before)
 
     def fetch(
@@ -165,7 +174,7 @@ class ShardedExchange(HostExchange):
         given = [()] * len(about) + divisions * (len(leaves) // max(len(divisions), 1))
         first = self._shards.first
         shapes = self._shapes(sets, [self.layout.exchanged[k].reals for k in first])
-        taken = self._taken(given, len(about))
+        taken = self._copies.taken(given, len(about))
         checked = self._check_copies(taken, len(about))
 
         def all_shards(by_device: Sequence[Sequence[Any]]) -> Any:
@@ -174,14 +183,18 @@ class ShardedExchange(HostExchange):
 
         call = self._refusing(all_shards, sets)
         gives = [(), *(divisions * sets)]
-        ways = {"places": places, "before": self._cut(len(about)), "after": self._join}
+        ways = {
+            "places": places,
+            "before": self._copies.cut(len(about)),
+            "after": self._copies.join,
+        }
         return self._together(call, shapes, gives, (*about, *leaves), given, **ways)
 
     def _check_copies(self, given: Shards, first: int) -> Callable[[Sequence[Sequence[Any]]], None]:
         """A function that raises if devices hold different copies of a leaf.
 
         That happens inside `jax.shard_map` only, and for a reason in the program: the first calls
-        show it. The devices of several ranks compare theirs themselves, see `_cut`.
+        show it. The devices of several ranks compare theirs themselves, see `SharedCopies`.
 
         Args:
             given: the shards of the arguments.
@@ -209,60 +222,6 @@ class ShardedExchange(HostExchange):
                 )
 
         return check
-
-    def _taken(self, given: Sequence[Division], first: int) -> Shards:
-        """The shards or parts of arguments, of which leaves begin with the `first`."""
-        if self._parts:
-            turns = zip(given[first:], itertools.cycle(self._parts), strict=False)
-            given = [*given[:first], *(part.division for _, part in turns)]
-        return Shards(self.placement.of(given))
-
-    def _cut(self, first: int) -> Callable[..., Sequence[Any]]:
-        """A function of a device's arguments that gives its parts of the leaves among them.
-
-        Where devices may differ, flags of the leaves that do follow.
-        """
-
-        def cut(*mine: Any) -> Sequence[Any]:
-            pairs = list(zip(mine[first:], itertools.cycle(self._parts), strict=False))
-            flags = []
-            if self._may_differ:
-                flags = [self._flags(mine[first : first + len(self._parts)])]
-            return *mine[:first], *(part.cut(x) for x, part in pairs), *flags
-
-        return cut if self._parts else lambda *mine: mine
-
-    @property
-    def _may_differ(self) -> bool:
-        """True if devices may hold different copies of a leaf, and should not."""
-        return self.placement.mesh is None and self.copies_alike
-
-    def _flags(self, leaves: Sequence[Any]) -> jax.Array:
-        """For each leaf, whether devices that should hold equal copies of it do not."""
-        if not leaves:
-            return jnp.zeros(len(self._parts), jnp.int32)
-        found = []
-        for part, x in zip(self._parts, leaves, strict=True):
-            reals = jnp.stack([x.real, x.imag]) if jnp.iscomplexobj(x) else x
-            mixed = fingerprints(reals.astype(jnp.float32), 32)
-            bits = jax.lax.bitcast_convert_type(jnp.sum(mixed, dtype=jnp.uint32), jnp.int32)
-            names = tuple(name for name, _ in part.axes)
-            apart = jnp.int32(0)
-            if names:
-                apart = (jax.lax.pmin(bits, names) != jax.lax.pmax(bits, names)).astype(jnp.int32)
-            found.append(apart)
-        return jax.lax.pmax(jnp.stack(found), self.placement.names)
-
-    def _join(self, found: Any) -> Any:
-        """A device's shards from the parts that it was given."""
-        if not self._parts:
-            return found
-        words, *sets = found
-        worst = jax.lax.pmax(words[:, STATUS], self.placement.names)
-        each = (
-            tuple(part.join(x) for part, x in zip(self._parts, mine, strict=True)) for mine in sets
-        )
-        return words.at[:, STATUS].set(worst), *each
 
     def _together(
         self,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def name_of(rank: int, ranks_per_node: int) -> str:
-    """The name of one rank: ``node 3``, or ``node 1 (rank 3)`` if nodes have several."""
-    if ranks_per_node == 1:
-        return f"node {rank}"
-    return f"node {rank // ranks_per_node} (rank {rank})"
+def name_of(rank: int, ranks_per_node: int, host: str = "") -> str:
+    """The name of one rank, with its host: ``node 3``, ``node 1 (rank 3, host b)``."""
+    about = [f"rank {rank}"] * (ranks_per_node > 1) + [f"host {host}"] * bool(host)
+    return f"node {rank // ranks_per_node}" + (f" ({', '.join(about)})" if about else "")
 
 
 def names_of(ranks: Iterable[int], ranks_per_node: int) -> str:

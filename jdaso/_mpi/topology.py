@@ -62,9 +62,9 @@ class Topology:
         """This rank's number in its node, 0..R - 1."""
         return self.rank % self.ranks_per_node
 
-    def name(self, rank: int) -> str:
+    def name(self, rank: int, host: str = "") -> str:
         """The name of a rank in messages: that of its node, if it is the node's only one."""
-        return name_of(rank, self.ranks_per_node)
+        return name_of(rank, self.ranks_per_node, host)
 
     def prefix(self, step: int | None = None) -> str:
         """The prefix of every error of this rank."""

@@ -149,11 +149,8 @@ class Known:
         return len(self.ended | self.dead) >= self.topology.num_ranks - 1
 
     def _at_host(self, node: int) -> str:
-        name, hosts = self.topology.name(node), self.topology.hosts
-        host = f"host {hosts[node]}" if hosts else ""
-        if not host:
-            return name
-        return f"{name[:-1]}, {host})" if name.endswith(")") else f"{name} ({host})"
+        hosts = self.topology.hosts
+        return self.topology.name(node, hosts[node] if hosts else "")
 
     def _names(self, nodes: set[int]) -> str:
         return names_of(nodes, self.topology.ranks_per_node)

@@ -262,5 +262,6 @@ def read_own_flights(folder: Path, own: Manifest) -> dict[str, Any]:
         wanted = [leaf for leaf in of_part if is_flight(leaf)]
         if wanted and not common:
             own.verify(folder, (name,), wanted)
-            found |= read_arrays(folder, name, of_part, wanted)
+            read = read_arrays(folder, name, of_part, wanted)
+            found |= {file: np.array(x) for file, x in read.items()}  # the file may be removed
     return found

@@ -1,5 +1,7 @@
 """Headers of a node's ranks, put together before they are sent."""
 
+import re
+
 import numpy as np
 import pytest
 from network import World
@@ -17,6 +19,7 @@ from jdaso._payload.words import (
     STATUS,
     STEP,
     TIMES,
+    WEIGHT,
     WELL,
 )
 
@@ -70,6 +73,36 @@ def test_all_ranks_get_one_header():
     outcomes = play(World(3), program)
     for outcome in outcomes:
         np.testing.assert_array_equal(outcome.result, rows({CHECKSUM: 33})[0])
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "said"),
+    [
+        (WEIGHT, (1.0, 0.0), r"different weights \(\[1.0, 0.0\], by rank\)"),
+        (STEP, (7, 8), r"different updates \(\[7, 8\], by rank\)"),
+        (STATUS, (GONE + 1, GONE + 2), "different optimizers"),
+    ],
+)
+def test_ranks_that_go_different_ways_are_told(place, words, said):
+    """Each would weigh its parts of the leaves by itself, and the node would come apart."""
+
+    def program(node):
+        word = words[node.number]
+        own = rows({place: np.float32(word).view(np.int32) if place == WEIGHT else word})[0]
+        SharedHeader(node.control.duplicate().comm, node.control).of(own)
+
+    for outcome in play(World(2), program):
+        assert re.search(f"ranks of this node have {said}", outcome.text), outcome
+
+
+def test_a_failed_rank_says_nothing_of_the_others():
+    """Its words are not filled in."""
+
+    def program(node):
+        own = rows({STATUS: FAILED, STEP: 0} if node.number else {})[0]
+        return SharedHeader(node.control.duplicate().comm, node.control).of(own)[STATUS]
+
+    assert [x.result for x in play(World(2), program)] == [FAILED] * 2
 
 
 def test_a_rank_that_fails_is_named():

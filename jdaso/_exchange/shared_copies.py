@@ -1,0 +1,93 @@
+"""Copies that devices of several ranks hold: what each exchanges of them, and the way back.
+
+w on device 0 | device 1 | device 2 | device 3     copies, rank 0 drives 0 and 1
+w[0:4]        w[4:8]     w[8:12]    w[12:16]     exchanged by their hosts
+w             w          w          w            put together by an all-gather
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._payload.checksums import fingerprints
+from .._payload.layout import Division
+from .._payload.placement import Placement
+from .._payload.shards import Part, Shards
+from .._payload.words import STATUS
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedCopies:
+    """The parts of one exchange's leaves; does nothing without any.
+
+    Attributes:
+        placement: of the leaves.
+        parts: of each leaf; empty in a node of one rank, where devices exchange their shards.
+        compares: whether devices compare the copies that they hold.
+    """
+
+    placement: Placement
+    parts: tuple[Part, ...]
+    compares: bool
+
+    def taken(self, given: Sequence[Division], first: int) -> Shards:
+        """The shards or parts of arguments of a call, of which leaves begin with the `first`."""
+        if self.parts:
+            turns = zip(given[first:], itertools.cycle(self.parts), strict=False)
+            given = [*given[:first], *(part.division for _, part in turns)]
+        return Shards(self.placement.of(given))
+
+    def cut(self, first: int) -> Callable[..., Sequence[Any]]:
+        """A function of a device's arguments that gives its parts of the leaves among them.
+
+        If devices compare their copies, `flags` follow.
+        """
+
+        def cut(*mine: Any) -> Sequence[Any]:
+            pairs = zip(mine[first:], itertools.cycle(self.parts), strict=False)
+            leaves = mine[first : first + len(self.parts)]
+            flags = [self.flags(leaves)] if self.compares else []
+            return *mine[:first], *(part.cut(x) for x, part in pairs), *flags
+
+        return cut if self.parts else lambda *mine: mine
+
+    def flags(self, leaves: Sequence[Any]) -> jax.Array:
+        """For each leaf 1 if devices hold different copies of it, else 0; the same on all."""
+        found = jnp.zeros(len(self.parts), jnp.int32)
+        if not leaves:
+            return found
+        bits = jnp.stack([_bits(x) for x in leaves])
+        # In the order of the leaves: all ranks compile one program.
+        for axes in dict.fromkeys(part.axes for part in self.parts if part.axes):
+            names = tuple(name for name, _ in axes)
+            apart = jax.lax.pmin(bits, names) != jax.lax.pmax(bits, names)
+            mine = jnp.asarray([part.axes == axes for part in self.parts])
+            found |= (apart & mine).astype(jnp.int32)
+        return jax.lax.pmax(found, self.placement.names)
+
+    def join(self, found: Any) -> Any:
+        """Headers and a device's shards, from headers and the parts that it was given.
+
+        The status is that of the rank that fared worst.
+        """
+        if not self.parts:
+            return found
+        words, *sets = found
+        worst = jax.lax.pmax(words[:, STATUS], self.placement.names)
+        each = (
+            tuple(part.join(x) for part, x in zip(self.parts, mine, strict=True)) for mine in sets
+        )
+        return words.at[:, STATUS].set(worst), *each
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    """An int32 that two arrays share only by chance, unless they are equal in float32."""
+    reals = jnp.stack([x.real, x.imag]) if jnp.iscomplexobj(x) else x
+    mixed = fingerprints(reals.astype(jnp.float32), 32)
+    return jax.lax.bitcast_convert_type(jnp.sum(mixed, dtype=jnp.uint32), jnp.int32)
