@@ -51,7 +51,8 @@ class Pair(Session):
     node, closed, devices, simulated = 0, False, (None,), False  # pyright: ignore
 
     def __init__(self):  # no MPI, no threads of a session
-        self.control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
+        self.topology = Topology(0, 1, "here")
+        self.control = Control(self.topology, timeout_seconds=20.0)
         self.report = Reports(self.control, 0, virtual=False).check
         self.others: dict[Any, Other] = {}
         self._channels: dict[Any, Channel] = {}

@@ -46,7 +46,8 @@ def test_a_run_goes_on_bit_for_bit_after_the_death_of_one_rank(tmp_path):
     """It was saved with fragments of a narrow wire in flight. Each sample comes to one device."""
 
     def run(folder, *fault):
-        return mpirun(4, [JOINED, tmp_path / folder, 20, *fault], devices=2, timeout=120)
+        args = [JOINED, tmp_path / folder, 20, *fault]
+        return mpirun(4, args, devices=2, timeout=120, quick_compiling=True)
 
     whole = run("whole")
     assert whole.returncode == 0, whole.stdout
@@ -55,7 +56,8 @@ def test_a_run_goes_on_bit_for_bit_after_the_death_of_one_rank(tmp_path):
     assert len(samples) == 4 and all(row.count(",") == 11 for row in samples)
     assert run("killed", 3, 13).returncode != 0
     again = run("killed")
-    assert again.returncode == 0 and again.stdout.count("begins at 10") == 4, again.stdout
+    begun = re.findall(r"begins at (\d+)", again.stdout)  # a save may have been cut short
+    assert again.returncode == 0 and begun in (["5"] * 4, ["10"] * 4), again.stdout
     bits = [sorted(re.findall(r"rank \d: bits \w{8}", done.stdout)) for done in (whole, again)]
     assert len(bits[0]) == 4 and bits[0] == bits[1]
 

@@ -338,7 +338,7 @@ def test_branches_give_equal_shardings(mesh):
 
 
 def test_what_spans_processes_is_refused():
-    prefix = Members(topology=SimpleNamespace(prefix=lambda: "[node 1 of 2]"))
+    prefix = Members(topology=SimpleNamespace(prefix=lambda: "[node 1 of 2]", ranks_per_node=1))
     spread = mock.patch("jdaso._exchange.collectives.spans_processes", lambda x: x.ndim == 2)
     tree = {"a": jnp.ones(2), "w": jnp.ones((2, 2))}
     with spread, pytest.raises(jdaso.NodeError, match=r"\[node 1 of 2\] Leaf \['w'\] lies on"):
