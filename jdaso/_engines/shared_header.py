@@ -30,6 +30,8 @@ class SharedHeader:
     def of(self, words: np.ndarray) -> np.ndarray:
         """The node's header, given this rank's; all ranks call it for each exchange, in order.
 
+        The wait ends with that of the step for this exchange, which has a limit.
+
         Raises:
             NodeError: a rank failed, or another one has made other updates or has another weight.
         """
@@ -46,10 +48,10 @@ class SharedHeader:
                     "They are one node, and go through the same steps: give all of them the same "
                     "values, such as the samples of the whole node as weight=."
                 )
-        return together(rows)
+        return one_header(rows)
 
 
-def together(rows: np.ndarray) -> np.ndarray:
+def one_header(rows: np.ndarray) -> np.ndarray:
     """The header of a node whose ranks have these, int32 ``[R, HEADER]``.
 
     The first leaf that is not finite on any rank; the sum of checksums, unless one is left out; a

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -23,6 +22,7 @@ from .._mpi.ulfm import Died, Group, InThread
 from .detector import Detector
 from .differences import first_difference
 from .heartbeat import CALLS
+from .turn import Turn
 from .wait import Wait
 
 _PART_BYTES = 1 << 26
@@ -34,40 +34,6 @@ Result = TypeVar("Result")
 
 Facts = Sequence[tuple[str, str]]
 """Names and values, both readable, that must be the same on all nodes."""
-
-
-class _Turn:
-    """The turn to make collective calls, which one thread of a rank has at a time.
-
-    Attributes:
-        calls: those made so far; the same on all ranks that make the same calls.
-    """
-
-    def __init__(self):
-        self.calls = 0
-        self._lock = threading.Lock()
-        self._caller: int | None = None  # the thread that holds the lock
-
-    def count(self) -> int:
-        """Counts one more call."""
-        self.calls += 1
-        return self.calls
-
-    @property
-    def is_mine(self) -> bool:
-        """True if this thread has the turn."""
-        return self._caller == threading.get_ident()
-
-    @contextlib.contextmanager
-    def taken(self, check: Callable[[], None]) -> Iterator[None]:
-        """Context of a thread that has the turn; `check` is called while it waits."""
-        poll(partial(self._lock.acquire, timeout=0.05), check)
-        self._caller = threading.get_ident()
-        try:
-            yield
-        finally:
-            self._caller = None
-            self._lock.release()
 
 
 class Control:
@@ -98,7 +64,7 @@ class Control:
         self.detector = Detector(topology, timeout_seconds)
         self.known = self.detector.known
         self.survives = False
-        self._turn = _Turn()
+        self._turn = Turn()
         self._errors: dict[str, Exception] = {}
         self._copies: list[Any] = []  # communicators given out by `duplicate`
         if topology.num_ranks > 1:

@@ -256,12 +256,10 @@ def _fitting(
 
 def read_own_flights(folder: Path, own: Manifest) -> dict[str, Any]:
     """Reads what this rank saved of late exchanges, by file name."""
-    found: dict[str, Any] = {}
-    for name, common in ((node_folder(own.node), False), (COMMON, True)):
-        of_part = [leaf for leaf in own.leaves if leaf.common == common]
-        wanted = [leaf for leaf in of_part if is_flight(leaf)]
-        if wanted and not common:
-            own.verify(folder, (name,), wanted)
-            read = read_arrays(folder, name, of_part, wanted)
-            found |= {file: np.array(x) for file, x in read.items()}  # the file may be removed
-    return found
+    name, of_part = node_folder(own.node), [leaf for leaf in own.leaves if not leaf.common]
+    wanted = [leaf for leaf in of_part if is_flight(leaf)]
+    if not wanted:
+        return {}
+    own.verify(folder, (name,), wanted)
+    read = read_arrays(folder, name, of_part, wanted)
+    return {file: np.array(x) for file, x in read.items()}  # the file may be removed

@@ -2,7 +2,7 @@
 
 A rank saves the shards that its devices have; of one that several ranks have, only one of these
 saves it. A rank that restores copies the overlaps of the saved pieces with the shards that it
-needs, so that no rank ever holds a whole leaf.
+needs, so that no rank ever holds the whole model.
 """
 
 from __future__ import annotations

@@ -228,10 +228,10 @@ def describe_layout(versions: Versions) -> str:
 
 def flights_fit(session: Session, flights: Sequence[tuple[int, int, int, bool, str]]) -> bool:
     """Returns whether `adopt_flights` finds an optimizer for each of them."""
-    return all(
-        any(describe_layout(x) == layout for x in _versions(session, owner, fragment))
-        for owner, fragment, _, _, layout in flights
-    )
+    # All before the first is compared: they open channels, in which all ranks take part.
+    found = [_versions(session, owner, fragment) for owner, fragment, *_ in flights]
+    pairs = zip(found, flights, strict=True)
+    return all(any(describe_layout(x) == layout for x in each) for each, (*_, layout) in pairs)
 
 
 def adopt_flights(
