@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import math
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from benchmarks.lib.transformer import Transformer, cross_entropy, dense, pieces
 from jdaso.cli._fashion_mnist import fashion_mnist
 from jdaso.data import batches
 
 ROOT = Path(__file__).parents[2]
-JARGON = "usr/share/dictd/jargon.dict.dz"
+JARGON, DICTIONARY = "usr/share/dictd/jargon.dict.dz", "usr/share/dictd/gcide.dict.dz"
 
 
 def debian(path: str) -> Path:
@@ -80,6 +79,16 @@ def adamw(peak):
     return lambda total: optax.adamw(warm_cosine(peak, total), weight_decay=1e-3)
 
 
+def muon(peak):
+    """The optimizer of a run: Muon, with AdamW at three tenths of the rate for other arrays."""
+
+    def make(total):
+        aside = warm_cosine(0.3 * peak, total)
+        return optax.contrib.muon(warm_cosine(peak, total), adam_learning_rate=aside)
+
+    return make
+
+
 def momentum(peak):
     """The optimizer of a run: gradient descent with Nesterov's momentum."""
 
@@ -88,14 +97,6 @@ def momentum(peak):
         return optax.chain(optax.add_decayed_weights(1e-4), descent)
 
     return make
-
-
-def cross_entropy(logits, labels):
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-
-
-def dense(key, rows, columns):
-    return jax.random.normal(key, (rows, columns)) / math.sqrt(rows)
 
 
 def fashion(examples: int = 60_000, batch: int = 1024) -> Task:
@@ -170,65 +171,40 @@ def _patches(images):
 
 def text(examples: int = 20_000, batch: int = 256, length: int = 32, width: int = 64) -> Task:
     """The Jargon File, character by character: a transformer of two layers, 0.1 M parameters."""
-    path = debian(JARGON)
+    model = Transformer(length, width, heads=4, layers=2)
+    return _characters("Jargon File", JARGON, model, examples, batch, adamw(6e-3))
+
+
+def dictionary(
+    examples: int = 256_000, batch: int = 128, length: int = 128, width: int = 384
+) -> Task:
+    """The Collaborative International Dictionary of English: six layers, 10.7 M parameters."""
+    model = Transformer(length, width, heads=6, layers=6)
+    return _characters("Dictionary", DICTIONARY, model, examples, batch, adamw(2e-3))
+
+
+def _characters(name, file, model, examples, batch, optimizer):
+    path = debian(file)
     if not path.exists():
-        raise SystemExit(f"{path} is missing: run make setup, which fetches Debian's dict-jargon")
-    codes = np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8)
-    codes = np.where(codes < 128, codes, ord("?")).astype(np.int32)
-    held_out = codes[-(len(codes) // 20) :]
-    codes = codes[: -len(held_out)]
-    starts = np.random.default_rng(0).integers(0, len(codes) - length, examples)
-    texts = jnp.asarray(codes[starts[:, None] + np.arange(length + 1)])
-    places = np.arange(0, len(held_out) - length - 1, length)[:1000]
-    test = jnp.asarray(held_out[places[:, None] + np.arange(length + 1)])
-    heads, layers = 4, 2
-    mask = jnp.where(jnp.tril(jnp.ones((length, length), bool)), 0.0, -1e9)
-
-    def init(key):
-        keys = iter(jax.random.split(key, 2 + 4 * layers))
-        params = {
-            "characters": jax.random.normal(next(keys), (128, width)) * 0.05,
-            "places": jax.random.normal(next(keys), (length, width)) * 0.05,
-        }
-        for k in range(layers):
-            params[f"layer {k}"] = {
-                "attend": dense(next(keys), width, 3 * width),
-                "mix": dense(next(keys), width, width) * 0.5,
-                "up": dense(next(keys), width, 4 * width),
-                "down": dense(next(keys), 4 * width, width) * 0.5,
-                "scales": jnp.ones((2, width)),
-            }
-        return params
-
-    def normed(x, scale):
-        return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * scale
-
-    def logits_of(params, codes):
-        x = params["characters"][codes] + params["places"]
-        for k in range(layers):
-            p = params[f"layer {k}"]
-            q, key, v = jnp.split(normed(x, p["scales"][0]) @ p["attend"], 3, axis=-1)
-            q, key, v = (y.reshape(*y.shape[:-1], heads, -1) for y in (q, key, v))
-            weights = jnp.einsum("bihd,bjhd->bhij", q, key) / math.sqrt(width // heads) + mask
-            mixed = jnp.einsum("bhij,bjhd->bihd", jax.nn.softmax(weights), v)
-            x = x + mixed.reshape(x.shape) @ p["mix"]
-            x = x + jax.nn.gelu(normed(x, p["scales"][1]) @ p["up"]) @ p["down"]
-        return normed(x, 1.0) @ params["characters"].T
-
-    def loss_of(params, codes):
-        return cross_entropy(logits_of(params, codes[:, :-1]), codes[:, 1:]).mean()
+        package = "dict-" + path.name.partition(".")[0]
+        remedy = f"make setup, then tools/debian.sh .venv/debian {package}"
+        raise SystemExit(f"{path} is missing: run {remedy}")
+    texts = pieces(path, examples, model.length)
 
     def loss(params, arrays, chosen):
-        return loss_of(params, arrays[0][chosen])
+        codes = arrays[0][chosen]
+        return cross_entropy(model.logits(params, codes[:, :-1]), codes[:, 1:]).mean()
 
     @on_a_part
     def score(params, part):
-        codes = test[part]
-        logits = logits_of(params, codes[:, :-1])
-        right = (logits.argmax(-1) == codes[:, 1:]).mean()
-        return {"accuracy": right, "loss": cross_entropy(logits, codes[:, 1:]).mean()}
+        return model.score(params, texts.test[part])
 
-    return Task("Jargon File", examples, batch, (texts,), init, loss, score, adamw(6e-3))
+    return Task(name, examples, batch, (texts.train,), model.init, loss, score, optimizer)
+
+
+def text_muon() -> Task:
+    """The Jargon File with Muon, and AdamW for what is not a matrix."""
+    return text()._replace(name="Jargon File, Muon", optimizer=muon(2e-2))
 
 
 def fashion_adamw(examples: int = 60_000, batch: int = 1024) -> Task:
@@ -237,6 +213,19 @@ def fashion_adamw(examples: int = 60_000, batch: int = 1024) -> Task:
     return task._replace(name="Fashion-MNIST, AdamW", optimizer=adamw(6e-3))
 
 
-TASKS = {"fashion": fashion, "fashion-adamw": fashion_adamw, "text": text, "demo": demo}
-OPTIMIZERS = {"fashion": momentum, "fashion-adamw": adamw, "text": adamw}
+TASKS = {
+    "fashion": fashion,
+    "fashion-adamw": fashion_adamw,
+    "text": text,
+    "text-muon": text_muon,
+    "dictionary": dictionary,
+    "demo": demo,
+}
+OPTIMIZERS = {
+    "fashion": momentum,
+    "fashion-adamw": adamw,
+    "text": adamw,
+    "text-muon": muon,
+    "dictionary": adamw,
+}
 """Of a peak learning rate; for studies of it."""
