@@ -32,13 +32,14 @@ def mpirun(
     devices: int = 1,
     options: Sequence[str] = (),
     quick_compiling: bool = False,
+    flags: str = "",
     timeout: float = 120,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs ``python args`` on `nodes` ranks, with `devices` CPU devices each.
 
-    `options` are additional arguments of the launcher.
+    `options` are additional arguments of the launcher, `flags` of XLA.
 
     Returns the exit status and, in `stdout`, the output of all ranks on both streams. Processes
     that remain of the launch afterwards are killed.
@@ -51,8 +52,8 @@ def mpirun(
         raise FileNotFoundError(f"{bin_folder.parent} is missing: run `make setup setup-openmpi`")
     command = [bin_folder / "mpiexec", "-n", nodes, *OPTIONS[mpi], *options]
     command = [str(part) for part in (*command, bin_folder / "python", *args)]
-    flags = [f"--xla_force_host_platform_device_count={devices}"]
-    flags += [compiling.QUICKLY] * quick_compiling
+    flags += f" --xla_force_host_platform_device_count={devices}"
+    flags += f" {compiling.QUICKLY}" * quick_compiling
     launch = uuid.uuid4().hex
     environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
         "JAX_PLATFORMS": "cpu",
@@ -61,7 +62,7 @@ def mpirun(
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
-        "XLA_FLAGS": " ".join(flags),
+        "XLA_FLAGS": flags,
         TAG: launch,
         **(env or {}),
     }

@@ -71,7 +71,7 @@ DAY = {
     4: [
         ((4,), [Case("transformer_scan", 2, 2, "1f1b", 4)]),  # 2, 2, 1 and 1
         ((4,), [Case("unet", 2, 2, "interleaved", 3, settings={"remat": True})]),
-        ((4,), [Case("unet", 2, 2, "1f1b", 3, "daso", {"phases": DASO})]),
+        ((4,), [Case("transformer_scan", 2, 2, "1f1b", 3, "daso", {"phases": DASO})]),
         (
             (2, 2),
             [
@@ -104,6 +104,7 @@ NIGHT = {
             ],
         ),
         ((4,), [Case("unet", 4, 1, "1f1b", 4)]),
+        ((4,), [Case("unet", 2, 2, "1f1b", 3, "daso", {"phases": DASO})]),
         ((4,), [Case("unet", 2, 2, "interleaved", 3, "bfloat16", {"wire": "bfloat16"})]),
         ((4,), [Case("resnet_batch_norm", 2, 2, "1f1b", 3, "accumulated")]),
     ],

@@ -303,7 +303,7 @@ def quick_benchmark(folder, name, *flags, table=None):
 
 
 def test_methods_are_compared_on_it(tmp_path):
-    methods = ["bare", "instant", "daso bfloat16 corrected", "synchronous", "jax gloo"]
+    methods = ["bare", "daso bfloat16 corrected", "synchronous", "jax gloo"]
     flags = ["--gigabits", "0.2", "--methods", *methods]
     rows = quick_benchmark(tmp_path, "throughput", *flags)
     assert rows["jax gloo"]["MB a step"] == pytest.approx(4.0, rel=0.1)

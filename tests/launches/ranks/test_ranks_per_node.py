@@ -2,15 +2,17 @@
 
 import re
 
+import compiling
 import pytest
 from launcher import PROGRAMS, ROOT, mpirun
 
 SHARDED, JOINED = PROGRAMS / "sharded.py", PROGRAMS / "joined.py"
 
 
-def check(*args, timeout=400, ranks=4, devices=2):
+def check(*args, timeout=400, ranks=4, devices=2, **about):
     """Runs a case of `sharded.py`; returns the bits that the ranks have printed, in order."""
-    done = mpirun(ranks, [SHARDED, *args], devices=devices, timeout=timeout)
+    about = about or {"flags": compiling.ALIKE}  # see test_sharded.py
+    done = mpirun(ranks, [SHARDED, *args], devices=devices, timeout=timeout, **about)
     assert done.returncode == 0 and done.stdout.count(": end") == ranks, done.stdout
     return re.findall(r"node 0: bits (\w{8})", done.stdout)
 
@@ -22,14 +24,14 @@ def test_the_devices_of_a_nodes_ranks_exchange_their_shards():
 
 
 def test_numbers_that_are_not_finite_end_all_ranks():
-    check("fails,ranks", timeout=60)
+    check("fails,ranks", timeout=60, quick_compiling=True)
 
 
 @pytest.mark.nightly
 def test_copies_that_differ_between_ranks_are_found():
     """A bit that flips in one, and gradients that are not averaged inside `shard_map`."""
-    check("drifts,ranks", timeout=60)
-    done = mpirun(4, [SHARDED, "differ,ranks"], devices=2, timeout=60)
+    check("drifts,ranks", timeout=60, quick_compiling=True)
+    done = mpirun(4, [SHARDED, "differ,ranks"], devices=2, quick_compiling=True, timeout=60)
     assert done.stdout.count(": end") == 4, done.stdout
 
 

@@ -1,5 +1,6 @@
 """Two nodes of four devices each, over which the parameters are divided."""
 
+import compiling
 import pytest
 from launcher import PROGRAMS, mpirun
 from nights import at_night
@@ -7,9 +8,10 @@ from nights import at_night
 SCRIPT = PROGRAMS / "sharded.py"
 
 
-def check(*args, timeout=400):
-    # Not compiled quickly: XLA would round by the shape of an array.
-    done = mpirun(2, [SCRIPT, *args], devices=4, timeout=timeout)
+def check(*args, timeout=400, **about):
+    # Not compiled quickly where bits are compared: XLA would round by the shape of an array.
+    about = about or {"flags": compiling.ALIKE}
+    done = mpirun(2, [SCRIPT, *args], devices=4, timeout=timeout, **about)
     assert done.returncode == 0 and done.stdout.count(": end") == 2, done.stdout
     assert "full rematerialization" not in done.stdout
 
@@ -33,24 +35,24 @@ def test_every_merge_and_wire(case):
 
 def test_an_error_ends_the_step_on_every_device():
     """If one device of several raised, the others would wait for it for good."""
-    check("fails", timeout=60)
+    check("fails", timeout=60, quick_compiling=True)
 
 
 def test_nodes_that_divide_differently_are_refused():
-    check("refuses", timeout=60)
+    check("refuses", timeout=60, quick_compiling=True)
 
 
 def test_a_bit_that_flips_in_one_copy_of_a_shard_is_found():
-    check("drifts", timeout=60)
+    check("drifts", timeout=60, quick_compiling=True)
 
 
 def test_gradients_that_differ_between_copies_are_named():
-    done = mpirun(2, [SCRIPT, "differ"], devices=4, timeout=60)
+    done = mpirun(2, [SCRIPT, "differ"], devices=4, quick_compiling=True, timeout=60)
     assert done.stdout.count(": end") == 2, done.stdout  # then the job ends: its session is broken
 
 
 def test_the_compiled_step_gathers_nothing():
-    check("compiles")
+    check("compiles", flags="")  # as for users: it reads what XLA has made
 
 
 @pytest.mark.nightly

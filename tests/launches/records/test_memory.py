@@ -18,7 +18,7 @@ from nights import at_night
     ],
 )
 def test_memory_is_one_heap_and_does_not_grow(engine, merge, most):
-    done = mpirun(2, [PROGRAMS / "memory_held.py", engine, merge])
+    done = mpirun(2, [PROGRAMS / "memory_held.py", engine, merge], quick_compiling=True)
     assert done.returncode == 0, done.stdout
     nodes = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(nodes) == 2

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 
+import compiling
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -56,7 +57,7 @@ def test_python_blocks_run(page, tmp_path):
         os.environ,
         PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         JAX_PLATFORMS="cpu",
-        XLA_FLAGS="--xla_force_host_platform_device_count=2",
+        XLA_FLAGS=f"{compiling.QUICKLY} --xla_force_host_platform_device_count=2",
     )
     run = subprocess.run(
         [sys.executable, program], cwd=tmp_path, env=env, text=True, timeout=300,

@@ -118,6 +118,17 @@ every_case = pytest.mark.parametrize(
     rows(CASES, [case for case in CASES if case.name not in AS_OTHERS]),
     ids=lambda case: case.name,
 )
+# What is put around a transformation, or into it, meets each of our paths; the rest are products.
+PATHS = ("daso-P1", "daso-P3", "daso-outer-int8-P3", "synchronous-P3", "local_mean")
+PATHS += ("daso-local-axis",)
+
+
+def on_each_path(*more):
+    """The cases of `PATHS` and the named ones by day."""
+    day = [case for case in CASES if case.name in PATHS + more]
+    return pytest.mark.parametrize("case", rows(CASES, day), ids=lambda case: case.name)
+
+
 some_cases = pytest.mark.parametrize(
     "case",
     [case for case in CASES if case.name in ("daso-P1", "daso-P3", "synchronous-P3", "local_mean")],
@@ -129,9 +140,10 @@ SOME = ("daso-P3", "synchronous-P3", "daso-local-axis")
 
 def with_each(name, plain, others):
     """Every case with the plain one; some with the others too, which one place of ours handles."""
-    found = [pytest.param(case, plain, id=f"{case.name}-{plain}") for case in CASES]
-    for case, other in itertools.product(CASES, others):
-        marks = [] if case.name in SOME else [nightly]
+    found = []
+    for case, other in itertools.product(CASES, [plain, *others]):
+        day = case.name not in AS_OTHERS if other is plain else case.name in SOME
+        marks = [] if day else [nightly]
         found.append(pytest.param(case, other, id=f"{case.name}-{other}", marks=marks))
     return pytest.mark.parametrize(("case", name), found)
 
@@ -273,7 +285,7 @@ def test_extra_args_reach_the_inner_optimizer():
         compare(case, params, trained(bare(optax.sgd(0.125)), start, loss, 24), 24)
 
 
-@every_case
+@on_each_path()
 def test_converges(case):
     start, end, loss = parabola()
     with case.opened(optax.sgd(0.1)) as (tx, each):
@@ -387,7 +399,7 @@ def test_an_inner_state_with_a_random_key():
         assert np.isfinite(leaf).all()
 
 
-@every_case
+@on_each_path()
 def test_can_be_wrapped_in_inject_hyperparams(case):
     params, loss = tree_problem()
     with case.opened(optax.sgd(0.05)) as (tx, each):
@@ -403,7 +415,7 @@ def test_can_be_wrapped_in_inject_hyperparams(case):
     assert_close(actual, expected, steps=24)
 
 
-@every_case
+@on_each_path()
 def test_can_hold_inject_hyperparams(case):
     """The learning rate in the inner state: averaged with the moments, and the same after."""
     params, loss = tree_problem()
@@ -489,7 +501,7 @@ def state_is_new(state):
     return jnp.array([x.size for x in jax.tree.leaves(state)]).sum() > 0
 
 
-@every_case
+@on_each_path()
 def test_accepts_a_learning_rate_schedule(case):
     start, _, loss = parabola()
     with case.opened(optax.adam(1e-3)) as (tx, each):
@@ -502,7 +514,7 @@ def test_accepts_a_learning_rate_schedule(case):
 # What users build around it.
 
 
-@every_case
+@on_each_path()
 def test_in_a_chain(case):
     params, loss = tree_problem()
     with case.opened(optax.sgd(0.05)) as (tx, each):
@@ -514,7 +526,7 @@ def test_in_a_chain(case):
     compare(case, actual, expected, 4)
 
 
-@every_case
+@on_each_path("daso-paper-P3")
 def test_frozen_leaves(case):
     """`optax.masked` inside and around, and `multi_transform`: frozen leaves keep their bits."""
     params, loss = tree_problem()
@@ -650,7 +662,7 @@ def test_under_scan_cond_and_donation(case):
     assert_close(each.first(params), expected[-1], steps=24)
 
 
-@every_case
+@on_each_path()
 def test_state_survives_a_round_trip_through_numpy(case):
     """A checkpoint does the same to the state; here at every step."""
     start, _, loss = parabola()

@@ -1,11 +1,14 @@
 """Means weighted by samples, and nodes that have run out of them, against plain NumPy."""
 
+import contextlib
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from nights import at_night
+from nights import at_night, rows
 
 import jdaso
 
@@ -15,48 +18,71 @@ NODES, SIZE, RATE = 3, 40, 0.1
 START = np.linspace(-1, 1, SIZE, dtype=np.float32)
 
 
-def gradients(seed=0):
-    return np.random.default_rng(seed).normal(size=(STEPS, NODES, SIZE)).astype(np.float32)
+def gradients(seed=0, nodes=NODES):
+    return np.random.default_rng(seed).normal(size=(STEPS, nodes, SIZE)).astype(np.float32)
 
 
 def weights_of(seed=1):
     return np.random.default_rng(seed).integers(1, 9, size=(STEPS, NODES)).astype(np.float32)
 
 
-def run(make, grads, weights, losses=None, inner=None):
+@pytest.fixture(scope="module", autouse=True)
+def sessions():
+    """They stay open, for a step that is compiled once serves all tests with its settings."""
+    yield
+    open_sessions.close()
+    compiled.cache_clear()
+
+
+open_sessions = contextlib.ExitStack()
+
+
+@functools.cache
+def compiled(make, inner, nodes):
+    """The state of all virtual nodes before the first update, and the compiled update."""
+    session = open_sessions.enter_context(jdaso.Session(engine=jdaso.Simulated(nodes)))
+    tx = make(inner(), session)
+
+    def step(params, state, grad, given):
+        updates, state = tx.update({"w": grad}, state, params, **given)
+        return optax.apply_updates(params, updates), state
+
+    state = jax.tree.map(lambda x: jnp.stack([x] * nodes), tx.init({"w": jnp.asarray(START)}))
+    return state, jax.jit(jax.vmap(step, axis_name=session.node_axis))
+
+
+def sgd():
+    return optax.sgd(RATE)
+
+
+def adam():
+    return optax.adam(1e-2)
+
+
+def run(make, grads, weights, losses=None, inner=sgd, nodes=NODES):
     """Returns the parameters of each virtual node after all updates, and the states after each."""
-    with jdaso.Session(engine=jdaso.Simulated(NODES)) as session:
-        tx = make(inner or optax.sgd(RATE), session)
-        params = {"w": jnp.asarray(START)}
-        state = tx.init(params)
-        params, state = jax.tree.map(lambda x: jnp.stack([x] * NODES), (params, state))
+    state, step = compiled(make, inner, nodes)
+    params = {"w": jnp.stack([jnp.asarray(START)] * nodes)}
+    states = []
+    for n in range(len(grads)):
+        given = {} if weights is None else {"weight": jnp.asarray(weights[n])}
+        given |= {} if losses is None else {"value": jnp.asarray(losses[n])}
+        params, state = step(params, state, jnp.asarray(grads[n]), given)
+        states.append(state)
+    return np.asarray(params["w"]), states
 
-        def step(params, state, grad, weight, value):
-            given = {} if weight is None else {"weight": weight}
-            given |= {} if value is None else {"value": value}
-            updates, state = tx.update({"w": grad}, state, params, **given)
-            return optax.apply_updates(params, updates), state
 
-        step = jax.jit(jax.vmap(step, axis_name=session.node_axis))
-        states = []
-        for n in range(len(grads)):
-            weight = None if weights is None else jnp.asarray(weights[n])
-            value = None if losses is None else jnp.asarray(losses[n])
-            params, state = step(params, state, jnp.asarray(grads[n]), weight, value)
-            states.append(state)
-        return np.asarray(params["w"]), states
+@functools.cache
+def maker(method, **settings):
+    return lambda inner, session: method(inner, session=session, **settings)
 
 
 def daso(merge="corrected", wire="float32", blocking="gradients"):
-    return lambda inner, session: jdaso.daso(
-        inner, phases=PHASES, session=session, merge=merge, wire=wire, blocking=blocking
-    )
+    return maker(jdaso.daso, phases=PHASES, merge=merge, wire=wire, blocking=blocking)
 
 
 def synchronous(wire="float32", blocking="gradients"):
-    return lambda inner, session: jdaso.synchronous(
-        inner, session=session, wire=wire, blocking=blocking
-    )
+    return maker(jdaso.synchronous, wire=wire, blocking=blocking)
 
 
 def reference(grads, weights, merge):
@@ -137,9 +163,8 @@ def test_a_node_that_has_run_out_changes_nothing(make):
     one, other, weights = gradients(), gradients(), weights_of()
     weights[6:, 1] = 0
     other[6:, 1] = 1000 * gradients(5)[6:, 1]
-    inner = optax.adam(1e-2)
-    held, states = run(make, one, weights, inner=inner)
-    again, _ = run(make, other, weights, inner=inner)
+    held, _ = run(make, one, weights, inner=adam)
+    again, _ = run(make, other, weights, inner=adam)
     np.testing.assert_allclose(held, again, atol=1e-6)
     assert np.isfinite(held).all()
 
@@ -147,10 +172,9 @@ def test_a_node_that_has_run_out_changes_nothing(make):
 @pytest.mark.parametrize(
     "make", [daso(), daso(blocking="parameters"), synchronous(blocking="parameters")]
 )
-@pytest.mark.parametrize("nodes", [2, 3, 4, 9])
-def test_all_nodes_may_have_run_out(make, nodes, monkeypatch):
-    monkeypatch.setitem(globals(), "NODES", nodes)
-    held, _ = run(make, gradients(), np.zeros((STEPS, nodes), np.float32))
+@pytest.mark.parametrize("nodes", rows([2, 3, 4, 9], day=[2, 3, 9]))
+def test_all_nodes_may_have_run_out(make, nodes):
+    held, _ = run(make, gradients(nodes=nodes), np.zeros((STEPS, nodes), np.float32), nodes=nodes)
     assert np.isfinite(held).all() and np.abs(held).max() < 10
 
 
