@@ -75,6 +75,7 @@ RUNS = {
         ),
         *("--parameters", "12.8e6", "--step-ms", "200", "400", "--methods", *LIMITS, JDASO),
     ],
+    "ranks_per_node": ["speed/ranks_per_node.py", "--rounds", "3"],
     "large": [
         *("speed/throughput.py", *SHORT, "--separate", "--hosts", "2", "--gigabits", "1", "10"),
         *("--parameters", "124e6", "138e6", "--methods", *LIMITS, JDASO),

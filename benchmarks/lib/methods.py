@@ -6,8 +6,11 @@ one compiled program with what the step computes (`work`).
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import socket
+import struct
 import time
 from functools import partial
 from pathlib import Path
@@ -18,7 +21,7 @@ import numpy as np
 import optax
 
 import jdaso
-from benchmarks.lib.work import Kind
+from benchmarks.lib.work import Kind, OnMesh
 
 COORDINATOR = "JDASO_BENCHMARK_COORDINATOR"
 INNER = partial(optax.sgd, 1e-3, momentum=0.9)
@@ -27,13 +30,14 @@ INNER = partial(optax.sgd, 1e-3, momentum=0.9)
 class Cell(NamedTuple):
     """Settings that all methods of a measurement share."""
 
-    kind: Kind
+    kind: Kind | OnMesh
     sync_every: int
     delay: int
     engine: str
     instant_wire: str
     warm: int  # cycles before the clock runs
     cycles: int  # cycles on the clock
+    ranks_per_node: int = 1
 
 
 class Method:
@@ -44,7 +48,8 @@ class Method:
         self.name, self.cell = name, cell
         self.exchanges = kind in ("daso", "instant")
         self.cycles = kind != "synchronous"  # of which every step is like the others
-        self.session = jdaso.Session(engine="instant" if kind == "instant" else cell.engine)
+        engine = "instant" if kind == "instant" else cell.engine
+        self.session = jdaso.Session(engine=engine, ranks_per_node=cell.ranks_per_node)
         self.work = cell.kind.make(self.session.num_nodes)
         if self.exchanges:
             wire, merge = rest or (cell.instant_wire, "corrected")
@@ -78,7 +83,8 @@ class Method:
             pace.seconds = step_ms / 1e3
         jax.block_until_ready(params)
         barrier()
-        before, sent, begin = self.session.stats, bytes_sent(), time.perf_counter()
+        own, sent = bytes_of_process(), bytes_sent()
+        before, begin = self.session.stats, time.perf_counter()
         for n in range(warm, warm + timed):
             since = time.perf_counter()
             params, state, loss = self.step(params, state, np.int32(n))
@@ -87,6 +93,7 @@ class Method:
         jax.block_until_ready(params)
         seconds = (time.perf_counter() - begin) / timed
         row = {"seconds": seconds, "sent": (bytes_sent() - sent) / timed}
+        row["sent by rank"] = (bytes_of_process() - own) / timed
         row["parameters"] = sum(x.size for x in jax.tree.leaves(params))
         stats = self.session.stats
         if exchanges := stats.exchanges - before.exchanges:
@@ -190,6 +197,33 @@ def bytes_sent() -> int:
     """Returns the bytes that eth0 of this host has sent, with the link layer. 0 without eth0."""
     counter = Path("/sys/class/net/eth0/statistics/tx_bytes")
     return int(counter.read_text()) if counter.exists() else 0
+
+
+_BYTES_SENT = 200  # of struct tcp_info
+
+
+def bytes_of_process() -> int:
+    """Returns the bytes that this process has sent to other hosts, as its connections count them.
+
+    They are the kernel's counts, without headers; connections that were closed are missing.
+    """
+    total = 0
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # it was closed meanwhile, or is not connected
+            if os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(entry))) as link:
+                    total += _sent_to_other_hosts(link)
+    return total
+
+
+def _sent_to_other_hosts(link: socket.socket) -> int:
+    """The bytes that a connection has sent; 0 if it leads to another rank of this host."""
+    if link.type != socket.SOCK_STREAM or link.family not in (socket.AF_INET, socket.AF_INET6):
+        return 0
+    if link.getpeername()[0] == link.getsockname()[0]:
+        return 0
+    found = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    return struct.unpack_from("=Q", found, _BYTES_SENT)[0]
 
 
 def peak_megabytes() -> float:

@@ -14,6 +14,7 @@ INTRO = Path(__file__).with_suffix(".md")
 COLUMNS = {
     "M": "M",
     "hosts": "hosts",
+    "ranks a host": "ranks a host",
     "Gbit/s": "Gbit/s",
     "step": "step ms",
     "B": "B",
@@ -29,6 +30,8 @@ COLUMNS = {
     "of link": "link",
     "of allowed": "allowed",
     "MB a step": "MB",
+    "MB of a rank": "MB of a rank",
+    "of model": "of model",
     "peak MB": "peak MB",
     "copy GB/s": "copy GB/s",
     "model ms": "model ms",
@@ -64,6 +67,13 @@ SECTIONS = {
         "Larger models",
         "As many parameters as GPT-2 (124 M) and VGG-16 (138 M). More hosts do not fit this "
         "machine's memory.",
+        ("peak MB",),
+    ),
+    "ranks_per_node": (
+        "Nodes of several ranks",
+        "6.4 M parameters, divided over the four devices of a host (FSDP), which one rank drives "
+        "or two do, as one JAX world. *of model* is what a rank sends, over what a node of one "
+        "rank has to send.",
         ("peak MB",),
     ),
     "links": (
@@ -188,7 +198,7 @@ def _settings(result: dict) -> str:
 
 def _table(rows: list[dict], hidden: tuple[str, ...]) -> str:
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    if "of instant" in keys:  # throughput's
+    if "of instant" in keys:  # of throughput and ranks_per_node
         keys = [key for key in COLUMNS if key in keys]
     keys = [
         key

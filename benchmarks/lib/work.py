@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -54,6 +55,37 @@ class Paced:
         return zero, jax.lax.cond(zero < 1, gradients, lambda params: params, params)
 
 
+class PacedOnMesh(Paced):
+    """The same on all devices of a node, of one process or several: each takes the step's time."""
+
+    def __init__(self, parameters: int, *, divided: bool):
+        super().__init__(parameters)
+        auto = (jax.sharding.AxisType.Auto,)
+        self.mesh = jax.make_mesh((jax.device_count(),), ("local",), axis_types=auto)
+        self.placed = jax.NamedSharding(self.mesh, jax.P("local") if divided else jax.P())
+
+    def params(self) -> Any:
+        """Fresh ones, divided over the devices or with a copy on each."""
+        make = jax.jit(super().params, out_shardings=self.placed)
+        return make()
+
+    def gradient(self, params: Any, n: Any, node: Any, *, paced: bool = True) -> tuple[Any, Any]:
+        """Loss and gradients of step n; the loss is the mean over the devices, as of real ones."""
+        del node, paced
+
+        @partial(jax.shard_map, mesh=self.mesh, in_specs=jax.P(), out_specs=jax.P())
+        def loss(n: Any) -> Any:
+            shape = jax.ShapeDtypeStruct((), jnp.float32)
+            return jax.lax.pmean(host_call(self.pace, shape, n, joined=True), "local")
+
+        zero = loss(n)
+
+        def gradients(params: Any) -> Any:
+            return jax.tree.map(lambda x: 1e-3 * x + zero, params)
+
+        return zero, jax.lax.cond(zero < 1, gradients, lambda params: params, params)
+
+
 class Real:
     """The processor computes: a task of `tasks`, the same batch on every node's turn."""
 
@@ -84,3 +116,15 @@ class Kind(NamedTuple):
         if self.name == "paced":
             return Paced(self.parameters)
         return Real(self.name, nodes, self.batch)
+
+
+class OnMesh(NamedTuple):
+    """Paced work on all devices of a node; parameters are divided over them, or each has all."""
+
+    parameters: int
+    divided: bool
+
+    def make(self, nodes: int) -> PacedOnMesh:
+        """The work itself, in a process that has joined the others of its node."""
+        del nodes
+        return PacedOnMesh(self.parameters, divided=self.divided)

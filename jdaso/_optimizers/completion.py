@@ -43,5 +43,6 @@ def register(between: Between, params: PyTree) -> None:
         between.wire.narrow,
         between.wire.narrow or between.rule.needs_anchor,
         versions,
+        between.placements.of(params),
     )
     between.session.completions[between.number, describe(shapes)] = done

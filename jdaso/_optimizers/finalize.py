@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,13 +16,14 @@ from .._exchange.make import exchange_of
 from .._exchange.placing import placed
 from .._payload.explicit import on_its_mesh
 from .._payload.header import header
-from .._payload.layout import Leaf, describe, is_float
+from .._payload.layout import describe, is_float
 from .._payload.placement import Placement, kept, spec
 from .._payload.trees import from_leaves, to_leaves
 from .._session import Session
 from .._types import PyTree
 from .master_weights import in_dtypes_of, masters
 from .state import DasoState
+from .unstacking import number_of, places_of, unstacked
 
 
 @on_its_mesh
@@ -29,9 +31,9 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     """Ends a run at any step: merges the exchange in flight, then takes the exact mean.
 
     Args:
-        params: this node's parameters. If they hold a copy per device (``pmap`` or ``shard_map``),
-            pass them with that first axis of devices. Those in a `master_weights` state count
-            instead, if there are any.
+        params: this node's parameters. If they hold a copy or a shard per device (``pmap`` or
+            ``shard_map``), pass them with that first axis of devices. Those in a `master_weights`
+            state count instead, if there are any.
         opt_state: the matching optimizer state, with a `daso` anywhere inside, or of any other
             optimizer. Discard it afterwards.
         session: the nodes.
@@ -60,17 +62,18 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     stacked = (
         0 if session.simulated else max([np.size(x.step) for x in states if x.step.ndim], default=0)
     )
+    stack: Callable[[PyTree], PyTree] | None = None
     if stacked:
-        params = jax.tree.map(_mean_of_devices, params)
-        states = jax.tree.map(lambda x: x[0], states)
-    elif several and any(int(np.max(np.asarray(state.drift))) > 0 for state in states):
+        params, states, stack = unstacked(params, states, session)
+    apart = several and (not stacked or session.joined)
+    if apart and any(int(np.max(np.asarray(state.drift))) > 0 for state in states):
         params = _mean_of_shards(params, session)
     steps = [int(np.max(np.asarray(state.step))) for state in states]
     session.agree("finalize", [("the step of the optimizer state", str(steps))])
     skips = False
     for state in states:
         in_flight = _in_flight(state)
-        mine = [x for (number, _), x in session.completions.items() if number == _number(state)]
+        mine = [x for (number, _), x in session.completions.items() if number == number_of(state)]
         skips |= any(completion.skips for completion in mine)
         feeds = (
             any(completion.feeds for completion in mine) and np.max(np.asarray(state.started)) >= 0
@@ -86,28 +89,13 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         _agree_on_shapes(session, "average a tree", params)
     with session.told():
         result = jax.block_until_ready(jax.jit(mean_of, out_shardings=kept(params))(params))
-    if stacked:
-        result = jax.tree.map(lambda x: jnp.broadcast_to(x, (stacked, *jnp.shape(x))), result)
-    return in_dtypes_of(result, given)
-
-
-def _number(state: DasoState) -> int:
-    return int(np.max(np.asarray(state.optimizer)))
+    return in_dtypes_of(result if stack is None else stack(result), given)
 
 
 def _in_flight(state: DasoState) -> tuple[bool, ...]:
     """Flags the fragments that are in flight; virtual nodes hold equal tickets."""
     tickets = np.asarray(state.ticket)
     return tuple(x != 0 for x in tickets.reshape(-1, tickets.shape[-1]).max(axis=0).tolist())
-
-
-def _mean_of_devices(x: Any) -> Any:
-    """Mean over the first axis: the node's devices, which may have diverged (`local_every`)."""
-    if not is_float(jnp.result_type(x)):
-        return x[0]
-    wide = jnp.promote_types(jnp.result_type(x), jnp.float32)
-    apart = jnp.any(x != x[:1])
-    return jnp.where(apart, jnp.mean(x.astype(wide), axis=0).astype(x.dtype), x[0])
 
 
 def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
@@ -153,8 +141,8 @@ def _complete(
     here = describe(params)
     for (number, leaves), completion in session.completions.items():
         mine = [leaf for leaf in leaves if leaf.exchanged]
-        places = _places(mine, here, simulated=session.simulated)
-        if number != _number(state) or places is None:
+        places = places_of(mine, here, skip=1 if session.simulated else 0)
+        if number != number_of(state) or places is None:
             continue
         before = [flat[k] for k in places]
         complete = partial(completion.complete, in_flight=in_flight)
@@ -169,19 +157,6 @@ def _complete(
         "The optimizer state has an exchange in flight, but no optimizer of this session has "
         "parameters like the ones given. Pass the parameters that were given to tx.update."
     )
-
-
-def _places(mine: list[Leaf], here: tuple[Leaf, ...], *, simulated: bool) -> list[int] | None:
-    """Positions of an optimizer's leaves among all: by path, else (other containers) by order."""
-    skip = 1 if simulated else 0  # an axis of nodes
-    of_path = {leaf.path: k for k, leaf in enumerate(here)}
-    by_path = [of_path.get(leaf.path, -1) for leaf in mine]
-    by_order = [k for k, leaf in enumerate(here) if leaf.exchanged]
-    for places in (by_path, by_order):
-        found = [(here[k].shape[skip:], here[k].dtype) for k in places if k >= 0]
-        if found == [(leaf.shape, leaf.dtype) for leaf in mine]:
-            return places
-    return None
 
 
 def _mean_of_finite(

@@ -43,6 +43,17 @@ class Placement:
         pairs = zip(describe(tree), self.divisions, strict=True)
         return tuple(self._divided(leaf, division) for leaf, division in pairs)
 
+    def shards(self, leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+        """One device's shards of whole leaves."""
+        whole = dataclasses.replace(self, mesh=self.mesh or self.axes)
+        pairs = zip(leaves, self.divisions, strict=True)
+        return tuple(whole._divided(leaf, division) for leaf, division in pairs)
+
+    def whole(self, shape: Sequence[int], division: Division) -> tuple[int, ...]:
+        """The shape of a leaf with shards of this shape."""
+        parts = [math.prod(size for _, size in axes) for axes in division] or [1] * len(shape)
+        return tuple(n * k for n, k in zip(shape, parts, strict=True))
+
     def along(self, tree: PyTree, other: PyTree) -> Placement:
         """The placement of another tree, like this one's but with None for some of its leaves."""
         flat, structure = jax.tree.flatten(other, is_leaf=is_none)

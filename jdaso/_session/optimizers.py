@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .._engines.versions import Versions
 from .._nodes.control import Facts
 from .._payload.layout import Leaf
+from .._payload.placement import Placement
 from .._types import Leaves
 
 log = logging.getLogger("jdaso")
@@ -23,6 +24,7 @@ class Completion(NamedTuple):
         feeds: whether the wire needs error feedback.
         anchored: whether a point common to all nodes is kept.
         versions: returns the versions of each fragment; all nodes call it together.
+        placement: how the leaves lie on the node's devices; None if none is divided.
     """
 
     complete: Callable[..., Leaves]
@@ -30,6 +32,7 @@ class Completion(NamedTuple):
     feeds: bool
     anchored: bool
     versions: Callable[[], tuple[Versions, ...]]
+    placement: Placement | None = None
 
 
 class Optimizers:

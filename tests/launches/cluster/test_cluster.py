@@ -315,6 +315,17 @@ def test_methods_are_compared_on_it(tmp_path):
 
 
 @nightly
+def test_two_ranks_of_a_node_share_what_it_sends(tmp_path):
+    """Two hosts of two ranks with two devices each: a rank sends half of the model."""
+    flags = ["--ranks", "2", "--gigabits", "0.2", "--cycles", "8"]
+    rows = quick_benchmark(tmp_path, "ranks_per_node", *flags)
+    jdaso = rows["daso bfloat16 corrected"]
+    assert jdaso["of model"] == pytest.approx(0.5, rel=0.15)  # of one more exchange, or less
+    assert jdaso["MB a step"] == pytest.approx(2 * jdaso["MB of a rank"], rel=0.25)
+    assert rows["bare"]["MB a step"] < 0.01 and rows["instant"]["MB a step"] < 0.01
+
+
+@nightly
 def test_exchanges_alone_are_measured_on_it(tmp_path):
     (row,) = quick_benchmark(tmp_path, "links", "--gigabits", "0.5", "--megabytes", "2").values()
     for wire in ("float32", "bfloat16", "int8", "int4"):

@@ -64,3 +64,19 @@ def test_libraries_that_divide_models_themselves():
 def test_a_run_goes_on_with_its_parameters_divided_otherwise(tmp_path):
     """Saved with an exchange in flight; the vectors' forms are tested in tests/unit/payload."""
     check("moves", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "devices", "ranks", "how"),
+    [
+        (2, 2, 1, []),
+        at_night((2, 4, 1, ["copies"])),
+        at_night((2, 2, 2, [])),
+        at_night((2, 2, 2, ["copies"])),
+    ],
+)
+def test_pmap_and_finalize_with_shards_or_copies(nodes, devices, ranks, how):
+    """Bitwise those of undivided parameters, with an exchange in flight at the end."""
+    script = PROGRAMS / "stacked.py"
+    done = mpirun(nodes * ranks, [script, str(ranks), *how], devices=devices, timeout=120)
+    assert done.returncode == 0 and done.stdout.count(": end") == nodes * ranks, done.stdout
