@@ -403,6 +403,27 @@ MUTANTS = [
         f"{PLAYED}/test_clock_offsets.py",
     ),
     Mutant(
+        "place of a saved number in its leaf",
+        "_payload/spans.py",
+        "begin[piece.axis] += piece.begin",
+        "begin[piece.axis] += 0",
+        "tests/unit/checkpoint/test_flights.py",
+    ),
+    Mutant(
+        "numbers in flight that another rank has saved",
+        "checkpoint/_pieces.py",
+        "max(a, b), min(a + n, b + m)",
+        "b, min(a + n, b + m)",
+        "tests/unit/checkpoint/test_flights.py",
+    ),
+    Mutant(
+        "a fragment in flight without all of its numbers",
+        "checkpoint/_resumed.py",
+        "return found >= rooms.size",
+        "return True",
+        "tests/unit/checkpoint/test_flights.py",
+    ),
+    Mutant(
         "a byte of a checkpoint",
         "checkpoint/_files.py",
         'return hashlib.file_digest(file, "sha256").hexdigest()',

@@ -22,6 +22,7 @@ from .._payload.whole import Whole
 from .._payload.wire import Wire
 from .._rules.merge import Merge
 from .._types import Chunks, Leaves, PyTree
+from .saved import OuterForm
 
 _CACHE_NUMBERS = 2**16
 """Numbers of a NumPy pass whose operands stay in a core's cache."""
@@ -78,6 +79,7 @@ class Programs:
         shapes = [jax.ShapeDtypeStruct(leaf.reals, jnp.float32) for leaf in leaves]
         self.anchor_shapes = jax.eval_shape(dress, tuple(shapes))
         self.outer_shapes = jax.eval_shape(rule.init, self.anchor_shapes)
+        self.outer_form = OuterForm(rule, self.anchor_shapes, self.outer_shapes, whole)
 
     def outer(self, anchor: Sequence[Any]) -> PyTree:
         """The rule's state before the first exchange."""

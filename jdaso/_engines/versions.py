@@ -20,10 +20,9 @@ import numpy as np
 
 from .._ffi import library
 from .._payload.checksums import checksum_on_host
-from .._payload.layout import Layout
 from .._payload.whole import Whole
 from .._payload.wire import WIRES
-from .._payload.words import FAILED, HEADER, STATUS, facts_of
+from .._payload.words import BAD_LEAF, FAILED, HEADER, STATUS, facts_of
 from .._rules.merge import Merge
 from .._types import Leaves as Arrays
 from .._types import PyTree
@@ -31,14 +30,9 @@ from .channel import Channel
 from .job import Job, Numbers
 from .making import Making
 from .programs import Programs, owed_on_host
+from .saved import Saved
 from .staging import Leaves, Places
 from .version import Version, joined
-
-Saved = dict[str, np.ndarray]
-"""A version as named arrays; a saved run goes on with it."""
-
-COMMON = ("heads", "anchor", "outer")
-"""Beginnings of the names of arrays that are the same on all nodes."""
 
 
 class Versions:
@@ -67,12 +61,12 @@ class Versions:
         self.layout, self.wire, self._node = channel.layout, channel.wire, np.int32(node)
         self.anchored = channel.wire.narrow or rule.needs_anchor
         self._programs = Programs(channel.layout, channel.wire, rule, dress, whole)
-        self._whole = whole
         self._places = Places(channel.layout, WIRES["float32"], library.host_memory)
         self.leaves = Leaves(channel.layout)
         self._known: dict[int, list[Version]] = {}  # by optimizer, the last two
         self.anchor_shapes = self._programs.anchor_shapes
         self.outer_shapes = self._programs.outer_shapes
+        self.outer_form = self._programs.outer_form
         self._lock = threading.Lock()
 
     def begin(self, arrays: Sequence[np.ndarray], owner: int) -> None:
@@ -202,20 +196,24 @@ class Versions:
         try:
             if version.job is not None:
                 self._channel.finished(version.job)
-            found = {} if version.heads is None else {"heads": version.heads}
+            found = Saved({}, {})
+            if version.heads is not None:
+                found.others["heads"] = version.heads
             if in_flight:
                 assert version.numbers is not None
-                found["numbers"] = self._unpadded(version.numbers.whole).copy()
+                found.by_leaf["numbers"] = self._cut(version.numbers.whole.copy())
             else:
-                found["age"] = np.asarray(version.age, np.int32)
+                found.others["age"] = np.asarray(version.age, np.int32)
             if version.anchor:
-                found["anchor"] = self._unpadded(joined(version.anchor))
-            outer = jax.tree.leaves(version.outer)
-            found |= {f"outer{k}": np.asarray(x) for k, x in enumerate(outer)}
+                found.by_leaf["anchor"] = self._cut(joined(version.anchor))
+            if version.outer is not None:
+                copies, others = self.outer_form.taken(version.outer)
+                found.by_leaf.update(copies)
+                found.others.update(others)
             if version.error:
-                found["error"] = self._unpadded(joined(version.lost(self._node)))
+                found.by_leaf["error"] = self._cut(joined(version.lost(self._node)))
             if version.paid:
-                found["paid"] = self._unpadded(joined(version.paid))
+                found.by_leaf["paid"] = self._cut(joined(version.paid))
             return found
         finally:
             with self._lock:
@@ -229,50 +227,44 @@ class Versions:
             NodeError: an exchange that is still in flight failed.
             ValueError: an array does not have the size of the layout.
         """
-        anchor = self._chunks(saved["anchor"]) if "anchor" in saved else ()
-        leaves, tree = jax.tree.flatten(self.outer_shapes)
+        by_leaf, others = saved
+        anchor = self._chunks(by_leaf["anchor"]) if "anchor" in by_leaf else ()
         version = Version(ticket, anchor=anchor)
-        if not leaves or "outer0" in saved:
-            leaves = [saved[f"outer{k}"].reshape(x.shape) for k, x in enumerate(leaves)]
-            version.outer = jax.tree.unflatten(tree, leaves)
-        if "error" in saved:
-            version.error = self._chunks(saved["error"])
+        version.outer = self.outer_form.given(saved)
+        if "error" in by_leaf:
+            version.error = self._chunks(by_leaf["error"])
             version.residuals = tuple(None for _ in version.error)
-        version.paid = self._chunks(saved["paid"]) if "paid" in saved else ()
-        if "heads" in saved:
-            version.heads = saved["heads"]
+        version.paid = self._chunks(by_leaf["paid"]) if "paid" in by_leaf else ()
+        if "heads" in others:
+            version.heads = np.array(others["heads"])
+            of_layout = version.heads[:, BAD_LEAF]  # another layout may have had more leaves
+            np.minimum(of_layout, len(self.layout.exchanged), out=of_layout)
             version.facts = facts_of(version.heads)
-        version.age = None if in_flight else int(saved.get("age", 1))
+        version.age = None if in_flight else int(others.get("age", 1))
         self._keep(version, owner)
         if in_flight:
             assert version.numbers is not None
             assert version.heads is not None
-            self._fill(version.numbers.whole, saved["numbers"])
+            self._fill(version.numbers.whole, by_leaf["numbers"])
             version.job = self._channel.adopt(ticket, owner, version.heads)
 
-    def _chunks(self, vector: np.ndarray) -> tuple[np.ndarray, ...]:
-        """A vector without padding, as chunks."""
+    def _chunks(self, by_leaf: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Numbers by leaf, as chunks."""
         whole = self._nothing()
-        self._fill(whole, vector)
+        self._fill(whole, by_leaf)
         ranges = self._places.all[0].ranges
         return tuple(whole[a:b].reshape(self.layout.nodes, -1) for a, b in ranges)
 
-    @property
-    def saved_layout(self) -> Layout:
-        """The layout of saved vectors."""
-        return self.layout if self._whole is None else self._whole.layout
+    def _fill(self, whole: np.ndarray, by_leaf: Sequence[np.ndarray]) -> None:
+        """Puts numbers by leaf into a vector; zeros follow where there are fewer."""
+        for room, x in zip(self._cut(whole), by_leaf, strict=True):
+            if x.size > room.size:
+                raise ValueError(f"{x.size} numbers, expected {room.size}")
+            room[: x.size], room[x.size :] = x, 0
 
-    def _fill(self, whole: np.ndarray, vector: np.ndarray) -> None:
-        size = self.saved_layout.size
-        if vector.shape != (size,):
-            raise ValueError(f"{vector.size} numbers, expected {size}")
-        if self._whole is not None:
-            vector = self._whole.divided(vector)
-        whole[: vector.size] = vector
-
-    def _unpadded(self, whole: np.ndarray) -> np.ndarray:
-        found = whole[: self.layout.size]
-        return found if self._whole is None else self._whole.joined(found)
+    def _cut(self, whole: np.ndarray) -> list[np.ndarray]:
+        """Flat views of the leaves in a vector."""
+        return [x.reshape(-1) for x in self.leaves.read(whole)]
 
     def _find(self, ticket: int, owner: int) -> Version | None:
         """The version that a state names.

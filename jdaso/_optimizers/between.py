@@ -14,8 +14,9 @@ from .._exchange.exchange import Exchange
 from .._exchange.late import Late
 from .._exchange.make import exchange_of, late_of
 from .._payload.fragments import Fragment, deal, deal_most
-from .._payload.layout import describe
+from .._payload.layout import Leaf, describe
 from .._payload.placement import Placement
+from .._payload.spans import Span, spans_of
 from .._payload.trees import travels
 from .._payload.wire import Wire
 from .._rules.merge import Merge
@@ -117,11 +118,21 @@ class Between:
         size_bytes = 4 * sum(leaf.size for leaf in leaves if leaf.exchanged)
         if size_bytes == 0:
             return deal(leaves, 1) * (self.counts[-1] if self.counts and _is_opaque(params) else 1)
-        if placement is not None:
-            leaves = placement.leaves(params)
-        fragments = deal_most(leaves, self.phases.fragments_of(size_bytes), placement)
+        counts = self.phases.fragments_of(size_bytes)
+        fragments = deal_most(self._divided(params), counts, placement)
         self.counts[:] = [len(fragments)]
         return fragments
+
+    def spans(self, params: PyTree, late: Late, fragment: Fragment) -> tuple[Span, ...]:
+        """The place that each leaf of a fragment's exchange has among the parameters."""
+        leaves = [leaf for leaf in self._divided(params) if leaf.exchanged]
+        placement = late.exchange.placement
+        return spans_of(fragment, leaves, placement, cuts_copies=self.session.joined)
+
+    def _divided(self, params: PyTree) -> Sequence[Leaf]:
+        """The leaves of the parameters with their divisions."""
+        placement = self.placements.of(params)
+        return describe(params) if placement is None else placement.leaves(params)
 
     def late(self, params: PyTree, fragments: Sequence[Fragment], index: int) -> Late:
         """The late exchanges of a fragment of trees like `params`."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from .._engines.versions import Versions
 from .._exchange.late_host import HostLate
 from .._payload.layout import describe
-from .._session import Completion
+from .._session import Completion, Held
 from .._types import Leaves, PyTree
 from .between import Between
 from .late import LateExchange
@@ -30,11 +29,12 @@ def register(between: Between, params: PyTree) -> None:
             leaves = each.complete(leaves, state, in_flight=flies)
         return leaves
 
-    def versions() -> tuple[Versions, ...]:
+    def held() -> tuple[Held, ...]:
         found = []
         for each in late():
             assert isinstance(each.late, HostLate)  # virtual nodes hold it in their state
-            found.append(each.late.versions)
+            spans = outside.spans(shapes, each.late, each.fragment)
+            found.append(Held(each.late.versions, spans))
         return tuple(found)
 
     done = Completion(
@@ -42,7 +42,7 @@ def register(between: Between, params: PyTree) -> None:
         outside.on_nonfinite == "skip",
         between.wire.narrow,
         between.wire.narrow or between.rule.needs_anchor,
-        versions,
+        held,
         between.placements.of(params),
     )
     between.session.completions[between.number, describe(shapes)] = done

@@ -1,13 +1,9 @@
-"""Shards as whole leaves: the form in which numbers are saved, and given to an outer optimizer.
-
-So a run that was saved with its parameters divided one way goes on with them divided another way.
-"""
+"""Shards as whole leaves: the form in which an outer optimizer is given them."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -36,20 +32,6 @@ class Whole:
         whole = (Leaf(leaf.path, leaf.whole, leaf.dtype) for leaf in self.leaves)
         return dataclasses.replace(self.shards, leaves=tuple(whole))
 
-    def joined(self, vector: np.ndarray) -> np.ndarray:
-        """Shards as whole leaves."""
-        found = np.zeros(self.layout.size, vector.dtype)
-        for shard, part in self._pairs(vector, found):
-            part[...] = shard
-        return found
-
-    def divided(self, vector: np.ndarray) -> np.ndarray:
-        """Whole leaves as shards."""
-        found = np.zeros(self.shards.size, vector.dtype)
-        for shard, part in self._pairs(found, vector):
-            shard[...] = part
-        return found
-
     def assemble(self, shards: Sequence[Any]) -> Leaves:
         """Whole leaves, float32, from all shards; traceable by JAX."""
         pieces, found = iter(shards), []
@@ -64,22 +46,24 @@ class Whole:
             found.append(grid.transpose(order).reshape(whole.reals))
         return tuple(found)
 
-    def cut(self, leaves: Sequence[Any]) -> Leaves:
-        """All shards of whole leaves, float32; traceable by JAX."""
+    def cut(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        """All shards of whole leaves; traceable by JAX, and for NumPy's arrays too."""
         found = []
         for leaf, x in zip(self.leaves, leaves, strict=True):
             parts = range(leaf.shards) if leaf.division else (0,)
             found += [x[(*part_of(leaf, number), ...)] for number in parts]
         return tuple(found)
 
-    def _pairs(
-        self, shards: np.ndarray, whole: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Each shard in the one vector, and its part of a leaf in the other."""
-        pieces = iter(_views(self.shards, shards))
-        for leaf, view in zip(self.leaves, _views(self.layout, whole), strict=True):
-            for number in range(leaf.shards):
-                yield next(pieces), view[(*part_of(leaf, number), ...)]
+    def put_together(self, shards: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Whole leaves from all shards, by NumPy."""
+        pieces, found = iter(shards), []
+        for leaf in self.leaves:
+            mine = [next(pieces) for _ in range(leaf.shards)]
+            whole = np.zeros(Leaf(leaf.path, leaf.whole, leaf.dtype).reals, mine[0].dtype)
+            for number, shard in enumerate(mine):
+                whole[(*part_of(leaf, number), ...)] = shard
+            found.append(whole)
+        return found
 
 
 def part_of(leaf: Leaf, number: int) -> tuple[slice, ...]:
@@ -103,9 +87,3 @@ def _grid(leaf: Leaf) -> tuple[list[int], list[int]]:
         order += [*range(at, at + len(axes)), len(sizes) + dim]
         at += len(axes)
     return sizes, [*order, *range(len(order), len(sizes) + len(leaf.reals))]
-
-
-def _views(layout: Layout, vector: np.ndarray) -> Sequence[np.ndarray]:
-    """The leaves in a vector."""
-    pairs = zip(layout.exchanged, layout.offsets, strict=False)
-    return [vector[at : at + math.prod(leaf.reals)].reshape(leaf.reals) for leaf, at in pairs]

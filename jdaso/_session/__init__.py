@@ -7,4 +7,5 @@ meaning to them.
 """
 
 from .optimizers import Completion as Completion
+from .optimizers import Held as Held
 from .session import Session as Session

@@ -10,9 +10,22 @@ from .._engines.versions import Versions
 from .._nodes.control import Facts
 from .._payload.layout import Leaf
 from .._payload.placement import Placement
+from .._payload.spans import Span
 from .._types import Leaves
 
 log = logging.getLogger("jdaso")
+
+
+class Held(NamedTuple):
+    """Numbers of one fragment's late exchanges, which the host holds.
+
+    Attributes:
+        versions: the numbers.
+        spans: the place that each leaf of their layout has among the parameters.
+    """
+
+    versions: Versions
+    spans: tuple[Span, ...]
 
 
 class Completion(NamedTuple):
@@ -23,7 +36,7 @@ class Completion(NamedTuple):
         skips: whether numbers that are not finite are left out, instead of an error.
         feeds: whether the wire needs error feedback.
         anchored: whether a point common to all nodes is kept.
-        versions: returns the versions of each fragment; all nodes call it together.
+        held: returns what the host holds of each fragment; all nodes call it together.
         placement: how the leaves lie on the node's devices; None if none is divided.
     """
 
@@ -31,7 +44,7 @@ class Completion(NamedTuple):
     skips: bool
     feeds: bool
     anchored: bool
-    versions: Callable[[], tuple[Versions, ...]]
+    held: Callable[[], tuple[Held, ...]]
     placement: Placement | None = None
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-FORMAT = 1
+FORMAT = 2
 COMMON = "common"
 
 SMALL, _SMALL_BYTES = "jdaso.small", 256 * 2**10
@@ -56,6 +56,7 @@ class Leaf:
         crc: CRC-32, for a small array, which shares its file with others.
         whole: the shape of the leaf, if the array holds only pieces of it, along its first axis.
         begins: the place in the leaf where each piece begins.
+        shapes: the shape of each piece, if they differ: then the array is flat.
     """
 
     path: str
@@ -67,6 +68,7 @@ class Leaf:
     crc: int = dataclasses.field(default=0, compare=False)
     whole: tuple[int, ...] | None = None
     begins: tuple[tuple[int, ...], ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Leaf:
@@ -76,6 +78,7 @@ class Leaf:
             "shape": tuple(fields["shape"]),
             "whole": None if whole is None else tuple(whole),
             "begins": tuple(map(tuple, fields.get("begins", ()))),
+            "shapes": tuple(map(tuple, fields.get("shapes", ()))),
         }
         return cls(**{**fields, **tuples})
 
@@ -108,7 +111,7 @@ class Manifest:
         leaves: the arrays.
         parted: number of local devices whose replicas differ; 0 if they do not.
         flights: for each late exchange that a state goes on from: the optimizer's number, the
-            fragment, the ticket, whether it is in flight, and the layout.
+            fragment, the ticket, whether it is in flight, and the meaning of its numbers.
         files: size and SHA-256 of each file, by its path in the checkpoint.
         versions: versions of the libraries that wrote it.
         ranks_per_node: how many ranks a node had.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +10,13 @@ import jax
 import numpy as np
 
 from .._compat import spans_processes
-from .._errors import NodeError
 from .._payload.layout import is_float
 from .._session import Session
-from ._arrays import read_arrays
-from ._files import (
-    COMMON,
-    CheckpointError,
-    DamagedError,
-    Leaf,
-    Manifest,
-    is_small,
-    node_folder,
-    plain_dtype,
-)
-from ._pieces import Piece, assembled, copy_overlap, overlaps, places_of, saved_pieces, wanted_of
-from ._resize import BEGUN_ANEW, own_keys
-from ._state import Value, adopt_flights, data_of, flights_fit, from_host, is_flight
-from ._together import together
-
-log = logging.getLogger("jdaso")
-
-_WHAT = "restore a checkpoint"
+from ._files import CheckpointError, DamagedError, Leaf, Manifest, plain_dtype
+from ._overlaps import Wanted, read_overlaps
+from ._pieces import Piece, assembled, wanted_of
+from ._resize import own_keys
+from ._state import Value, data_of, from_host, is_flight
 
 Pieces = dict[str, list[Piece]]
 """The parts of each leaf that this rank needs, by the leaf's file."""
@@ -85,43 +69,6 @@ def read_pieces(
     return found
 
 
-def restore_joined(
-    session: Session, folder: Path, first: Manifest, here: Sequence[Value]
-) -> list[Any]:
-    """Returns the restored leaves of a state, with what was in flight if the layout is as it was.
-
-    Raises:
-        CheckpointError: on all ranks; see `Checkpoints.restore`.
-    """
-    own = _own_flights(session, folder, first)
-    if own is None and first.flights and any(x.anchored for x in session.completions.values()):
-        raise CheckpointError(
-            f"The checkpoint of step {first.step} was saved by {first.num_nodes} nodes of "
-            f"{first.ranks_per_node} ranks, with parameters divided over other devices than here "
-            f"({session.num_nodes} nodes of {session.ranks_per_node} ranks), and narrow wires and "
-            "outer optimizers go on from numbers that lie as these did. Restore it on the layout "
-            'that it was saved on, or train with merge="corrected" and wire="float32".'
-        )
-    with together(session, _WHAT):
-        found = read_pieces(folder, first, here, session, goes_on=True)
-        if own is not None:
-            arrays = read_own_flights(folder, own)
-            try:
-                adopt_flights(session, own.flights, arrays)
-            except NodeError as error:
-                raise CheckpointError(str(error)) from error
-    if own is None:
-        log.warning(
-            "The checkpoint of step %d was saved on another layout of nodes and devices: what was "
-            "in flight is dropped.",
-            first.step,
-        )
-        for leaf, _ in here:
-            for piece in found[leaf.file] if leaf.field in BEGUN_ANEW else ():
-                piece.data[...] = 0
-    return leaves_of(session, here, found)
-
-
 def leaves_of(session: Session, here: Sequence[Value], found: Pieces) -> list[Any]:
     """Returns the leaves of a state from the parts that this rank has of them."""
     return [
@@ -130,18 +77,6 @@ def leaves_of(session: Session, here: Sequence[Value], found: Pieces) -> list[An
         else from_host(value, found[value.leaf.file][0].data, session.mesh)
         for value in here
     ]
-
-
-def _own_flights(session: Session, folder: Path, first: Manifest) -> Manifest | None:
-    """Returns this rank's manifest if all ranks can go on with what they had in flight."""
-    own, fits = None, False
-    with together(session, _WHAT):
-        place = first.ranks_per_node, first.nodes
-        if place == (session.ranks_per_node, session.topology.num_ranks):
-            own = Manifest.read(folder, session.topology.rank)
-            fits = flights_fit(session, own.flights)
-    said = session.all_ranks.everyone(_WHAT, "yes" if fits else "")
-    return own if all(said) else None
 
 
 def _add(sums: dict[str, list[Any]], leaf: Leaf, pieces: Sequence[Piece]) -> None:
@@ -189,41 +124,32 @@ def _of_node(
     same_ranks = ranks == session.ranks_per_node
     whole_of = node * ranks + (session.topology.place if same_ranks else 0)
     for rank in sorted({0, *range(node * ranks, (node + 1) * ranks)}):
-        manifest = Manifest.read(folder, rank)
-        if (manifest.run, manifest.number) != (first.run, first.number):
-            raise DamagedError(f"{folder}: the parts of ranks 0 and {rank} do not belong together.")
-        pairs = _fitting(manifest, here, partly=partly)
-        for name, common in ((node_folder(rank), False), (COMMON, True)):
-            if common and rank != 0 or not common and rank < node * ranks:
-                continue
-            of_part = [leaf for leaf in manifest.leaves if leaf.common == common]
-            mine = [
-                (saved, value)
-                for saved, value in pairs
-                if saved.common == common
-                and (saved.whole is not None or common or rank == whole_of)
-                and any(overlaps(*p, x) for p in places_of(saved) for x in found[value.leaf.file])
-            ]
-            wanted = [saved for saved, _ in mine]
-            manifest.verify(folder, (name,), wanted)
-            for some in _in_turn(mine):
-                arrays = read_arrays(folder, name, of_part, [saved for saved, _ in some])
-                for saved, value in some:
-                    for piece in saved_pieces(saved, arrays[saved.file]):
-                        for room in found[value.leaf.file]:
-                            copied[value.leaf.file] += copy_overlap(piece, room)
+        manifest = part_of(folder, rank, first)
+        mine = [
+            (saved, value.leaf.file)
+            for saved, value in _fitting(manifest, here, partly=partly)
+            if (rank == 0 if saved.common else rank >= node * ranks)
+            and (saved.whole is not None or saved.common or rank == whole_of)
+        ]
+        wanted = [Wanted(saved, found[file]) for saved, file in mine]
+        for (_, file), count in zip(mine, read_overlaps(folder, manifest, wanted), strict=True):
+            copied[file] += count
     for leaf, _ in here:
         if copied[leaf.file] != sum(piece.data.size for piece in found[leaf.file]):
             raise DamagedError(f"{folder}: not all of leaf {leaf.path} is there.")
     return found
 
 
-def _in_turn(pairs: Sequence[tuple[Leaf, Value]]) -> Iterator[Sequence[tuple[Leaf, Value]]]:
-    """Yields what is read at once: all small leaves, and each other one by itself."""
-    small = [pair for pair in pairs if is_small(pair[0])]
-    if small:
-        yield small
-    yield from ([pair] for pair in pairs if not is_small(pair[0]))
+def part_of(folder: Path, rank: int, first: Manifest) -> Manifest:
+    """Returns a rank's manifest.
+
+    Raises:
+        DamagedError: it is missing, damaged, or of another save than the first one's.
+    """
+    found = Manifest.read(folder, rank)
+    if (found.run, found.number) != (first.run, first.number):
+        raise DamagedError(f"{folder}: the parts of nodes 0 and {rank} do not belong together.")
+    return found
 
 
 def _fitting(
@@ -252,14 +178,3 @@ def _fitting(
                 "into a state of the program that saved it."
             )
     return found
-
-
-def read_own_flights(folder: Path, own: Manifest) -> dict[str, Any]:
-    """Reads what this rank saved of late exchanges, by file name."""
-    name, of_part = node_folder(own.node), [leaf for leaf in own.leaves if not leaf.common]
-    wanted = [leaf for leaf in of_part if is_flight(leaf)]
-    if not wanted:
-        return {}
-    own.verify(folder, (name,), wanted)
-    read = read_arrays(folder, name, of_part, wanted)
-    return {file: np.array(x) for file, x in read.items()}  # the file may be removed

@@ -8,6 +8,8 @@ needs, so that no rank ever holds the whole model.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -59,15 +61,29 @@ def saved_pieces(leaf: Leaf, array: np.ndarray) -> Iterator[Piece]:
     """Yields the pieces in a saved array."""
     if leaf.whole is None:
         yield Piece((0,) * array.ndim, array)
+    elif leaf.shapes:
+        yield from pieces_in(array, leaf.begins, leaf.shapes)
     else:
         yield from (Piece(x, np.asarray(y)) for x, y in zip(leaf.begins, array, strict=True))
+
+
+def pieces_in(
+    flat: np.ndarray, begins: Sequence[tuple[int, ...]], shapes: Sequence[tuple[int, ...]]
+) -> Iterator[Piece]:
+    """Yields the pieces in a flat array, one after another."""
+    at = 0
+    for begin, shape in zip(begins, shapes, strict=True):
+        end = at + math.prod(shape)
+        yield Piece(begin, flat[at:end].reshape(shape))
+        at = end
 
 
 def places_of(leaf: Leaf) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Returns where the pieces of a saved leaf begin, and their shapes."""
     if leaf.whole is None:
         return [((0,) * len(leaf.shape), leaf.shape)]
-    return [(begin, leaf.shape[1:]) for begin in leaf.begins]
+    shapes = leaf.shapes or itertools.repeat(leaf.shape[1:], len(leaf.begins))
+    return list(zip(leaf.begins, shapes, strict=True))
 
 
 def wanted_of(array: Any, dtype: Any) -> list[Piece]:
@@ -80,9 +96,10 @@ def wanted_of(array: Any, dtype: Any) -> list[Piece]:
     return [Piece(begin, np.zeros(shape, dtype)) for begin in begins]
 
 
-def overlaps(begin: tuple[int, ...], shape: tuple[int, ...], other: Piece) -> bool:
-    """Returns whether a piece of a leaf has numbers of another one; scalars always do."""
-    return all(low < high for low, high in _common(begin, shape, other))
+def overlap(begin: tuple[int, ...], shape: tuple[int, ...], other: Piece) -> int:
+    """Returns how many numbers a piece of a leaf has in common with another one."""
+    lengths = (max(high - low, 0) for low, high in _common(begin, shape, other))
+    return math.prod(lengths)
 
 
 def copy_overlap(source: Piece, target: Piece) -> int:
@@ -96,7 +113,7 @@ def copy_overlap(source: Piece, target: Piece) -> int:
         return piece.data[tuple(slice(low - at, high - at) for at, (low, high) in pairs) or ...]
 
     view(target)[...] = view(source)
-    return int(np.prod([high - low for low, high in ranges], dtype=np.int64))
+    return math.prod(high - low for low, high in ranges)
 
 
 def assembled(array: Any, pieces: Sequence[Piece]) -> Any:

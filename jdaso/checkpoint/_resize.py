@@ -13,7 +13,7 @@ from .._payload.layout import is_float
 from .._session import Session
 from ._arrays import read_arrays
 from ._files import COMMON, CheckpointError, DamagedError, Leaf, Manifest, node_folder, plain_dtype
-from ._state import Value, is_flight
+from ._state import Value
 
 BEGUN_ANEW = ("ticket", "drift", "loss", "since")
 """Fields about exchanges in progress; a resized run starts with none."""
@@ -88,12 +88,6 @@ def read_resized(folder: Path, fitting: dict[str, Leaf], nodes: int) -> dict[str
                 totals[file] = totals.get(file, 0) + array.astype(wide)
     found |= {file: (x / nodes).astype(found[file].dtype) for file, x in totals.items()}
     return found | {file: np.stack(of_nodes) for file, of_nodes in keys.items()}
-
-
-def read_flights(folder: Path, first: Manifest) -> dict[str, np.ndarray]:
-    """Reads what all nodes had in common of their late exchanges, by file name."""
-    parts = [leaf for leaf in first.leaves if leaf.common]
-    return read_arrays(folder, COMMON, parts, [leaf for leaf in parts if is_flight(leaf)])
 
 
 def spread(

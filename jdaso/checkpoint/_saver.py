@@ -21,17 +21,9 @@ from .._version import __version__
 from . import _arrays, _complete, _files
 from ._facts import facts_of
 from ._files import COMMON, CheckpointError, Leaf, Manifest, node_folder
+from ._flights import Kept, flight_arrays, keep_flights
 from ._folder import Folder
-from ._state import (
-    Kept,
-    Value,
-    describe_layout,
-    flight_arrays,
-    keep_flights,
-    parted_devices,
-    to_host,
-    values_of,
-)
+from ._state import Value, parted_devices, to_host, values_of
 from ._together import DISK_SECONDS, LostError, place_of, shares_leaves, take, together
 
 log = logging.getLogger("jdaso")
@@ -90,10 +82,7 @@ class Saver:
             facts=facts_of(session),
             leaves=tuple(value.leaf for value in values),
             parted=parted,
-            flights=tuple(
-                (x.owner, x.fragment, x.ticket, x.in_flight, describe_layout(x.versions))
-                for x in flights
-            ),
+            flights=tuple((x.owner, x.fragment, x.ticket, x.in_flight, x.meaning) for x in flights),
             files={},
             versions={"jdaso": __version__, "jax": jax.__version__},
             ranks_per_node=session.ranks_per_node,

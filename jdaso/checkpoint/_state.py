@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,15 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat import spans_processes
-from .._engines.version import Version
-from .._engines.versions import COMMON, Versions
 from .._optimizers.agree import is_in_parts
 from .._optimizers.state import DasoState
 from .._optimizers.synchronous import SynchronousState
 from .._payload.layout import path_of
 from .._session import Session
 from .._types import PyTree
-from ._files import CheckpointError, DamagedError, Leaf
+from ._files import CheckpointError, Leaf
 from ._pieces import leaf_of_pieces, pieces_of
 
 # Fields that are the same on all nodes at every step; node 0 writes them for all nodes.
@@ -52,17 +50,6 @@ class Value(NamedTuple):
 
     leaf: Leaf
     value: Any
-
-
-class Kept(NamedTuple):
-    """Numbers of a fragment's late exchange that the host holds; a save waits for the result."""
-
-    owner: int
-    fragment: int
-    ticket: int
-    in_flight: bool
-    versions: Versions
-    version: Version
 
 
 def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
@@ -102,7 +89,7 @@ def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
 
 def parted_devices(state: PyTree, session: Session) -> int:
     """Returns the number of local devices with replicas of their own; 0 if they are equal."""
-    drifts = [int(np.max(np.asarray(x.drift))) for x in _dasos(state)]
+    drifts = [int(np.max(np.asarray(x.drift))) for x in dasos_in(state)]
     if session.joined and any(drifts):
         raise CheckpointError(
             "The devices of this node have diverged (local_every > 1), and a node of several ranks "
@@ -179,131 +166,15 @@ def check_leaves(saved: Sequence[Leaf], here: Sequence[Value], parted: int) -> N
         )
 
 
-def keep_flights(state: PyTree, session: Session) -> list[Kept]:
-    """Returns what the host holds of a state's late exchanges.
-
-    Raises:
-        CheckpointError: this session did not start one of them.
-    """
-    found: list[Kept] = []
-    if session.simulated or session.num_nodes == 1:  # there the state itself holds it
-        return found
-    for owner, fragment, ticket, in_flight in _tickets(state):
-        for versions in _versions(session, owner, fragment):
-            begun = ticket or versions.kept(0, owner, in_flight=False)
-            if not (in_flight or (versions.anchored and begun)):
-                break
-            known = any(x.versions is versions and x.ticket == ticket for x in found)
-            version = None if known else versions.kept(ticket, owner, in_flight=in_flight)
-            if version is not None:
-                found.append(Kept(owner, fragment, ticket, in_flight, versions, version))
-                break
-        else:
-            raise CheckpointError(
-                f"The state goes on from an exchange (ticket {ticket}) that this session did not "
-                "start. Save the state that the last update returned."
-            )
-    return found
-
-
 def is_flight(leaf: Leaf) -> bool:
     """Returns whether a leaf belongs to an exchange in flight, not to the state."""
     return leaf.path.startswith("<")
 
 
-def flight_arrays(number: int, kept: Kept, *, shares: bool) -> list[tuple[Leaf, np.ndarray]]:
-    """Returns what `keep_flights` has found, as arrays to save; see `values_of`."""
-    found = []
-    for name, array in kept.versions.saved(kept.version, in_flight=kept.in_flight).items():
-        file, common = f"exchange{number}.{name}", shares and name.startswith(COMMON)
-        found.append((Leaf(f"<{file}>", file, str(array.dtype), array.shape, common), array))
-    return found
-
-
-def describe_layout(versions: Versions) -> str:
-    """Returns a text that differs if the numbers of one layout cannot be read as another's."""
-    leaves = ", ".join(f"{leaf.path} {leaf}" for leaf in versions.saved_layout.leaves)
-    return f"{versions.wire.name}, {versions.rule.name}, leaves {leaves}"
-
-
-def flights_fit(session: Session, flights: Sequence[tuple[int, int, int, bool, str]]) -> bool:
-    """Returns whether `adopt_flights` finds an optimizer for each of them."""
-    # All before the first is compared: they open channels, in which all ranks take part.
-    found = [_versions(session, owner, fragment) for owner, fragment, *_ in flights]
-    pairs = zip(found, flights, strict=True)
-    return all(any(describe_layout(x) == layout for x in each) for each, (*_, layout) in pairs)
-
-
-def adopt_flights(
-    session: Session,
-    flights: Sequence[tuple[int, int, int, bool, str]],
-    arrays: Mapping[str, np.ndarray],
-) -> None:
-    """Gives the host what it held of saved exchanges, to go on with.
-
-    Args:
-        session: the nodes.
-        flights: see `Manifest`.
-        arrays: the saved arrays, by file.
-
-    Raises:
-        CheckpointError: no optimizer here has such exchanges.
-    """
-    for number, (owner, fragment, ticket, in_flight, layout) in enumerate(flights):
-        fitting = [x for x in _versions(session, owner, fragment) if describe_layout(x) == layout]
-        if not fitting:
-            raise CheckpointError(
-                f"The checkpoint has an exchange of optimizer {owner} in flight that no optimizer "
-                f"here could have started: {layout}. Make the optimizers as the run did that saved "
-                "it; if it cut divided parameters into fragments, divide them over devices as it "
-                "did."
-            )
-        begin = f"exchange{number}."
-        saved = {k.removeprefix(begin): x for k, x in arrays.items() if k.startswith(begin)}
-        try:
-            fitting[0].adopt(ticket, owner, saved, in_flight=in_flight)
-        except (ValueError, KeyError) as error:
-            raise DamagedError(
-                f"An exchange in flight does not have the size of its layout ({error})."
-            ) from error
-
-
-def require_common_points(session: Session, nodes: int) -> None:
-    """Raises if optimizers here need a common point, which the run of a single node has not saved.
-
-    Raises:
-        CheckpointError: see above.
-    """
-    several = session.num_nodes > 1 and not session.simulated
-    if nodes == 1 and several and any(x.anchored for x in session.completions.values()):
-        raise CheckpointError(
-            "The checkpoint was saved by one node, which has no point common to all nodes, and "
-            'narrow wires and outer optimizers need one. Use merge="corrected" or "paper" with '
-            'wire="float32", or a single node.'
-        )
-
-
-def _versions(session: Session, owner: int, fragment: int) -> list[Versions]:
-    """Returns the versions of a fragment of one optimizer; all nodes call this together."""
-    completions = [x for (number, _), x in session.completions.items() if number == owner]
-    found = [dict(enumerate(x.versions())) for x in completions]
-    return [of_one[fragment] for of_one in found if fragment in of_one]
-
-
-def _dasos(state: PyTree) -> list[DasoState]:
+def dasos_in(state: PyTree) -> list[DasoState]:
+    """Returns the states of `daso` in a state."""
     is_daso = lambda x: isinstance(x, DasoState)  # noqa: E731
     return [x for x in jax.tree.leaves(state, is_leaf=is_daso) if is_daso(x)]
-
-
-def _tickets(state: PyTree) -> list[tuple[int, int, int, bool]]:
-    """Returns (optimizer, fragment, last ticket or 0, whether in flight) for each fragment."""
-    found = []
-    for daso in _dasos(state):
-        owner, fragments = int(np.max(np.asarray(daso.optimizer))), np.shape(daso.ticket)[-1]
-        pairs = (np.asarray(x).reshape(-1, fragments).max(0) for x in (daso.started, daso.ticket))
-        for f, (started, ticket) in enumerate(zip(*pairs, strict=True)):
-            found.append((owner, f, int(started) + 1, bool(ticket)))
-    return found
 
 
 def _is_ours(x: Any) -> bool:

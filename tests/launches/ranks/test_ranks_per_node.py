@@ -65,10 +65,16 @@ def test_a_run_goes_on_bit_for_bit_after_the_death_of_one_rank(tmp_path):
 
 
 @pytest.mark.nightly
+def test_a_run_goes_on_with_its_parameters_divided_otherwise(tmp_path):
+    """Saved with an exchange in flight and an outer optimizer, and bitwise as if never stopped."""
+    check("moves,ranks", tmp_path)
+
+
+@pytest.mark.nightly
 def test_a_checkpoint_is_restored_with_another_number_of_ranks_and_another_mesh(tmp_path):
-    """State bit for bit, whoever saved it; what was in flight only on the layout that saved it."""
+    """With all that was in flight, whoever saved it."""
     for name, ranks, case in (("two", 4, "saves,ranks"), ("one", 2, "saves")):
-        check(case, tmp_path / name, ranks=ranks, devices=8 // ranks)
+        check(case, tmp_path / name, "rows", ranks=ranks, devices=8 // ranks)
     check("restores,ranks", tmp_path / "two", "rows", "same")
     check("restores,ranks", tmp_path / "two", "data_model", "other")
     for layout in ("rows", "data_model"):

@@ -62,7 +62,7 @@ def test_libraries_that_divide_models_themselves():
 
 @pytest.mark.nightly
 def test_a_run_goes_on_with_its_parameters_divided_otherwise(tmp_path):
-    """Saved with an exchange in flight; the vectors' forms are tested in tests/unit/payload."""
+    """Saved with an exchange in flight; the arrays are tested in tests/unit/checkpoint."""
     check("moves", tmp_path)
 
 

@@ -325,8 +325,11 @@ def test_a_saved_version_of_another_layout_is_refused(make):
     versions.begin(leaves(0), 1)
     start(versions, 1, leaves(1), 0)
     saved = versions.saved(versions.kept(1, 1, in_flight=True), in_flight=True)
-    with pytest.raises(ValueError, match="expected 1060"):
-        versions.adopt(1, 1, saved | {"anchor": saved["anchor"][1:]}, in_flight=True)
+    first, second = saved.by_leaf["anchor"]
+    for wrong in ([np.append(first, 0), second], [first]):
+        other = saved._replace(by_leaf=saved.by_leaf | {"anchor": wrong})
+        with pytest.raises(ValueError, match=r"expected 700|shorter"):
+            versions.adopt(1, 1, other, in_flight=True)
 
 
 def test_leaves_may_have_any_dtype(make):

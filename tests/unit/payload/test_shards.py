@@ -225,40 +225,27 @@ def test_descriptions_keep_divisions():
     assert describe({"x": leaf}) == (leaf,) and leaf.whole == (6, 6)
 
 
-@pytest.mark.parametrize("align", [1, 64])
-def test_saved_vectors_have_whole_leaves(align):
-    """Shards of divided leaves and of others, to the vector of whole leaves and back."""
+def test_an_outer_optimizer_sees_whole_leaves():
+    """Shards of divided leaves and of others, to whole leaves and back."""
     wholes = [k + np.arange(72.0).reshape(12, 6) for k in range(0, 1200, 200)]
     wholes = [x.astype(np.float32) for x in wholes]
     mesh = AbstractMesh(tuple(AXES.values()), tuple(AXES))
     leaves = placement(*SPECS, mesh=mesh).leaves(wholes)
-    layout = Layout(expanded(leaves), 2, 512, align)
-    vector = np.full(layout.size, np.nan, np.float32)
     by_leaf = [pieces_as_jax_cuts(x, given) for x, given in zip(wholes, SPECS, strict=True)]
     shards = Shards(placement(*SPECS)).gathered(list(zip(*by_leaf, strict=True)))
-    for at, x in zip(layout.offsets, shards, strict=False):
-        vector[at : at + x.size] = x.reshape(-1)
-    whole = Whole(layout, leaves)
-    saved = whole.joined(vector)
-    for at, x in zip(whole.layout.offsets, wholes, strict=False):
-        np.testing.assert_array_equal(saved[at : at + x.size], x.reshape(-1))
-    for x, y in zip(whole.assemble(list(map(jnp.asarray, shards))), wholes, strict=True):
-        np.testing.assert_array_equal(x, y)
+    whole = Whole(Layout(expanded(leaves), 2, 512), leaves)
+    for found in (whole.assemble(list(map(jnp.asarray, shards))), whole.put_together(shards)):
+        for x, y in zip(found, wholes, strict=True):
+            np.testing.assert_array_equal(x, y)
     for x, y in zip(whole.cut(list(map(jnp.asarray, wholes))), shards, strict=True):
         np.testing.assert_array_equal(x, y)
-    gaps = np.isnan(vector)
-    np.testing.assert_array_equal(whole.divided(saved)[~gaps], vector[~gaps])
 
 
-def test_a_saved_vector_of_scalars_and_complex_numbers():
+def test_whole_leaves_of_scalars_and_complex_numbers():
     divided = Leaf("['a']", (3,), "complex64", ((("data", 2),),))
     scalar = Leaf("['n']", (), "float32")
     whole = Whole(Layout(expanded([divided, scalar]), 2, 512), (divided, scalar))
-    vector = np.arange(13, dtype=np.float32)
-    assert whole.layout.size == whole.shards.size == 13
-    np.testing.assert_array_equal(whole.joined(vector), vector)  # rows follow each other
-    np.testing.assert_array_equal(whole.divided(vector), vector)
-    pairs = vector[:12].reshape(6, 2)
+    pairs = np.arange(12, dtype=np.float32).reshape(6, 2)
     found = whole.assemble([jnp.asarray(pairs[:3]), jnp.asarray(pairs[3:]), jnp.float32(12)])
     np.testing.assert_array_equal(found[0], pairs)
     assert [x.shape for x in whole.cut(found)] == [(3, 2), (3, 2), ()]
