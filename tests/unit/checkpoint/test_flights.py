@@ -200,7 +200,9 @@ def test_a_range_of_a_box_is_boxes_in_order(shape):
 
 
 @pytest.mark.parametrize(
-    "outer", [optax.sgd(0.7, momentum=0.9), optax.adam(0.1), optax.sgd(1.0)], ids=str
+    "outer",
+    [optax.sgd(0.7, momentum=0.9), optax.adam(0.1), optax.sgd(1.0)],
+    ids=["momentum", "adam", "sgd"],
 )
 def test_an_outer_optimizer_of_shards_and_one_of_whole_leaves_have_the_same_form(outer):
     """Copies by leaf, and single numbers such as the count of steps."""
