@@ -69,8 +69,9 @@ class Case(NamedTuple):
 # Each round: how the nodes are grouped, and what each group does.
 DAY = {
     4: [
-        ((4,), [Case("transformer_scan", 2, 2, "1f1b", 4)]),  # 2, 2, 1 and 1
-        ((4,), [Case("unet", 2, 2, "interleaved", 3, settings={"remat": True})]),
+        # 6 samples of a replica in 4 micro-batches: 2, 2, 1 and 1.
+        ((4,), [Case("transformer_scan", 2, 2, "1f1b", 4, settings={"remat": True})]),
+        ((4,), [Case("unet", 2, 2, "interleaved", 3)]),
         ((4,), [Case("transformer_scan", 2, 2, "1f1b", 3, "daso", {"phases": DASO})]),
         (
             (2, 2),
@@ -81,6 +82,8 @@ DAY = {
         ),
     ],
 }
+# XLA's level 0 makes NaN of the U-Net's recomputed group norms (jaxlib 0.10.2); level 2 does not.
+OPTIMIZED = {4: [((4,), [Case("unet", 2, 2, "interleaved", 3, settings={"remat": True})])]}
 NIGHT = {
     4: [
         ((4,), [Case("vgg16", 4, 1, "interleaved", 4)]),
@@ -262,7 +265,9 @@ def check(case, session, expected, comm):
     ]
     bounds = rounding.params_bound(start, params, n, steps)
     pairs = zip(jax.tree.leaves(result.params), jax.tree.leaves(params), bounds, strict=True)
-    of_params = [rounding.norm(a - b) / (wide * bound) for a, b, bound in pairs]
+    differences = [(rounding.norm(a - b), wide * bound) for a, b, bound in pairs]
+    # A leaf without elements, or that never moves, has the bound 0.
+    of_params = [off / bound if off or bound else 0.0 for off, bound in differences]
     if case.replicas == 1 and case.about == "joined" and reference_auxes[0] is not None:
         for got, wanted in zip(auxes, reference_auxes, strict=True):
             assert int(got["right"]) == int(wanted["right"])
@@ -273,7 +278,7 @@ def check(case, session, expected, comm):
         of_params += [
             rounding.norm(a - b) / rounding.loss_bound(rounding.norm(b), n, steps) for a, b in pairs
         ]
-    return max(of_losses), max(of_params), n
+    return np.max(of_losses), np.max(of_params), n  # NaN if one is
 
 
 def run(session, stack, rounds):
@@ -300,7 +305,7 @@ def run(session, stack, rounds):
             reference = expected[case.reference]
         loss, params, n = check(case, inner, reference, comm)
         if comm.rank == 0:
-            ok = "ok" if max(loss, params) <= 1 else "WRONG"
+            ok = "ok" if loss <= 1 and params <= 1 else "WRONG"  # so is what is not a number
             print(f"{ok}: {case}: loss {loss:.2g}, parameters {params:.2g}, {n} sums", flush=True)
 
 
@@ -308,5 +313,5 @@ if __name__ == "__main__":
     with contextlib.ExitStack() as stack:
         session = stack.enter_context(jdaso.Session())
         nodes = session.num_nodes
-        rounds = {"day": DAY.get, "night": NIGHT.get, "all": all_rounds}[sys.argv[1]](nodes)
-        run(session, stack, list(rounds))
+        when = {"day": DAY.get, "night": NIGHT.get, "optimized": OPTIMIZED.get, "all": all_rounds}
+        run(session, stack, list(when[sys.argv[1]](nodes)))
