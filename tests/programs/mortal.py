@@ -162,7 +162,7 @@ def debts(session):
         if kind != "daso":
             return np.asarray(params["w"]).astype(np.float64)
         (completion,) = session.completions.values()
-        (versions,) = completion.versions()
+        ((versions, _),) = completion.held()
         ((*_, version),) = versions._known.values()  # the common point is in it
         return np.concatenate([np.asarray(x).reshape(-1) for x in version.anchor])[:size].astype(
             float
