@@ -7,6 +7,7 @@ import functools
 
 from .._exchange.late_host import HostLate
 from .._payload.layout import describe
+from .._payload.spans import Span
 from .._session import Completion, Held
 from .._types import Leaves, PyTree
 from .between import Between
@@ -29,12 +30,15 @@ def register(between: Between, params: PyTree) -> None:
             leaves = each.complete(leaves, state, in_flight=flies)
         return leaves
 
+    @functools.cache
+    def spans() -> list[tuple[Span, ...]]:
+        return [outside.spans(shapes, each.late, each.fragment) for each in late()]
+
     def held() -> tuple[Held, ...]:
         found = []
-        for each in late():
+        for each, places in zip(late(), spans(), strict=True):
             assert isinstance(each.late, HostLate)  # virtual nodes hold it in their state
-            spans = outside.spans(shapes, each.late, each.fragment)
-            found.append(Held(each.late.versions, spans))
+            found.append(Held(each.late.versions, places))
         return tuple(found)
 
     done = Completion(
