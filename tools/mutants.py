@@ -403,6 +403,13 @@ MUTANTS = [
         f"{PLAYED}/test_clock_offsets.py",
     ),
     Mutant(
+        "shards that pmap has stacked, at the end of a run",
+        "_optimizers/unstacking.py",
+        "    if placement is None:\n        devices",
+        "    if True:\n        devices",
+        "tests/launches/ranks/test_sharded.py::test_pmap_and_finalize_with_shards_or_copies",
+    ),
+    Mutant(
         "place of a saved number in its leaf",
         "_payload/spans.py",
         "begin[piece.axis] += piece.begin",

@@ -139,7 +139,7 @@ class Manifest:
         return self.nodes // self.ranks_per_node
 
     @cached_property
-    def _whole(self) -> set[Path]:
+    def _verified(self) -> set[Path]:
         """Files that were once found to be as they were saved."""
         return set()
 
@@ -202,11 +202,11 @@ class Manifest:
             if array in spared.get(part, ()):
                 continue
             path = folder / name
-            if path in self._whole:
+            if path in self._verified:
                 continue
             try:
                 if path.stat().st_size == size and _digest_of_file(path) == sha:
-                    self._whole.add(path)
+                    self._verified.add(path)
                     continue
                 why = "its checksum differs"
             except OSError as error:
