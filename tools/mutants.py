@@ -410,6 +410,13 @@ MUTANTS = [
         "tests/launches/ranks/test_sharded.py::test_pmap_and_finalize_with_shards_or_copies",
     ),
     Mutant(
+        "errors of numbers in flight, owed by a merged fragment",
+        "checkpoint/_resumed.py",
+        'if first.flights[source][3] and not in_flight and kind in ("error", "paid"):',
+        "if False:",
+        "tests/unit/checkpoint/test_flights.py",
+    ),
+    Mutant(
         "place of a saved number in its leaf",
         "_payload/spans.py",
         "begin[piece.axis] += piece.begin",

@@ -181,6 +181,18 @@ def test_a_number_that_was_not_in_flight_changes_nothing_or_ends_the_flight():
         assert _can_merge(first, [x for x, _ in files], 0, target) is merges
 
 
+def test_errors_of_what_is_in_flight_are_not_owed_by_what_is_merged():
+    """They are in the numbers that the flight's merge brings."""
+    first, files = saved_by("three fragments", kinds=("error",))
+    flights = [(*x[:3], x[1] != 1, x[4]) for x in first.flights]  # fragment 1 has been merged
+    mine = Held(None, spans("one device")[0][0])
+    all_of = sum(span.size for span in mine.spans)
+    own = sum(span.size for span in spans("three fragments")[1][0])
+    for number, wanted in ((0, all_of), (1, own)):
+        _, count = copied(manifest(flights), files, mine, number, "error")
+        assert count == wanted, number
+
+
 @pytest.mark.parametrize("shape", [(), (7,), (3, 4), (2, 3, 4), (1, 5, 1, 2)])
 def test_a_range_of_a_box_is_boxes_in_order(shape):
     size = int(np.prod(shape))
