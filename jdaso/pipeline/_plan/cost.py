@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -51,19 +52,22 @@ def sum_costs(costs: Sequence[Cost]) -> Cost:
     return Cost(*np.sum(np.array([*costs, Cost()]), axis=0).tolist())
 
 
+_KNOWN: dict[str, Cost] = {}
+"""Costs by kind of equation, for all plans of the process: a kind is a text without identities."""
+
+
 class Costs:
-    """Costs of equations; the compiler is asked once for each kind of equation."""
+    """Costs of equations; the compiler is asked once in a process for each kind of equation."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Cost] = {}
-        self._signatures = Signatures(derivatives=False)
+        self._signatures = Signatures(identities=False)
 
     def of(self, eqn: JaxprEqn) -> Cost:
         """Returns the cost of one equation."""
-        key = self._key(eqn)
-        if key not in self._known:
-            self._known[key] = self._ask(eqn)
-        return self._known[key]
+        kind = self._kind(eqn)
+        if kind not in _KNOWN:
+            _KNOWN[kind] = self._ask(eqn)
+        return _KNOWN[kind]
 
     def _ask(self, eqn: JaxprEqn) -> Cost:
         """Asks the compiler, which counts only one iteration of a scan: so asks for its body."""
@@ -81,9 +85,10 @@ class Costs:
         """Returns the cost of each equation of a program."""
         return [self.of(eqn) for eqn in program.eqns]
 
-    def _key(self, eqn: JaxprEqn) -> Any:
-        avals = tuple(str(atom.aval) for atom in eqn.invars)
-        return eqn.primitive.name, self._signatures.about(eqn), avals
+    def _kind(self, eqn: JaxprEqn) -> str:
+        avals = [str(atom.aval) for atom in eqn.invars]
+        text = f"{eqn.primitive.name} {self._signatures.about(eqn)} {avals}"
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _cost(eqn: JaxprEqn) -> Cost:

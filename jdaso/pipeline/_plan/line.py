@@ -66,17 +66,21 @@ class Line:
 
 
 def line_of(
-    program: Program, costs: Sequence[Cost], num_microbatches: int, like: Line | None = None
+    program: Program,
+    costs: Sequence[Cost] | None,
+    num_microbatches: int,
+    like: Line | None = None,
 ) -> Line:
     """Finds the places of a program and the traffic between them.
 
     Args:
         program: the loss of a micro-batch.
-        costs: costs of its equations.
+        costs: costs of its equations; None where the cuts are known, which makes them all zero.
         num_microbatches: micro-batches per step; a parameter travels once for all of them.
         like: the line of larger micro-batches, whose places are kept: what is heavy there is heavy
             here.
     """
+    costs = [Cost()] * len(program.eqns) if costs is None else costs
     least = _HEAVY_SHARE * sum(cost.total for cost in costs)
     heavy = frozenset(at for at, cost in enumerate(costs) if cost.total > least)
     heavy = heavy if like is None else like.heavy

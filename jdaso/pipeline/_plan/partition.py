@@ -185,7 +185,8 @@ def _partition(
     for size in sorted(set(microbatches.sizes), reverse=True):
         struct = microbatches.struct(size)
         program, aux, entered = _trace(loss_fn, params, structs, struct, costs, stages, entered)
-        line = line_of(program, costs.of_program(program), num_microbatches, line)
+        counted = costs.of_program(program) if line is None else None
+        line = line_of(program, counted, num_microbatches, line)
         if cuts is None:
             if balance == "measured" and boundaries is None:
                 line = _measure(line, stages, session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from .equations import Atom, derivative_of, is_key
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype)
 
 
@@ -25,12 +27,16 @@ class Signatures:
         derivatives: whether equal texts must also mean equal derivatives: a function may have a
             custom derivative, which is hidden wherever it is called, in a loop, a branch or a
             checkpoint.
+        identities: whether a function counts by its identity. If not, by its type alone: such texts
+            mean the same after the functions are gone, and in every process.
     """
 
-    def __init__(self, *, derivatives: bool = True):
-        self._derivatives = derivatives
+    def __init__(self, *, derivatives: bool = True, identities: bool = True):
+        self._derivatives, self._identities = derivatives, identities
         self._known: dict[Any, tuple[Any, str]] = {}  # keeps the objects, and so their ids
-        self._forward = Signatures(derivatives=False) if derivatives else self
+        self._forward = self
+        if derivatives:
+            self._forward = Signatures(derivatives=False, identities=identities)
 
     def of(self, eqns: Sequence[JaxprEqn], ins: Sequence[Var], outs: Sequence[Atom]) -> str:
         """Returns the text of equations that compute `outs` from `ins`."""
@@ -69,7 +75,7 @@ class Signatures:
                 closed = jax.make_jaxpr(function)(args, cotangents)
                 self._known[key] = rules, self._forward._text(closed)
             except Exception:  # a user's rule may raise anything, and may never be needed
-                self._known[key] = rules, str(key)
+                self._known[key] = rules, str(key if self._identities else avals)
         return self._known[key][1]
 
     def _text(self, value: Any) -> str:
@@ -94,8 +100,8 @@ class Signatures:
         if hasattr(value, "__array__") and not is_key(value):
             return self._text(np.asarray(value))
         if hasattr(value, "__array__") or callable(value):
-            return f"{type(value).__name__} {id(value)}"
-        return str(value)
+            return f"{type(value).__name__} {id(value) if self._identities else ''}"
+        return str(value) if self._identities else _ADDRESS.sub("", str(value))
 
 
 def _is_plain(value: Any) -> bool:

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from ..._types import PyTree
-from .._plan.cost import Cost
 from .._plan.line import Line, line_of
 from .._plan.microbatch import Microbatches
 from .._plan.stage import stages_of
@@ -51,7 +50,7 @@ def _follow(
     parts, aux, cuts = {}, None, None
     for size in sorted(set(microbatches.sizes), reverse=True):
         program, aux = trace(loss_fn, params, plan.state, microbatches.struct(size))
-        line = line_of(program, [Cost()] * len(program.eqns), len(microbatches.sizes))
+        line = line_of(program, None, len(microbatches.sizes))
         if cuts is None:
             first = [0] * len(line.places)
             for piece, places in line.uses.items():

@@ -133,3 +133,20 @@ def test_solvers_are_told_apart_by_what_they_solve():
     for options in ({}, {"derivatives": False}):
         assert text(solved(1), **options) == text(solved(1), **options)
         assert text(solved(1), **options) != text(solved(50), **options)
+
+
+def with_callback():
+    return lambda x: jax.pure_callback(lambda y: y, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+@pytest.mark.parametrize("identities", [True, False])
+def test_functions_count_by_their_identity_or_by_their_type(identities):
+    one, other = (text(with_callback(), identities=identities) for _ in range(2))
+    assert (one != other) == identities
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", [with_jvp, with_vjp])
+def test_derivatives_are_told_apart_without_identities(kind, place):
+    one, same, other = (text(place(kind(k)), identities=False) for k in (2.0, 2.0, 3.0))
+    assert one == same != other
