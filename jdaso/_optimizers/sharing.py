@@ -1,11 +1,16 @@
 """Second moments of an inner optimizer, shared between the nodes while they cycle.
 
 The inner state keeps a node's own second moments v. In a cycling update the inner optimizer is
-given ``shared(v)`` in their place (`_rules.second_moments`); afterwards v goes on from itself::
+given ``shared(v)`` in their place (`_rules.second_moments`), and its updates are taken; the moments
+go on from themselves, by the optimizer's own rule::
 
-    v <- nu(shared(v)) + d (v - shared(v))
+    updates, _ = inner(gradients, (m, shared(v)))
+    _, (m, v) <- inner(gradients, (m, v))
 
-where nu is the optimizer's own rule, which multiplies by d what it is given.
+The second line computes the moments alone: the compiler leaves out what nobody uses. A barrier
+keeps the two apart. XLA would join them, and since the first needs moments that the second
+overwrites, it would write new ones to memory of their own and copy them back: one copy of the
+parameters more, and two to three times the time of an update on CPUs (benchmarks/NOTES.md).
 
 In blocking updates all nodes have the mean gradient, and v is that of all nodes already. The first
 cycling update makes it the node's own, and the last one that of all nodes again.
@@ -14,6 +19,7 @@ cycling update makes it the node's own, and the last one that of all nodes again
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -57,25 +63,24 @@ class Sharing:
         first = ~u.act.blocking & (u.state.step == self.between.phases.warmup_steps)
         return self._each(u.state.inner, own_of, where=first)
 
-    def given(self, u: Update, inner: PyTree) -> PyTree:
-        """That state as the inner optimizer is given it."""
-        return self._each(inner, shared, where=~u.act.blocking)
-
-    def kept(self, u: Update, own: PyTree, given: PyTree, new: PyTree) -> PyTree:
-        """The inner state after the inner optimizer's update, with the node's own v.
+    def update(self, u: Update, own: PyTree, inner: Callable[[PyTree], Any]) -> Any:
+        """The inner optimizer's updates and new state, with the node's own v.
 
         Args:
             u: the update.
             own: from `begin`.
-            given: from `given`.
-            new: what the inner optimizer has made of it.
+            inner: the inner optimizer's update, of its state alone.
         """
-        before, seen = jax.tree.leaves(own), jax.tree.leaves(given)
+        if not self.moments:
+            return inner(own)
+        updates, new = inner(self._each(own, shared, where=~u.act.blocking))
+        places = [place for each in self.moments for place in (each.first, each.second)]
+        flat, tree = jax.tree.flatten(own)
+        apart = jax.lax.optimization_barrier([flat[place] for place in places])
+        moments = jax.tree.leaves(inner(jax.tree.unflatten(tree, _put(flat, places, apart)))[1])
         flat, tree = jax.tree.flatten(new)
-        for each in self.moments:
-            trio = (x[each.second] for x in (before, seen, flat))
-            flat[each.second] = _kept(u.act.blocking, *trio, decay=each.second_decay)
-        return jax.tree.unflatten(tree, flat)
+        kept = _put(flat, places, [moments[place] for place in places])
+        return updates, jax.tree.unflatten(tree, kept)
 
     def end(self, inner: PyTree) -> PyTree:
         """The inner state after the last cycling update, with second moments of all nodes."""
@@ -113,11 +118,10 @@ def _applied(
     return jnp.where(where, found.astype(second.dtype), second)
 
 
-@partial(jax.jit, static_argnames="decay")
-def _kept(blocking: Any, own: Any, given: Any, new: Any, *, decay: float) -> jax.Array:
-    """The node's own second moments after an update that began with the given ones."""
-    now = _wide(new) + decay * (_wide(own) - _wide(given))
-    return jnp.where(blocking, new, now.astype(new.dtype))
+def _put(flat: list[Any], places: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
+    """The leaves of a flat tree, with those at some places replaced."""
+    replaced = dict(zip(places, leaves, strict=True))
+    return [replaced.get(place, leaf) for place, leaf in enumerate(flat)]
 
 
 def _wide(x: Any) -> jax.Array:

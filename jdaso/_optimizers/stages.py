@@ -143,9 +143,9 @@ class Stages:
             u = u._replace(copies=copies)
         sharing = Sharing(self.between, u.params)
         own = sharing.begin(u)
-        shared = sharing.given(u, own)
-        updates, inner = self.update_inner(u.updates, shared, u.params, given, **u.extra)
-        inner = sharing.kept(u, own, shared, inner)
+        updates, inner = sharing.update(
+            u, own, lambda x: self.update_inner(u.updates, x, u.params, given, **u.extra)
+        )
         updates = widened(updates, u.params)
         if u.weight is not None:
             works = u.weight > 0
