@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
-import jax
 import jax.numpy as jnp
 
 from .._exchange.trace_marks import COMPUTE, MERGE, mark
-from .._payload.explicit import placed_like
 from .between import Between
 from .blocking import mean_of_everything, sum_of_first
+from .conditions import when
 from .late import LateExchange
 from .sharing import Sharing
 from .update import Update
-
-T = TypeVar("T")
 
 
 def exchange_late(between: Between, u: Update) -> Update:
@@ -60,25 +56,3 @@ def _merge(late: LateExchange) -> Callable[[Update], Update]:
         return u.after(mark(late.between.session, MERGE, step, u.state.ticket[late.index]))
 
     return merge
-
-
-def when(condition: jax.Array, function: Callable[[T], T], x: T) -> T:
-    """``function(x)`` if the condition holds, else `x`.
-
-    Only leaves that the function replaces pass through the branches. JAX traces the first branch
-    first.
-    """
-    old, tree = jax.tree.flatten(x)
-    replaced: list[int] = []
-
-    def yes() -> list[jax.Array]:
-        new = tree.flatten_up_to(function(x))
-        replaced[:] = [
-            k for k, pair in enumerate(zip(old, new, strict=True)) if pair[0] is not pair[1]
-        ]
-        return [placed_like(new[k], old[k]) for k in replaced]
-
-    found = jax.lax.cond(condition, yes, lambda: [jnp.asarray(old[k]) for k in replaced])
-    for k, leaf in zip(replaced, found, strict=True):
-        old[k] = leaf
-    return jax.tree.unflatten(tree, old)

@@ -42,6 +42,7 @@ class Moments(NamedTuple):
     Attributes:
         first: the place of the first moments in the flat inner state.
         second: the place of the second moments.
+        parameter: the place of the parameter in the flat parameters.
         count: the place of the number of updates n by which the optimizer corrects the bias of the
             moments towards 0; None if it does not.
         first_decay: d.
@@ -50,6 +51,7 @@ class Moments(NamedTuple):
 
     first: int
     second: int
+    parameter: int
     count: int | None
     first_decay: float = 0.0
     second_decay: float = 0.0
@@ -103,21 +105,28 @@ class MomentsFinder:
         real, state = (jax.eval_shape(self._init, x) for x in (params, small))
         if jax.tree.structure(real) != jax.tree.structure(state):
             raise ValueError("the state depends on the shapes of the parameters")
-        return _averages(self._init, self._update, lambda: _zeros(params, side), _pairs(state))
+        return _averages(
+            self._init, self._update, lambda: _zeros(params, side), _pairs(params, state)
+        )
 
 
-def _pairs(state: PyTree) -> list[Moments]:
+def _pairs(params: PyTree, state: PyTree) -> list[Moments]:
     """Leaves ``mu`` and ``nu`` of one record, for the same parameter."""
     flat = jax.tree_util.tree_flatten_with_path(state)[0]
     places = {path: place for place, (path, _) in enumerate(flat)}
+    flat_params = jax.tree_util.tree_flatten_with_path(params)[0]
+    parameters = {path: place for place, (path, _) in enumerate(flat_params)}
     mu, nu, count = (jax.tree_util.GetAttrKey(name) for name in ("mu", "nu", "count"))
     found = []
     for path, place in places.items():
         for at in [at for at, key in enumerate(path) if key == nu]:
             record, parameter = path[:at], path[at + 1 :]
             first = places.get((*record, mu, *parameter))
-            if first is not None and _are_alike(flat[first][1], flat[place][1]):
-                found.append(Moments(first, place, places.get((*record, count))))
+            if parameter not in parameters or first is None:
+                continue
+            if _are_alike(flat[first][1], flat[place][1]):
+                counted = places.get((*record, count))
+                found.append(Moments(first, place, parameters[parameter], counted))
     return found
 
 

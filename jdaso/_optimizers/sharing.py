@@ -8,7 +8,7 @@ go on from themselves, by the optimizer's own rule::
     _, (m, v) <- inner(gradients, (m, v))
 
 The second line computes the moments alone: the compiler leaves out what nobody uses. A barrier
-keeps the two apart. XLA would join them, and since the first needs moments that the second
+puts it behind the first. XLA would join the two, and since the first needs moments that the second
 overwrites, it would write new ones to memory of their own and copy them back: one copy of the
 parameters more, and two to three times the time of an update on CPUs (benchmarks/NOTES.md).
 
@@ -19,7 +19,7 @@ cycling update makes it the node's own, and the last one that of all nodes again
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
@@ -54,7 +54,7 @@ class Sharing:
     @property
     def fact(self) -> tuple[str, str]:
         """The moments that were found, on which the nodes must agree: each node looks by itself."""
-        rates = sorted({x[-2:] for x in self.moments})
+        rates = sorted({(x.first_decay, x.second_decay) for x in self.moments})
         found = ", ".join(f"b1 = {a:g} and b2 = {b:g}" for a, b in rates)
         return "the second moments that are shared", f"{len(self.moments)} leaves {found}".strip()
 
@@ -74,13 +74,19 @@ class Sharing:
         if not self.moments:
             return inner(own)
         updates, new = inner(self._each(own, shared, where=~u.act.blocking))
-        places = [place for each in self.moments for place in (each.first, each.second)]
-        flat, tree = jax.tree.flatten(own)
-        apart = jax.lax.optimization_barrier([flat[place] for place in places])
-        moments = jax.tree.leaves(inner(jax.tree.unflatten(tree, _put(flat, places, apart)))[1])
+        again = jax.tree.leaves(inner(self._behind(own, updates))[1])
         flat, tree = jax.tree.flatten(new)
-        kept = _put(flat, places, [moments[place] for place in places])
-        return updates, jax.tree.unflatten(tree, kept)
+        for each in self.moments:
+            flat[each.first], flat[each.second] = again[each.first], again[each.second]
+        return updates, jax.tree.unflatten(tree, flat)
+
+    def _behind(self, own: PyTree, updates: PyTree) -> PyTree:
+        """The inner state, with the moments of each parameter behind a barrier with its updates."""
+        (flat, tree), made = jax.tree.flatten(own), jax.tree.leaves(updates)
+        for each in self.moments:
+            trio = made[each.parameter], flat[each.first], flat[each.second]
+            _, flat[each.first], flat[each.second] = jax.lax.optimization_barrier(trio)
+        return jax.tree.unflatten(tree, flat)
 
     def end(self, inner: PyTree) -> PyTree:
         """The inner state after the last cycling update, with second moments of all nodes."""
@@ -91,7 +97,7 @@ class Sharing:
         flat, tree = jax.tree.flatten(inner)
         biases: dict[Any, Any] = {}
         for each in self.moments:
-            about = each[2:]
+            about = each.count, each.first_decay, each.second_decay
             if about not in biases:
                 biases[about] = each.bias(flat)
             flat[each.second] = _applied(
@@ -116,12 +122,6 @@ def _applied(
     """A function of moments where a condition holds, else the second moments."""
     found = function(_wide(second), _wide(first) * bias, nodes, decay)
     return jnp.where(where, found.astype(second.dtype), second)
-
-
-def _put(flat: list[Any], places: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
-    """The leaves of a flat tree, with those at some places replaced."""
-    replaced = dict(zip(places, leaves, strict=True))
-    return [replaced.get(place, leaf) for place, leaf in enumerate(flat)]
 
 
 def _wide(x: Any) -> jax.Array:

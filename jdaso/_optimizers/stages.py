@@ -22,8 +22,9 @@ from .._rules.plateau import end_step
 from .._types import PyTree
 from .between import Between
 from .blocking import is_settled, mean_of_gradients
+from .conditions import when
 from .copies import Finder
-from .cycling import exchange_late, when
+from .cycling import exchange_late
 from .learning_rate import select_inner
 from .sharing import Sharing
 from .state import DasoState
@@ -121,16 +122,15 @@ class Stages:
         if self.between.blocking != "gradients":
             return u
 
-        def mean() -> tuple[Any, ...]:
+        def mean(u: Update) -> Update:
             updates, received = mean_of_gradients(self.between, u)
             phase = count_loss(u.state.phase, *loss_words(received.heads))
             weight = u.state.weight * mean_weight(received.heads)
-            return updates, mean_value(u.value, received.heads), phase, received.apart, weight
+            value = mean_value(u.value, received.heads)
+            u = u._replace(updates=updates, mean_value=value, apart=received.apart)
+            return u.with_state(phase=phase, weight=weight)
 
-        own = (u.updates, u.value, u.state.phase, u.apart, u.state.weight)
-        updates, value, phase, apart, weight = jax.lax.cond(u.act.blocking, mean, lambda: own)
-        u = u._replace(updates=updates, mean_value=value, apart=apart)
-        return u.with_state(phase=phase, weight=weight)
+        return when(u.act.blocking, mean, u)
 
     def apply_inner(self, u: Update) -> Update:
         """Runs the inner optimizer; a node out of data only follows the others."""
