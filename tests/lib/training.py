@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 import reference
 from jax.flatten_util import ravel_pytree
 
@@ -22,8 +21,7 @@ OPTIMIZERS = {
     "sgd": (reference.Sgd(0.2, 0.5), lambda: optax.sgd(0.2, momentum=0.5)),
     "adamw": (reference.AdamW(0.1, b2=0.95), lambda: optax.adamw(0.1, b2=0.95)),
 }
-# optax's Adam promotes dtypes itself.
-NAMES = [pytest.param("sgd", marks=pytest.mark.strict_dtypes), "adamw"]
+
 
 OUTER = (
     reference.Sgd(0.7, 0.9, nesterov=True),
