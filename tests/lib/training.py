@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 import reference
 from jax.flatten_util import ravel_pytree
 
@@ -22,8 +21,7 @@ OPTIMIZERS = {
     "sgd": (reference.Sgd(0.2, 0.5), lambda: optax.sgd(0.2, momentum=0.5)),
     "adamw": (reference.AdamW(0.1, b2=0.95), lambda: optax.adamw(0.1, b2=0.95)),
 }
-# optax's Adam promotes dtypes itself.
-NAMES = [pytest.param("sgd", marks=pytest.mark.strict_dtypes), "adamw"]
+
 
 OUTER = (
     reference.Sgd(0.7, 0.9, nesterov=True),
@@ -75,12 +73,8 @@ def floats(inner):
     return found
 
 
-def trainer(session, tx, problem, shapes=SHAPES):
-    """A compiled run over the whole problem, from a `PhaseState` or, given None, from tx's own.
-
-    It returns parameters and momenta after each update: ``[steps, nodes, size]`` of all nodes on
-    virtual nodes, otherwise ``[steps, size]`` of this node; and the last carry.
-    """
+def update_of(tx, problem, shapes):
+    """One update: from (parameters, state) to the next, and the parameters and momenta as seen."""
     unravel, curvature = unravel_of(shapes), jnp.asarray(problem.curvature)
 
     def step(carry, pull):
@@ -89,6 +83,17 @@ def trainer(session, tx, problem, shapes=SHAPES):
         updates, state = tx.update(unravel(curvature * x - pull), state, params)
         params = optax.apply_updates(params, updates)
         return (params, state), (ravel_pytree(params)[0], floats(state.inner))
+
+    return step
+
+
+def trainer(session, tx, problem, shapes=SHAPES):
+    """A compiled run over the whole problem, from a `PhaseState` or, given None, from tx's own.
+
+    It returns parameters and momenta after each update: ``[steps, nodes, size]`` of all nodes on
+    virtual nodes, otherwise ``[steps, size]`` of this node; and the last carry.
+    """
+    step, unravel = update_of(tx, problem, shapes), unravel_of(shapes)
 
     def run(phase, pulls):
         params = unravel(jnp.asarray(problem.x0))
@@ -106,6 +111,36 @@ def trainer(session, tx, problem, shapes=SHAPES):
     def call(phase=None):
         last, history = compiled(phase, pulls)
         return jax.block_until_ready((*history, last))
+
+    return call
+
+
+def stepper(session, tx, problem, shapes=SHAPES):
+    """A run that stops after any number of updates, all by one compiled update.
+
+    Given the number, it returns what a run of a `trainer` does.
+    """
+    step, unravel = update_of(tx, problem, shapes), unravel_of(shapes)
+
+    def begin(x0):
+        params = unravel(x0)
+        return params, tx.init(params)
+
+    if session.simulated:
+        virtual = dict(axis_name=session.node_axis, axis_size=session.num_nodes)
+        begin = jax.vmap(begin, in_axes=None, **virtual)
+        step, pulls = jax.vmap(step, **virtual), problem.pull
+    else:
+        pulls = problem.pull[:, session.node]
+    begin, step = jax.jit(begin), jax.jit(step)
+
+    def call(updates):
+        carry, seen = begin(problem.x0), []
+        for pull in pulls[:updates]:
+            carry, now = step(carry, pull)
+            seen.append(now)
+        params, momenta = jax.tree.map(lambda *x: np.stack(x), *seen)
+        return params, momenta, jax.block_until_ready(carry)
 
     return call
 

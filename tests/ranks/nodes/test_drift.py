@@ -71,8 +71,9 @@ def disturb(session, what, params, state, bit, element):
         return params, state._replace(phase=state.phase._replace(delay=jnp.int32(9)))
     if what == "phase":
         return params, state._replace(phase=state.phase._replace(bad_windows=jnp.int32(3)))
-    adam, *rest = state.inner
-    return params, state._replace(inner=(adam._replace(mu=flip(adam.mu, bit)), *rest))
+    momentum, *rest = state.inner
+    momentum = momentum._replace(trace=flip(momentum.trace, bit))
+    return params, state._replace(inner=(momentum, *rest))
 
 
 def train(session, tx, what=None, at=None, bit=21, element=5):
@@ -105,7 +106,7 @@ def everyones(params):
 
 
 def make(session, kind, on_drift, settings):
-    inner = optax.adam(1e-2)
+    inner = optax.sgd(1e-2, momentum=0.9)
     if kind == "synchronous":
         return jdaso.synchronous(inner, session=session, on_drift=on_drift, **settings)
     settings = {"phases": PHASES, "on_drift": on_drift, **settings}

@@ -11,6 +11,7 @@ import pytest
 from nights import at_night
 
 import jdaso
+from jdaso._rules.state import init_phases
 
 EPS = np.finfo(np.float32).eps
 
@@ -21,8 +22,13 @@ def run(tx, session, params, gradients, *, steps=None, state=None, value=None):
     Returns all parameters on the way, ``[nodes, steps, ...]``, and the last (params, state).
     """
     if state is None:
-        state = jax.jit(jax.vmap(tx.init, axis_name=session.node_axis))(params)
+        state = begin(tx, session, params)
     return compiled(tx, session, steps, value)(params, state, gradients)
+
+
+def begin(tx, session, params):
+    """The state of all virtual nodes before the first update."""
+    return jax.jit(jax.vmap(tx.init, axis_name=session.node_axis))(params)
 
 
 def compiled(tx, session, steps=None, value=None):
@@ -41,6 +47,30 @@ def compiled(tx, session, steps=None, value=None):
     return jax.jit(jax.vmap(one, axis_name=session.node_axis))
 
 
+def stepper(tx, session):
+    """A program of one update, for runs that are looked at, or left, anywhere."""
+
+    def step(params, state, gradient):
+        updates, state = tx.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    return jax.jit(jax.vmap(step, axis_name=session.node_axis))
+
+
+def walk(step, params, state, gradients):
+    """Returns (params, state) after each update by the program of a `stepper`."""
+    found = []
+    for n in range(jax.tree.leaves(gradients)[0].shape[1]):
+        params, state = step(params, state, jax.tree.map(lambda g, n=n: g[:, n], gradients))
+        found.append((params, state))
+    return jax.block_until_ready(found)
+
+
+def walked(tx, session, params, gradients):
+    """Returns (params, state) after each update, from the first on."""
+    return walk(stepper(tx, session), params, begin(tx, session, params), gradients)
+
+
 def virtual(nodes, **settings):
     return jdaso.Session(engine=jdaso.Simulated(nodes, **settings))
 
@@ -52,40 +82,46 @@ def pushes(nodes, steps, first):
     return jnp.asarray(gradients)
 
 
-@pytest.mark.parametrize("sync_every", [2, 3, 4])
-def test_defect_01_delay_of_one_less_than_the_distance(sync_every):
+def test_defect_01_delay_of_one_less_than_the_distance():
     """At S = B - 1 the data of age S is weighed as age S, and snapshots hold the last merge."""
-    delay, steps = sync_every - 1, 2 * sync_every + 1
-    phases = jdaso.Phases(100, 0, 0, sync_every, delay)
-    with virtual(2) as session:
-        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session, merge="paper")
-        history, _ = run(tx, session, jnp.zeros((2, 1)), pushes(2, steps, [[-1.0], [-5.0]]))
     x = np.array([1.0, 5.0])
-    merged = (2 * delay * x + 6.0) / (2 * delay + 2)
-    np.testing.assert_allclose(history[:, delay, 0], merged, rtol=8 * EPS)
-    # The next start, at B, sends what was merged; its merge comes at B + S.
-    again = (2 * delay * merged + merged.sum()) / (2 * delay + 2)
-    np.testing.assert_allclose(history[:, sync_every + delay, 0], again, rtol=16 * EPS)
-    assert not np.allclose(merged, (2 * x + 6.0) / 4) or delay == 1
+    with virtual(2) as session:
+        phases = jdaso.Phases(100, 0, 0)
+        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session, merge="paper")
+        train, start = compiled(tx, session), jnp.zeros((2, 1))
+        state = begin(tx, session, start)
+        for sync_every in (2, 3, 4):
+            # B and S live in the optimizer state: one program serves them all.
+            delay = sync_every - 1
+            phase = init_phases(jdaso.Phases(100, 0, 0, sync_every, delay))
+            phase = jax.tree.map(lambda x: jnp.stack([x, x]), phase)
+            history, _ = train(start, state._replace(phase=phase), pushes(2, 9, [[-1.0], [-5.0]]))
+            merged = (2 * delay * x + 6.0) / (2 * delay + 2)
+            np.testing.assert_allclose(history[:, delay, 0], merged, rtol=8 * EPS)
+            # The next start, at B, sends what was merged; its merge comes at B + S.
+            again = (2 * delay * merged + merged.sum()) / (2 * delay + 2)
+            np.testing.assert_allclose(history[:, sync_every + delay, 0], again, rtol=16 * EPS)
+            assert not np.allclose(merged, (2 * x + 6.0) / 4) or delay == 1
 
 
-@pytest.mark.parametrize("epoch", [3, 4])
-def test_defect_02_a_merge_across_the_end_of_an_epoch(epoch):
+def test_defect_02_a_merge_across_the_end_of_an_epoch():
     """The cut of the loop into epochs changes nothing, and every start has its merge."""
     gradients = jnp.asarray(np.random.default_rng(0).normal(size=(2, 24, 3)), jnp.float32)
     phases = jdaso.Phases(100, 2, 0, 4, 3)
     with virtual(2) as session:
         tx = jdaso.daso(optax.sgd(0.1, momentum=0.5), phases=phases, session=session)
-        train = compiled(tx, session)
-        state = jax.vmap(tx.init, axis_name=session.node_axis)(jnp.ones((2, 3)))
-        whole, (_, whole_state) = train(jnp.ones((2, 3)), state, gradients)
-        params, parts = jnp.ones((2, 3)), []
-        for begin in range(0, 24, epoch):
-            part = gradients[:, begin : begin + epoch]
-            history, (params, state) = train(params, state, part)
-            parts.append(history)
-    np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
-    assert int(state.phase.exchanges[0]) == int(whole_state.phase.exchanges[0]) == 6
+        train, start = compiled(tx, session), jnp.ones((2, 3))
+        first = begin(tx, session, start)
+        whole, (_, whole_state) = train(start, first, gradients)
+        for epoch in (3, 4):
+            params, state, parts = start, first, []
+            for n in range(0, 24, epoch):
+                part = gradients[:, n : n + epoch]
+                history, (params, state) = train(params, state, part)
+                parts.append(history)
+            np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+            exchanges = [int(x.phase.exchanges[0]) for x in (state, whole_state)]
+            assert exchanges == [6, 6], epoch
 
 
 def test_defect_03_local_steps_are_never_thrown_away():
@@ -136,7 +172,7 @@ def test_defect_04_weights_are_not_rounded_while_blocking(blocking, wire):
     np.testing.assert_allclose(history[:, -1], 0, atol=1000 * EPS)
 
 
-@pytest.mark.parametrize("merge", ["paper", "corrected"])
+@pytest.mark.parametrize("merge", ["paper", at_night("corrected")])
 def test_defect_05_frozen_parameters_do_not_corrupt_the_model(merge):
     """A frozen leaf before, between and after others: those train as if it were not there."""
     generator = np.random.default_rng(0)
@@ -177,7 +213,7 @@ def test_defect_06_a_parameter_of_many_chunks():
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3, 5])
+@pytest.mark.parametrize("nodes", [1, at_night(2), 3, at_night(5)])
 def test_defect_07_one_device_a_node_and_no_gpu(nodes):
     """Any number of nodes of one CPU device each."""
     with virtual(nodes) as session:
@@ -234,7 +270,7 @@ def test_defect_10_batch_statistics_are_averaged():
             np.testing.assert_array_equal(averaged["count"], stats["count"])
 
 
-@pytest.mark.parametrize("merge", ["paper", "corrected"])
+@pytest.mark.parametrize("merge", ["paper", at_night("corrected")])
 def test_defect_11_moments_are_averaged(merge):
     """The last cycling update leaves every node the mean of all moments, not its own."""
     gradients = np.random.default_rng(0).normal(size=(3, 12, 4)).astype(np.float32)
@@ -256,7 +292,7 @@ def test_defect_11_moments_are_averaged(merge):
         np.testing.assert_allclose(got[0], own.mean(0), atol=8 * 8 * EPS * np.abs(own).max())
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, at_night(-np.inf)])
 def test_defect_12_numbers_that_are_not_finite_raise(bad):
     """Naming node and leaf. NaN and infinity alike, in the snapshot of one node."""
     gradients = np.zeros((3, 12, 2), np.float32)
@@ -269,18 +305,19 @@ def test_defect_12_numbers_that_are_not_finite_raise(bad):
             jax.block_until_ready(out)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_defect_12_numbers_that_are_not_finite_are_skipped_by_all(bad):
+def test_defect_12_numbers_that_are_not_finite_are_skipped_by_all():
     """With "skip" the others never see them: their parameters stay finite, and they train on."""
-    gradients = np.full((3, 14, 2), 0.5, np.float32)
-    gradients[2, 3, 1] = bad
+    phases, start = jdaso.Phases(40, 2, 2), jnp.zeros((3, 2))
     with virtual(3) as session:
-        tx = jdaso.daso(
-            optax.sgd(0.1), phases=jdaso.Phases(40, 2, 2), session=session, on_nonfinite="skip"
-        )
-        history, _ = run(tx, session, jnp.zeros((3, 2)), gradients)
-    assert np.isfinite(history[:2]).all()
-    np.testing.assert_allclose(history[0, -1], -0.05 * 14, rtol=0.2)
+        tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session, on_nonfinite="skip")
+        train = compiled(tx, session)
+        state = begin(tx, session, start)
+        for bad in (np.nan, np.inf):
+            gradients = np.full((3, 14, 2), 0.5, np.float32)
+            gradients[2, 3, 1] = bad
+            history, _ = train(start, state, gradients)
+            assert np.isfinite(history[:2]).all()
+            np.testing.assert_allclose(history[0, -1], -0.05 * 14, rtol=0.2)
 
 
 def turns_bad_after_its_last_snapshot(steps, bad, at=14):
@@ -297,7 +334,7 @@ def turns_bad_after_its_last_snapshot(steps, bad, at=14):
 LATE = jdaso.Phases(20, 2, 4, 5, 1)
 
 
-@pytest.mark.parametrize(("steps", "bad"), [(15, np.nan), (20, np.inf), (20, np.nan)])
+@pytest.mark.parametrize(("steps", "bad"), [(15, np.nan), at_night((20, np.inf)), (20, np.nan)])
 def test_defect_12_numbers_that_turn_bad_after_the_last_snapshot_raise(steps, bad):
     """In the mean that ends cycling, and in `finalize` if the run stops before: no node goes on."""
     with virtual(3) as session:
@@ -324,12 +361,13 @@ def test_defect_12_numbers_that_turn_bad_in_the_last_mean_are_left_out(wire, bad
     start = {"w": jnp.zeros((3, 2))}
     with virtual(3) as session:
         gradients = turns_bad_after_its_last_snapshot(20, bad, at=15)["w"]
-        history, (_, state) = run(skipping(session, wire), session, start, {"w": gradients})
-        _, (_, after) = run(skipping(session, wire), session, start, {"w": gradients[:, :16]})
-    np.testing.assert_array_equal(history["w"][:, 15], np.full((3, 2), -2.0))
+        found = walked(skipping(session, wire), session, start, {"w": gradients})
+    history = np.stack([params["w"] for params, _ in found], axis=1)
+    (_, after), (_, state) = found[15], found[-1]
+    np.testing.assert_array_equal(history[:, 15], np.full((3, 2), -2.0))
     np.testing.assert_array_equal(after.inner[0].trace["w"], np.full((3, 2), 2.0))
-    np.testing.assert_array_equal(history["w"], np.roll(history["w"], 1, axis=0))
-    assert np.isfinite(history["w"]).all() and np.isfinite(state.inner[0].trace["w"]).all()
+    np.testing.assert_array_equal(history, np.roll(history, 1, axis=0))
+    assert np.isfinite(history).all() and np.isfinite(state.inner[0].trace["w"]).all()
 
 
 @pytest.mark.parametrize(
@@ -340,9 +378,9 @@ def test_defect_12_a_node_whose_parameters_are_bad_gets_the_others_from_finalize
     start = {"w": jnp.zeros((3, 2))}
     with virtual(3) as session:
         gradients = turns_bad_after_its_last_snapshot(20, bad)["w"]
+        found = walked(skipping(session, wire), session, start, {"w": gradients[:, :16]})
         for steps, expected in ((15, -2.0), (16, -3.0)):
-            part = {"w": gradients[:, :steps]}
-            _, (params, state) = run(skipping(session, wire), session, start, part)
+            params, state = found[steps - 1]
             final = jdaso.finalize(params, state, session)["w"]
             np.testing.assert_array_equal(final, np.full((3, 2), expected))
         np.testing.assert_array_equal(params["w"][::2], np.full((2, 2), -3.0))
@@ -361,20 +399,20 @@ def test_defect_12_a_node_whose_parameters_are_bad_leaves_the_others_alone():
     np.testing.assert_array_equal(final, np.roll(final, 1, axis=0))
 
 
-@pytest.mark.parametrize("stop", [3, 4, 5, 9])
-def test_defect_13_an_early_break(stop):
+def test_defect_13_an_early_break():
     """`finalize` takes in what is in flight, wherever the loop was left."""
-    gradients = np.random.default_rng(0).normal(size=(2, stop, 3)).astype(np.float32)
+    gradients = np.random.default_rng(0).normal(size=(2, 9, 3)).astype(np.float32)
+    phases = jdaso.Phases(100, 2, 0, 4, 3)
     with virtual(2) as session:
-        tx = jdaso.daso(
-            optax.sgd(0.1), phases=jdaso.Phases(100, 2, 0, 4, 3), session=session, merge="corrected"
-        )
-        _, (params, state) = run(tx, session, jnp.zeros((2, 3)), gradients)
-        assert bool(state.ticket.any()) == (stop in (3, 4, 5, 9))
-        final = np.asarray(jdaso.finalize(params, state, session))
-    np.testing.assert_array_equal(final[0], final[1])
-    everything = -0.1 * gradients.sum(1).mean(0)  # "corrected" loses no step of anybody
-    np.testing.assert_allclose(final[0], everything, atol=stop * 16 * EPS)
+        tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session, merge="corrected")
+        found = walked(tx, session, jnp.zeros((2, 3)), gradients)
+        for stop in (3, 4, 5, 9):
+            params, state = found[stop - 1]
+            assert state.ticket.any(), stop
+            final = np.asarray(jdaso.finalize(params, state, session))
+            np.testing.assert_array_equal(final[0], final[1])
+            everything = -0.1 * gradients[:, :stop].sum(1).mean(0)  # "corrected" loses no step
+            np.testing.assert_allclose(final[0], everything, atol=stop * 16 * EPS)
 
 
 def test_defect_14_a_resumed_run_goes_on_where_it_stopped():
@@ -391,17 +429,15 @@ def test_defect_14_a_resumed_run_goes_on_where_it_stopped():
         return jdaso.daso(inner, phases=phases, session=session, merge=rule, wire="int8")
 
     with virtual(2) as session:
-        whole, _ = run(transformation(session), session, jnp.ones((2, 3)), gradients)
-    for stop in (2, 4, 6, 13):  # warm-up; in flight; just merged; cool-down
-        with virtual(2) as session:
-            tx = transformation(session)
-            history, last = run(tx, session, jnp.ones((2, 3)), gradients[:, :stop])
-        saved = jax.tree.map(np.asarray, last)
-        with virtual(2) as session:
-            tx = transformation(session)
-            params, state = saved
-            rest, _ = run(tx, session, params, gradients[:, stop:], state=state)
-        np.testing.assert_array_equal(np.concatenate([history, rest], 1), whole, err_msg=str(stop))
+        whole = walked(transformation(session), session, jnp.ones((2, 3)), gradients)
+        whole = jax.tree.map(np.asarray, whole)
+    with virtual(2) as session:
+        step = stepper(transformation(session), session)
+        for stop in (2, 4, 6, 13):  # warm-up; in flight; just merged; cool-down
+            rest = walk(step, *whole[stop - 1], gradients[:, stop:])
+            assert len(rest) == 16 - stop
+            for (params, _), (expected, _) in zip(rest, whole[stop:], strict=True):
+                np.testing.assert_array_equal(params, expected, err_msg=str(stop))
 
 
 def test_defect_16_the_cycling_phase_has_narrow_wires():
@@ -482,12 +518,10 @@ def test_defect_18_the_delay_follows_the_time_of_an_exchange(exchange_steps):
 def test_defect_18_the_delay_follows_a_table_of_times():
     """Starts at steps 2, 8, 14, ...: the one at 14 takes 5 steps; what follows it takes 1 again."""
     phases = jdaso.Phases(60, 2, 2, sync_every=6, delay="auto")
-    delays = []
-    for steps in (14, 19, 26):
-        with virtual(2, exchange_steps={14: 5}) as session:
-            tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session)
-            _, (_, state) = run(tx, session, jnp.zeros((2, 2)), jnp.zeros((2, steps, 2)))
-        delays.append(int(state.phase.delay[0]))
+    with virtual(2, exchange_steps={14: 5}) as session:
+        tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session)
+        found = walked(tx, session, jnp.zeros((2, 2)), jnp.zeros((2, 26, 2)))
+    delays = [int(found[steps - 1][1].phase.delay[0]) for steps in (14, 19, 26)]
     assert delays == [1, 5, 1]
 
 
