@@ -8,6 +8,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class Study:
         del form["replicates"]
         return form
 
-    @property
+    @cached_property
     def declaration(self) -> str:
         """The SHA-256 of the normal form, in hexadecimal digits."""
         text = json.dumps(self.normal_form(), sort_keys=True)
