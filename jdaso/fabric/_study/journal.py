@@ -134,7 +134,7 @@ def _read(path: Path, number: int, line: bytes, declaration: str) -> dict[str, A
     try:
         row = json.loads(line)
         right = row["format"] == FORMAT and row["declaration"] == declaration
-        row["cell"], row["replicate"]
+        right = right and {"cell", "replicate"} <= row.keys()
     except (ValueError, KeyError, TypeError):
         right = False
     if not right:
