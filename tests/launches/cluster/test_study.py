@@ -6,7 +6,7 @@ import tomllib
 
 import jsonschema
 import pytest
-from launcher import ENVIRONMENTS, ROOT
+from launcher import ENVIRONMENTS, PROGRAMS, ROOT, mpirun
 from nights import nightly, rows
 from studies import lines
 
@@ -117,3 +117,33 @@ def test_the_shipped_studies_are_declared_in_both_forms():
     for path in STUDIES:
         assert read_study(path).name == path.stem == read_study(path, short=True).name
         assert "short" in tomllib.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("mpi", "nodes"),
+    rows([(mpi, n) for mpi in ENVIRONMENTS for n in (2, 3, 4, 8)], day=[("mpich", 2)]),
+)
+def test_a_stencil_over_ranks_has_the_bits_of_one_process(mpi, nodes):
+    done = mpirun(nodes, [PROGRAMS / "halo_bits.py", 5], mpi=mpi, timeout=120)
+    assert done.returncode == 0 and f"the bits of {nodes} blocks are the same" in done.stdout
+
+
+@emulates
+@nightly
+@pytest.mark.parametrize("library", ["mpich", "openmpi"])
+@pytest.mark.parametrize(
+    "levels",
+    [
+        {"workload": "exchange", "bytes": BYTES, "wire": "int8"},
+        {"workload": "training", "model": "paced", "method": "daso", "wire": "bfloat16"},
+        {"workload": "training", "model": "paced", "method": "synchronous", "wire": "float32"},
+        {"workload": "halo", "grid": 24, "scaling": "weak"},
+    ],
+    ids=lambda levels: "-".join(map(str, levels.values())),
+)
+def test_workloads_in_jax_cross_the_link(tmp_path, library, levels):
+    (row,) = found(study({"rate": "1gbit", "check": False}, library=library, **levels), tmp_path)
+    assert row["status"] == "ok", row["words"]
+    assert row["expected_bytes"] > 0
+    timed = levels["workload"] != "exchange"
+    assert (row["compute_seconds"] is not None) == timed
