@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from .._emulate.cluster import bits_per_second_of
@@ -81,10 +82,11 @@ def fabrics(declared: Any) -> dict[str, ChosenFabric]:
     Raises:
         StudyError: one of them cannot be.
     """
-    return {name: _fabric(name, table) for name, table in _tables("fabrics", declared)}
+    return {name: fabric(name, table) for name, table in _tables("fabrics", declared)}
 
 
-def _fabric(name: str, table: Mapping[str, Any]) -> ChosenFabric:
+def fabric(name: str, table: Mapping[str, Any] = MappingProxyType({})) -> ChosenFabric:
+    """Returns the fabric of a table; without one, the machine's own."""
     where = f"fabrics.{name}"
     checks.refuse_unknown(where, table, ("rate", "interface", "environment", "hosts", "check"))
     rate = checks.typed(f"{where}.rate", table.get("rate", ""), str)
@@ -114,10 +116,11 @@ def libraries(declared: Any) -> dict[str, ChosenLibrary]:
     Raises:
         StudyError: one of them cannot be.
     """
-    return {name: _library(name, table) for name, table in _tables("libraries", declared)}
+    return {name: library(name, table) for name, table in _tables("libraries", declared)}
 
 
-def _library(name: str, table: Mapping[str, Any]) -> ChosenLibrary:
+def library(name: str, table: Mapping[str, Any] = MappingProxyType({})) -> ChosenLibrary:
+    """Returns the library of a table; without one, that of this environment."""
     where = f"libraries.{name}"
     checks.refuse_unknown(where, table, ("python", "transport", "environment"))
     own = "gloo" if name == "gloo" else "mpi"

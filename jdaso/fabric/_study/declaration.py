@@ -113,8 +113,8 @@ def _used(
 ) -> tuple[dict[str, ChosenFabric], dict[str, ChosenLibrary]]:
     fabrics = chosen.fabrics(declared.get("fabrics", {}))
     libraries = chosen.libraries(declared.get("libraries", {}))
-    fabrics = chosen.used("fabric", fabrics, _named("fabric", cells), ChosenFabric)
-    libraries = chosen.used("library", libraries, _named("library", cells), ChosenLibrary)
+    fabrics = chosen.used("fabric", fabrics, _named("fabric", cells), chosen.fabric)
+    libraries = chosen.used("library", libraries, _named("library", cells), chosen.library)
     for cell in cells:
         fabric, nodes = fabrics[str(cell.factors["fabric"])], int(cell.factors["nodes"])
         if fabric.hosts and len(fabric.hosts) < nodes:

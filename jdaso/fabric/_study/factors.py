@@ -62,7 +62,18 @@ SETTINGS: Mapping[str, Mapping[str, int | float]] = {
 }
 """Workload -> its settings and their values where a study gives none; the same in all cells."""
 
+OF_MPI: Mapping[str, tuple[str, ...]] = {"workload": ("exchange", "halo"), "method": ("daso",)}
+"""Factor -> levels that need MPI; the others also run in JAX's own processes."""
+
 METHODS = ("daso", "synchronous", "bare")
-MODELS = ("paced",)
+MODELS: Mapping[str, int] = {
+    "paced": 0,
+    "resnet50": 25_557_032,
+    "vgg16": 138_357_544,
+    "inceptionv3": 23_834_568,
+    "transformer": 124_439_808,
+}
+"""Model -> its parameters: as published (the transformer: GPT-2 small); "paced": as set."""
+
 SCALINGS = ("strong", "weak")
 WIRES = ("float32", "bfloat16", "int8", "int4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,10 +14,11 @@ from ..._launch.mpiexec import termination_raises
 from .._emulate import kernel
 from .._emulate.cluster import Cluster, ClusterError
 from . import libraries, outcomes
-from .chosen import ChosenFabric
+from .chosen import ChosenFabric, ChosenLibrary
 from .clusters import Clusters
 from .crossing import Cell, in_order
 from .declaration import Study
+from .factors import OF_MPI
 from .journal import Journal, open_journal
 from .launch import Launch, launch_of
 from .libraries import Found
@@ -127,7 +129,7 @@ def _outcome(shared: Machinery, cell: Cell) -> tuple[Outcome, dict[str, str], Cl
     fabric = study.fabrics[str(factors["fabric"])]
     library = study.libraries[str(factors["library"])]
     workload = study.workloads[str(factors["workload"])]
-    if reason := shared.found[library.name].missing:
+    if reason := shared.found[library.name].missing or _lacks(library, cell):
         return outcomes.missing(reason), {}, None
     try:
         cluster = shared.clusters.of(fabric, int(factors["nodes"]))
@@ -138,8 +140,16 @@ def _outcome(shared: Machinery, cell: Cell) -> tuple[Outcome, dict[str, str], Cl
         return _ended(shared, launch, fabric), launch.chosen, cluster
     except LookupError as error:
         return outcomes.missing(str(error)), {}, cluster
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError) as error:
         return outcomes.failed(error), {}, cluster
+
+
+def _lacks(library: ChosenLibrary, cell: Cell) -> str:
+    """The reason why a library cannot do a cell's work; empty if it can."""
+    for factor, names in OF_MPI.items():
+        if library.transport == "gloo" and cell.factors.get(factor) in names:
+            return f"{library.name}: the {factor} {cell.factors[factor]} needs MPI."
+    return ""
 
 
 def _ended(shared: Machinery, launch: Launch, fabric: ChosenFabric) -> Outcome:

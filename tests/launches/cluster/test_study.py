@@ -130,7 +130,7 @@ def test_a_stencil_over_ranks_has_the_bits_of_one_process(mpi, nodes):
 
 @emulates
 @nightly
-@pytest.mark.parametrize("library", ["mpich", "openmpi"])
+@pytest.mark.parametrize("library", ["mpich", "openmpi", "gloo"])
 @pytest.mark.parametrize(
     "levels",
     [
@@ -143,6 +143,9 @@ def test_a_stencil_over_ranks_has_the_bits_of_one_process(mpi, nodes):
 )
 def test_workloads_in_jax_cross_the_link(tmp_path, library, levels):
     (row,) = found(study({"rate": "1gbit", "check": False}, library=library, **levels), tmp_path)
+    if library == "gloo" and levels.get("method") != "synchronous":
+        assert row["status"] == "missing" and row["words"].endswith(" needs MPI.")
+        return
     assert row["status"] == "ok", row["words"]
     assert row["expected_bytes"] > 0
     timed = levels["workload"] != "exchange"

@@ -254,6 +254,13 @@ def test_a_missing_library_is_a_row_that_says_so(tmp_path, monkeypatch):
     assert re.fullmatch(r"two: there is no /.*/nowhere/bin/python. Install the environment.", text)
 
 
+def test_a_workload_that_a_library_lacks_is_a_row_that_says_so(tmp_path):
+    factors = {"fabric": "here", "library": "gloo", "nodes": 1, "workload": "halo", "grid": 8}
+    run_study(small(factors=factors, workloads={}, replicates=1), tmp_path)
+    (row,) = lines(tmp_path)
+    assert row["status"] == "missing" and row["words"] == "gloo: the workload halo needs MPI."
+
+
 def test_a_library_that_does_not_load_tells_why(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(libraries, "_PROBE", "import no_such_thing")
@@ -300,6 +307,11 @@ def test_signs_of_memory_in_the_output(sign):
         '{"seconds": [1], "more": 2}',
         '{"seconds": [NaN]}',
         '{"seconds": [-1]}',
+        '{"seconds": [1e999]}',
+        '{"seconds": [1], "chosen": {"x": NaN}}',
+        '{"seconds": [1], "chosen": []}',
+        '{"seconds": [1], "bytes_at_interfaces": [1]}',
+        '{"seconds": [1], "words": 3}',
         '{"seconds": [1], "expected_bytes": 1.5}',
         '{"seconds": [1], "bytes_at_interfaces": {"eth0": [1]}}',
         '{"seconds": [1], "status": "ok"}',

@@ -76,8 +76,6 @@ def main() -> None:
     from ._mpi import Mpi
 
     about, transport = given(), Mpi()
-    if about.transport != "mpi":
-        raise SystemExit("halo has no form for gloo. Exclude it, or take a library with MPI.")
     grid, scaling = about.factors["grid"], about.factors.get("scaling", "strong")
     points = points_of(grid, scaling, transport.size)
     block = block_of(transport.rank, transport.size, points)

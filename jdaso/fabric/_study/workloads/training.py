@@ -20,6 +20,7 @@ from ...._optimizers.daso import daso
 from ...._optimizers.synchronous import synchronous
 from ...._rules.phases import Phases
 from ...._session import Session
+from ..factors import MODELS
 from ._given import Given, give, given
 from ._mpi import Mpi
 from ._timing import measure
@@ -86,11 +87,15 @@ def method_of(about: Given, session: Session) -> Any:
     return daso(_INNER(), phases=phases, session=session, wire=wire, merge="corrected")
 
 
-def main() -> None:
-    """Runs the program."""
-    about = given()
+def parameters_of(about: Given) -> int:
+    """Returns the number of parameters of the model."""
+    return MODELS[about.factors["model"]] or about.settings["parameters"]
+
+
+def over_mpi(about: Given) -> None:
+    """Trains by jdaso."""
     with Session() as session:
-        work = Paced(about.settings["parameters"], about.settings["step_seconds"])
+        work = Paced(parameters_of(about), about.settings["step_seconds"])
         alone, steps = Steps(work, _INNER()), Steps(work, method_of(about, session))
         for method in (alone, steps):
             method()  # compiles
@@ -102,6 +107,17 @@ def main() -> None:
         result["chosen"]["engine"] = session.engine
         if session.node == 0:
             give(result)
+
+
+def main() -> None:
+    """Runs the program."""
+    about = given()
+    if about.transport == "gloo":
+        from ._gloo_training import train
+
+        train(about, parameters_of(about))
+    else:
+        over_mpi(about)
 
 
 if __name__ == "__main__":
