@@ -479,6 +479,49 @@ MUTANTS = [
         "(x / 1).astype",
         "tests/launches/ranks/test_suites.py::test_suite_passes_on_every_rank[mpich-2]",
     ),
+    Mutant(
+        "order of a study's launches within replicates",
+        "fabric/_study/crossing.py",
+        'random.Random(f"{seed} {replicate}")',
+        'random.Random(f"{seed}")',
+        "tests/unit/fabric/test_study_declaration.py",
+    ),
+    Mutant(
+        "torn last line of a study's journal",
+        "fabric/_study/journal.py",
+        "        os.truncate(path, len(whole))",
+        "        pass",
+        "tests/unit/fabric/test_study_journal.py",
+    ),
+    Mutant(
+        "finished cell of a study that runs again",
+        "fabric/_study/runner.py",
+        "if (one[1][1].id, one[1][0]) not in journal",
+        "",
+        "tests/unit/fabric/test_study_runner.py",
+    ),
+    Mutant(
+        "processes of a cell at its limit",
+        "fabric/_study/processes.py",
+        "job.end(lambda: process.poll() is None, _END_SECONDS)",
+        "process.kill()",
+        "tests/unit/fabric/test_study_runner.py",
+    ),
+    Mutant(
+        "bytes that cross another fabric",
+        "fabric/_study/outcomes.py",
+        "counted.get(name, (0, 0))) for name in fabric.interface",
+        "counted.get(name, (0, 0))) for name in counted",
+        "tests/unit/fabric/test_study_runner.py "
+        "tests/launches/cluster/test_study.py::test_bytes_that_cross_another_interface_are_caught",
+    ),
+    Mutant(
+        "faces that a stencil exchanges",
+        "fabric/_study/workloads/_blocks.py",
+        "return 2 * self.axis + (self.side < 0)",
+        "return 2 * self.axis + (self.side > 0)",
+        "tests/unit/fabric/test_study_workloads.py",
+    ),
 ]
 
 

@@ -20,6 +20,7 @@ VERBS = {
     "run": "run a job; if it fails, restart it from its last checkpoint",
     "trace": "join the traces of all nodes into one file for Perfetto",
     "report": "make one HTML page about recorded runs",
+    "study": "run a declared study of fabrics, or go on where it stopped",
 }
 
 STORY = """\

@@ -1,18 +1,31 @@
-"""Fabrics: clusters emulated on one machine, and a model of clusters you do not have."""
+"""Fabrics: clusters emulated on one machine, a model of clusters you do not have, and studies.
 
-from ._emulate.cluster import Cluster as Cluster
-from ._emulate.cluster import ClusterError as ClusterError
-from ._emulate.cluster import emulated_cluster as emulated_cluster
-from ._model.exchange import Advice as Advice
-from ._model.exchange import Fabric as Fabric
-from ._model.exchange import Prediction as Prediction
-from ._model.exchange import Training as Training
-from ._model.exchange import advise as advise
-from ._model.exchange import predict as predict
-from ._model.exchange import predict_synchronous as predict_synchronous
-from ._model.hybrid import Hybrid as Hybrid
-from ._model.pipelines import HybridPrediction as HybridPrediction
-from ._model.pipelines import predict_hybrid as predict_hybrid
-from ._model.play import Played as Played
-from ._model.play import Traffic as Traffic
-from ._model.play import play as play
+The public names stand in ``__init__.pyi``; each is loaded when it is first asked for. So a study,
+the programs of its ranks, and an emulated cluster start without JAX, which only the model needs.
+"""
+
+import ast
+import importlib
+from pathlib import Path
+from typing import Any
+
+_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+_HOMES = {
+    alias.name: f".{node.module}"
+    for node in _STUB.body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+}
+
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_HOMES[name], __name__), name)
+    return globals().setdefault(name, found)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -42,6 +42,8 @@ ALSO = {
 # Packages that import neither JAX nor what imports it.
 WITHOUT_JAX = {"_version", "_errors", "_launch", "_mpi", "_nodes"}
 WITH_MPI4PY = {"_mpi", "_engines", "doctor"}
+# It measures the library itself, which a session would hide; it runs in processes of its own.
+FILE_WITH_MPI4PY = PACKAGE / "fabric" / "_study" / "workloads" / "_mpi.py"
 DEEP = 2
 """Dots in an assignment's target: ``a.b = x`` has one, ``a.b.c = x`` is refused."""
 
@@ -129,11 +131,19 @@ def test_no_files_import_each_other_in_a_circle():
 def test_mpi_and_jax_stay_where_they_belong():
     wrong = []
     for path, found in GRAPH.items():
-        if "mpi4py" in found and place(path) not in WITH_MPI4PY:
+        allowed = place(path) in WITH_MPI4PY or path == FILE_WITH_MPI4PY
+        if "mpi4py" in found and not allowed:
             wrong.append(f"{short(path)} imports mpi4py")
         if place(path) in WITHOUT_JAX:
             wrong += [f"{short(path)} reaches {name}" for name in sorted(reached(path) & {"jax"})]
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_study_runs_without_jax_and_mpi():
+    """Its process lives on when a cell dies, and starts at once."""
+    runner = reached(PACKAGE / "fabric" / "_study" / "runner.py")
+    assert {"fcntl", "tomllib"} <= runner, "the reader sees the files behind it"
+    assert not runner & {"jax", "mpi4py", "numpy", "scipy"}
 
 
 def test_one_place_waits_for_mpi():

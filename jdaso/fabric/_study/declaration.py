@@ -1,0 +1,193 @@
+"""A study as it is declared: a TOML file, read into frozen dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from . import checks, chosen, levels
+from .checks import StudyError
+from .chosen import ChosenFabric, ChosenLibrary, ChosenWorkload
+from .crossing import Cell, crossed
+from .factors import Level
+
+KEYS = ("name", "replicates", "seed", "margin", "limit_seconds", "factors", "cells", "exclude")
+KEYS += ("fabrics", "libraries", "workloads", "short")
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A study, checked.
+
+    Attributes:
+        name: of the study.
+        cells: its cells, by id.
+        replicates: the number of launches of each cell.
+        seed: of the order of launches.
+        margin: relative difference that counts as no difference, such as 0.05.
+        limit_seconds: the longest that a launch may take.
+        fabrics: the fabrics of the cells, by name.
+        libraries: the libraries of the cells, by name.
+        workloads: the workloads of the cells, by name.
+    """
+
+    name: str
+    cells: tuple[Cell, ...]
+    replicates: int
+    seed: int
+    margin: float
+    limit_seconds: float
+    fabrics: Mapping[str, ChosenFabric]
+    libraries: Mapping[str, ChosenLibrary]
+    workloads: Mapping[str, ChosenWorkload]
+
+    def normal_form(self) -> dict[str, Any]:
+        """The study without what changes no measurement: comments, order, ways to list cells.
+
+        Replicates are left out: a study that needs more of them goes on, it does not begin anew.
+        """
+        form = dataclasses.asdict(self)
+        form["cells"] = [dict(cell.factors) for cell in self.cells]
+        del form["replicates"]
+        return form
+
+    @cached_property
+    def declaration(self) -> str:
+        """The SHA-256 of the normal form, in hexadecimal digits."""
+        text = json.dumps(self.normal_form(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_study(path: str | Path, *, short: bool = False) -> Study:
+    """Reads a study from a TOML file; with `short`, its short form.
+
+    Raises:
+        StudyError: the file cannot be read, or declares no study; the text names the file.
+    """
+    try:
+        declared = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise StudyError(f"{path} cannot be read: {error}. Give a TOML file.") from error
+    try:
+        return study_of(declared, short=short)
+    except StudyError as error:
+        raise StudyError(f"{path}: {error}") from None
+
+
+def study_of(declared: Mapping[str, Any], *, short: bool = False) -> Study:
+    """Returns the study that a table declares.
+
+    Raises:
+        StudyError: it declares none.
+    """
+    checks.refuse_unknown("the study", declared, KEYS)
+    if short:
+        declared = _shortened(declared)
+    workloads = chosen.workloads(declared.get("workloads", {}))
+    cells = _cells(declared, workloads)
+    fabrics, libraries = _used(declared, cells)
+    return Study(
+        name=checks.typed("name", _needed(declared, "name"), str),
+        cells=cells,
+        replicates=checks.at_least("replicates", _number(declared, "replicates", int, 3), 1),
+        seed=_number(declared, "seed", int, 0),
+        margin=_margin(_number(declared, "margin", float, 0.05)),
+        limit_seconds=checks.at_least(
+            "limit_seconds", _number(declared, "limit_seconds", float, 120.0), 1
+        ),
+        fabrics=fabrics,
+        libraries=libraries,
+        workloads={name: workloads[name] for name in _named("workload", cells)},
+    )
+
+
+def _used(
+    declared: Mapping[str, Any], cells: tuple[Cell, ...]
+) -> tuple[dict[str, ChosenFabric], dict[str, ChosenLibrary]]:
+    fabrics = chosen.fabrics(declared.get("fabrics", {}))
+    libraries = chosen.libraries(declared.get("libraries", {}))
+    fabrics = chosen.used("fabric", fabrics, _named("fabric", cells), chosen.fabric)
+    libraries = chosen.used("library", libraries, _named("library", cells), chosen.library)
+    for cell in cells:
+        fabric, nodes = fabrics[str(cell.factors["fabric"])], int(cell.factors["nodes"])
+        if fabric.hosts and len(fabric.hosts) < nodes:
+            raise StudyError(
+                f"fabrics.{fabric.name}.hosts must be {nodes} or more, as the cell {cell} needs, "
+                f"got {len(fabric.hosts)}. Add hosts, or exclude the cell."
+            )
+    return fabrics, libraries
+
+
+def _named(factor: str, cells: tuple[Cell, ...]) -> list[str]:
+    return sorted({str(cell.factors[factor]) for cell in cells})
+
+
+def _shortened(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with the keys of ``[short]`` in place of its own, one level deep."""
+    if "short" not in declared:
+        raise StudyError("there is no short form. Add a table [short], or leave out --short.")
+    short = checks.typed("short", declared["short"], dict)
+    checks.refuse_unknown("short", short, [key for key in KEYS if key not in ("name", "short")])
+    merged = dict(declared)
+    for key, value in short.items():
+        both = isinstance(value, dict) and isinstance(declared.get(key), dict)
+        merged[key] = {**declared[key], **value} if both else value
+    return merged
+
+
+def _cells(
+    declared: Mapping[str, Any], workloads: Mapping[str, ChosenWorkload]
+) -> tuple[Cell, ...]:
+    factors = levels.crossing("factors", declared.get("factors", {}))
+    if factors:
+        levels.check_combination("factors", factors, workloads)
+    listed = []
+    for where, table in _numbered(declared, "cells"):
+        listed.append(levels.listed(where, table))
+        single = {name: (level,) for name, level in listed[-1].items()}
+        levels.check_combination(where, single, workloads)
+    excluded = []
+    for where, table in _numbered(declared, "exclude"):
+        excluded.append(levels.crossing(where, table))
+        if not excluded[-1]:
+            raise StudyError(f"{where} excludes everything, got {{}}. Name factors and levels.")
+    reads = {name: workload.reads for name, workload in workloads.items()}
+    cells = crossed(factors, reads, listed, excluded)
+    if not cells:
+        raise StudyError(
+            f"no cell is left of {_size(factors)} combinations and {len(listed)} listed cells. "
+            "Give levels under [factors] or cells under [[cells]], or exclude less."
+        )
+    return cells
+
+
+def _numbered(declared: Mapping[str, Any], key: str) -> list[tuple[str, Any]]:
+    tables = checks.typed(key, declared.get(key, []), list)
+    return [(f"{key}[{k}]", table) for k, table in enumerate(tables)]
+
+
+def _size(factors: Mapping[str, tuple[Level, ...]]) -> int:
+    return math.prod(map(len, factors.values())) if factors else 0
+
+
+def _needed(declared: Mapping[str, Any], key: str) -> Any:
+    if key not in declared:
+        raise StudyError(f"the study has no {key}. Add it: {key} = ...")
+    return declared[key]
+
+
+def _number(declared: Mapping[str, Any], key: str, kind: type, default: float) -> Any:
+    return checks.typed(key, declared.get(key, default), kind)
+
+
+def _margin(margin: float) -> float:
+    if not 0 < margin < 1:
+        raise StudyError(f"margin must be between 0 and 1, got {margin:g}. Take 0.05 for 5 %.")
+    return margin

@@ -1,0 +1,172 @@
+"""The journal of a study: rows that are appended one by one and survive any end of the process.
+
+A row is on the disk before the next cell starts. A line that a kill has torn is dropped when the
+journal is opened again, and its cell runs again. A folder belongs to one declaration, and at any
+time to one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .checks import StudyError
+from .declaration import Study
+from .rows import FORMAT, Row
+
+ROWS, DECLARED, LOCK = "rows.jsonl", "declaration.json", ".lock"
+
+
+class Journal:
+    """Rows of a study in a folder, made by `open_journal`.
+
+    Args:
+        folder: the folder.
+        file: its ``rows.jsonl``, open for appending.
+        done: launches that have a row, as (cell, replicate).
+    """
+
+    def __init__(self, folder: Path, file: int, done: set[tuple[str, int]]):
+        self.folder, self._file, self._done = folder, file, done
+
+    def __contains__(self, launch: tuple[str, int]) -> bool:
+        return launch in self._done
+
+    def __len__(self) -> int:
+        return len(self._done)
+
+    def append(self, row: Row) -> None:
+        """Writes a row to the disk; returns when it is there.
+
+        Raises:
+            StudyError: the launch has a row already.
+        """
+        key = row.cell, row.replicate
+        if key in self._done:
+            raise StudyError(
+                f"{self.folder / ROWS} has a row of {key[0]}, replicate {key[1]}. Run it once."
+            )
+        line = memoryview(row.as_line().encode() + b"\n")
+        while line:
+            line = line[os.write(self._file, line) :]
+        os.fsync(self._file)
+        self._done.add(key)
+
+
+@contextlib.contextmanager
+def open_journal(folder: str | Path, study: Study) -> Iterator[Journal]:
+    """Opens the journal of a study, or makes it; closes it at the end.
+
+    Raises:
+        StudyError: the folder belongs to another declaration or is in use, or a row is damaged.
+        OSError: it cannot be written.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        _claim(folder, study)
+        rows = _rows_on_disk(folder / ROWS, study.declaration)
+        file = os.open(folder / ROWS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            _sync_folder(folder)
+            yield Journal(folder, file, {(row["cell"], row["replicate"]) for row in rows})
+        finally:
+            os.close(file)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StudyError(
+                f"Another process runs the study in {folder}. Wait for its end, or give another "
+                "folder."
+            ) from None
+        yield
+    finally:
+        os.close(file)
+
+
+def _claim(folder: Path, study: Study) -> None:
+    """Writes the declaration if the folder has none; raises if it has another one."""
+    path = folder / DECLARED
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))["declaration"]
+        if found != study.declaration:
+            raise StudyError(
+                f"{folder} belongs to another declaration ({found[:12]}, this one is "
+                f"{study.declaration[:12]}): old and new rows must not mix. Give another --out, "
+                f"or undo the change ({path} has the old declaration)."
+            )
+        return
+    if (folder / ROWS).exists():
+        raise StudyError(f"{folder} has {ROWS} without {DECLARED}. Give another --out.")
+    text = json.dumps({"declaration": study.declaration, "study": study.normal_form()}, indent=1)
+    fresh = folder / f"{DECLARED}.new"
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+    _sync_folder(folder)
+
+
+def _rows_on_disk(path: Path, declaration: str) -> list[dict[str, Any]]:
+    """The rows of a journal; cuts off a last line that was not written to its end."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    return [_read(path, k, line, declaration) for k, line in enumerate(whole.splitlines(), 1)]
+
+
+def _read(path: Path, number: int, line: bytes, declaration: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        right = row["format"] == FORMAT and row["declaration"] == declaration
+        right = right and {"cell", "replicate"} <= row.keys()
+    except (ValueError, KeyError, TypeError):
+        right = False
+    if not right:
+        raise StudyError(
+            f"{path}, line {number}, is no row of this study: {line[:60]!r}. Restore the file, "
+            "or give another --out."
+        )
+    return row
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes names in a folder last."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def read_rows(folder: str | Path) -> list[dict[str, Any]]:
+    """Returns the rows of a study, without a line that is being written just now.
+
+    Raises:
+        StudyError: the folder holds no study, or a damaged row.
+    """
+    path = Path(folder) / DECLARED
+    try:
+        declaration = json.loads(path.read_text(encoding="utf-8"))["declaration"]
+        content = (Path(folder) / ROWS).read_bytes()
+    except (OSError, ValueError, KeyError) as error:
+        raise StudyError(
+            f"{folder} holds no study: {error}. Give the --out of one that has run."
+        ) from error
+    lines = content[: content.rfind(b"\n") + 1].splitlines()
+    return [_read(path.with_name(ROWS), k, one, declaration) for k, one in enumerate(lines, 1)]

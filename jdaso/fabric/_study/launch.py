@@ -1,0 +1,164 @@
+"""The command line and the environment of a cell's ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ..._launch.environment import alone, with_home
+from .._emulate.cluster import Cluster
+from .chosen import ChosenFabric, ChosenLibrary, ChosenWorkload
+from .crossing import Cell
+
+COORDINATOR = "JDASO_STUDY_COORDINATOR"
+"""Variable of the ranks: host and port at which JAX's own processes meet."""
+
+_WORKLOADS = f"{__package__}.workloads"
+_VERSION_SECONDS = 30.0
+_OPEN_MPI = ("Open MPI", "OpenRTE", "PRRTE")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch, ready to start.
+
+    Attributes:
+        command: the command line.
+        environment: all variables.
+        chosen: those variables that the study has set.
+    """
+
+    command: list[str]
+    environment: dict[str, str]
+    chosen: dict[str, str]
+
+
+def python_of(library: ChosenLibrary) -> str:
+    """Returns the interpreter of a library's environment."""
+    return os.path.abspath(library.python) if library.python else sys.executable
+
+
+def mpiexec_of(python: str) -> str | None:
+    """Returns the ``mpiexec`` beside an interpreter, else the first on PATH; None without one."""
+    folders = (str(Path(python).parent), None)
+    found = (shutil.which(name, path=f) for name in ("mpiexec", "mpirun") for f in folders)
+    return next((path for path in found if path), None)
+
+
+def launch_of(
+    cell: Cell,
+    fabric: ChosenFabric,
+    library: ChosenLibrary,
+    workload: ChosenWorkload,
+    cluster: Cluster | None,
+) -> Launch:
+    """Returns the launch of a cell, on emulated hosts if there is a cluster.
+
+    Raises:
+        LookupError: there is no mpiexec for the library.
+    """
+    python, nodes = python_of(library), int(cell.factors["nodes"])
+    given = {"factors": cell.factors, "settings": workload.settings, "transport": library.transport}
+    program = [workload.program] if workload.program else ["-m", f"{_WORKLOADS}.{workload.name}"]
+    command = [python, *program, json.dumps(given, sort_keys=True)]
+    emulated = _kept_on_links(cluster) if cluster else {}
+    chosen = {**emulated, **fabric.environment, **library.environment}
+    chosen.setdefault(COORDINATOR, _coordinator(fabric, cluster))
+    base = with_home(os.environ) if _allocated() else alone(os.environ)
+    base |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    if nodes > 1:
+        mpiexec = mpiexec_of(python)
+        if mpiexec is None:
+            raise LookupError(f"There is no mpiexec beside {python} or on PATH.")
+        starts = _starts_open_mpi if _is_open_mpi(mpiexec) else _starts_hydra
+        command = [*starts(mpiexec, nodes, fabric, cluster, chosen), *command]
+        if cluster:
+            command = ["ip", "netns", "exec", cluster.switch, *command]
+    elif cluster:
+        command = cluster.on_host(0, command)
+    return Launch(command, {**base, **chosen}, chosen)
+
+
+def _kept_on_links(cluster: Cluster) -> dict[str, str]:
+    """Variables that keep MPI and gloo on the links of emulated hosts."""
+    found = cluster.environment
+    kept = {name: found[name] for name in found if os.environ.get(name) != found[name]}
+    return {"JAX_PLATFORMS": "cpu", **kept}
+
+
+def _coordinator(fabric: ChosenFabric, cluster: Cluster | None) -> str:
+    """Host and port of the first node; the port is free on this machine, if that is the host."""
+    if cluster:
+        return f"{cluster.addresses[0]}:{_PORT}"
+    if fabric.hosts:
+        return f"{fabric.hosts[0]}:{_PORT}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+_PORT = 23456
+
+
+def _allocated() -> bool:
+    """Returns whether a scheduler has given this process several nodes."""
+    nodes = os.environ.get("SLURM_JOB_NUM_NODES", "1")
+    file = os.environ.get("PBS_NODEFILE", "")
+    return nodes not in ("", "1") or (bool(file) and Path(file).exists())
+
+
+@cache
+def _is_open_mpi(mpiexec: str) -> bool:
+    done = subprocess.run(
+        [mpiexec, "--version"],
+        env=with_home(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=_VERSION_SECONDS,
+        check=False,
+    )
+    return any(name in done.stdout for name in _OPEN_MPI)
+
+
+def _starts_hydra(
+    mpiexec: str, nodes: int, fabric: ChosenFabric, cluster: Cluster | None, _: Mapping[str, str]
+) -> Sequence[str]:
+    """MPICH's launcher and its relatives; it passes all variables on."""
+    command = [mpiexec, "-n", str(nodes)]
+    if cluster:
+        launcher = str(cluster.folder / "launcher")
+        command += ["-launcher", "ssh", "-launcher-exec", launcher, "-iface", "switch"]
+    hosts = cluster.hosts if cluster else fabric.hosts
+    if hosts:
+        command += ["-hosts", ",".join(hosts[:nodes])]
+    return [*command, "-ppn", "1"] if hosts or _allocated() else command
+
+
+def _starts_open_mpi(
+    mpiexec: str,
+    nodes: int,
+    fabric: ChosenFabric,
+    cluster: Cluster | None,
+    chosen: Mapping[str, str],
+) -> Sequence[str]:
+    """Open MPI's launcher, which passes on to other hosts what it is told to."""
+    command = [mpiexec, "-n", str(nodes), "--bind-to", "none"]
+    hosts = cluster.hosts if cluster else fabric.hosts
+    if cluster:
+        command += ["--prtemca", "plm_ssh_agent", str(cluster.folder / "launcher")]
+        command += ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
+        command += ["--mca", "btl_tcp_if_include", "eth0"]
+    if hosts:
+        command += ["--host", ",".join(f"{host}:1" for host in hosts[:nodes])]
+    elif _allocated():
+        command += ["--map-by", "ppr:1:node"]
+    else:
+        command += ["--oversubscribe"]
+    return [*command, *(word for name in chosen for word in ("-x", name))] if hosts else command

@@ -1,0 +1,11 @@
+"""Workloads: the programs that the ranks of a cell run, one file a workload.
+
+May live here: the programs, the transports that they call (`_mpi`: mpi4py; `_gloo`: JAX's own
+processes), their clock (`_timing`) and the counters of interfaces (`_interfaces`).
+May not: anything that the process of a study imports, but for names; it lives on when a cell dies.
+
+A program gets one argument, a JSON table of factors, settings and transport, and its node 0 prints
+one line, ``jdaso-study {...}``, with the keys of `rows.Outcome` from `seconds` on (`_given`).
+`_mpi` is the one place outside `_mpi`, `_engines` and `doctor` that imports mpi4py: it measures the
+library itself, which a session would hide.
+"""

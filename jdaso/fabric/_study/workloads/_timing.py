@@ -1,0 +1,70 @@
+"""The clock of a workload: each iteration on its own, and the bytes at the interfaces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from . import _interfaces
+
+
+class Meeting(Protocol):
+    """All that the clock asks of a transport."""
+
+    rank: int
+
+    def barrier(self) -> None:
+        """Waits for all nodes."""
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """Returns, for each iteration, the time of the slowest node."""
+        ...
+
+    def chosen(self) -> dict[str, Any]:
+        """Returns choices that the library reports."""
+        ...
+
+
+def measure(
+    meeting: Meeting,
+    iteration: Callable[[], object],
+    expected_bytes: int,
+    settings: dict[str, Any],
+    *,
+    parts: int = 1,
+    compute_seconds: list[float] | None = None,
+) -> dict[str, Any]:
+    """Measures an operation; returns the result of the workload, the same on all nodes but bytes.
+
+    Before each iteration all nodes meet; its time is that of the slowest node.
+
+    Args:
+        meeting: the transport.
+        iteration: the operation.
+        expected_bytes: the fewest bytes that node 0 must send and receive in one iteration.
+        settings: ``warmup`` and ``iterations``.
+        parts: the time of an iteration is divided by it: messages of a window, both ways.
+        compute_seconds: of the same work without a network.
+    """
+    meeting.barrier()
+    before = _interfaces.counts()
+    warm = [_timed(meeting, iteration) / parts for _ in range(settings["warmup"])]
+    spent = [_timed(meeting, iteration) / parts for _ in range(settings["iterations"])]
+    meeting.barrier()
+    crossed = _interfaces.between(before, _interfaces.counts())
+    return {
+        "seconds": meeting.slowest(spent),
+        "warmup_seconds": meeting.slowest(warm),
+        "compute_seconds": compute_seconds,
+        "bytes_at_interfaces": crossed,
+        "expected_bytes": expected_bytes * (settings["warmup"] + settings["iterations"]),
+        "chosen": meeting.chosen(),
+    }
+
+
+def _timed(meeting: Meeting, iteration: Callable[[], object]) -> float:
+    meeting.barrier()
+    begin = time.perf_counter()
+    iteration()
+    return time.perf_counter() - begin

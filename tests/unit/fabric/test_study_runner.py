@@ -1,0 +1,385 @@
+"""A study goes on after a cell that fails, hangs, is killed or has no memory, and after a kill."""
+
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import jsonschema
+import pytest
+from launcher import ROOT
+from nights import rows as table
+from studies import lines, small, with_program
+
+from jdaso.cli import main
+from jdaso.fabric._study import launch, libraries, outcomes, rows
+from jdaso.fabric._study.checks import StudyError
+from jdaso.fabric._study.chosen import ChosenFabric, ChosenLibrary
+from jdaso.fabric._study.journal import read_rows
+from jdaso.fabric._study.libraries import Found
+from jdaso.fabric._study.processes import Ended
+from jdaso.fabric._study.rows import Outcome
+from jdaso.fabric._study.runner import run_study
+
+GIVE = "import json, os, sys, time; about = json.loads(sys.argv[1])\n"
+GIVE += "say = lambda **more: print('jdaso-study ' + json.dumps({'seconds': [0.5], **more}))\n"
+N = "about['factors']['bytes']"
+
+
+def noting(path, before=""):
+    """A program that notes each of its runs in a file."""
+    return f"{GIVE}{before}open({str(path)!r}, 'a').write(str({N}) + chr(10)); say()"
+
+
+@pytest.fixture(autouse=True)
+def _libraries_are_found_at_once(monkeypatch):
+    monkeypatch.setattr(libraries, "find", lambda library: Found({"python": "3"}))
+
+
+def statuses(folder):
+    return {row["factors"]["bytes"]: row["status"] for row in lines(folder)}
+
+
+def words(folder, number):
+    return next(row["words"] for row in lines(folder) if row["factors"]["bytes"] == number)
+
+
+FATES = f"""{GIVE}
+number = {N}
+if number == 1: say(expected_bytes=0, chosen={{'device': 'none'}}, warmup_seconds=[2.0])
+if number == 2: print('its last words'); print('and why', file=sys.stderr); sys.exit(3)
+if number == 3: time.sleep(60)
+if number == 4: os.kill(os.getpid(), 9)
+if number == 5: bytearray(1 << 50)
+if number == 6: say(seconds=[])
+if number == 7: print('nothing')
+if number == 8: say(expected_bytes=9, bytes_at_interfaces={{'lo': [5, 3], 'eth9': [500, 500]}})
+if number == 9: say(expected_bytes=9, bytes_at_interfaces={{'lo': [5, 4], 'eth9': [500, 500]}})
+"""
+
+
+def test_every_fate_of_a_cell_is_a_row_and_the_study_ends(tmp_path):
+    study = with_program(
+        tmp_path / "fates.py",
+        FATES,
+        replicates=1,
+        limit_seconds=1.5,
+        fabrics={"here": {"interface": "lo"}},
+        factors={
+            **small_factors(),
+            "library": "one",
+            "bytes": list(range(1, 10)),
+        },
+    )
+    assert run_study(study, tmp_path / "out") == 9
+    assert statuses(tmp_path / "out") == {
+        1: "ok",
+        2: "failed",
+        3: "timed out",
+        4: "failed",
+        5: "out of memory",
+        6: "failed",
+        7: "failed",
+        8: "other fabric",
+        9: "ok",
+    }
+    assert words(tmp_path / "out", 2) == "Ended with status 3.\nits last words\nand why"
+    assert words(tmp_path / "out", 3).startswith("Ended after 1.5 s, the limit.")
+    assert words(tmp_path / "out", 4) == "Ended with status -9."
+    assert "MemoryError" in words(tmp_path / "out", 5)
+    assert "printed no result (seconds is no list of seconds: [])" in words(tmp_path / "out", 6)
+    assert words(tmp_path / "out", 8) == (
+        "lo carried 8 bytes, where 9 or more had to cross it. Others: eth9 1000."
+    )
+    for row in lines(tmp_path / "out"):
+        jsonschema.validate(row, rows.schema())
+        assert row["seconds"] == ([0.5] if row["status"] in ("ok", "other fabric") else [])
+    assert [row["order"] for row in lines(tmp_path / "out")] == list(range(9))
+
+
+def small_factors():
+    return {"fabric": "here", "library": ["one", "two"], "workload": "mine", "nodes": 1}
+
+
+def test_a_hanging_cell_is_ended_whole(tmp_path):
+    """Also what has left its process group, and what ignores SIGTERM."""
+    code = (
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "sleeps = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "print(os.getpid(), sleeps.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    factors = {**small_factors(), "library": "one", "bytes": 1}
+    study = with_program(tmp_path / "x.py", code, replicates=1, limit_seconds=1, factors=factors)
+    begin = time.monotonic()
+    run_study(study, tmp_path / "out")
+    assert time.monotonic() - begin < 20
+    pids = [int(x) for x in words(tmp_path / "out", 1).splitlines()[-1].split()]
+    assert len(pids) == 2 and not [pid for pid in pids if runs(pid)]
+
+
+def runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_finished_cell_is_not_run_again(tmp_path):
+    program = noting(tmp_path / "ran")
+    study = with_program(tmp_path / "x.py", program)
+    taken = []
+
+    def stop(row, left):
+        taken.append((row.cell, row.replicate))
+        if len(taken) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path / "out", stop)
+    assert run_study(study, tmp_path / "out") == 24 - 5
+    assert run_study(study, tmp_path / "out") == 0
+    more = with_program(tmp_path / "x.py", program, replicates=4)
+    assert run_study(more, tmp_path / "out") == 8
+    assert (tmp_path / "ran").read_text().count("\n") == 32
+    keys = [(row["cell"], row["replicate"]) for row in read_rows(tmp_path / "out")]
+    assert len(set(keys)) == len(keys) == 32 and keys[:5] == taken
+    with pytest.raises(StudyError, match="another declaration"):
+        run_study(with_program(tmp_path / "x.py", program, seed=1), tmp_path / "out")
+
+
+@pytest.mark.parametrize("kills", table([4, 50], day=[4]))
+def test_a_killed_study_goes_on_at_the_next_cell(tmp_path, kills):
+    declared = tmp_path / "study.toml"
+    program = tmp_path / "x.py"
+    program.write_text(noting(tmp_path / "ran", "time.sleep(0.03); "))
+    replicates = 3 if kills < 10 else 60
+    declared.write_text(
+        f"name = 'killed'\nreplicates = {replicates}\n[factors]\nfabric = 'here'\n"
+        f"library = 'none'\nworkload = 'mine'\nnodes = 1\nbytes = [1, 2, 3, 4, 5, 6]\n"
+        f"[workloads.mine]\nprogram = '{program}'\nreads = ['bytes']\n"
+    )
+    code = (
+        "import sys; from jdaso.fabric._study import libraries\n"
+        "libraries.find = lambda library: libraries.Found()\n"
+        "from jdaso.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "study", str(declared), "--out", str(tmp_path / "out")]
+    choose, before = random.Random(kills), []
+    for number in itertools.count(1):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
+        try:
+            process.wait(choose.uniform(0.15, 0.9) if number <= kills else 60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+        keys = keys_of(tmp_path / "out")
+        assert keys[: len(before)] == before and len(set(keys)) == len(keys)
+        before = keys
+        if number > kills:
+            break
+    assert process.returncode == 0 and len(keys) == 6 * replicates
+    ran = (tmp_path / "ran").read_text().count("\n")
+    assert len(keys) <= ran <= len(keys) + kills  # a kill repeats one launch at the most
+    wait_for(lambda: not left_over(str(program)))
+
+
+def keys_of(folder):
+    if not (folder / "rows.jsonl").exists():
+        return []
+    return [(row["cell"], row["replicate"]) for row in read_rows(folder)]
+
+
+def left_over(word):
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                found += [int(name)] * (word.encode() in file.read() and int(name) != os.getpid())
+        except OSError:
+            pass
+    return found
+
+
+def wait_for(condition, seconds=20.0):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "it did not come"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_outlives_the_study(tmp_path, number):
+    mark = tmp_path / "pid"
+    code = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    (tmp_path / "x.py").write_text(code)
+    program = (
+        f"import sys; sys.path[:0] = [{str(ROOT / 'tests' / 'lib')!r}]\n"
+        "from studies import small\n"
+        "from jdaso.fabric._study import libraries, runner\n"
+        "libraries.find = lambda library: libraries.Found()\n"
+        f"workloads = {{'mine': {{'program': {str(tmp_path / 'x.py')!r}, 'reads': ['bytes']}}}}\n"
+        f"runner.run_study(small(workloads=workloads), {str(tmp_path / 'out')!r})\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: mark.exists() and mark.read_text())
+        pid = int(mark.read_text())
+        assert runs(pid)
+        process.send_signal(number)
+        process.wait(15)
+        wait_for(lambda: not runs(pid))
+    finally:
+        process.kill()
+        process.wait(10)
+    assert not lines(tmp_path / "out")
+
+
+def test_a_missing_library_is_a_row_that_says_so(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    nowhere = {"two": {"python": "nowhere/bin/python"}, "one": {}}
+    monkeypatch.setattr(libraries, "_PROBE", "print('{}')")
+    study = with_program(tmp_path / "x.py", f"{GIVE}say()", libraries=nowhere, replicates=1)
+    run_study(study, tmp_path / "out")
+    found = {(row["factors"]["library"], row["status"]) for row in lines(tmp_path / "out")}
+    assert found == {("one", "ok"), ("two", "missing")}
+    text = next(row["words"] for row in lines(tmp_path / "out") if row["status"] == "missing")
+    assert re.fullmatch(r"two: there is no /.*/nowhere/bin/python. Install the environment.", text)
+
+
+def test_a_workload_that_a_library_lacks_is_a_row_that_says_so(tmp_path):
+    factors = {"fabric": "here", "library": "gloo", "nodes": 1, "workload": "halo", "grid": 8}
+    run_study(small(factors=factors, workloads={}, replicates=1), tmp_path)
+    (row,) = lines(tmp_path)
+    assert row["status"] == "missing" and row["words"] == "gloo: the workload halo needs MPI."
+
+
+def test_a_library_that_does_not_load_tells_why(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(libraries, "_PROBE", "import no_such_thing")
+    assert "No module named 'no_such_thing'" in libraries.find(ChosenLibrary("x")).missing
+
+
+def test_a_program_that_cannot_be_started_is_a_row(tmp_path):
+    factors = {**small_factors(), "bytes": 1, "library": "one"}
+    study = with_program(tmp_path / "x.py", f"{GIVE}say()", factors=factors, replicates=1)
+    (tmp_path / "x.py").unlink()
+    run_study(study, tmp_path / "out")
+    assert statuses(tmp_path / "out") == {1: "failed"}
+    assert "No such file" in words(tmp_path / "out", 1)
+
+
+HERE = ChosenFabric("here", interface=("eth0", "mlx5_0:1"))
+
+
+def ended(**about):
+    return Ended(**{"status": 0, "timed_out": False, "output": "", "errors": "", **about})
+
+
+def test_a_process_that_the_kernel_killed_for_memory_is_told_from_others():
+    killed = ended(status=137)
+    for memory, status in ((True, "out of memory"), (False, "failed")):
+        assert outcomes.outcome_of(killed, HERE, 5, memory_killed=memory).status == status
+
+
+@pytest.mark.parametrize(
+    "sign", ["numpy._core._exceptions._ArrayMemoryError: x", "RESOURCE_EXHAUSTED: Out of memory"]
+)
+def test_signs_of_memory_in_the_output(sign):
+    found = outcomes.outcome_of(ended(status=1, errors=sign), HERE, 5, memory_killed=False)
+    assert found.status == "out of memory" and sign in found.words
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"seconds": 3}',
+        '{"seconds": [1], "more": 2}',
+        '{"seconds": [NaN]}',
+        '{"seconds": [-1]}',
+        '{"seconds": [1e999]}',
+        '{"seconds": [1], "chosen": {"x": NaN}}',
+        '{"seconds": [1], "chosen": []}',
+        '{"seconds": [1], "bytes_at_interfaces": [1]}',
+        '{"seconds": [1], "words": 3}',
+        '{"seconds": [1], "expected_bytes": 1.5}',
+        '{"seconds": [1], "bytes_at_interfaces": {"eth0": [1]}}',
+        '{"seconds": [1], "status": "ok"}',
+    ],
+)
+def test_a_result_that_no_row_can_hold_is_a_failure(line):
+    output = f"{outcomes.RESULT}{line}\n"
+    found = outcomes.outcome_of(ended(output=output), HERE, 5, memory_killed=False)
+    assert found.status == "failed" and "no result" in found.words
+
+
+def test_bytes_of_all_interfaces_of_a_fabric_count():
+    counted = {"eth0": [10, 0], "mlx5_0:1": [0, 90], "lo": [900, 0]}
+    result = Outcome("ok", seconds=[1.0], bytes_at_interfaces=counted, expected_bytes=100)
+    assert outcomes.with_proof(HERE, result).status == "ok"
+    one = ChosenFabric("here", interface=("mlx5_0:1",))
+    assert outcomes.with_proof(one, result).status == "other fabric"
+    assert outcomes.with_proof(ChosenFabric("here"), result).status == "ok"
+
+
+def test_words_are_the_end_of_the_output():
+    text = "\n".join(f"line {k}" for k in range(50))
+    found = outcomes.last_words(ended(output=f"{outcomes.RESULT}x\n", errors=text))
+    assert found.splitlines() == [f"line {k}" for k in range(38, 50)]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("HYDRA build details", ["-n", "3", "-hosts", "a,b,c", "-ppn", "1"]),
+        ("Open MPI", ["-n", "3", "--bind-to", "none", "--host", "a:1,b:1,c:1", "-x", "FI"]),
+    ],
+)
+def test_hosts_of_a_fabric_and_its_variables_reach_the_launcher(monkeypatch, version, expected):
+    monkeypatch.setattr(launch, "mpiexec_of", lambda python: "/opt/mpiexec")
+    monkeypatch.setattr(launch, "_is_open_mpi", lambda mpiexec: "Open MPI" in version)
+    fabric = ChosenFabric("a", environment={"FI": "verbs"}, hosts=("a", "b", "c", "d"))
+    study = small(factors={**small_factors(), "library": "one", "nodes": 3, "bytes": 1})
+    cell, workload = study.cells[0], study.workloads["mine"]
+    made = launch.launch_of(cell, fabric, ChosenLibrary("one"), workload, None)
+    assert made.command[: 1 + len(expected)] == ["/opt/mpiexec", *expected]
+    assert made.command[-2] == "mine.py" and json.loads(made.command[-1])["factors"]["nodes"] == 3
+    assert made.chosen["FI"] == made.environment["FI"] == "verbs"
+
+
+def test_the_command_line(tmp_path, capsys):
+    program = tmp_path / "x.py"
+    program.write_text(f"{GIVE}sys.exit(1) if {N} == 2 else say()")
+    declared = tmp_path / "study.toml"
+    declared.write_text(
+        "name = 'told'\nreplicates = 2\nlimit_seconds = 9\n[factors]\nfabric = 'here'\n"
+        "library = 'none'\nworkload = 'mine'\nnodes = 1\nbytes = [1, 2]\n"
+        f"[workloads.mine]\nprogram = '{program}'\nreads = ['bytes']\n"
+        "[short]\nreplicates = 1\n[short.factors]\nbytes = 1\n"
+    )
+    out = str(tmp_path / "out")
+    assert main(["study", str(declared), "--dry-run"]) == 0
+    listed = capsys.readouterr().out
+    assert len(re.findall(r"^c[0-9a-f]{8}  .* about [0-9.]+ s$", listed, re.M)) == 2
+    assert "2 cells, 2 replicates, 4 launches, about 7 s, at most 36 s" in listed
+    assert main(["study", str(declared), "--short", "--out", f"{out}-short"]) == 0
+    assert main(["study", str(declared), "--out", out]) == 1
+    told = capsys.readouterr()
+    assert "4 of 4 launches ran now.\n2 failed, 2 ok" in told.out
+    assert "Ended with status 1." in told.err
+    assert main(["study", str(declared), "--out", out]) == 1
+    assert "0 of 4 launches ran now." in capsys.readouterr().out
+    assert main(["study", str(declared), "--out", out, "--short"]) == 2
+    assert "another declaration" in capsys.readouterr().err
+    assert main(["study", str(declared)]) == 2
+    assert "Give one: --out DIR" in capsys.readouterr().err
