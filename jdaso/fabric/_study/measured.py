@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float64
 
 FORMAT = 1
-ROWS = "rows.jsonl"
+ROWS, DECLARED = "rows.jsonl", "declaration.json"
 AGAIN = "Delete the row and start the study again: it runs this cell anew."
 
 Seconds = Float64[np.ndarray, " iterations"]
@@ -52,7 +52,7 @@ class Launch:
     status: str
     words: str
     seconds: Seconds
-    compute_seconds: Seconds
+    compute_seconds: Float64[np.ndarray, " split"]
     row: Mapping[str, Any]
 
     @property
@@ -162,6 +162,20 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"The row of cell {row.get('cell')!r}, replicate {row.get('replicate')}"
 
 
+def declared_margin(folder: str | Path) -> float | None:
+    """Returns the margin of a study's ``declaration.json``; None if it has none."""
+    path = Path(folder) / DECLARED
+    if not path.is_file():
+        return None
+    try:
+        margin = json.loads(path.read_text(encoding="utf-8"))["study"].get("margin")
+        return None if margin is None else float(margin)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RowsError(
+            f"{path} is damaged ({error!r}). Give the margin: --margin 0.05."
+        ) from error
+
+
 def good_cells(launches: Iterable[Launch]) -> dict[Key, list[Launch]]:
     """Returns the "ok" launches of each cell that has some, in the order of factors."""
     cells: dict[Key, list[Launch]] = {}
@@ -187,3 +201,17 @@ def rank(key: Key) -> tuple:
     return tuple(
         (name, isinstance(v, str), *((0, v) if isinstance(v, str) else (v, ""))) for name, v in key
     )
+
+
+def named(key: Key) -> str:
+    """Formats factors: allreduce, 2 nodes, 1048576 bytes, mpich.
+
+    >>> named((("bytes", 8), ("library", "mpich"), ("nodes", 2), ("workload", "allreduce")))
+    'allreduce, 2 nodes, 8 bytes, mpich'
+    """
+    factors, words = dict(key), []
+    for name in ("workload", "model", "nodes", "bytes", *factors):
+        if name in factors:
+            level = factors.pop(name)
+            words.append(f"{level} {name}" if isinstance(level, int) else str(level))
+    return ", ".join(words)

@@ -64,6 +64,8 @@ class Verdict:
         return f"{self._claim()} {about}"
 
     def _claim(self) -> str:
+        if self.said == "slower" and self.ratio.low >= 2:
+            return f"slower by a factor of {self.ratio.low:.3g} to {self.ratio.high:.3g}"
         if self.said == "slower":
             return f"slower by {self.ratio.low - 1:.1%} to {self.ratio.high - 1:.1%}"
         if self.said == "faster":

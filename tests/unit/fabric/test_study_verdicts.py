@@ -10,7 +10,12 @@ from scipy import stats
 from study_rows import launches, row, rows_of, write
 
 from jdaso.fabric._study.equivalence import ALPHA, judge, more_replicates, power
-from jdaso.fabric._study.measured import RowsError, launches_of, read_launches
+from jdaso.fabric._study.measured import (
+    RowsError,
+    declared_margin,
+    launches_of,
+    read_launches,
+)
 from jdaso.fabric._study.ratios import bootstrap_ratio, pairs_of
 from jdaso.fabric._study.verdicts import summaries, verdicts
 
@@ -314,3 +319,18 @@ def test_replicates_are_paired_by_their_number():
     assert dataclasses.asdict(pairs)["setting"] == (
         ("bytes", 1024), ("nodes", 2), ("workload", "allreduce"),
     )  # fmt: skip
+
+
+def test_a_large_ratio_is_told_as_a_factor():
+    words = only(verdicts(launches({"a": 1.0, "b": 9.0}), MARGIN)).words
+    assert words.startswith("slower by a factor of 8.") or "factor of 9 to" in words
+
+
+def test_the_declared_margin_is_read(tmp_path):
+    assert declared_margin(tmp_path) is None
+    declared = tmp_path / "declaration.json"
+    declared.write_text('{"declaration": "d", "study": {"margin": 0.1}}')
+    assert declared_margin(tmp_path) == 0.1
+    declared.write_text("[]")
+    with pytest.raises(RowsError, match="--margin"):
+        declared_margin(tmp_path)
