@@ -20,8 +20,10 @@ VERBS = {
     "run": "run a job; if it fails, restart it from its last checkpoint",
     "trace": "join the traces of all nodes into one file for Perfetto",
     "report": "make one HTML page about recorded runs",
-    "study": "run a declared study of fabrics, or go on where it stopped",
+    "study": "run a declared study of fabrics, or go on where it stopped; `study report` answers",
 }
+SECOND: dict[tuple[str, ...], str] = {("study", "report"): "_study_report"}
+"""Modules of verbs of two words."""
 
 STORY = """\
 Trains JAX models on many nodes without waiting for the network: DASO as an
@@ -60,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             verb, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
         if argv[:1] == [verb]:
-            module = importlib.import_module(f"jdaso.cli.{verb}")
+            second = SECOND.get(tuple(argv[:2]))
+            argv = [verb, *argv[2:]] if second else argv
+            module = importlib.import_module(f"jdaso.cli.{second or verb}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     arguments = parser.parse_args(argv)

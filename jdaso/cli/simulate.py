@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ..fabric import Fabric, Hybrid, Prediction, Training, advise, predict, predict_synchronous
 from ..fabric._emulate.cluster import bits_per_second_of
-from . import _hybrid
+from . import _hybrid, _measured
 
 # Typical values, not measured. A node of JUWELS Booster has four links of 200 Gbit/s.
 PRESETS = {
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--devices", type=int, help="accelerators per node (default 4)")
     number("--rate", help="rate of a node's link, each way (default 10gbit)")
     number("--latency-us", type=float, help="latency of a message, in microseconds (default 20)")
+    _measured.add_arguments(parser)
     number("--jitter-ms", type=float, default=0.0, help="standard deviation of a step (default 0)")
     host = "GB/s at which a host copies memory: steps run on its CPUs, not on accelerators"
     number("--copy-gbytes", type=float, help=host)
@@ -144,12 +145,16 @@ def _writing(option: str, path: str) -> Iterator[None]:
 
 
 def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
-    """Returns the cluster, the training, and the devices per node; options override a preset."""
+    """Returns the cluster, the training, and the devices per node.
+
+    Options override the link that a study measured, and that overrides a preset.
+    """
     known = {
         "rate": "10gbit",
         "latency_us": 20.0,
         "devices": 4,
         **PRESETS.get(arguments.preset, {}),
+        **_measured.link(arguments),
     }
     given = {key: getattr(arguments, key) for key in known}
     chosen = {key: known[key] if given[key] is None else given[key] for key in known}

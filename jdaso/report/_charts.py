@@ -24,7 +24,10 @@ DASHES = ([], [7, 3], [2, 2], [9, 3, 2, 3], [4, 2, 1, 2, 1, 2], [1, 3])
 TOOLS = "pan,box_zoom,wheel_zoom,zoom_in,zoom_out,pan_left,pan_right,reset"
 FAULT = "#e5484d"
 MARKERS = {"checkpoint": "triangle", "fault": "x"}
+NAMES = ("least", "mean", "largest")
+"""Names of the band's lower edge, the line, and the upper edge."""
 
+Names = tuple[str, str, str]
 Plot = Any
 """Bokeh's figure; its types do not cover what its documentation allows."""
 Switch = tuple[str, Element]
@@ -93,18 +96,22 @@ def scalar_plot(x_label: str, y_label: str, lines: Sequence[Line]) -> Plot:
 
 
 def line_chart(
-    title: str, plot: Plot, lines: Sequence[Line], signs: Sequence[Sign] = ()
+    title: str,
+    plot: Plot,
+    lines: Sequence[Line],
+    signs: Sequence[Sign] = (),
+    names: Names = NAMES,
 ) -> Element:
     """Makes a figure of lines."""
-    draw_lines(plot, lines)
+    draw_lines(plot, lines, names)
     for line in lines:
         if some := [sign for sign in signs if sign.run == line.label]:
             draw_signs(plot, line, some)
     switches = [(line.label, swatch(line.style)) for line in lines]
-    return figure(title, plot, described(lines), switches, numbers(title, plot, lines))
+    return figure(title, plot, described(lines), switches, numbers(title, plot, lines, names))
 
 
-def draw_lines(plot: Plot, lines: Sequence[Line]) -> None:
+def draw_lines(plot: Plot, lines: Sequence[Line], names: Names = NAMES) -> None:
     """Draws lines and their bands; a single point is a dot."""
     drawn = []
     for label, style, points, stairs in lines:
@@ -121,7 +128,8 @@ def draw_lines(plot: Plot, lines: Sequence[Line]) -> None:
         step = {"mode": "after"} if stairs else {}
         drawn.append((plot.step if stairs else plot.line)("x", "mean", **look, **step))
     x_label = plot.xaxis[0].axis_label
-    tips = [("", "$name"), (x_label, "@x"), ("mean", "@mean"), ("range", "@low to @high")]
+    tips = [("", "$name"), (x_label, "@x"), (names[1], "@mean")]
+    tips.append(("range" if names == NAMES else f"{names[0]} to {names[2]}", "@low to @high"))
     add_hover(plot, drawn, tips)
 
 
@@ -194,9 +202,11 @@ def patch(colour: str, **look: Any) -> Element:
     return element("svg", stroke, viewBox="0 0 28 10", class_="swatch", aria_hidden="true")
 
 
-def numbers(title: str, plot: Plot, lines: Sequence[Line], rows: int = 9) -> list[Element]:
+def numbers(
+    title: str, plot: Plot, lines: Sequence[Line], names: Names = NAMES, rows: int = 9
+) -> list[Element]:
     """Makes the chart's tables, for readers who cannot see it: at most `rows` points of each."""
-    made, head = [], [plot.xaxis[0].axis_label, "least", "mean", "largest"]
+    made, head = [], [plot.xaxis[0].axis_label, *names]
     for line in lines:
         points = np.stack(line.points, axis=1)
         chosen = np.unique(np.linspace(0, len(points) - 1, rows).astype(int))

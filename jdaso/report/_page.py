@@ -17,6 +17,10 @@ POLICY = (
 )
 
 
+Section = tuple[str, str, Sequence[Element]]
+"""Key, name and content."""
+
+
 def make_page(runs: Sequence[Run], title: str = "jdaso report") -> str:
     """Makes one HTML page about one or several runs, side by side.
 
@@ -34,30 +38,47 @@ def make_page(runs: Sequence[Run], title: str = "jdaso report") -> str:
     if not runs:
         raise ReportError("There are no runs to report on.")
     try:
-        from . import _charts, _sections
+        from . import _sections
     except ImportError as error:
         raise ImportError(
             f"The report draws its charts with Bokeh, which is missing ({error}): "
             'pip install "jdaso[report]".'
         ) from error
     runs = with_names(runs)
+    return page_of(title, _told(runs), _sections.sections_of(runs), "python -m jdaso report")
+
+
+def page_of(title: str, told: str, sections: Sequence[Section], maker: str) -> str:
+    """Makes a page from its sections.
+
+    Args:
+        title: of the page.
+        told: a line below the title.
+        sections: the first has the key "summary".
+        maker: the command that made the page.
+    """
+    from . import _charts
+
     library = _charts.library()
     script, style = (
         Path(__file__).with_name(name).read_text(encoding="utf-8")
         for name in ("charts.js", "style.css")
     )
-    sections = _sections.sections_of(runs)
     body = element(
         "body",
         element("a", "Skip to the summary", href="#summary", class_="skip"),
-        element("header", element("h1", title), element("p", _told(runs)), _contents(sections)),
+        element("header", element("h1", title), element("p", told), _contents(sections)),
         element("main", [_section(*section) for section in sections]),
-        element("footer", element("p", "Made by python -m jdaso report.")),
+        element("footer", element("p", f"Made by {maker}.")),
         element("script", _packed(library), type="text/plain", id="library"),
         element("script", script),
     )
     policy = POLICY.format(" ".join(map(_hash, (script, library))))
-    head = element(
+    return text_of(element("html", _head(title, policy, style), body, lang="en"))
+
+
+def _head(title: str, policy: str, style: str) -> Element:
+    return element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=policy),
@@ -68,7 +89,6 @@ def make_page(runs: Sequence[Run], title: str = "jdaso report") -> str:
         element("style", style),
         element("noscript", element("style", ".chart, .legend { display: none; }")),
     )
-    return text_of(element("html", head, body, lang="en"))
 
 
 def _packed(text: str) -> str:
@@ -95,7 +115,7 @@ def _told(runs: Sequence[Run]) -> str:
     return said + (f" Left out: {counted(damaged, 'damaged row')}." if damaged else "")
 
 
-def _contents(sections: Sequence[tuple[str, str, Sequence[Element]]]) -> Element:
+def _contents(sections: Sequence[Section]) -> Element:
     links = [element("li", element("a", name, href=f"#{key}")) for key, name, _ in sections]
     return element("nav", element("ul", links), aria_label="Sections")
 

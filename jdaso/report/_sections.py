@@ -18,13 +18,13 @@ _MOST_SIGNS = 80  # drawn for each run and kind
 def sections_of(runs: Sequence[Run]) -> list[tuple[str, str, Sequence[Element]]]:
     """Returns key, name and content of each section that has something to show."""
     sections = [
-        ("summary", "Summary", [_wide(summary_table(runs))]),
+        ("summary", "Summary", [wide(summary_table(runs))]),
         *((f"scalar-{k}", name, charts) for k, (name, charts) in enumerate(scalar_charts(runs))),
-        ("phases", "Phases", _grid(_there(phase_chart(run) for run in runs))),
-        ("time", "Communication", _grid([*time_charts(runs), *bytes_chart(runs)])),
+        ("phases", "Phases", grid(_there(phase_chart(run) for run in runs))),
+        ("time", "Communication", grid([*time_charts(runs), *bytes_chart(runs)])),
         ("cycle", "Timeline of a cycle", _there(cycle_chart(run) for run in runs)),
-        ("nodes", "Nodes", [_wide(nodes_table(run)) for run in runs]),
-        ("marks", "Checkpoints and faults", [_wide(marks) for marks in marks_tables(runs)]),
+        ("nodes", "Nodes", [wide(nodes_table(run)) for run in runs]),
+        ("marks", "Checkpoints and faults", [wide(marks) for marks in marks_tables(runs)]),
         ("about", "Settings and machine", [about(run) for run in runs]),
     ]
     return [section for section in sections if section[2]]
@@ -45,7 +45,7 @@ def scalar_charts(runs: Sequence[Run]) -> list[tuple[str, list[Element]]]:
                 signs = [sign for run in runs for sign in _signs(run, against)]
                 charts.append(line_chart(title, scalar_plot(label, name, lines), lines, signs))
         if charts:
-            found.append((f"{name[:1].upper()}{name[1:]}", _grid(charts)))
+            found.append((f"{name[:1].upper()}{name[1:]}", grid(charts)))
     return found
 
 
@@ -82,9 +82,11 @@ def _there(charts: Iterable[Element | None]) -> list[Element]:
     return [chart for chart in charts if chart is not None]
 
 
-def _grid(charts: Sequence[Element]) -> list[Element]:
+def grid(charts: Sequence[Element]) -> list[Element]:
+    """Makes a grid of charts, as many beside each other as there is place for."""
     return [element("div", charts, class_="charts")] if charts else []
 
 
-def _wide(child: Element) -> Element:
+def wide(child: Element) -> Element:
+    """Makes a card for a table."""
     return element("div", child, class_="wide")

@@ -36,6 +36,7 @@ LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 # Beside the order: a package -> what else it may import.
 ALSO = {
     "plots": {"fabric"},
+    "report": {"fabric"},
     "cli": {"doctor"},
     "__main__": {"cli"},
 }

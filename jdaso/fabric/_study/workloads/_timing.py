@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from . import _interfaces
 
 
+@runtime_checkable
 class Meeting(Protocol):
     """All that the clock asks of a transport."""
 

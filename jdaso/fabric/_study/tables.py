@@ -1,0 +1,168 @@
+"""Rows of a study as tables that other tools read: OSU micro-benchmarks, nccl-tests, CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .collectives import BUS, bandwidths
+from .measured import Key, Launch, RowsError, good_cells, key_of
+from .ratios import spread_of
+
+
+class Column(NamedTuple):
+    """Cells that differ in their size only: a table of those tools.
+
+    Attributes:
+        factors: all but the bytes.
+        sizes: in bytes, rising.
+        seconds: the median of the replicates' medians, of one operation.
+    """
+
+    factors: Key
+    sizes: list[int]
+    seconds: list[float]
+
+
+OSU: Mapping[str, tuple[str, str]] = {
+    "latency": ("Latency Test", "Latency (us)"),
+    "bandwidth": ("Bandwidth Test", "Bandwidth (MB/s)"),
+    "allreduce": ("Allreduce Latency Test", "Avg Latency(us)"),
+    "allgather": ("Allgather Latency Test", "Avg Latency(us)"),
+    "reduce_scatter": ("Reduce_scatter Latency Test", "Avg Latency(us)"),
+    "alltoall": ("All-to-All Personalized Exchange Latency Test", "Avg Latency(us)"),
+}
+"""Workload -> title and unit of OSU's table; jdaso's own exchange has none there."""
+_OF_ONE_RANK = ("allgather", "alltoall")
+"""Operations whose size OSU gives for one rank: a P-th part of ours."""
+
+
+def columns_of(launches: Iterable[Launch]) -> list[Column]:
+    """Returns the cells of micro-benchmarks, in the order of factors and sizes.
+
+    Raises:
+        RowsError: there are none.
+    """
+    found: dict[Key, list[tuple[int, float]]] = {}
+    for some in good_cells(launches).values():
+        factors = some[0].factors
+        if factors.get("workload") in BUS and "bytes" in factors:
+            cell = factors["bytes"], float(np.median([launch.median for launch in some]))
+            found.setdefault(key_of(factors, without=["bytes"]), []).append(cell)
+    if not found:
+        raise RowsError(
+            f"The rows have no micro-benchmark ({', '.join(BUS)}) that ended well, and so nothing "
+            "for this table. Take --format csv or json."
+        )
+    return [
+        Column(key, *map(list, zip(*sorted(cells), strict=True))) for key, cells in found.items()
+    ]
+
+
+def osu(columns: Iterable[Column]) -> str:
+    """Formats tables as OSU's micro-benchmarks print them: microseconds, or MB/s of 1e6 bytes.
+
+    Each table has a size at the start of a line, blanks, and a number with two digits. The size of
+    an all-gather or all-to-all is one rank's part, as OSU counts it.
+    """
+    lines = []
+    for column in columns:
+        factors = dict(column.factors)
+        if factors["workload"] not in OSU:
+            continue
+        title, unit = OSU[factors["workload"]]
+        lines += [f"# OSU MPI {title}", f"# measured by jdaso: {_told(column)}"]
+        lines.append(f"{'# Size':<10}{unit:>20}")
+        for size, seconds in zip(column.sizes, column.seconds, strict=True):
+            rate = factors["workload"] == "bandwidth"
+            number = size / seconds / 1e6 if rate else 1e6 * seconds
+            part = factors["nodes"] if factors["workload"] in _OF_ONE_RANK else 1
+            lines.append(f"{size // part:<10}{number:>20.2f}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+_NCCL_HEAD = (
+    f"#{'':61}out-of-place{'':23}in-place",
+    "#       size         count      type   redop    root     time   algbw   busbw #wrong"
+    "     time   algbw   busbw #wrong",
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)       "
+    "     (us)  (GB/s)  (GB/s)       ",
+)
+
+
+def nccl_tests(columns: Iterable[Column]) -> str:
+    """Formats tables as nccl-tests print them: microseconds, GB/s of 1e9 bytes.
+
+    The numbers stand in the columns of out-of-place operations. Those of in-place ones are nan, and
+    wrong results N/A, as neither was measured.
+    """
+    lines = []
+    for column in columns:
+        factors = dict(column.factors)
+        lines += [f"# measured by jdaso: {_told(column)}", *_NCCL_HEAD]
+        reduces = "sum" if "reduce" in str(factors["workload"]) else "none"
+        buses = []
+        for size, seconds in zip(column.sizes, column.seconds, strict=True):
+            algorithm, bus = bandwidths(factors["workload"], factors["nodes"], size, seconds)
+            buses.append(bus)
+            lines.append(
+                f"{size:>12}  {size // 4:>12}  {'float':>8}  {reduces:>6}  {-1:>6}"
+                f"  {1e6 * seconds:>7.2f}  {algorithm:>6.2f}  {bus:>6.2f}    N/A"
+                f"  {'nan':>7}  {'nan':>6}  {'nan':>6}    N/A"
+            )
+        lines += [f"# Avg bus bandwidth    : {np.mean(buses):g} ", "#", ""]
+    return "\n".join(lines)
+
+
+def _told(column: Column) -> str:
+    return ", ".join(f"{name} {level}" for name, level in column.factors)
+
+
+def table(launches: Sequence[Launch]) -> str:
+    """Formats all rows as CSV, one a launch, failed ones too.
+
+    Columns: the row's fields, a column ``factor NAME`` for each factor, median seconds with 5 and
+    95 %, algorithm and bus bandwidth in GB/s, and every measured iteration in "seconds", separated
+    by blanks.
+    """
+    names = list(dict.fromkeys(name for launch in launches for name in launch.factors))
+    lines = [_fields(launch, names) for launch in launches]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+_KEPT = ("started", "limit_seconds", "commit", "expected_bytes")
+_NESTED = ("bytes_at_interfaces", "chosen", "machine", "versions", "environment")
+
+
+def _fields(launch: Launch, names: Sequence[str]) -> dict[str, object]:
+    row = launch.row
+    found = {"study": launch.study, "declaration": row.get("declaration"), "cell": launch.cell}
+    found |= {"replicate": launch.replicate, "order": row.get("order")}
+    found |= {f"factor {name}": launch.factors.get(name) for name in names}
+    found |= {"status": launch.status, "words": launch.words, "iterations": launch.seconds.size}
+    spread = spread_of(launch.seconds) if launch.seconds.size else ("", "", "")
+    found |= dict(zip(("median_seconds", "seconds_5", "seconds_95"), spread, strict=True))
+    rates: tuple[object, object] = ("", "")
+    if (
+        launch.status == "ok"
+        and launch.factors.get("workload") in BUS
+        and "bytes" in launch.factors
+    ):
+        of = launch.factors
+        rates = bandwidths(of["workload"], of["nodes"], of["bytes"], launch.median)
+    found |= dict(zip(("algbw", "busbw"), rates, strict=True))
+    found |= {name: row.get(name) for name in _KEPT}
+    found |= {name: json.dumps(row.get(name)) for name in _NESTED}
+    for name in ("seconds", "warmup_seconds", "compute_seconds"):
+        found[name] = " ".join(map(repr, row.get(name) or []))
+    return found

@@ -1,0 +1,110 @@
+"""The page of a study: verdicts first, then ratios, charts, fits, cells, and failed launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..fabric._study import curves
+from ..fabric._study.alpha_beta import fits_of
+from ..fabric._study.measured import Launch
+from ..fabric._study.verdicts import Verdict
+from . import _study_charts, _study_tables
+from ._html import Element, element
+from ._page import page_of
+from ._runs import ReportError, counted
+from ._sections import grid, wide
+
+Studies = Mapping[str, Sequence[Launch]]
+Verdicts = Mapping[str, Sequence[Verdict]]
+MEANING = (
+    "An equivalence test at {alpha:.0%} in each row: no significant effect if the two are surely "
+    "within the margin, slower or faster if they surely differ by more. n counts replicates, "
+    "launches that ran side by side; iterations of one launch are not independent. Of {row} "
+    "rows one may be wrong. Seconds over seconds: above 1 the first fabric is slower."
+)
+
+
+def make_study_page(studies: Studies, verdicts: Verdicts, title: str = "jdaso study") -> str:
+    """Makes one HTML page about a study, or several beside each other; it loads nothing.
+
+    Args:
+        studies: name -> launches, from `read_launches`.
+        verdicts: name -> verdicts; none of a study with one fabric.
+        title: of the page.
+
+    Raises:
+        ReportError: there are no studies.
+    """
+    if not studies:
+        raise ReportError("There are no studies to report on.")
+    sections = [
+        ("summary", "Verdicts", _verdicts(verdicts)),
+        ("ratios", "Ratios", grid(_ratios(verdicts))),
+        *_charts(studies),
+        ("fits", "Latency and bandwidth", _fits(studies)),
+        ("cells", "Cells", [wide(_study_tables.cell_table(*one)) for one in studies.items()]),
+        ("failed", "Launches without numbers", _failed(studies)),
+        ("about", "Machine and versions", [_study_tables.about(*one) for one in studies.items()]),
+    ]
+    sections = [section for section in sections if section[2]]
+    return page_of(title, _told(studies), sections, "python -m jdaso study report")
+
+
+def _told(studies: Studies) -> str:
+    said = []
+    for name, launches in studies.items():
+        bad = sum(one.status != "ok" for one in launches)
+        cells = counted(len({one.cell for one in launches}), "cell")
+        counts = counted(len(launches), "launch").replace("launchs", "launches")
+        said.append(f"{name}: {counts} of {cells}, {bad} without numbers.")
+    return " ".join(said)
+
+
+def _verdicts(verdicts: Verdicts) -> list[Element]:
+    made = [
+        element("p", f"{name} has one fabric, and so no verdict: declare a second one.")
+        for name, some in verdicts.items()
+        if not some
+    ]
+    alphas = {one.alpha for some in verdicts.values() for one in some}
+    for alpha in alphas:
+        made.append(element("p", MEANING.format(alpha=alpha, row=round(1 / alpha))))
+    return [*made, wide(_study_tables.verdict_table(verdicts))] if alphas else made
+
+
+def _ratios(verdicts: Verdicts) -> list[Element]:
+    """Draws a chart for each pair of fabrics of each study."""
+    pairs: dict[str, list[tuple[str, Verdict]]] = {}
+    for k, of in enumerate(_study_tables.questions(verdicts).values(), 1):
+        for study, one in of.items():
+            name = f"{one.fabric} against {one.reference} in {study}"
+            pairs.setdefault(name, []).append((str(k), one))
+    made = [_study_charts.ratio_chart(some, name) for name, some in pairs.items()]
+    return [chart for chart in made if chart is not None]
+
+
+def _charts(studies: Studies) -> list[tuple[str, str, list[Element]]]:
+    kinds = [
+        ("bandwidth", "Bandwidth against bytes", curves.bandwidth_charts),
+        ("time", "Latency against bytes", curves.latency_charts),
+        ("throughput", "Throughput against nodes", curves.throughput_charts),
+        ("exposed", "Exposed communication", curves.exposed_charts),
+    ]
+    return [
+        (key, name, grid([_study_charts.chart_of(chart) for chart in make(studies)]))
+        for key, name, make in kinds
+    ]
+
+
+def _fits(studies: Studies) -> list[Element]:
+    made = []
+    for name, launches in studies.items():
+        fits, left_out = fits_of(launches)
+        made += [wide(_study_tables.fit_table(name, fits))] if fits else []
+        made += [element("p", f"No fit of {text}") for text in left_out]
+    return made
+
+
+def _failed(studies: Studies) -> list[Element]:
+    tables = [_study_tables.failure_table(*one) for one in studies.items()]
+    return [wide(one) for one in tables if one is not None]

@@ -1,0 +1,113 @@
+"""Tables of a study: verdicts, fits, cells, launches that failed, machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from ..fabric._study.alpha_beta import Fit
+from ..fabric._study.measured import Key, Launch, key_of, named
+from ..fabric._study.verdicts import Verdict, summaries
+from ._html import Element, element, short, table
+
+_MOST_ROWS = 400
+_MOST_LETTERS = 400
+
+Question = tuple[Key, str, str]
+"""A setting and two fabrics: the same question may have been asked by several studies."""
+
+
+def questions(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[Question, dict[str, Verdict]]:
+    """Returns the verdicts of all studies by question: those of one question stand in one row."""
+    found: dict[Question, dict[str, Verdict]] = {}
+    for study, some in verdicts.items():
+        for one in some:
+            found.setdefault((one.setting, one.fabric, one.reference), {})[study] = one
+    return found
+
+
+def verdict_table(verdicts: Mapping[str, Sequence[Verdict]]) -> Element:
+    """Makes the table of verdicts: a row for each question, a column for each study."""
+    head = ["number", "setting", "compared", *(verdicts if len(verdicts) > 1 else ["verdict"])]
+    rows = []
+    for k, ((setting, fabric, reference), of) in enumerate(questions(verdicts).items(), 1):
+        said = [of[study].words if study in of else "–" for study in verdicts]
+        rows.append([str(k), named(setting), f"{fabric} against {reference}", *said])
+    return table("Verdicts", head, rows)
+
+
+def fit_table(study: str, fits: Sequence[Fit]) -> Element:
+    """Makes the table of latencies and bandwidths, with their error on cells not fitted."""
+    head = ["fit", "us a round", "Gbit/s", "algorithm", "cells", "held out", "median error"]
+    head += ["worst error", "nodes"]
+    rows = [
+        [
+            named(one.factors),
+            short(1e6 * one.alpha_seconds),
+            short(8 * one.bytes_per_second / 1e9),
+            one.algorithm.name if len(one.nodes) > 1 else f"{one.algorithm.name} (assumed)",
+            str(one.fitted),
+            str(one.held_out),
+            f"{one.median_error:.1%}",
+            f"{one.worst_error:.1%}",
+            ", ".join(map(str, one.nodes)),
+        ]
+        for one in fits
+    ]
+    return table(f"Latency and bandwidth in {study}", head, rows)
+
+
+def cell_table(study: str, launches: Sequence[Launch]) -> Element:
+    """Makes the table of all cells that have numbers."""
+    head = ["cell", "median s", "5 %", "95 %", "exposed", "iterations", "replicates"]
+    rows = [
+        [
+            named(one.factors),
+            *map(short, (one.median, one.low, one.high)),
+            "–" if one.exposed_share is None else f"{one.exposed_share:.1%}",
+            str(one.iterations),
+            str(one.replicates),
+        ]
+        for one in summaries(launches)
+    ]
+    return table(_capped(f"Cells of {study}", rows), head, rows[:_MOST_ROWS])
+
+
+def failure_table(study: str, launches: Sequence[Launch]) -> Element | None:
+    """Makes the table of launches without numbers, with their last words; None if all went well."""
+    bad = [one for one in launches if one.status != "ok"]
+    if not bad:
+        return None
+    head = ["cell", "factors", "replicate", "status", "last words"]
+    rows = [
+        [
+            one.cell,
+            named(key_of(one.factors)),
+            str(one.replicate),
+            one.status,
+            one.words[-_MOST_LETTERS:],
+        ]
+        for one in bad
+    ]
+    return table(_capped(f"Launches of {study} without numbers", rows), head, rows[:_MOST_ROWS])
+
+
+def about(study: str, launches: Sequence[Launch]) -> Element:
+    """Makes a folded table of the machines, versions and commits of a study's rows."""
+    rows = []
+    for name in ("declaration", "commit", "machine", "versions", "environment"):
+        values = dict.fromkeys(
+            json.dumps(one.row.get(name), sort_keys=True) for one in launches
+        )  # fmt: skip
+        rows += [[name, value] for value in values]
+    rows = rows[:_MOST_ROWS]
+    return element(
+        "details",
+        element("summary", f"{study}: machine, versions, commit"),
+        table(f"Rows of {study}", ["field", "value"], rows),
+        class_="wide",
+    )
+
+
+def _capped(caption: str, rows: Sequence[object]) -> str:
+    return caption + (f", the first {_MOST_ROWS} of {len(rows)}" * (len(rows) > _MOST_ROWS))

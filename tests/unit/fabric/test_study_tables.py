@@ -1,0 +1,113 @@
+"""Tables, read by the rules of the tools that read the originals."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+from study_rows import row
+
+from jdaso.fabric._study.measured import RowsError, launches_of
+from jdaso.fabric._study.tables import columns_of, nccl_tests, osu, table
+
+SIZES = (8, 1024, 4194304)
+
+
+def columns(workload, nodes=2, sizes=SIZES):
+    """Operations of a microsecond and a nanosecond a byte."""
+    rows = [
+        row("a", k, [1e-6 + 1e-9 * size] * 3, workload=workload, nodes=nodes, bytes=size)
+        for size in sizes
+        for k in range(2)
+    ]
+    return columns_of(launches_of(rows))
+
+
+def read_by_reframe(text, size):
+    """ReFrame's rule for OSU: the first line that begins with the size, then its next word."""
+    found = re.search(rf"^{size}\s+(\S+)", text, re.MULTILINE)
+    assert found, f"no line of {size} bytes in\n{text}"
+    return float(found[1])
+
+
+@pytest.mark.parametrize("workload", ["latency", "allreduce", "reduce_scatter"])
+def test_reframe_reads_latencies_of_osu_in_microseconds(workload):
+    text = osu(columns(workload))
+    assert read_by_reframe(text, 8) == pytest.approx(1.01, abs=0.005)
+    assert read_by_reframe(text, 4194304) == pytest.approx(4195.304, abs=0.005)
+
+
+def test_reframe_reads_bandwidth_of_osu_in_megabytes():
+    text = osu(columns("bandwidth"))
+    assert read_by_reframe(text, 4194304) == pytest.approx(4194304 / 4195.304e-6 / 1e6, abs=0.005)
+    assert text.startswith("# OSU MPI Bandwidth Test\n") and "Bandwidth (MB/s)" in text
+
+
+@pytest.mark.parametrize("workload", ["alltoall", "allgather"])
+def test_osu_counts_the_part_of_one_rank(workload):
+    text = osu(columns(workload, nodes=4, sizes=[32, 4096]))
+    assert read_by_reframe(text, 8) == pytest.approx(1.032, abs=0.005)
+    assert read_by_reframe(text, 1024) == pytest.approx(5.096, abs=0.005)
+
+
+def test_all_lines_of_osu_are_comments_sizes_or_empty():
+    for line in osu(columns("latency") + columns("allreduce", 4)).splitlines():
+        assert re.fullmatch(r"#.*|\d+ +\d+\.\d\d|", line), line
+
+
+def read_nccl_tests(text):
+    """The rule of readers of nccl-tests: lines that begin with a number, columns by the head."""
+    head = next(line for line in text.splitlines() if re.match(r"#\s+size\s+count", line))
+    names = head[1:].split()
+    assert names.count("busbw") == 2 and len(names) == 13
+    lines = [line.split() for line in text.splitlines() if re.match(r"\s*\d", line)]
+    assert all(len(line) == len(names) for line in lines)
+    places = {name: names.index(name) for name in ("size", "count", "time", "algbw", "busbw")}
+    return [{name: float(line[k]) for name, k in places.items()} for line in lines]
+
+
+def test_nccl_tests_are_read_by_their_columns():
+    text = nccl_tests(columns("allreduce", nodes=4))
+    rows = read_nccl_tests(text)
+    assert [one["size"] for one in rows] == list(SIZES)
+    last = rows[-1]
+    assert last["time"] == pytest.approx(4195.304, abs=0.005) and last["count"] == 4194304 / 4
+    assert last["algbw"] == pytest.approx(4194304 / 4195.304e-6 / 1e9, abs=0.005)
+    assert last["busbw"] == pytest.approx(1.5 * 4194304 / 4195.304e-6 / 1e9, abs=0.005)
+    mean = re.search(r"# Avg bus bandwidth\s*:\s*(\S+)", text)
+    assert mean
+    buses = [1.5 * size / (1e-6 + 1e-9 * size) / 1e9 for size in SIZES]
+    assert float(mean[1]) == pytest.approx(sum(buses) / 3, rel=1e-4)
+
+
+def test_what_was_not_measured_is_not_claimed():
+    lines = [x for x in nccl_tests(columns("alltoall")).splitlines() if re.match(r"\s*\d", x)]
+    assert all(line.split()[-5:] == ["N/A", "nan", "nan", "nan", "N/A"] for line in lines)
+    assert "Out of bounds" not in nccl_tests(columns("alltoall"))
+
+
+def test_a_table_for_each_fabric_and_number_of_nodes():
+    found = columns("allreduce") + columns("allreduce", 4)
+    assert nccl_tests(found).count("Avg bus bandwidth") == 2
+    assert "fabric a, nodes 4, workload allreduce" in nccl_tests(found)
+    assert osu(columns("exchange")) == ""
+
+
+def test_training_has_no_such_table():
+    with pytest.raises(RowsError, match="no micro-benchmark"):
+        columns_of(launches_of([row("a", workload="training")]))
+
+
+def test_csv_has_all_rows_and_all_iterations():
+    good = row("a", 0, [0.1, 0.3, 0.2], words='two\nlines, "quoted"', library="mpich")
+    bad = row("b", 0, [], status="timed out", words="stuck")
+    found = list(csv.DictReader(io.StringIO(table(launches_of([good, bad])))))
+    assert [one["status"] for one in found] == ["ok", "timed out"]
+    first, second = found
+    assert [float(x) for x in first["seconds"].split()] == [0.1, 0.3, 0.2]
+    assert float(first["median_seconds"]) == 0.2 and first["words"] == good["words"]
+    assert first["factor library"] == "mpich" and second["factor library"] == ""
+    assert float(first["algbw"]) == pytest.approx(1024 / 0.2 / 1e9)
+    assert json.loads(first["bytes_at_interfaces"]) == {"eth0": [10, 20]}
+    assert second["median_seconds"] == "" and second["words"] == "stuck"
