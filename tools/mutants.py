@@ -76,8 +76,8 @@ MUTANTS = [
     Mutant(
         "second moments that stay a node's own",
         "_optimizers/sharing.py",
-        "_wide(new) + decay * (_wide(own) - _wide(given))",
-        "_wide(new)",
+        "inner(self._behind(own, updates))[1]",
+        "new",
         f"{REFERENCE}::test_every_distance_and_delay",
     ),
     Mutant(
