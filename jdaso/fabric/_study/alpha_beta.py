@@ -165,12 +165,15 @@ def fit(factors: Key, cells: Cells) -> Fit:
 
 
 def _solve(cells: Cells, algorithm: Algorithm) -> tuple[float, float]:
-    """Minimizes a robust loss of the relative errors over alpha and beta, both at least 0."""
+    """Minimizes a robust loss of ``log(fit / measured)`` over alpha and beta, both at least 0.
+
+    The logarithm counts a cell that is ten times too fast as one that is ten times too slow.
+    """
     terms = (cells.terms(algorithm) / cells.seconds).T
     scale = np.linalg.norm(terms, axis=0)
     start, _ = optimize.nnls(terms / scale, np.ones(len(terms)))
     found = optimize.least_squares(
-        lambda x: terms / scale @ x - 1,
+        lambda x: np.log(np.maximum(terms / scale @ x, 1e-12)),
         start,
         bounds=(0, np.inf),
         loss="soft_l1",
