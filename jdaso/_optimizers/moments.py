@@ -42,7 +42,8 @@ class Moments(NamedTuple):
     Attributes:
         first: the place of the first moments in the flat inner state.
         second: the place of the second moments.
-        parameter: the place of the parameter in the flat parameters.
+        parameter: the place of the parameter in the flat parameters; None if the optimizer keeps
+            its moments in another tree.
         count: the place of the number of updates n by which the optimizer corrects the bias of the
             moments towards 0; None if it does not.
         first_decay: d.
@@ -51,7 +52,7 @@ class Moments(NamedTuple):
 
     first: int
     second: int
-    parameter: int
+    parameter: int | None
     count: int | None
     first_decay: float = 0.0
     second_decay: float = 0.0
@@ -122,11 +123,9 @@ def _pairs(params: PyTree, state: PyTree) -> list[Moments]:
         for at in [at for at, key in enumerate(path) if key == nu]:
             record, parameter = path[:at], path[at + 1 :]
             first = places.get((*record, mu, *parameter))
-            if parameter not in parameters or first is None:
-                continue
-            if _are_alike(flat[first][1], flat[place][1]):
+            if first is not None and _are_alike(flat[first][1], flat[place][1]):
                 counted = places.get((*record, count))
-                found.append(Moments(first, place, parameters[parameter], counted))
+                found.append(Moments(first, place, parameters.get(parameter), counted))
     return found
 
 

@@ -84,8 +84,9 @@ class Sharing:
         """The inner state, with the moments of each parameter behind a barrier with its updates."""
         (flat, tree), made = jax.tree.flatten(own), jax.tree.leaves(updates)
         for each in self.moments:
-            trio = made[each.parameter], flat[each.first], flat[each.second]
-            _, flat[each.first], flat[each.second] = jax.lax.optimization_barrier(trio)
+            first = made if each.parameter is None else made[each.parameter]
+            behind = first, flat[each.first], flat[each.second]
+            _, flat[each.first], flat[each.second] = jax.lax.optimization_barrier(behind)
         return jax.tree.unflatten(tree, flat)
 
     def end(self, inner: PyTree) -> PyTree:

@@ -1,5 +1,7 @@
 """Second moments that are shared: in which optimizers they are found, and what that does."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,6 +50,41 @@ def test_found(inner, leaves, decays):
         assert (each.first_decay, each.second_decay) == tuple(map(np.float32, decays))
         assert flat[each.first].shape == flat[each.second].shape
         assert flat[each.count].dtype == jnp.int32
+
+
+def test_each_goes_with_its_parameter():
+    inner = optax.adam(0.1)
+    found = MomentsFinder(inner.init, update_with(inner)).moments(PARAMS)
+    shapes = [x.shape for x in jax.tree.leaves(PARAMS)]
+    flat = jax.tree.leaves(inner.init(PARAMS))
+    assert [shapes[each.parameter] for each in found] == [flat[each.first].shape for each in found]
+
+
+def test_moments_in_a_tree_of_another_form_are_found():
+    inner, params = optax.flatten(optax.adam(0.1)), {"one": jnp.ones((3, 4))}
+    (found,) = MomentsFinder(inner.init, update_with(inner)).moments(params)
+    assert found.parameter is None and found.second_decay == np.float32(0.999)
+
+
+def test_moments_in_a_tree_of_another_form_are_shared():
+    params = {"one": jnp.ones((2, 3, 4))}
+    gradients = np.random.default_rng(0).normal(size=(9, 2, 3, 4)).astype(np.float32)
+
+    def trained(wrap, **settings):
+        with jdaso.Session(engine=jdaso.Simulated(2)) as session:
+            phases = jdaso.Phases(9, warmup_steps=1, cooldown_steps=1, sync_every=2, delay=1)
+            tx = jdaso.daso(wrap(optax.adam(0.1)), phases=phases, session=session, **settings)
+            node = functools.partial(jax.vmap, axis_name=session.node_axis)
+            state, x = node(tx.init)(params), params
+            update = jax.jit(node(tx.update))
+            for gradient in gradients:
+                updates, state = update({"one": gradient}, state, x)
+                x = optax.apply_updates(x, updates)
+        return x["one"]
+
+    plain = trained(lambda x: x)
+    np.testing.assert_allclose(trained(optax.flatten), plain, rtol=1e-6)
+    assert np.abs(trained(optax.flatten, second_moments="own") - plain).max() > 0.01
 
 
 @pytest.mark.parametrize(
