@@ -5,23 +5,15 @@ first asked for (PEP 562). So the doctor runs where JAX cannot be imported, and 
 nothing that may fail.
 """
 
-import ast
 import importlib
 import sys
-from pathlib import Path
 from typing import Any
 
 from ._launch.early_failure import watch_rank as _watch_rank
+from ._stub import homes_of as _homes_of
 from ._version import __version__ as __version__
 
-_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-_HOMES = {
-    alias.name: f".{node.module or alias.name}"
-    for node in _STUB.body
-    if isinstance(node, ast.ImportFrom)
-    for alias in node.names
-}
-
+_HOMES = _homes_of(__file__)
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from ..fabric._study import tables
 from ..fabric._study.alpha_beta import fits_of
 from ..fabric._study.measured import Launch, RowsError, declared_margin, named, read_launches
-from ..fabric._study.verdicts import MARGIN, Verdict, summaries, verdicts
+from ..fabric._study.verdicts import Verdict, summaries, verdicts
+from ..report._page import needing_bokeh
 from . import _measured
 
 FORMATS = ("html", "csv", "json", "osu", "nccl-tests")
@@ -68,13 +69,8 @@ def _read(arguments: argparse.Namespace) -> Studies:
 
 
 def _write_page(arguments: argparse.Namespace, studies: Studies) -> None:
-    try:
+    with needing_bokeh():
         from ..report._study_page import make_study_page
-    except ImportError as error:
-        raise ImportError(
-            f"The report draws its charts with Bokeh, which is missing ({error}): "
-            'pip install "jdaso[report]".'
-        ) from error
     title = arguments.title or f"jdaso study: {', '.join(studies)}"
     judged = _judged(arguments, studies)
     page = make_study_page(studies, judged, title)
@@ -91,9 +87,7 @@ def _judged(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[V
     """Returns the verdicts of each study, by its declared margin; none where it has one fabric."""
     found = {}
     for (name, launches), folder in zip(studies.items(), arguments.studies, strict=True):
-        margin = arguments.margin
-        margin = declared_margin(folder) if margin is None else margin
-        margin = MARGIN if margin is None else margin
+        margin = declared_margin(folder) if arguments.margin is None else arguments.margin
         one = len({launch.fabric for launch in launches}) < 2
         found[name] = [] if one else verdicts(launches, margin, reference=arguments.reference)
     return found

@@ -4,19 +4,12 @@ The public names stand in ``__init__.pyi``; each is loaded when it is first aske
 the programs of its ranks, and an emulated cluster start without JAX, which only the model needs.
 """
 
-import ast
 import importlib
-from pathlib import Path
 from typing import Any
 
-_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-_HOMES = {
-    alias.name: f".{node.module}"
-    for node in _STUB.body
-    if isinstance(node, ast.ImportFrom)
-    for alias in node.names
-}
+from .._stub import homes_of as _homes_of
 
+_HOMES = _homes_of(__file__)
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ._html import Element, element, text_of
@@ -37,15 +38,26 @@ def make_page(runs: Sequence[Run], title: str = "jdaso report") -> str:
     """
     if not runs:
         raise ReportError("There are no runs to report on.")
-    try:
+    with needing_bokeh():
         from . import _sections
+    runs = with_names(runs)
+    return page_of(title, _told(runs), _sections.sections_of(runs), "python -m jdaso report")
+
+
+@contextlib.contextmanager
+def needing_bokeh() -> Iterator[None]:
+    """Imports inside of it need Bokeh.
+
+    Raises:
+        ImportError: Bokeh is missing.
+    """
+    try:
+        yield
     except ImportError as error:
         raise ImportError(
             f"The report draws its charts with Bokeh, which is missing ({error}): "
             'pip install "jdaso[report]".'
         ) from error
-    runs = with_names(runs)
-    return page_of(title, _told(runs), _sections.sections_of(runs), "python -m jdaso report")
 
 
 def page_of(title: str, told: str, sections: Sequence[Section], maker: str) -> str:

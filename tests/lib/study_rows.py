@@ -57,8 +57,10 @@ def launches(*args, **keywords):
     return launches_of(rows_of(*args, **keywords))
 
 
-def write(folder, rows):
+def write(folder, rows, margin=0.05):
     """Writes rows as a study's folder."""
     folder.mkdir(parents=True, exist_ok=True)
+    declared = {"declaration": "d", "study": {"margin": margin}}
+    (folder / "declaration.json").write_text(json.dumps(declared))
     (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     return folder

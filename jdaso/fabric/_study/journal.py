@@ -99,7 +99,7 @@ def _claim(folder: Path, study: Study) -> None:
     """Writes the declaration if the folder has none; raises if it has another one."""
     path = folder / DECLARED
     if path.exists():
-        found = json.loads(path.read_text(encoding="utf-8"))["declaration"]
+        found = read_declaration(folder)["declaration"]
         if found != study.declaration:
             raise StudyError(
                 f"{folder} belongs to another declaration ({found[:12]}, this one is "
@@ -154,19 +154,33 @@ def _sync_folder(folder: Path) -> None:
         os.close(file)
 
 
+def read_declaration(folder: str | Path) -> dict[str, Any]:
+    """Returns ``declaration.json``: the hash "declaration" and the "study" in its normal form.
+
+    Raises:
+        StudyError: it is missing or damaged.
+    """
+    path = Path(folder) / DECLARED
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if {"declaration", "study"} <= found.keys():
+            return found
+        reason = f"{path} is damaged"
+    except (OSError, ValueError, AttributeError) as error:
+        reason = str(error)
+    raise StudyError(
+        f"{folder} holds no study: {reason}. Give the folder of a study that has run, "
+        "which was its --out."
+    )
+
+
 def read_rows(folder: str | Path) -> list[dict[str, Any]]:
     """Returns the rows of a study, without a line that is being written just now.
 
     Raises:
         StudyError: the folder holds no study, or a damaged row.
     """
-    path = Path(folder) / DECLARED
-    try:
-        declaration = json.loads(path.read_text(encoding="utf-8"))["declaration"]
-        content = (Path(folder) / ROWS).read_bytes()
-    except (OSError, ValueError, KeyError) as error:
-        raise StudyError(
-            f"{folder} holds no study: {error}. Give the --out of one that has run."
-        ) from error
+    declaration, path = read_declaration(folder)["declaration"], Path(folder) / ROWS
+    content = path.read_bytes() if path.exists() else b""
     lines = content[: content.rfind(b"\n") + 1].splitlines()
-    return [_read(path.with_name(ROWS), k, one, declaration) for k, one in enumerate(lines, 1)]
+    return [_read(path, k, one, declaration) for k, one in enumerate(lines, 1)]

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-FORMAT = 1
-ROWS, DECLARED = "rows.jsonl", "declaration.json"
+from .checks import StudyError
+from .journal import read_declaration, read_rows
+from .rows import FORMAT, OK
+
 AGAIN = "Delete the row and start the study again: it runs this cell anew."
 
 Seconds = Float64[np.ndarray, " iterations"]
@@ -25,7 +27,7 @@ Key = tuple[tuple[str, Any], ...]
 """Factors in the order of their names, without those that are None: a cell's place in a dict."""
 
 
-class RowsError(ValueError):
+class RowsError(StudyError):
     """Rows that no answer can be given from."""
 
 
@@ -67,26 +69,13 @@ class Launch:
 
 
 def read_launches(folder: str | Path) -> list[Launch]:
-    """Reads the launches of a study from ``rows.jsonl`` in its folder.
-
-    A last line without its end is a row that is being written, or that a kill cut off: left out.
+    """Reads the launches of a study from its folder; see `journal.read_rows`.
 
     Raises:
-        RowsError: there are no rows, one is damaged, or they do not belong together.
+        StudyError: the folder holds no study, or a row is damaged.
+        RowsError: there are no rows, or they do not belong together.
     """
-    path = Path(folder) / ROWS
-    if not path.is_file():
-        raise RowsError(
-            f"{path} does not exist. Give the folder of a study: python -m jdaso study FILE.toml "
-            f"--out {folder} runs one."
-        )
-    lines, rows = path.read_text(encoding="utf-8").split("\n")[:-1], []
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise RowsError(f"{path}, line {number} is no JSON ({error}). {AGAIN}") from error
-    return launches_of(rows)
+    return launches_of(read_rows(folder))
 
 
 def launches_of(rows: Iterable[Mapping[str, Any]]) -> list[Launch]:
@@ -108,12 +97,12 @@ def launches_of(rows: Iterable[Mapping[str, Any]]) -> list[Launch]:
     seen = set()
     for launch in launches:
         place = (key_of(launch.factors), launch.replicate)
-        if place in seen and launch.status == "ok":
+        if place in seen and launch.status == OK:
             raise RowsError(
                 f"{_name(launch.row)} is there twice, and would count twice. Delete one of the "
                 "two rows."
             )
-        seen |= {place} if launch.status == "ok" else set()
+        seen |= {place} if launch.status == OK else set()
     return sorted(launches, key=lambda launch: (rank(key_of(launch.factors)), launch.replicate))
 
 
@@ -127,7 +116,7 @@ def _launch(row: Mapping[str, Any]) -> Launch:
     factors = row.get("factors")
     if not isinstance(factors, Mapping) or not factors.get("fabric"):
         raise RowsError(f"{_name(row)} does not name a fabric among its factors. {AGAIN}")
-    good = row["status"] == "ok"
+    good = row["status"] == OK
     return Launch(
         study=str(row["study"]),
         cell=str(row["cell"]),
@@ -162,25 +151,20 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"The row of cell {row.get('cell')!r}, replicate {row.get('replicate')}"
 
 
-def declared_margin(folder: str | Path) -> float | None:
-    """Returns the margin of a study's ``declaration.json``; None if it has none."""
-    path = Path(folder) / DECLARED
-    if not path.is_file():
-        return None
-    try:
-        margin = json.loads(path.read_text(encoding="utf-8"))["study"].get("margin")
-        return None if margin is None else float(margin)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RowsError(
-            f"{path} is damaged ({error!r}). Give the margin: --margin 0.05."
-        ) from error
+def declared_margin(folder: str | Path) -> float:
+    """Returns the margin that a study declares.
+
+    Raises:
+        StudyError: its declaration is missing or damaged.
+    """
+    return float(read_declaration(folder)["study"]["margin"])
 
 
 def good_cells(launches: Iterable[Launch]) -> dict[Key, list[Launch]]:
     """Returns the "ok" launches of each cell that has some, in the order of factors."""
     cells: dict[Key, list[Launch]] = {}
     for launch in launches:
-        if launch.status == "ok":
+        if launch.status == OK:
             cells.setdefault(key_of(launch.factors), []).append(launch)
     ordered = sorted(cells, key=rank)
     return {key: sorted(cells[key], key=lambda launch: launch.replicate) for key in ordered}

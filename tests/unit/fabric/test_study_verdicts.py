@@ -9,6 +9,7 @@ from nights import nightly
 from scipy import stats
 from study_rows import launches, row, rows_of, write
 
+from jdaso.fabric._study.checks import StudyError
 from jdaso.fabric._study.equivalence import ALPHA, judge, more_replicates, power
 from jdaso.fabric._study.measured import (
     RowsError,
@@ -296,9 +297,9 @@ def test_rows_are_read_from_their_folder(tmp_path):
     assert len(read_launches(folder)) == 6
     with (folder / "rows.jsonl").open("a") as file:
         file.write("\n")
-    with pytest.raises(RowsError, match="line 7 is no JSON"):
+    with pytest.raises(StudyError, match="line 7, is no row of this study"):
         read_launches(folder)
-    with pytest.raises(RowsError, match="does not exist"):
+    with pytest.raises(StudyError, match="holds no study"):
         read_launches(tmp_path)
 
 
@@ -327,10 +328,9 @@ def test_a_large_ratio_is_told_as_a_factor():
 
 
 def test_the_declared_margin_is_read(tmp_path):
-    assert declared_margin(tmp_path) is None
-    declared = tmp_path / "declaration.json"
-    declared.write_text('{"declaration": "d", "study": {"margin": 0.1}}')
-    assert declared_margin(tmp_path) == 0.1
-    declared.write_text("[]")
-    with pytest.raises(RowsError, match="--margin"):
-        declared_margin(tmp_path)
+    folder = write(tmp_path / "study", [], margin=0.1)
+    assert declared_margin(folder) == 0.1
+    for damaged in ("[]", "{", "{}"):
+        (folder / "declaration.json").write_text(damaged)
+        with pytest.raises(StudyError, match="holds no study"):
+            declared_margin(folder)

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "jdaso"
 
 # Groups from the ground up. A package imports from earlier groups, never from its own or a later.
 ORDER = [
-    ["_version"],
+    ["_version", "_stub"],
     ["_errors"],
     ["_types"],
     ["_ffi"],
@@ -41,7 +41,7 @@ ALSO = {
     "__main__": {"cli"},
 }
 # Packages that import neither JAX nor what imports it.
-WITHOUT_JAX = {"_version", "_errors", "_launch", "_mpi", "_nodes"}
+WITHOUT_JAX = {"_version", "_stub", "_errors", "_launch", "_mpi", "_nodes"}
 WITH_MPI4PY = {"_mpi", "_engines", "doctor"}
 # It measures the library itself, which a session would hide; it runs in processes of its own.
 FILE_WITH_MPI4PY = PACKAGE / "fabric" / "_study" / "workloads" / "_mpi.py"

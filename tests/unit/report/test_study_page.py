@@ -225,9 +225,7 @@ def test_csv_of_a_file_has_every_row(studies, tmp_path, capsys):
 
 
 def test_the_margin_is_the_declared_one_unless_an_option_gives_another(tmp_path, capsys):
-    folder = write(tmp_path / "study", rows_of_links(1.2))
-    declared = {"declaration": "d", "study": {"margin": 0.5}}
-    (folder / "declaration.json").write_text(json.dumps(declared))
+    folder = write(tmp_path / "study", rows_of_links(1.2), margin=0.5)
     for options, margin in (((), 0.5), (("--margin", 0.02), 0.02)):
         assert report(folder, "--format", "json", "--reference", "1g", *options) == 0
         (study,) = json.loads(capsys.readouterr().out)["studies"]
@@ -253,7 +251,7 @@ def test_studies_of_one_name_are_told_apart(tmp_path, capsys):
 
 def test_mistakes_in_the_arguments(tmp_path, studies, capsys):
     for options, words in (
-        ([tmp_path], "does not exist"),
+        ([tmp_path], "holds no study"),
         ([studies[0], "--where", "nodes=3"], "has no row with nodes=3"),
         ([studies[0], "--where", "nodes"], "must be FACTOR=LEVEL"),
         ([studies[0], "--reference", "z"], "No fabric is named 'z'"),

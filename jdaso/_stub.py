@@ -1,0 +1,21 @@
+"""The public names of a package, from the stub that lists them."""
+
+import ast
+from pathlib import Path
+
+
+def homes_of(init: str) -> dict[str, str]:
+    """Returns each name of ``__init__.pyi`` with the module, relative to the package, it is from.
+
+    A package that loads its names when they are first asked for (PEP 562) has no other list.
+
+    Args:
+        init: the ``__file__`` of the package's ``__init__.py``.
+    """
+    stub = ast.parse(Path(init).with_suffix(".pyi").read_text(encoding="utf-8"))
+    return {
+        alias.name: f".{node.module or alias.name}"
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
