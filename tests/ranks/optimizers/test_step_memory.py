@@ -1,0 +1,37 @@
+"""Memory of a compiled step, as XLA counts it, in copies of the parameters."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import jdaso
+
+pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.two_nodes]
+PARAMS = {f"leaf {k}": jnp.ones((100, 200)) for k in range(8)}
+PHASES = jdaso.Phases(100, warmup_steps=5, cooldown_steps=5, sync_every=4, delay=1, fragments=4)
+
+
+def temporaries(tx):
+    def step(params, state):
+        gradients = jax.tree.map(jnp.tanh, params)
+        updates, state = tx.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(PARAMS, tx.init(PARAMS)).compile()
+    return compiled.memory_analysis().temp_size_in_bytes / sum(x.nbytes for x in PARAMS.values())
+
+
+def test_shared_second_moments_need_one_copy_more():
+    """Gradients and updates at a time; no copies of both moments, which would be two."""
+    with jdaso.Session() as session:
+        shared, own = (
+            temporaries(
+                jdaso.daso(
+                    optax.adam(0.1), phases=PHASES, session=session, second_moments=kind, name=kind
+                )
+            )
+            for kind in ("shared", "own")
+        )
+    assert own < 1.5
+    assert shared < own + 1.2
