@@ -74,6 +74,13 @@ MUTANTS = [
         "tests/unit/rules/test_second_moments.py",
     ),
     Mutant(
+        "order of calls that devices make together",
+        "_optimizers/blocking.py",
+        "state = state._replace(started=after(token, state.started))",
+        "pass",
+        "tests/launches/ranks/test_ranks_per_node.py::test_a_run_goes_on_bit_for_bit_after_the_death_of_one_rank",
+    ),
+    Mutant(
         "second moments that stay a node's own",
         "_optimizers/sharing.py",
         "inner(self._behind(own, updates))[1]",

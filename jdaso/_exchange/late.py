@@ -73,12 +73,13 @@ class Late(abc.ABC):
         """The held numbers before the first exchange."""
 
     @abc.abstractmethod
-    def begin(self, held: PyTree, leaves: Leaves) -> tuple[PyTree, jax.Array]:
+    def begin(self, held: PyTree, leaves: Leaves, step: jax.Array) -> tuple[PyTree, jax.Array]:
         """Takes the common point before the first exchange, the same on all nodes.
 
         Args:
             held: see `Late`.
             leaves: the fragment's leaves, each in its own dtype, like all leaves here.
+            step: completed updates.
 
         Returns:
             What is held, and a token for `order.after`.
@@ -126,8 +127,14 @@ class Late(abc.ABC):
         """
 
     @abc.abstractmethod
-    def feedback(self, held: PyTree, before: jax.Array, turn: jax.Array) -> Leaves:
-        """The error feedback that no exchange has taken in yet, float32; see `start`."""
+    def feedback(
+        self, held: PyTree, before: jax.Array, turn: jax.Array
+    ) -> tuple[Leaves, jax.Array]:
+        """The error feedback that no exchange has taken in yet, float32; see `start`.
+
+        Returns:
+            The error feedback, and a token for `order.after`.
+        """
 
     @abc.abstractmethod
     def without_feedback(self, held: PyTree) -> PyTree:

@@ -17,6 +17,7 @@ from .._types import Leaves, PyTree
 from .callbacks import guarded
 from .host import HostExchange, on_host
 from .late import Correction, Late
+from .order import token_of
 from .replicated import Common
 from .within_node import device_number
 
@@ -42,16 +43,16 @@ class HostLate(Late):
         """Returns nothing: the host holds it all."""
         return ()
 
-    def begin(self, held: PyTree, leaves: Leaves) -> tuple[PyTree, jax.Array]:
+    def begin(self, held: PyTree, leaves: Leaves, step: jax.Array) -> tuple[PyTree, jax.Array]:
         """As `Late.begin`."""
         versions, owner = self.versions, self.exchange.owner
 
-        def begin(*arrays: np.ndarray) -> np.ndarray:
+        def begin(_: Any, *arrays: np.ndarray) -> np.ndarray:
             versions.begin(arrays, owner)
             return np.zeros((), np.int32)
 
         call = guarded(on_host(begin), self.exchange.session, np.zeros((), np.int32))
-        return held, self.exchange.send(call, jnp.int32(0), (), leaves)
+        return held, self.exchange.send(call, jnp.int32(0), (step,), leaves)
 
     def start(
         self,
@@ -102,7 +103,9 @@ class HostLate(Late):
         heads = self.exchange.report(found.heads, common, beside=self._beside)
         return Correction(found.change, heads), held
 
-    def feedback(self, held: PyTree, before: jax.Array, turn: jax.Array) -> Leaves:
+    def feedback(
+        self, held: PyTree, before: jax.Array, turn: jax.Array
+    ) -> tuple[Leaves, jax.Array]:
         """As `Late.feedback`."""
         versions, owner = self.versions, self.exchange.owner
 
@@ -111,7 +114,8 @@ class HostLate(Late):
             return heads, tuple(leaves)
 
         found = self._fetch(feedback, turn, before)
-        return self.exchange.behind(self.exchange.report(found.heads, None), found.change)
+        heads = self.exchange.report(found.heads, None)
+        return self.exchange.behind(heads, found.change), token_of(heads)
 
     def without_feedback(self, held: PyTree) -> PyTree:
         """As `Late.without_feedback`: the state no longer names a version."""

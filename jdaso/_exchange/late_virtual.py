@@ -68,8 +68,9 @@ class VirtualLate(Late):
             flight=_to_flight(rows, lost, jnp.zeros((layout.nodes, HEADER), jnp.int32)),
         )
 
-    def begin(self, held: Held, leaves: Leaves) -> tuple[Held, jax.Array]:
+    def begin(self, held: Held, leaves: Leaves, step: jax.Array) -> tuple[Held, jax.Array]:
         """As `Late.begin`."""
+        del step
         return held._replace(anchor=self.dress(to_leaves(leaves))), jnp.int32(0)
 
     def start(
@@ -156,10 +157,10 @@ class VirtualLate(Late):
     def _with_residual(self, leaves: Leaves, found: Received, factor: jax.Array) -> Leaves:
         return tuple(x + factor * y for x, y in zip(leaves, found.lost, strict=True))
 
-    def feedback(self, held: Held, before: jax.Array, turn: jax.Array) -> Leaves:
+    def feedback(self, held: Held, before: jax.Array, turn: jax.Array) -> tuple[Leaves, jax.Array]:
         """As `Late.feedback`."""
         del before, turn
-        return strip(held.error)
+        return strip(held.error), jnp.int32(0)
 
     def without_feedback(self, held: Held) -> Held:
         """As `Late.without_feedback`."""

@@ -79,11 +79,21 @@ class SharedCopies:
         if not self.parts:
             return found
         words, *sets = found
-        worst = jax.lax.pmax(words[:, STATUS], self.placement.names)
-        each = (
+        each = [
             tuple(part.join(x) for part, x in zip(self.parts, mine, strict=True)) for mine in sets
-        )
-        return words.at[:, STATUS].set(worst), *each
+        ]
+        # A number of each leaf goes with the status. Without them a device could be in the next
+        # call of the host, which needs the status alone, and wait there for another one, which
+        # waits in an all-gather for the first: XLA runs in any order what needs nothing of another.
+        firsts = [_first_number(x) for leaves in each for x in leaves if x.size]
+        status = words[:, STATUS]
+        last = jax.lax.pmax(jnp.concatenate([status, *firsts]), self.placement.names)
+        return words.at[:, STATUS].set(last[: len(status)]), *each
+
+
+def _first_number(x: jax.Array) -> jax.Array:
+    """The bits of the first number of a float32 array."""
+    return jax.lax.bitcast_convert_type(x.reshape(-1)[:1].astype(jnp.float32), jnp.int32)
 
 
 def _bits(x: jax.Array) -> jax.Array:

@@ -123,7 +123,9 @@ def _feedback(own: Leaves, late: Sequence[LateExchange], state: DasoState) -> Le
     """The error feedback of all fragments, as leaves; zeros of those that never started."""
     leaves = tuple(map(jnp.zeros_like, own))
     for each in late:
-        leaves = each.fragment.put(leaves, each.feedback(state))
+        numbers, token = each.feedback(state)
+        leaves = each.fragment.put(leaves, numbers)
+        state = state._replace(started=after(token, state.started))
     return leaves
 
 

@@ -27,7 +27,7 @@ def register(between: Between, params: PyTree) -> None:
 
     def complete(leaves: Leaves, state: DasoState, in_flight: tuple[bool, ...]) -> Leaves:
         for each, flies in zip(late(), in_flight, strict=True):
-            leaves = each.complete(leaves, state, in_flight=flies)
+            leaves, state = each.complete(leaves, state, in_flight=flies)
         return leaves
 
     @functools.cache

@@ -12,14 +12,13 @@ import jax.numpy as jnp
 
 from .._exchange.exact import sum_of_bits
 from .._exchange.late import Correction, Late
-from .._exchange.order import after
+from .._exchange.order import after, token_of
 from .._exchange.replicated import Common
 from .._exchange.updates import added_to, difference, exchanged
 from .._payload.explicit import placed_like, replicated
 from .._payload.fragments import Fragment, Piece
 from .._payload.header import header, living, loss_words, mean_weight, time_words
 from .._payload.trees import apply_updates, from_leaves, is_none, to_leaves
-from .._payload.words import STATUS
 from .._rules.decide import count_start
 from .._rules.loss import count_loss
 from .._rules.measured import Times, fit, steps_taken
@@ -66,7 +65,9 @@ class LateExchange:
 
     def begin(self, u: Update) -> Update:
         """Takes the parameters before the first cycling update as the common point."""
-        held, token = self.late.begin(u.state.held[self.index], self._pieces(u.params, u.params))
+        held, token = self.late.begin(
+            u.state.held[self.index], self._pieces(u.params, u.params), u.state.step
+        )
         return u.with_state(held=self._held(u.state, held)).after(token)
 
     def merge(self, u: Update) -> Update:
@@ -91,13 +92,14 @@ class LateExchange:
                 merged = tuple(jnp.where(found.merges, *x) for x in zip(merged, own, strict=True))
             moves = difference(from_leaves(before, merged), before, updates)
             inner = self._moved(inner, copies, own, merged)
-        return u._replace(updates=self._joined(u.params, u.updates, moves)).with_state(
+        u = u._replace(updates=self._joined(u.params, u.updates, moves)).with_state(
             inner=inner,
             ticket=state.ticket.at[f].set(0),
             held=self._held(state, held),
             phase=self._counted(found.heads, state),
             weight=state.scale[f] * mean_weight(found.heads),
         )
+        return u.after(token_of(found.heads))
 
     def _moved(
         self, inner: PyTree, copies: list[tuple[int, int, Piece]], own: Leaves, merged: Leaves
@@ -145,6 +147,7 @@ class LateExchange:
         if not self.between.session.simulated:
             u = u._replace(updates=self._read(u.params, u.updates, ticket))
         phase = count_start(self.between.phases, state.phase, f, len(self.fragments))
+        u = u.after(jnp.minimum(ticket, 0))  # no ticket is below 1, which XLA cannot know
         return u.with_state(
             ticket=state.ticket.at[f].set(ticket),
             started=state.started.at[f].set(state.step),
@@ -156,18 +159,23 @@ class LateExchange:
             scale=state.scale.at[f].set(state.weight),
         )
 
-    def feedback(self, state: DasoState) -> Leaves:
-        """The error feedback that no exchange has taken in yet."""
+    def feedback(self, state: DasoState) -> tuple[Leaves, jax.Array]:
+        """The error feedback that no exchange has taken in yet, and a token for `order.after`."""
         f = self.index
         return self.late.feedback(state.held[f], state.started[f] + 1, state.phase.exchanges)
 
-    def complete(self, leaves: Leaves, state: DasoState, *, in_flight: bool) -> Leaves:
+    def complete(
+        self, leaves: Leaves, state: DasoState, *, in_flight: bool
+    ) -> tuple[Leaves, DasoState]:
         """Ends a run outside of its step: merges what is in flight, adds the error feedback.
 
         Args:
             leaves: all exchanged leaves, float32.
             state: the state after the last update.
             in_flight: whether this fragment has an exchange in flight.
+
+        Returns:
+            The leaves, and the state for the next fragment, whose calls come after this one's.
         """
         own = self.fragment.take(leaves)
         if in_flight:
@@ -175,12 +183,12 @@ class LateExchange:
             found, held = self._wait(state, age)
             merged = self.late.merge(own, found, age, living(found.heads))
             own = tuple(jnp.where(found.merges, *x) for x in zip(merged, own, strict=True))
-            done = jnp.min(found.heads[:, STATUS])  # 0, as this node is well
-            started = after(done, state.started)
-            state = state._replace(held=self._held(state, held), started=started)
+            state = state._replace(held=self._held(state, held))
+            state = _behind(token_of(found.heads), state)
         if self.late.feeds:
-            own = tuple(map(jnp.add, own, self.feedback(state)))
-        return self.fragment.put(leaves, own)
+            numbers, token = self.feedback(state)
+            own, state = tuple(map(jnp.add, own, numbers)), _behind(token, state)
+        return self.fragment.put(leaves, own), state
 
     def _wait(self, state: DasoState, age: jax.Array) -> tuple[Correction, PyTree]:
         f = self.index
@@ -243,6 +251,11 @@ class LateExchange:
                 place = places[piece.leaf]
                 flat[place] = piece.put(flat[place], new)
         return jax.tree.unflatten(structure, flat)
+
+
+def _behind(token: jax.Array, state: DasoState) -> DasoState:
+    """The state, of which later calls of a completion run after the one that gave `token`."""
+    return state._replace(started=after(token, state.started))
 
 
 def _inject(faults: Mapping[tuple[int, int], float], leaves: Leaves, step: jax.Array) -> Leaves:

@@ -24,7 +24,14 @@ def run_part(name: str, path: str, arguments: Sequence[str]) -> None:
 
 def _own(steps: Steps) -> None:
     """Tries what one process can alone; the last step ends it if MPI cannot take GPU memory."""
-    for name, needs in (("numpy", ()), ("jax", ["numpy"]), ("optax", ["jax"]), ("jaxtyping", ())):
+    packages = {
+        "numpy": (),
+        "scipy": ["numpy"],
+        "jax": ["numpy"],
+        "optax": ["jax"],
+        "jaxtyping": (),
+    }
+    for name, needs in packages.items():
         steps.take(name, lambda name=name: importlib.import_module(name).__version__, needs)
     steps.take("devices", _devices, ["jax"])
     steps.take("jdaso", _modules, ["numpy", "jax", "optax"])

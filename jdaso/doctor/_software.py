@@ -96,7 +96,7 @@ def _packages(own: Outcome) -> Iterator[Finding]:
     except metadata.PackageNotFoundError:
         remedy = "pip install jdaso (or pip install -e . in its folder)."
         yield Finding("jdaso installed", "no, only its folder is on the path", False, remedy)
-        wanted = dict.fromkeys(("jax", "jaxtyping", "mpi4py", "numpy", "optax"), "0")
+        wanted = dict.fromkeys(("jax", "jaxtyping", "mpi4py", "numpy", "optax", "scipy"), "0")
     for name, least in wanted.items():
         yield _package(name, least, "" if name in own.values else own.error(name))
     yield _package("jaxlib", "0", "")

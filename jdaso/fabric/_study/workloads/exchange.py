@@ -27,7 +27,7 @@ class Exchange:
         self._late = late_of(exchange, merge_of("paper"), list, checks=False)
         self._step, self._start, self._wait = 0, jax.jit(self._starts), jax.jit(self._waits)
         if self._late.anchored:
-            begin = jax.jit(lambda x: self._late.begin((), (x,))[1])
+            begin = jax.jit(lambda x: self._late.begin((), (x,), jnp.int32(0))[1])
             jax.block_until_ready(begin(self._leaf))
 
     def _starts(self, leaf: jax.Array, step: jax.Array) -> Any:
