@@ -29,6 +29,8 @@ _MOST_HOSTS = 64
 _TOLERANCE = 0.10
 _LOOKS = 3
 _LEAST_BITS, _MOST_BITS = 1e7, 1e12
+_PACKET_SECONDS, _FREE_SECONDS, _BURST_SECONDS, _PEAK = 1.3e-4, 5e-4, 2e-3, 1.05
+_LEAST_PACKET, _MOST_PACKET, _HEADER = 1500, 65536, 66
 _UNITS = {"": 1, "bit": 1, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
@@ -199,19 +201,33 @@ def _make(number: int, count: int, bits: float) -> Cluster:
 
 
 def _shape(namespace: str, device: str, bits: float) -> None:
-    """Adds a token bucket that holds 2 ms of traffic, but at least two of the kernel's packets."""
-    rate = ["rate", f"{bits:.0f}bit", "burst", str(_burst(bits)), "latency", "100ms"]
+    """Limits what a device sends, by two token buckets.
+
+    The first holds 2 ms of traffic, so that the link catches up after a timer that was late. The
+    second lets 0.5 ms of traffic through at once, and then `_PEAK` of the rate at most: so even
+    the first message after a pause takes almost its time. Packets are short for both to count.
+    """
+    rate = ["rate", f"{bits:.0f}bit", "burst", str(_bucket(_BURST_SECONDS, bits))]
+    rate += ["peakrate", f"{_PEAK * bits:.0f}bit", "mtu", str(_bucket(_FREE_SECONDS, bits))]
+    rate += ["latency", "100ms"]
+    ip("-n", namespace, "link", "set", "dev", device, "gso_max_size", str(_packet(bits)))
     run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *rate)
+
+
+def _packet(bits: float) -> int:
+    """Returns the most bytes that the kernel hands to a link in one piece."""
+    return min(max(int(bits / 8 * _PACKET_SECONDS), _LEAST_PACKET), _MOST_PACKET)
+
+
+def _bucket(seconds: float, bits: float) -> int:
+    """Returns the bytes that a link carries in a time, at least two packets with headers."""
+    return max(int(bits / 8 * seconds), 2 * (_packet(bits) + _HEADER))
 
 
 def _keep_speed(host: str) -> None:
     """Lets TCP keep its speed after a pause, as a cluster's transports do; if permitted."""
     setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
     run("ip", "netns", "exec", host, "sh", "-c", f"[ ! -w {setting} ] || echo 0 > {setting}")
-
-
-def _burst(bits: float) -> int:
-    return max(int(bits / 8 * 0.002), 2 * 65536)
 
 
 _RECEIVER = """
@@ -265,7 +281,7 @@ def _measure(cluster: Cluster) -> tuple[float, ...]:
 def _measure_link(cluster: Cluster, k: int, to: int) -> float:
     """Returns bits per second of one TCP stream from host k to another, after the first burst."""
     python, rate = [sys.executable, "-I", "-S", "-c"], cluster.bits_per_second / 8
-    skip = int(0.1 * rate) + 2 * _burst(cluster.bits_per_second)
+    skip = int(0.1 * rate) + 2 * _bucket(_BURST_SECONDS, cluster.bits_per_second)
     total = skip + int(max(0.3 * rate, 1 << 19))
     receive = cluster.on_host(to, [*python, _RECEIVER, cluster.addresses[to], str(skip)])
     with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver:
