@@ -1,5 +1,6 @@
 """The public names of jdaso: what type checkers read, and `__init__.py` when one is asked for."""
 
+from . import array as array
 from . import checkpoint as checkpoint
 from . import data as data
 from . import fabric as fabric

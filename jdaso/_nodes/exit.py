@@ -62,6 +62,11 @@ def watch(session: Member) -> None:
     _open[session] = None
 
 
+def open_members() -> list[Member]:
+    """Returns the sessions of this process that are open, in the order of their opening."""
+    return list(_open)
+
+
 def unwatch(session: Member, *, failed: bool = False, stuck: bool = False) -> None:
     """Notes a closed session; after a failure the process must not wait in MPI_Finalize.
 

@@ -51,7 +51,8 @@ def check(done, falls_to):
 
 
 def test_every_example_is_here():
-    assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
+    found = {path.name for path in (ROOT / "examples").glob("*.py")}
+    assert found == {*EXAMPLES, "arrays.py"}  # test_arrays.py has that one
 
 
 @pytest.mark.parametrize("name", rows(EXAMPLES, ["smallest.py", "linen_shard_map.py"]))

@@ -27,7 +27,7 @@ ORDER = [
     ["_session"],
     ["_exchange"],
     ["_optimizers"],
-    ["checkpoint", "data", "fabric", "faults", "metrics", "plots", "report"],
+    ["array", "checkpoint", "data", "fabric", "faults", "metrics", "plots", "report"],
     ["pipeline"],
     ["doctor", "cli", "__main__"],
 ]

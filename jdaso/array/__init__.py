@@ -1,0 +1,142 @@
+"""NumPy-like arrays over many nodes, computed by JAX and joined over MPI (HeAT, arXiv 2007.13552).
+
+Each node holds a block of an array, along one axis (its split). An operation is JAX's on the block
+and, where it needs numbers of other nodes, one operation between nodes (`_world`). Eager code and
+code inside `jax.jit` are the same.
+
+May live here: `_layout` (who holds what; pure), `_world` (the nodes), `_array` (the class),
+functions by kind (`_elementwise`, `_reduce`, `_move`, `_shape`, `_index`, `_products`, ...), files
+(`io`), random numbers (`random`) and estimators (`cluster`).
+May not: optimizers, engines' channels, and MPI itself (`_mpi.arrays` has it).
+"""
+
+import jax.numpy as _jnp
+
+from . import _index as _index
+from . import cluster as cluster
+from . import io as io
+from . import random as random
+from ._array import Array as Array
+from ._create import arange as arange
+from ._create import asarray as asarray
+from ._create import empty as empty
+from ._create import empty_like as empty_like
+from ._create import eye as eye
+from ._create import from_blocks as from_blocks
+from ._create import full as full
+from ._create import full_like as full_like
+from ._create import linspace as linspace
+from ._create import ones as ones
+from ._create import ones_like as ones_like
+from ._create import zeros as zeros
+from ._create import zeros_like as zeros_like
+from ._elementwise import abs as abs
+from ._elementwise import acos as acos
+from ._elementwise import acosh as acosh
+from ._elementwise import add as add
+from ._elementwise import asin as asin
+from ._elementwise import asinh as asinh
+from ._elementwise import astype as astype
+from ._elementwise import atan as atan
+from ._elementwise import atan2 as atan2
+from ._elementwise import atanh as atanh
+from ._elementwise import bitwise_and as bitwise_and
+from ._elementwise import bitwise_invert as bitwise_invert
+from ._elementwise import bitwise_left_shift as bitwise_left_shift
+from ._elementwise import bitwise_or as bitwise_or
+from ._elementwise import bitwise_right_shift as bitwise_right_shift
+from ._elementwise import bitwise_xor as bitwise_xor
+from ._elementwise import ceil as ceil
+from ._elementwise import clip as clip
+from ._elementwise import conj as conj
+from ._elementwise import copysign as copysign
+from ._elementwise import cos as cos
+from ._elementwise import cosh as cosh
+from ._elementwise import divide as divide
+from ._elementwise import equal as equal
+from ._elementwise import exp as exp
+from ._elementwise import expm1 as expm1
+from ._elementwise import floor as floor
+from ._elementwise import floor_divide as floor_divide
+from ._elementwise import greater as greater
+from ._elementwise import greater_equal as greater_equal
+from ._elementwise import hypot as hypot
+from ._elementwise import imag as imag
+from ._elementwise import isfinite as isfinite
+from ._elementwise import isinf as isinf
+from ._elementwise import isnan as isnan
+from ._elementwise import less as less
+from ._elementwise import less_equal as less_equal
+from ._elementwise import log as log
+from ._elementwise import log1p as log1p
+from ._elementwise import log2 as log2
+from ._elementwise import log10 as log10
+from ._elementwise import logaddexp as logaddexp
+from ._elementwise import logical_and as logical_and
+from ._elementwise import logical_not as logical_not
+from ._elementwise import logical_or as logical_or
+from ._elementwise import logical_xor as logical_xor
+from ._elementwise import maximum as maximum
+from ._elementwise import minimum as minimum
+from ._elementwise import multiply as multiply
+from ._elementwise import negative as negative
+from ._elementwise import nextafter as nextafter
+from ._elementwise import not_equal as not_equal
+from ._elementwise import positive as positive
+from ._elementwise import pow as pow
+from ._elementwise import real as real
+from ._elementwise import reciprocal as reciprocal
+from ._elementwise import remainder as remainder
+from ._elementwise import round as round
+from ._elementwise import sign as sign
+from ._elementwise import signbit as signbit
+from ._elementwise import sin as sin
+from ._elementwise import sinh as sinh
+from ._elementwise import sqrt as sqrt
+from ._elementwise import square as square
+from ._elementwise import subtract as subtract
+from ._elementwise import tan as tan
+from ._elementwise import tanh as tanh
+from ._elementwise import trunc as trunc
+from ._elementwise import where as where
+from ._histogram import bincount as bincount
+from ._histogram import histogram as histogram
+from ._move import balance as balance
+from ._move import resplit as resplit
+from ._products import matmul as matmul
+from ._products import matrix_transpose as matrix_transpose
+from ._products import tensordot as tensordot
+from ._products import vecdot as vecdot
+from ._reduce import REDUCTIONS as _REDUCTIONS
+from ._reduce import argmax as argmax
+from ._reduce import argmin as argmin
+from ._reduce import count_nonzero as count_nonzero
+from ._reduce import mean as mean
+from ._reduce import std as std
+from ._reduce import var as var
+from ._shape import broadcast_to as broadcast_to
+from ._shape import concat as concat
+from ._shape import expand_dims as expand_dims
+from ._shape import flatten as flatten
+from ._shape import flip as flip
+from ._shape import moveaxis as moveaxis
+from ._shape import permute_dims as permute_dims
+from ._shape import ravel as ravel
+from ._shape import reshape as reshape
+from ._shape import roll as roll
+from ._shape import squeeze as squeeze
+from ._shape import stack as stack
+from ._world import Count as Count
+from ._world import counted as counted
+from .io import load as load
+from .io import save as save
+
+e, pi, inf, nan, newaxis = _jnp.e, _jnp.pi, _jnp.inf, _jnp.nan, None
+bool, int8, int16, int32, int64 = _jnp.bool_, _jnp.int8, _jnp.int16, _jnp.int32, _jnp.int64  # noqa: A001
+uint8, uint16, uint32, uint64 = _jnp.uint8, _jnp.uint16, _jnp.uint32, _jnp.uint64
+float32, float64, bfloat16, float16 = _jnp.float32, _jnp.float64, _jnp.bfloat16, _jnp.float16
+complex64, complex128 = _jnp.complex64, _jnp.complex128
+
+sum, prod = _REDUCTIONS["sum"], _REDUCTIONS["prod"]  # noqa: A001
+min, max = _REDUCTIONS["min"], _REDUCTIONS["max"]  # noqa: A001
+all, any = _REDUCTIONS["all"], _REDUCTIONS["any"]  # noqa: A001

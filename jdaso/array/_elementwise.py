@@ -1,0 +1,181 @@
+"""Functions of elements: local work, on operands that are first laid alike.
+
+How two operands come to lie alike, for each axis of the result that is split:
+
+================  =======================================  ==================
+one operand       the other one                            moves
+================  =======================================  ==================
+split, counts c   whole on each node                       nothing
+split, counts c   split along the same axis, counts c      nothing
+split             split otherwise                          the smaller one
+split             of length 1 there, split along it        the shorter one
+================  =======================================  ==================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._array import METHODS, Array, as_array, method
+from ._layout import Layout
+from ._move import cut, laid, resplit
+
+
+def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
+    """Applies a function of elements to operands that are broadcast against each other.
+
+    Args:
+        function: of blocks; it keeps their (broadcast) shape.
+        operands: arrays or numbers; Python's numbers keep their weak type.
+    """
+    arrays = [x for x in operands if isinstance(x, Array)]
+    if not arrays:
+        whole = as_array(function(*operands))
+        return whole
+    shape = np.broadcast_shapes(
+        *(np.shape(x) if not isinstance(x, Array) else x.shape for x in operands)
+    )
+    layout = _layout_of(arrays, shape)
+    node = arrays[0].world.node
+    return Array(function(*(_piece(x, layout, node) for x in operands)), layout, arrays[0].world)
+
+
+def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> Layout:
+    """The layout of the result: of the largest operand that is split and not repeated there."""
+    best: tuple[int, Layout] | None = None
+    for x in arrays:
+        if x.split is None:
+            continue
+        axis = x.split + len(shape) - x.ndim
+        if x.shape[x.split] == shape[axis] and (best is None or x.nbytes > best[0]):
+            best = x.nbytes, Layout(shape, axis, x.counts)
+    return Layout(shape) if best is None else best[1]
+
+
+def _piece(x: Any, layout: Layout, node: int) -> Any:
+    """The part of an operand that meets a node's block of the result."""
+    if not isinstance(x, Array):
+        if np.ndim(x) == 0:
+            return x
+        x = as_array(x)
+    axis = None if layout.split is None else layout.split - len(layout.shape) + x.ndim
+    if axis is None or axis < 0 or (x.shape[axis] == 1 and layout.shape[axis - x.ndim] != 1):
+        return resplit(x, None).block
+    if x.split is None:
+        return cut(x.block, axis, layout.slice_of(node))
+    return laid(x, Layout(x.shape, axis, layout.counts)).block
+
+
+def _of_numpy(name: str) -> Callable[..., Array]:
+    function = getattr(jnp, name)
+
+    def call(*operands: Any) -> Array:
+        return elementwise(function, *operands)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = (
+        f"`jax.numpy.{name}`, element by element. Moves nothing if all operands lie alike, else "
+        "the smaller ones."
+    )
+    METHODS[name] = call
+    return call
+
+
+abs = _of_numpy("abs")  # noqa: A001
+acos = _of_numpy("acos")
+acosh = _of_numpy("acosh")
+add = _of_numpy("add")
+asin = _of_numpy("asin")
+asinh = _of_numpy("asinh")
+atan = _of_numpy("atan")
+atan2 = _of_numpy("atan2")
+atanh = _of_numpy("atanh")
+bitwise_and = _of_numpy("bitwise_and")
+bitwise_invert = _of_numpy("bitwise_invert")
+bitwise_left_shift = _of_numpy("bitwise_left_shift")
+bitwise_or = _of_numpy("bitwise_or")
+bitwise_right_shift = _of_numpy("bitwise_right_shift")
+bitwise_xor = _of_numpy("bitwise_xor")
+ceil = _of_numpy("ceil")
+conj = _of_numpy("conj")
+copysign = _of_numpy("copysign")
+cos = _of_numpy("cos")
+cosh = _of_numpy("cosh")
+divide = _of_numpy("divide")
+equal = _of_numpy("equal")
+exp = _of_numpy("exp")
+expm1 = _of_numpy("expm1")
+floor = _of_numpy("floor")
+floor_divide = _of_numpy("floor_divide")
+greater = _of_numpy("greater")
+greater_equal = _of_numpy("greater_equal")
+hypot = _of_numpy("hypot")
+imag = _of_numpy("imag")
+isfinite = _of_numpy("isfinite")
+isinf = _of_numpy("isinf")
+isnan = _of_numpy("isnan")
+less = _of_numpy("less")
+less_equal = _of_numpy("less_equal")
+log = _of_numpy("log")
+log10 = _of_numpy("log10")
+log1p = _of_numpy("log1p")
+log2 = _of_numpy("log2")
+logaddexp = _of_numpy("logaddexp")
+logical_and = _of_numpy("logical_and")
+logical_not = _of_numpy("logical_not")
+logical_or = _of_numpy("logical_or")
+logical_xor = _of_numpy("logical_xor")
+maximum = _of_numpy("maximum")
+minimum = _of_numpy("minimum")
+multiply = _of_numpy("multiply")
+negative = _of_numpy("negative")
+nextafter = _of_numpy("nextafter")
+not_equal = _of_numpy("not_equal")
+positive = _of_numpy("positive")
+pow = _of_numpy("pow")  # noqa: A001
+real = _of_numpy("real")
+reciprocal = _of_numpy("reciprocal")
+remainder = _of_numpy("remainder")
+round = _of_numpy("round")  # noqa: A001
+sign = _of_numpy("sign")
+signbit = _of_numpy("signbit")
+sin = _of_numpy("sin")
+sinh = _of_numpy("sinh")
+sqrt = _of_numpy("sqrt")
+square = _of_numpy("square")
+subtract = _of_numpy("subtract")
+tan = _of_numpy("tan")
+tanh = _of_numpy("tanh")
+trunc = _of_numpy("trunc")
+
+
+@method("where")
+def where(condition: Any, x: Any, y: Any) -> Array:
+    """Elements of x where the condition is true, else of y; see the table of this module."""
+    return elementwise(jnp.where, condition, x, y)
+
+
+@method("clip")
+def clip(x: Any, min: Any = None, max: Any = None) -> Array:  # noqa: A002
+    """Elements, not below `min` and not above `max`; None: no bound."""
+    given = [one for one in (min, max) if one is not None]
+    names = [name for name, one in (("min", min), ("max", max)) if one is not None]
+
+    def clipped(x: jax.Array, *bounds: jax.Array) -> jax.Array:
+        return jnp.clip(x, **dict(zip(names, bounds, strict=True)))
+
+    return elementwise(clipped, x, *given)
+
+
+@method("astype")
+def astype(x: Any, dtype: Any, *, copy: bool = True) -> Array:
+    """Elements of another type. Nothing moves."""
+    x = as_array(x)
+    if x.dtype == dtype and not copy:
+        return x
+    return elementwise(lambda block: block.astype(dtype), x)

@@ -1,0 +1,119 @@
+"""Moves blocks between layouts; each number crosses at most one link, and only if it has to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._array import Array, as_array, method
+from ._layout import Layout, axis_of, balanced, overlap, replaced, shifted
+
+
+@method("resplit")
+def resplit(x: Any, axis: int | None) -> Array:
+    """Returns the same array, laid evenly along another axis, or whole on each node.
+
+    Args:
+        x: the array.
+        axis: the new split; None: every node gets all of it.
+
+    Moves: from one axis to another what nodes lack, n (P - 1) / P² bytes from each; to None
+    n (P - 1) / P to each; from None nothing. The same layout is the same array.
+    """
+    x = as_array(x)
+    axis = None if axis is None else axis_of(axis, x.ndim)
+    if axis == x.split:
+        return x
+    return laid(x, x.layout.over(axis, x.world.nodes))
+
+
+@method("balance")
+def balance(x: Any) -> Array:
+    """Returns the same array with rows shared out evenly along its split."""
+    x = as_array(x)
+    return laid(x, x.layout.over(x.split, x.world.nodes))
+
+
+def laid(x: Array, layout: Layout) -> Array:
+    """Returns an array in another layout of the same shape."""
+    old, node = x.layout, x.world.node
+    if old == layout:
+        return x
+    if old.split is None:
+        return Array(cut(x.block, layout.split, layout.slice_of(node)), layout, x.world)
+    if layout.split is None:
+        rows = x.world.gather(jnp.moveaxis(x.block, old.split, 0), old.counts)
+        return Array(jnp.moveaxis(rows, 0, old.split), layout, x.world)
+    return Array(_traded(x, layout), layout, x.world)
+
+
+def _traded(x: Array, new: Layout) -> jax.Array:
+    """The block of a layout that is split, too: one piece from each node."""
+    node, nodes, old = x.world.node, x.world.nodes, x.layout
+    assert old.split is not None and new.split is not None
+    if old.split == new.split:
+        mine = old.slice_of(node)
+        parts = [shifted(overlap(mine, new.slice_of(k)), mine.start) for k in range(nodes)]
+        wanted = new.slice_of(node)
+        sizes = [_length(overlap(wanted, old.slice_of(k))) for k in range(nodes)]
+        shapes = [replaced(x.shape, old.split, size) for size in sizes]
+    else:
+        parts = [new.slice_of(k) for k in range(nodes)]
+        shape = new.block_shape(node)
+        shapes = [replaced(shape, old.split, count) for count in old.counts]
+    sent = [cut(x.block, new.split, part) for part in parts]
+    return jnp.concatenate(x.world.trade(sent, shapes), old.split)
+
+
+def flat_rows(x: Array, shape: Sequence[int]) -> Array:
+    """Returns an array with the elements of another, in their order, in a shape of the same size.
+
+    Both are split along their first axis. Rows of the result are shared out evenly. Moves the
+    elements that are on another node then.
+    """
+    x = resplit(x, 0)
+    node, nodes = x.world.node, x.world.nodes
+    new = Layout(tuple(shape)).over(0, nodes)
+    widths = math.prod(x.shape[1:]), math.prod(new.shape[1:])
+    flat = Layout((x.size,), 0, tuple(widths[0] * count for count in x.counts))
+    wanted = Layout((x.size,), 0, tuple(widths[1] * count for count in new.counts))
+    moved = laid(Array(x.block.reshape(-1), flat, x.world), wanted)
+    return Array(moved.block.reshape(new.block_shape(node)), new, x.world)
+
+
+def take_rows(x: Array, axis: int, index: np.ndarray) -> Array:
+    """Rows of the split axis in the order of an index; the result is shared out evenly.
+
+    Each row that another node holds moves once to each place that wants it.
+    """
+    node, nodes = x.world.node, x.world.nodes
+    layout = Layout(replaced(x.shape, axis, len(index)), axis, balanced(len(index), nodes))
+    ends = np.array(x.layout.begins) + np.array(x.counts)  # nodes without rows own none
+    owner = np.searchsorted(ends, index, side="right")
+    sent = []
+    for k in range(nodes):
+        part = layout.slice_of(k)
+        mine = index[part][owner[part] == node] - x.layout.begins[node]
+        sent.append(jnp.take(x.block, jnp.asarray(mine), axis))
+    own = owner[layout.slice_of(node)]
+    sizes = [int((own == k).sum()) for k in range(nodes)]
+    shapes = [replaced(x.layout.block_shape(node), axis, size) for size in sizes]
+    rows = jnp.concatenate(x.world.trade(sent, shapes), axis)
+    order = np.argsort(np.argsort(own, kind="stable"), kind="stable")
+    return Array(jnp.take(rows, jnp.asarray(order), axis), layout, x.world)
+
+
+def cut(block: jax.Array, axis: int | None, part: slice) -> jax.Array:
+    """Returns a range of an axis."""
+    if axis is None or (part.start, part.stop) == (0, block.shape[axis]):
+        return block
+    return jax.lax.slice_in_dim(block, part.start, part.stop, axis=axis)
+
+
+def _length(part: slice) -> int:
+    return part.stop - part.start

@@ -1,0 +1,182 @@
+"""Products of matrices, for each combination of splits.
+
+=========  =========  ==================================================  ========
+first      second     work and movement                                   result
+=========  =========  ==================================================  ========
+whole      whole      each node all of it; nothing moves                  whole
+rows       whole      each node its rows; nothing moves                   rows
+whole      columns    each node its columns; nothing moves                columns
+columns    rows       each node its part of the sum; one reduction        whole
+columns    whole      the same: the second is cut                         whole
+whole      rows       the same: the first is cut                          whole
+rows       rows       the second's blocks pass from node to node          rows
+rows       columns    the second's blocks pass from node to node          rows
+columns    columns    the first's blocks pass from node to node           columns
+=========  =========  ==================================================  ========
+
+A block that passes on is sent while the product with it is computed, so that a node holds two of
+them at a time. A reduction moves 2 n (P - 1) / P bytes of the result, passing on n (P - 1) / P of
+the operand that moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._array import Array, as_array, method
+from ._layout import Layout
+from ._move import cut, laid, resplit
+from ._reduce import REDUCTIONS
+from ._shape import expand_dims, permute_dims, squeeze
+
+ROWS, COLUMNS = -2, -1
+
+
+@method("matmul")
+def matmul(x1: Any, x2: Any) -> Array:
+    """The product of matrices, of stacks of them, and of vectors; see the table of this module.
+
+    Raises:
+        ValueError: an operand has no axes, or the inner sizes differ.
+    """
+    a, b = as_array(x1), as_array(x2)
+    if not a.ndim or not b.ndim:
+        raise ValueError(f"matmul needs axes, the shapes are {a.shape} and {b.shape}. Take x * y.")
+    if a.ndim == 1:
+        return squeeze(matmul(expand_dims(a, axis=0), b), -2 if b.ndim > 1 else -1)
+    if b.ndim == 1:
+        return squeeze(matmul(a, expand_dims(b, axis=1)), -1)
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"matmul of {a.shape} and {b.shape}: the inner sizes differ.")
+    if max(a.ndim, b.ndim) > 2:
+        return _stacks(a, b)
+    return _PRODUCTS[_split(a), _split(b)](a, b)
+
+
+def _split(x: Array) -> int | None:
+    return None if x.split is None else x.split - x.ndim
+
+
+def _shape(a: Array, b: Array) -> tuple[int, int]:
+    return a.shape[0], b.shape[1]
+
+
+def _local(split: int | None) -> Callable[[Array, Array], Array]:
+    def product(a: Array, b: Array) -> Array:
+        counts = () if split is None else a.counts if split == 0 else b.counts
+        return Array(a.block @ b.block, Layout(_shape(a, b), split, counts), a.world)
+
+    return product
+
+
+def _summed(a: Array, b: Array) -> Array:
+    """Each node's part of the sum over the inner axis."""
+    counts = a.counts or b.counts
+    a = laid(a, Layout(a.shape, 1, counts))
+    b = laid(b, Layout(b.shape, 0, counts))
+    return Array(a.world.reduce(a.block @ b.block, "sum"), Layout(_shape(a, b)), a.world)
+
+
+def _passing_rows(a: Array, b: Array) -> Array:
+    """Rows of both: a node's rows of the result need all rows of the second."""
+    block = jnp.zeros((a.block.shape[0], b.shape[1]), jnp.result_type(a.dtype, b.dtype))
+    for owner, rows in passing(b):
+        block += cut(a.block, 1, b.layout.slice_of(owner)) @ rows
+    return Array(block, Layout(_shape(a, b), 0, a.counts), a.world)
+
+
+def _passing_columns(a: Array, b: Array) -> Array:
+    """Rows of the first, columns of the second: columns of the result come in one by one."""
+    parts: dict[int, jax.Array] = {}
+    for owner, columns in passing(b):
+        parts[owner] = a.block @ columns
+    block = jnp.concatenate([parts[k] for k in range(b.world.nodes)], 1)
+    return Array(block, Layout(_shape(a, b), 0, a.counts), a.world)
+
+
+def _passing_first(a: Array, b: Array) -> Array:
+    """Columns of both: a node's columns of the result need all columns of the first."""
+    return permute_dims(_passing_rows(permute_dims(b, (1, 0)), permute_dims(a, (1, 0))), (1, 0))
+
+
+_PRODUCTS: dict[tuple[int | None, int | None], Callable[[Array, Array], Array]] = {
+    (None, None): _local(None),
+    (ROWS, None): _local(0),
+    (None, COLUMNS): _local(1),
+    (COLUMNS, ROWS): _summed,
+    (COLUMNS, None): _summed,
+    (None, ROWS): _summed,
+    (ROWS, ROWS): _passing_rows,
+    (ROWS, COLUMNS): _passing_columns,
+    (COLUMNS, COLUMNS): _passing_first,
+}
+
+
+def passing(x: Array) -> Iterator[tuple[int, jax.Array]]:
+    """Yields (node, its block), from this node on to all; the next one is on its way meanwhile."""
+    node, nodes, block = x.world.node, x.world.nodes, x.block
+    for k in range(nodes):
+        owner = (node + k) % nodes
+        last = k == nodes - 1
+        wait = (
+            None if last else x.world.start_shift(block, x.layout.block_shape((owner + 1) % nodes))
+        )
+        yield owner, block
+        if wait is not None:
+            block = wait()
+
+
+def _stacks(a: Array, b: Array) -> Array:
+    """Stacks of matrices: stacks that are split stay so; else the matrices are gathered first."""
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*lead, a.shape[-2], b.shape[-1])
+    split = [
+        x for x in (a, b) if x.split is not None and x.split < x.ndim - 2 and x.ndim == len(shape)
+    ]
+    if not split or split[0].shape[split[0].split or 0] != shape[split[0].split or 0]:
+        return as_array(resplit(a, None).block @ resplit(b, None).block)
+    axis, counts = split[0].split, split[0].counts
+    parts = []
+    for x in (a, b):
+        along = (axis or 0) - len(shape) + x.ndim
+        if along < 0 or x.shape[along] == 1:
+            parts.append(resplit(x, None).block)
+        else:
+            parts.append(laid(x, Layout(x.shape, along, counts)).block)
+    return Array(parts[0] @ parts[1], Layout(shape, axis, counts), a.world)
+
+
+@method("matrix_transpose")
+def matrix_transpose(x: Any) -> Array:
+    """The array with its last two axes swapped. Nothing moves."""
+    return as_array(x).mT
+
+
+@method("vecdot")
+def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Array:
+    """Sums of ``conj(x1) x2`` along an axis. Moves one reduction if the split is that axis."""
+    product = as_array(x1).conj() * x2
+    return REDUCTIONS["sum"](product, axis=axis)
+
+
+def tensordot(x1: Any, x2: Any, *, axes: int | Sequence[Sequence[int]] = 2) -> Array:
+    """Sums of products over pairs of axes: a `matmul` of both as matrices."""
+    a, b = as_array(x1), as_array(x2)
+    if isinstance(axes, int):
+        inner = [*range(a.ndim - axes, a.ndim)], [*range(axes)]
+    else:
+        inner = [k % a.ndim for k in axes[0]], [k % b.ndim for k in axes[1]]
+    outer = (
+        [k for k in range(a.ndim) if k not in inner[0]],
+        [k for k in range(b.ndim) if k not in inner[1]],
+    )
+    size = int(np.prod([a.shape[k] for k in inner[0]], dtype=int))
+    shape = [a.shape[k] for k in outer[0]] + [b.shape[k] for k in outer[1]]
+    left = permute_dims(a, [*outer[0], *inner[0]]).reshape((-1 if a.size else 0, size))
+    right = permute_dims(b, [*inner[1], *outer[1]]).reshape((size, -1 if b.size else 0))
+    return matmul(left, right).reshape(shape)

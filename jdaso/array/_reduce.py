@@ -1,0 +1,222 @@
+"""Reductions: each node's share, then one operation between nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._array import METHODS, Array, as_array, method
+from ._layout import Layout, axes_of, replaced
+
+Axis = int | Sequence[int] | None
+
+
+def _left(x: Array, axes: tuple[int, ...], *, keepdims: bool) -> Layout:
+    """The layout of a reduction: the split stays if its axis does."""
+    if keepdims:
+        shape = tuple(1 if k in axes else n for k, n in enumerate(x.shape))
+    else:
+        shape = tuple(n for k, n in enumerate(x.shape) if k not in axes)
+    if x.split is None or x.split in axes:
+        return Layout(shape)
+    axis = x.split if keepdims else x.split - sum(k < x.split for k in axes)
+    return Layout(shape, axis, x.counts)
+
+
+def _joins(x: Array, axes: tuple[int, ...]) -> bool:
+    return x.split is not None and x.split in axes
+
+
+class _Rule(NamedTuple):
+    """A reduction whose shares are reduced in the same way."""
+
+    local: Callable[..., jax.Array]
+    between: str
+    identity: Callable[[np.dtype], Any]
+
+
+def _least(dtype: np.dtype) -> Any:
+    if dtype.kind == "b":
+        return False
+    return jnp.iinfo(dtype).min if jnp.issubdtype(dtype, jnp.integer) else -jnp.inf
+
+
+def _most(dtype: np.dtype) -> Any:
+    if dtype.kind == "b":
+        return True
+    return jnp.iinfo(dtype).max if jnp.issubdtype(dtype, jnp.integer) else jnp.inf
+
+
+_RULES = {
+    "sum": _Rule(jnp.sum, "sum", lambda _: 0),
+    "prod": _Rule(jnp.prod, "prod", lambda _: 1),
+    "min": _Rule(jnp.min, "min", _most),
+    "max": _Rule(jnp.max, "max", _least),
+    "all": _Rule(jnp.all, "min", lambda _: True),
+    "any": _Rule(jnp.any, "max", lambda _: False),
+}
+
+
+def _reduced(name: str, x: Any, axis: Axis, *, keepdims: bool, **options: Any) -> Array:
+    x, rule = as_array(x), _RULES[name]
+    axes = axes_of(axis, x.ndim)
+    layout = _left(x, axes, keepdims=keepdims)
+    if not _joins(x, axes):
+        found = rule.local(x.block, axis=axes, keepdims=keepdims, **options)
+        return Array(found, layout, x.world)
+    if name in ("min", "max") and math.prod(x.shape[k] for k in axes) == 0:
+        raise ValueError(f"{name} of no elements: the shape is {x.shape}. Give at least one.")
+    if x.block.shape[x.layout.split or 0] or name not in ("min", "max"):
+        share = rule.local(x.block, axis=axes, keepdims=keepdims, **options)
+    else:  # no rows here
+        share = jnp.full(layout.shape, rule.identity(x.dtype), x.dtype)
+    return Array(x.world.reduce(share, rule.between), layout, x.world)
+
+
+def _sums(name: str) -> Callable[..., Array]:
+    def call(x: Any, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
+        return _reduced(name, x, axis, keepdims=keepdims, dtype=dtype)
+
+    return _told(call, name)
+
+
+def _picks(name: str) -> Callable[..., Array]:
+    def call(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Array:
+        return _reduced(name, x, axis, keepdims=keepdims)
+
+    return _told(call, name)
+
+
+def _told(call: Callable[..., Array], name: str) -> Callable[..., Array]:
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = (
+        f"`jax.numpy.{name}` over axes (None: all). Moves nothing, or one reduction of the result "
+        "if the split is among them."
+    )
+    METHODS[name] = call
+    return call
+
+
+REDUCTIONS: dict[str, Callable[..., Array]] = {
+    **{name: _sums(name) for name in ("sum", "prod")},
+    **{name: _picks(name) for name in ("min", "max", "all", "any")},
+}
+"""Reductions, by their names in the array API standard."""
+
+
+def _moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int]:
+    """Mean, sum of squared distances from the mean, and their number, over axes that are kept.
+
+    Nodes' means are merged by their counts (Chan, Golub and LeVeque 1983), in one gather.
+    """
+    number = math.prod(x.shape[k] for k in axes)
+    here = math.prod(x.block.shape[k] for k in axes)
+    dtype = jnp.result_type(x.dtype, jnp.float32) if x.dtype.kind in "iub" else x.dtype
+    block = x.block.astype(dtype)
+    mean = jnp.sum(block, axes, keepdims=True) / np.maximum(here, 1)
+    spread = jnp.sum(jnp.abs(block - mean) ** 2, axes, keepdims=True)
+    if not _joins(x, axes):
+        return jnp.where(number, mean, jnp.nan), spread, number
+    both = jnp.stack([mean, spread.astype(mean.dtype)])
+    nodes = x.world.gather(both[None], (1,) * x.world.nodes)
+    each = [number // np.maximum(x.shape[x.split or 0], 1) * count for count in x.counts]
+    weights = jnp.asarray(np.array(each, float) / np.maximum(number, 1), spread.dtype)
+    weights = weights.reshape(-1, *(1,) * x.ndim)
+    means, spreads = nodes[:, 0], nodes[:, 1].astype(spread.dtype)
+    mean = jnp.sum(weights.astype(means.dtype) * means, 0)
+    between = number * jnp.sum(weights * jnp.abs(means - mean) ** 2, 0)
+    return jnp.where(number, mean, jnp.nan), jnp.sum(spreads, 0) + between, number
+
+
+def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims: bool) -> Array:
+    x = as_array(x)
+    axes = axes_of(axis, x.ndim)
+    layout = _left(x, axes, keepdims=keepdims)
+    found = value(*_moments(x, axes))
+    if not keepdims:
+        found = jnp.squeeze(found, axes)
+    return Array(found, layout, x.world)
+
+
+@method("mean")
+def mean(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Arithmetic mean over axes (None: all); of no elements NaN. Moves as much as `var`."""
+    return _of_moments(x, axis, lambda mean, *_: mean, keepdims=keepdims)
+
+
+@method("var")
+def var(x: Any, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """Variance ``sum |x - mean|² / (n - correction)`` over axes (None: all).
+
+    Moves at most two numbers of each result, in one operation, from each node to each other one.
+    """
+
+    def value(_: jax.Array, spread: jax.Array, number: int) -> jax.Array:
+        return spread / np.maximum(number - correction, 0.0)
+
+    return _of_moments(x, axis, value, keepdims=keepdims)
+
+
+@method("std")
+def std(x: Any, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """Standard deviation, the root of `var`."""
+    found = var(x, axis=axis, correction=correction, keepdims=keepdims)
+    return Array(jnp.sqrt(found.block), found.layout, found.world)
+
+
+@method("count_nonzero")
+def count_nonzero(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The number of elements that are not 0, over axes (None: all)."""
+    x = as_array(x)
+    nonzero = Array(x.block != 0, x.layout, x.world)
+    return REDUCTIONS["sum"](nonzero, axis=axis, dtype=int, keepdims=keepdims)
+
+
+def _extreme(x: Any, axis: int | None, *, keepdims: bool, least: bool) -> Array:
+    """The index of the first smallest or largest element."""
+    x = as_array(x)
+    if axis is None:
+        return _extreme_of_all(x, keepdims=keepdims, least=least)
+    (along,) = axes_of(axis, x.ndim)
+    layout = _left(x, (along,), keepdims=keepdims)
+    pick = jnp.argmin if least else jnp.argmax
+    if x.shape[along] == 0:
+        raise ValueError(f"The first extreme of no elements: the shape is {x.shape}.")
+    if not _joins(x, (along,)):
+        return Array(pick(x.block, along, keepdims=keepdims), layout, x.world)
+    shape = replaced(x.shape, along, 1)
+    if x.block.shape[along]:
+        index = pick(x.block, along, keepdims=True)
+        value = jnp.take_along_axis(x.block, index, along)
+    else:
+        index, value = jnp.zeros(shape, int), jnp.zeros(shape, x.dtype)
+    ones = (1,) * x.world.nodes
+    values, indices = x.world.gather(value[None], ones), x.world.gather(index[None], ones)
+    filled = np.flatnonzero(x.counts)  # nodes without rows have no candidate
+    best = pick(values[filled], 0, keepdims=True)
+    begins = jnp.asarray(np.array(x.layout.begins)[filled])
+    found = jnp.take_along_axis(indices[filled], best, 0)[0] + begins[best[0]]
+    return Array(found if keepdims else jnp.squeeze(found, along), layout, x.world)
+
+
+def _extreme_of_all(x: Array, *, keepdims: bool, least: bool) -> Array:
+    flat = METHODS["reshape"](x, (-1,))
+    found = _extreme(flat, 0, keepdims=False, least=least)
+    return METHODS["reshape"](found, (1,) * x.ndim) if keepdims else found
+
+
+@method("argmin")
+def argmin(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The index of the first smallest element along an axis (None: of the flat array)."""
+    return _extreme(x, axis, keepdims=keepdims, least=True)
+
+
+@method("argmax")
+def argmax(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The index of the first largest element along an axis (None: of the flat array)."""
+    return _extreme(x, axis, keepdims=keepdims, least=False)

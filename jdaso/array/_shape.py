@@ -1,0 +1,203 @@
+"""Other shapes of the same elements: most move nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ._array import Array, as_array, method
+from ._layout import Layout, axes_of, axis_of, replaced
+from ._move import flat_rows, laid, resplit, take_rows
+
+
+@method("reshape")
+def reshape(x: Any, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
+    """The same elements, in their order, in another shape, split along its first axis.
+
+    Args:
+        x: the array.
+        shape: the new one; one size may be -1.
+        copy: JAX's arrays are immutable: whether to copy makes no difference.
+
+    Moves the elements that lie on another node then; nothing without a split.
+    """
+    x = as_array(x)
+    wanted = _whole(x.size, (shape,) if isinstance(shape, int) else tuple(shape))
+    if wanted == x.shape:
+        return x
+    if x.split is None or not wanted:
+        return as_array(resplit(x, None).block.reshape(wanted))
+    return flat_rows(x, wanted)
+
+
+def _whole(size: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    known = math.prod(n for n in shape if n != -1)
+    if shape.count(-1) == 1 and known:
+        shape = tuple(size // known if n == -1 else n for n in shape)
+    if math.prod(shape) != size or min(shape, default=0) < 0:
+        raise ValueError(f"{size} elements do not fit the shape {shape}. Give another one.")
+    return shape
+
+
+@method("ravel")
+def ravel(x: Any) -> Array:
+    """The elements along one axis; see `reshape`."""
+    return reshape(x, (-1,))
+
+
+@method("flatten")
+def flatten(x: Any) -> Array:
+    """The elements along one axis; see `reshape`."""
+    return reshape(x, (-1,))
+
+
+@method("permute_dims")
+def permute_dims(x: Any, axes: Sequence[int]) -> Array:
+    """The array with its axes in another order. Nothing moves."""
+    x = as_array(x)
+    order = [axis_of(axis, x.ndim) for axis in axes]
+    if sorted(order) != list(range(x.ndim)):
+        raise ValueError(f"axes {tuple(axes)} are no order of {x.ndim} axes. Name each once.")
+    split = None if x.split is None else order.index(x.split)
+    layout = Layout(tuple(x.shape[k] for k in order), split, x.counts)
+    return Array(jnp.transpose(x.block, order), layout, x.world)
+
+
+@method("moveaxis")
+def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
+    """The array with axes at other places. Nothing moves."""
+    x = as_array(x)
+    taken = [axis_of(k, x.ndim) for k in ([source] if isinstance(source, int) else source)]
+    put = [
+        axis_of(k, x.ndim) for k in ([destination] if isinstance(destination, int) else destination)
+    ]
+    order = [k for k in range(x.ndim) if k not in taken]
+    for place, axis in sorted(zip(put, taken, strict=True)):
+        order.insert(place, axis)
+    return permute_dims(x, order)
+
+
+@method("expand_dims")
+def expand_dims(x: Any, *, axis: int = 0) -> Array:
+    """The array with one more axis, of length 1. Nothing moves."""
+    x = as_array(x)
+    place = axis_of(axis, x.ndim + 1)
+    shape = (*x.shape[:place], 1, *x.shape[place:])
+    split = None if x.split is None else x.split + (x.split >= place)
+    return Array(jnp.expand_dims(x.block, place), Layout(shape, split, x.counts), x.world)
+
+
+@method("squeeze")
+def squeeze(x: Any, axis: int | Sequence[int]) -> Array:
+    """The array without axes of length 1. Moves one row if the split is among them."""
+    x = as_array(x)
+    axes = axes_of(axis, x.ndim)
+    if wrong := [k for k in axes if x.shape[k] != 1]:
+        raise ValueError(f"axis {wrong[0]} has length {x.shape[wrong[0]]}, not 1. Leave it out.")
+    if x.split in axes:
+        x = resplit(x, None)
+    shape = tuple(n for k, n in enumerate(x.shape) if k not in axes)
+    split = None if x.split is None else x.split - sum(k < x.split for k in axes)
+    return Array(jnp.squeeze(x.block, axes), Layout(shape, split, x.counts), x.world)
+
+
+@method("flip")
+def flip(x: Any, *, axis: int | Sequence[int] | None = None) -> Array:
+    """Elements in the opposite order along axes (None: all). Moves the rows of the split axis."""
+    x = as_array(x)
+    axes = axes_of(axis, x.ndim)
+    block = jnp.flip(x.block, axes)
+    if x.split not in axes:
+        return Array(block, x.layout, x.world)
+    node, nodes = x.world.node, x.world.nodes
+    other = nodes - 1 - node
+    counts = x.counts[::-1]
+    nothing = replaced(x.layout.block_shape(node), x.split, 0)
+    sent = [block if k == other else jnp.zeros(nothing, x.dtype) for k in range(nodes)]
+    shape = replaced(x.shape, x.split, counts[node])
+    found = x.world.trade(sent, [shape if k == other else nothing for k in range(nodes)])
+    return Array(found[other], Layout(x.shape, x.split, counts), x.world)
+
+
+@method("roll")
+def roll(x: Any, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
+    """Elements moved on along axes, the last ones to the front (None: of the flat array)."""
+    x = as_array(x)
+    if axis is None:
+        if not isinstance(shift, int):
+            shift = sum(shift)
+        return reshape(roll(ravel(x), shift, axis=0), x.shape)
+    shifts = [shift] if isinstance(shift, int) else list(shift)
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    for by, along in zip(shifts * (len(axes) if len(shifts) == 1 else 1), axes, strict=True):
+        along = axis_of(along, x.ndim)
+        if along != x.split:
+            x = Array(jnp.roll(x.block, by, along), x.layout, x.world)
+        elif by % max(x.shape[along], 1):
+            x = take_rows(x, along, np.roll(np.arange(x.shape[along]), by))
+    return x
+
+
+@method("broadcast_to")
+def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
+    """The array repeated to a shape. Moves the one row of a split that is repeated."""
+    x, wanted = as_array(x), tuple(shape)
+    if np.broadcast_shapes(x.shape, wanted) != wanted:
+        raise ValueError(f"The shape {x.shape} does not repeat to {wanted}. Give another one.")
+    axis = None if x.split is None else x.split + len(wanted) - x.ndim
+    if axis is None or wanted[axis] != x.shape[x.split or 0]:
+        return Array(jnp.broadcast_to(resplit(x, None).block, wanted), Layout(wanted), x.world)
+    layout = Layout(wanted, axis, x.counts)
+    return Array(jnp.broadcast_to(x.block, layout.block_shape(x.world.node)), layout, x.world)
+
+
+def concat(arrays: Sequence[Any], *, axis: int | None = 0) -> Array:
+    """Arrays one behind the other along an axis (None: flat ones).
+
+    Along another axis than the split nothing moves, if all lie alike; along the split the rows that
+    are on another node then.
+    """
+    given = [as_array(x) for x in arrays]
+    if not given:
+        raise ValueError("concat of no arrays. Give at least one.")
+    if axis is None:
+        given, axis = [ravel(x) for x in given], 0
+    along = axis_of(axis, given[0].ndim)
+    shape = replaced(given[0].shape, along, sum(x.shape[along] for x in given))
+    if any(replaced(x.shape, along, 0) != replaced(shape, along, 0) for x in given):
+        raise ValueError(f"Shapes {[x.shape for x in given]} differ beside axis {along}.")
+    dtype = jnp.result_type(*(x.dtype for x in given))
+    given = [Array(x.block.astype(dtype), x.layout, x.world) for x in given]
+    first = max(given, key=lambda x: (x.split is not None, x.nbytes))
+    if first.split is None:
+        return as_array(jnp.concatenate([x.block for x in given], along))
+    if first.split != along:
+        parts = [laid(x, Layout(x.shape, first.split, first.counts)) for x in given]
+        block = jnp.concatenate([x.block for x in parts], along)
+        return Array(block, Layout(shape, first.split, first.counts), first.world)
+    return _behind(given, shape, along)
+
+
+def _behind(given: list[Array], shape: tuple[int, ...], axis: int) -> Array:
+    """Arrays one behind the other along the split: each moves to its place in the result."""
+    at = given[0].world
+    layout = Layout(shape).over(axis, at.nodes)
+    begin, parts = 0, []
+    for x in given:
+        end = begin + x.shape[axis]
+        counts = tuple(
+            max(0, min(part.stop, end) - max(part.start, begin))
+            for part in map(layout.slice_of, range(at.nodes))
+        )
+        parts.append(laid(resplit(x, axis), Layout(x.shape, axis, counts)).block)
+        begin = end
+    return Array(jnp.concatenate(parts, axis), layout, at)
+
+
+def stack(arrays: Sequence[Any], *, axis: int = 0) -> Array:
+    """Arrays beside each other along a new axis. Nothing moves if all lie alike."""
+    return concat([expand_dims(x, axis=axis) for x in arrays], axis=axis)

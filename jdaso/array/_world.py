@@ -1,0 +1,271 @@
+"""The nodes that an array lies on, and the operations that join their blocks.
+
+Eagerly a block is host memory, and the operation is MPI's, under the session's limits: a node that
+fails or does not come is named, and the wait ends. Inside `jax.jit` the operation is mpi4jax's and
+a part of the compiled program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .._engines.mpi4jax import import_mpi4jax
+from .._mpi import arrays
+from .._nodes.exit import open_members
+from .._session import Session
+from ._layout import Shape
+
+
+@dataclasses.dataclass
+class Count:
+    """Operations between nodes, and the bytes that this node sent in them.
+
+    Attributes:
+        calls: the number of operations.
+        bytes_sent: of this node, as the fewest that the operation needs: an all-reduce of n bytes
+            on P nodes 2 n (P - 1) / P.
+    """
+
+    calls: int = 0
+    bytes_sent: int = 0
+
+
+class _OfThread(threading.local):
+    """What a thread has chosen: the nodes of its arrays (None: the session's), and its counts."""
+
+    def __init__(self) -> None:
+        self.world: World | None = None
+        self.counts: list[Count] = []
+
+
+_thread = _OfThread()
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Count]:
+    """Counts this thread's operations between nodes; those of compiled programs when traced.
+
+    Example:
+        >>> import jdaso.array as ja
+        >>> with ja.counted() as count:
+        ...     total = ja.sum(ja.ones((4, 2), split=0))
+        >>> count.calls  # one node has nobody to ask
+        0
+    """
+    count = Count()
+    _thread.counts.append(count)
+    try:
+        yield count
+    finally:
+        _thread.counts.remove(count)
+
+
+def note(calls: int, sent: float) -> None:
+    """Adds to all counts that are open."""
+    for count in _thread.counts:
+        count.calls += calls
+        count.bytes_sent += round(sent)
+
+
+@runtime_checkable
+class World(Protocol):
+    """Nodes, as arrays see them. All nodes call each method together, with shapes that fit.
+
+    Attributes:
+        node: this node's number.
+        nodes: their number, P.
+    """
+
+    node: int
+    nodes: int
+
+    def reduce(self, x: jax.Array, operation: str) -> jax.Array:
+        """Returns the sum, prod, min or max of all nodes' arrays, which have one shape."""
+        ...
+
+    def gather(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
+        """Returns all nodes' rows, in the order of nodes."""
+        ...
+
+    def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
+        """Sends an array to each node; returns those that each has sent here, of these shapes."""
+        ...
+
+    def start_shift(self, x: jax.Array, shape: Shape) -> Callable[[], jax.Array]:
+        """Starts to send an array to the node before this one; returns a wait for the next one's.
+
+        Args:
+            x: the array.
+            shape: of the array that the next node sends.
+        """
+        ...
+
+    def texts(self, what: str, text: str) -> list[str]:
+        """Returns the texts of all nodes."""
+        ...
+
+
+class Alone:
+    """One node: there is nobody to ask."""
+
+    node, nodes = 0, 1
+
+    def reduce(self, x: jax.Array, operation: str) -> jax.Array:
+        """Returns the array."""
+        return x
+
+    def gather(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
+        """Returns the array."""
+        return x
+
+    def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
+        """Returns the arrays."""
+        return list(sent)
+
+    def start_shift(self, x: jax.Array, shape: Shape) -> Callable[[], jax.Array]:
+        """Returns the array."""
+        return lambda: x
+
+    def texts(self, what: str, text: str) -> list[str]:
+        """Returns the text."""
+        return [text]
+
+
+ALONE = Alone()
+"""The world of a process without a session, or with a session of one node."""
+
+
+class Connected:
+    """The nodes of a session.
+
+    Args:
+        session: of several nodes. All nodes make this together.
+    """
+
+    def __init__(self, session: Session):
+        self._control, self._tags = session.control, itertools.count()
+        self._comm = session.control.duplicate().comm
+        self.node, self.nodes = session.node, session.num_nodes
+
+    def reduce(self, x: jax.Array, operation: str) -> jax.Array:
+        """Returns the sum, prod, min or max of all nodes' arrays, which have one shape."""
+        note(1, 2 * x.nbytes * self._others)
+        if isinstance(x, Tracer):
+            return import_mpi4jax().allreduce(x, arrays.operation(operation), comm=self._comm)
+        array = np.ascontiguousarray(x).reshape(x.shape)
+        wide = _summed_as(array.dtype)
+        return self._wait(
+            f"reduce an array of {x.shape}",
+            arrays.reduce_all,
+            array.astype(wide, copy=False),
+            operation,
+        ).astype(x.dtype)
+
+    def gather(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
+        """Returns all nodes' rows, in the order of nodes."""
+        note(1, x.nbytes * (self.nodes - 1))
+        if isinstance(x, Tracer):
+            return self._gather_compiled(x, counts)
+        array = np.ascontiguousarray(x).reshape(x.shape)
+        return self._wait(f"gather rows of {x.shape}", arrays.gather_all, array, counts)
+
+    def _gather_compiled(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
+        most = max(counts)
+        padded = jnp.pad(x, [(0, most - x.shape[0]), *[(0, 0)] * (x.ndim - 1)])
+        rows = import_mpi4jax().allgather(padded, comm=self._comm)
+        return jnp.concatenate([rows[k, :count] for k, count in enumerate(counts)])
+
+    def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
+        """Sends an array to each node; returns those that each has sent here, of these shapes."""
+        if any(isinstance(one, Tracer) for one in sent):
+            raise NotImplementedError(
+                "Rows move between nodes here, by other numbers to each, which a compiled program "
+                "cannot do. Call resplit, sort or reshape outside of jax.jit."
+            )
+        note(1, sum(one.nbytes for node, one in enumerate(sent) if node != self.node))
+        host = [np.asarray(one) for one in sent]
+        with self._control.explained():
+            request, kept, found = arrays.trade_all(self._comm, host, shapes)
+            self._control.wait(request, "move rows between nodes", kept, found)
+        return [jnp.asarray(one) for one in found]
+
+    def start_shift(self, x: jax.Array, shape: Shape) -> Callable[[], jax.Array]:
+        """Starts to send to the node before this one; returns a wait for the next one's array."""
+        note(1, x.nbytes)
+        before, after = (self.node - 1) % self.nodes, (self.node + 1) % self.nodes
+        if isinstance(x, Tracer):
+            found = import_mpi4jax().sendrecv(
+                x, jax.ShapeDtypeStruct(shape, x.dtype), source=after, dest=before, comm=self._comm
+            )
+            return lambda: found
+        array, tag = np.asarray(x), next(self._tags) % 2**14
+        with self._control.explained():
+            requests, found = arrays.pass_on(self._comm, array, before, after, shape, tag)
+
+        def wait() -> jax.Array:
+            for request in requests:
+                self._control.wait(request, "pass a block on", array, found)
+            return jnp.asarray(found)
+
+        return wait
+
+    def texts(self, what: str, text: str) -> list[str]:
+        """Returns the texts of all nodes."""
+        return self._control.everyone(what, text)
+
+    @property
+    def _others(self) -> float:
+        return (self.nodes - 1) / self.nodes
+
+    def _wait(
+        self, what: str, start: Callable[..., Any], array: np.ndarray, *rest: Any
+    ) -> jax.Array:
+        with self._control.explained():
+            request, found = start(self._comm, array, *rest)
+            self._control.wait(request, what, array, found)
+        return jnp.asarray(found)
+
+
+def _summed_as(dtype: np.dtype) -> np.dtype:
+    """Returns the type in which MPI computes: the numbers' own, or float32 for narrow ones."""
+    if dtype.kind == "b":
+        return np.dtype(np.uint8)
+    return dtype if dtype.kind in "iufc" and dtype != np.float16 else np.dtype(np.float32)
+
+
+_worlds: weakref.WeakKeyDictionary[Any, World] = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def using(at: World) -> Iterator[None]:
+    """Makes new arrays of this thread lie on these nodes, whatever session is open."""
+    before, _thread.world = _thread.world, at
+    try:
+        yield
+    finally:
+        _thread.world = before
+
+
+def world() -> World:
+    """Returns the world of `using`, else of the session opened last if it is open, else `ALONE`."""
+    if _thread.world is not None:
+        return _thread.world
+    sessions = [one for one in open_members() if isinstance(one, Session)]
+    if not sessions or not sessions[-1].sends:
+        return ALONE
+    session = sessions[-1]
+    session.require_usable()
+    if session not in _worlds:
+        _worlds[session] = Connected(session)
+    return _worlds[session]

@@ -1,0 +1,3 @@
+"""Estimators that find groups, with scikit-learn's interface."""
+
+from ._kmeans import KMeans as KMeans

@@ -1,0 +1,97 @@
+"""Random arrays: the same numbers for any number of nodes.
+
+Each index of the first axis has a key of its own (`jax.random.fold_in`), so a number depends on the
+key and its place alone. Nothing moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ._array import Array
+from ._layout import Layout, axis_of
+from ._move import laid
+from ._world import world
+
+Key = jax.Array | int
+
+
+def _drawn(key: Key, shape: Any, split: int | None, draw: Callable[..., jax.Array]) -> Array:
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    key = jax.random.key(key) if isinstance(key, int) else key
+    at = world()
+    if not shape:
+        return Array(draw(key, ()), Layout(()), at)
+    layout = Layout(shape).over(None if split is None else axis_of(split, len(shape)), at.nodes)
+    rows = layout if layout.split == 0 else Layout(shape)
+    first, count = (rows.begins[at.node], rows.counts[at.node]) if rows.counts else (0, shape[0])
+    block = _rows(key, first, count, shape[1:], draw)
+    return laid(Array(block, rows, at), layout)
+
+
+@partial(jax.jit, static_argnames=("count", "shape", "draw"))
+def _rows(key: jax.Array, first: Any, count: int, shape: tuple[int, ...], draw: Any) -> jax.Array:
+    keys = jax.vmap(partial(jax.random.fold_in, key))(first + jnp.arange(count))
+    return jax.vmap(lambda one: draw(one, shape))(keys)
+
+
+def normal(key: Key, shape: Any, *, dtype: Any = jnp.float32, split: int | None = None) -> Array:
+    """Numbers of the standard normal distribution.
+
+    Args:
+        key: a key of `jax.random`, or a seed.
+        shape: the shape.
+        dtype: a type of floats.
+        split: the axis to divide over nodes.
+    """
+    return _drawn(key, shape, split, _Draw(jax.random.normal, dtype))
+
+
+def uniform(
+    key: Key,
+    shape: Any,
+    *,
+    minval: float = 0.0,
+    maxval: float = 1.0,
+    dtype: Any = jnp.float32,
+    split: int | None = None,
+) -> Array:
+    """Numbers that are equally likely from minval to, but without, maxval; see `normal`."""
+    return _drawn(key, shape, split, _Draw(jax.random.uniform, dtype, (minval, maxval)))
+
+
+def integers(
+    key: Key, low: int, high: int, shape: Any, *, dtype: Any = int, split: int | None = None
+) -> Array:
+    """Whole numbers from low to, but without, high; see `normal`."""
+    return _drawn(key, shape, split, _Draw(jax.random.randint, dtype, (low, high)))
+
+
+class _Draw:
+    """A distribution; equal ones are one compiled program."""
+
+    def __init__(self, function: Callable[..., jax.Array], dtype: Any, bounds: tuple = ()):
+        self._about = function, jnp.dtype(dtype), bounds
+
+    def __call__(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        function, dtype, bounds = self._about
+        named = dict(zip(("minval", "maxval"), bounds, strict=False))
+        return function(key, shape, dtype=dtype, **named)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Draw) and self._about == other._about
+
+    def __hash__(self) -> int:
+        return hash(self._about)
+
+
+def permutation(key: Key, size: int, *, split: int | None = None) -> Array:
+    """The whole numbers below `size`, in a random order: each node makes all of it."""
+    key = jax.random.key(key) if isinstance(key, int) else key
+    whole = Array(jax.random.permutation(key, size), Layout((size,)), world())
+    return whole if split is None else laid(whole, whole.layout.over(0, whole.world.nodes))
