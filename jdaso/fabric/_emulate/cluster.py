@@ -211,7 +211,7 @@ def _shape(namespace: str, device: str, bits: float) -> None:
     rate += ["peakrate", f"{_PEAK * bits:.0f}bit", "mtu", str(_bucket(_FREE_SECONDS, bits))]
     rate += ["latency", "100ms"]
     ip("-n", namespace, "link", "set", "dev", device, "gso_max_size", str(_packet(bits)))
-    run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *rate)
+    run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *rate)
 
 
 def _packet(bits: float) -> int:

@@ -42,9 +42,10 @@ def test_a_node_that_cannot_read_its_rows_ends_all_with_its_words(tmp_path):
     program.write_text(
         "import sys, jdaso, jdaso.array as ja\n"
         "with jdaso.Session() as session:\n"
-        "    ja.load(sys.argv[1] if session.node else sys.argv[1] + '.not.there.h5')\n"
+        "    ja.load(sys.argv[1 + session.node])\n"
     )
     points(tmp_path / "points.h5", 10)
-    done = mpirun(2, [program, tmp_path / "points.h5"], timeout=60)
+    gone = tmp_path / "gone" / "points.h5"
+    done = mpirun(2, [program, gone, tmp_path / "points.h5"], timeout=60)
     assert done.returncode != 0
     assert "Node 0 could not read points.h5: FileNotFoundError" in done.stdout
