@@ -90,8 +90,8 @@ SECTIONS = {
     ),
     "text": (
         "Real compute: a character transformer",
-        "The Jargon File, 64 texts per host and step. The exchanges are so small that the "
-        "links' bursts (128 KiB) carry a large part of them.",
+        "The Jargon File, 64 texts per host and step. The exchanges are small: links let a part of "
+        "them through at once (see An emulated cluster).",
         ("model ms", "model off", "step", "peak MB", "copy GB/s", "of passes"),
     ),
     "time_to_accuracy": (

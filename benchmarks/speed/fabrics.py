@@ -66,7 +66,9 @@ def run(name: str, **declared: Any) -> list[Launch]:
 def judged(name: str, replicates: int, works: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Runs a study of two fabrics twice, and returns both verdicts on each work."""
     cells = [
-        {"fabric": fabric, "library": "mpich", "nodes": 2, **work} for fabric in TWO for work in works
+        {"fabric": fabric, "library": "mpich", "nodes": 2, **work}
+        for fabric in TWO
+        for work in works
     ]
     found = []
     for time in (1, 2):

@@ -31,8 +31,8 @@ def method(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 class Array:
     """An immutable array on all nodes; a pytree whose one leaf is this node's block.
 
-    All nodes call operations on arrays together, in the same order. Operations that need numbers of
-    other nodes say so in their docstrings, with the bytes that they move.
+    All nodes call operations on arrays together, in the same order. The docstring of an
+    operation tells the bytes that it moves.
 
     Args:
         block: this node's part, of the layout's `block_shape`.

@@ -42,7 +42,7 @@ class Count:
 
 
 class _OfThread(threading.local):
-    """What a thread has chosen: the nodes of its arrays (None: the session's), and its counts."""
+    """The choices of a thread: the nodes of its arrays (None: the session's), and its counts."""
 
     def __init__(self) -> None:
         self.world: World | None = None

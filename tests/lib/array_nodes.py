@@ -16,7 +16,7 @@ LIMIT_SECONDS = 60
 
 
 class Shared:
-    """What the threads of one run share: a meeting place, and a place for each one's array."""
+    """Shared by the threads of one run: a meeting place, and a place for each one's array."""
 
     def __init__(self, nodes):
         self.barrier, self.given = threading.Barrier(nodes, timeout=LIMIT_SECONDS), [None] * nodes
