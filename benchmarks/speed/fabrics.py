@@ -109,7 +109,7 @@ def rates(replicates: int) -> list[dict[str, Any]]:
 
 
 def fits(replicates: int) -> list[dict[str, Any]]:
-    """Fits half of the cells of messages and collectives on known links; the rest tells the error."""
+    """Fits half of the cells of messages and collectives; the other half tells the error."""
     launches = run(
         "fits",
         replicates=replicates,
