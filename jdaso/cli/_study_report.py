@@ -4,22 +4,40 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from ..fabric._study import tables
-from ..fabric._study.alpha_beta import fits_of
-from ..fabric._study.measured import Launch, RowsError, declared_margin, named, read_launches
-from ..fabric._study.verdicts import Verdict, summaries, verdicts
+from ..fabric._study.answers import answers, answers_of
+from ..fabric._study.declared import Declared, read_declared
+from ..fabric._study.factors import FACTORS
+from ..fabric._study.findings import Finding, findings
+from ..fabric._study.measured import Launch, RowsError, named, read_launches
+from ..fabric._study.verdicts import Verdict, levels_of, verdicts
 from ..report._page import needing_bokeh
 from . import _measured
 
 FORMATS = ("html", "csv", "json", "osu", "nccl-tests")
-FORMAT = 1
-"""Of the answers as JSON."""
+STUDY = "study"
+"""Compared in place of a factor: one study against another."""
 
-Studies = dict[str, list[Launch]]
+
+class Read(NamedTuple):
+    """A study, read from its folder.
+
+    Attributes:
+        declared: its declaration.
+        every: all of its launches.
+        launches: those that ``--where`` leaves.
+    """
+
+    declared: Declared
+    every: list[Launch]
+    launches: list[Launch]
+
+
+Studies = Mapping[str, Read]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", choices=FORMATS, default="html", help="(default html)")
     add("-o", "--output", help="(default study.html; the other formats are printed)")
     add("--margin", type=float, help="relative difference that matters (default: as declared)")
-    add("--reference", metavar="FABRIC", help="compare with this one (default: each with each)")
+    compare = "factor whose levels are compared, or study: one study with another (default fabric)"
+    add("--compare", choices=[*FACTORS, STUDY], default="fabric", help=compare)
+    add("--reference", metavar="LEVEL", help="compare with this level (default: each with each)")
     add("--title", help="title of the page (default: the names of the studies)")
     add("--plots", metavar="DIR", help="draw the charts for a paper, too: SVG and PNG")
     _measured.add_where(parser)
@@ -52,101 +72,118 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(arguments: argparse.Namespace) -> Studies:
-    """Returns the launches of each study that ``--where`` leaves; equal names get a number."""
+    """Reads the studies; equal names get a number."""
     where, found = _measured.where_of(arguments), {}
     for folder in arguments.studies:
         name = Path(folder).resolve().name
         name = f"{name} ({len(found) + 1})" if name in found else name
-        found[name] = [
+        every = read_launches(folder)
+        launches = [
             launch
-            for launch in read_launches(folder)
+            for launch in every
             if all(str(launch.factors.get(key)) == level for key, level in where.items())
         ]
-        if not found[name]:
+        if not launches:
             given = ", ".join(arguments.where)
             raise RowsError(f"{folder} has no row with {given}. Leave --where out to see all.")
+        found[name] = Read(read_declared(folder), every, launches)
     return found
+
+
+def _launches(studies: Studies) -> dict[str, Sequence[Launch]]:
+    return {name: study.launches for name, study in studies.items()}
 
 
 def _write_page(arguments: argparse.Namespace, studies: Studies) -> None:
     with needing_bokeh():
         from ..report._study_page import make_study_page
     title = arguments.title or f"jdaso study: {', '.join(studies)}"
-    judged = _judged(arguments, studies)
-    page = make_study_page(studies, judged, title)
+    claimed, judged = _claimed(arguments, studies), _judged(arguments, studies)
+    page = make_study_page(_launches(studies), claimed, judged, title)
     output = arguments.output or "study.html"
     Path(output).write_text(page, encoding="utf-8", errors="replace")
+    for name, answered in claimed.items():
+        for one in answered:
+            print(f"{name}: {one.claim.text}: {one.words}")
     for name, some in judged.items():
         for one in some:
-            pair = f"{one.fabric} against {one.reference}"
-            print(f"{name}: {named(one.setting)}: {pair}: {one.words}")
+            print(f"{name}: {named(one.setting)}: {one.pair}: {one.words}")
     print(f"{output}: {len(page) / 1e3:.0f} kB. Open it in a browser.")
 
 
+def _claimed(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[Finding]]:
+    """Returns the answers on each study's claims, from all of its rows."""
+    return {
+        name: findings(
+            of.declared.claims, of.declared.cells, of.every, _margin(arguments, of.declared)
+        )
+        for name, of in studies.items()
+    }
+
+
 def _judged(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[Verdict]]:
-    """Returns the verdicts of each study, by its declared margin; none where it has one fabric."""
+    """Returns the verdicts of each study, or those on one study against another.
+
+    A study with one level of the compared factor has none.
+    """
+    if arguments.compare == STUDY:
+        return {" and ".join(studies): _between(arguments, studies)}
     found = {}
-    for (name, launches), folder in zip(studies.items(), arguments.studies, strict=True):
-        margin = declared_margin(folder) if arguments.margin is None else arguments.margin
-        one = len({launch.fabric for launch in launches}) < 2
-        found[name] = [] if one else verdicts(launches, margin, reference=arguments.reference)
+    for name, of in studies.items():
+        margin, factor = _margin(arguments, of.declared), arguments.compare
+        several = len(levels_of(of.launches, factor)) > 1
+        about = {"factor": factor, "reference": arguments.reference}
+        found[name] = verdicts(of.launches, margin, **about) if several else []
     return found
+
+
+def _between(arguments: argparse.Namespace, studies: Studies) -> list[Verdict]:
+    """Compares the same cells of several studies, as if the study were one of their factors."""
+    margins = {_margin(arguments, of.declared) for of in studies.values()}
+    if len(margins) > 1:
+        raise RowsError(
+            f"The studies declare different margins, {', '.join(map(str, sorted(margins)))}. "
+            "Choose one: --margin 0.05."
+        )
+    launches = [
+        dataclasses.replace(launch, factors={**launch.factors, STUDY: name})
+        for name, of in studies.items()
+        for launch in of.launches
+    ]
+    return verdicts(launches, margins.pop(), factor=STUDY, reference=arguments.reference)
+
+
+def _margin(arguments: argparse.Namespace, declared: Declared) -> float:
+    return declared.margin if arguments.margin is None else arguments.margin
 
 
 def _text(arguments: argparse.Namespace, studies: Studies) -> str:
     """Returns the answers in a format for other tools."""
     if arguments.format == "json":
-        judged = _judged(arguments, studies)
-        found = [_answers(name, studies[name], judged[name]) for name in studies]
-        return json.dumps({"format": FORMAT, "studies": found}, allow_nan=False)
-    launches = [launch for some in studies.values() for launch in some]
+        return json.dumps(_answers(arguments, studies), allow_nan=False)
     if arguments.format == "csv":
-        return tables.table(launches)
+        return tables.table([launch for of in studies.values() for launch in of.launches])
     made = tables.osu if arguments.format == "osu" else tables.nccl_tests
-    text = [made(tables.columns_of(some)) for some in studies.values()]
+    text = [made(tables.columns_of(of.launches)) for of in studies.values()]
     return "\n".join(text)
 
 
-def _answers(name: str, launches: Sequence[Launch], judged: Sequence[Verdict]) -> dict[str, Any]:
-    """Returns the answers of one study for JSON."""
-    fits = fits_of(launches)
-    return {
-        "study": name,
-        "cells": [_plain(one) for one in summaries(launches)],
-        "verdicts": [_plain(one) | {"words": one.words} for one in judged],
-        "fits": [
-            _plain(one) | {"algorithm": one.algorithm.name, "words": one.words} for one in fits.fits
-        ],
-        "without fit": fits.left_out,
-        "failed": [
-            {"cell": one.cell, "factors": one.factors, "replicate": one.replicate}
-            | {"status": one.status, "words": one.words}
-            for one in launches
-            if one.status != "ok"
-        ],
-    }
-
-
-def _plain(found: Any) -> dict[str, Any]:
-    """Returns a dataclass as JSON has it: factors as objects, and None for what is not finite."""
-    return {field.name: _value(getattr(found, field.name)) for field in dataclasses.fields(found)}
-
-
-def _value(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return _plain(value)
-    if isinstance(value, float):
-        return value if abs(value) < float("inf") else None
-    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
-        return dict(value)
-    return value
+def _answers(arguments: argparse.Namespace, studies: Studies) -> dict[str, object]:
+    claimed, judged = _claimed(arguments, studies), _judged(arguments, studies)
+    found = [
+        answers_of(name, of.launches, claimed[name], judged.get(name, []))
+        for name, of in studies.items()
+    ]
+    between = [one for some in judged.values() for one in some if one.factor == STUDY]
+    return answers(found, between)
 
 
 def _plot(arguments: argparse.Namespace, studies: Studies) -> None:
     try:
         from ..plots import plot_study
 
-        written = plot_study(studies, _judged(arguments, studies), arguments.plots)
+        judged = _judged(arguments, studies)
+        written = plot_study(_launches(studies), judged, arguments.plots)
     except ImportError as error:
         raise ImportError(
             f'--plots needs matplotlib ({error}): pip install "jdaso[plots]".'

@@ -53,12 +53,12 @@ def plot_study(
 
 
 def _pairs(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[str, list[Verdict]]:
-    """Returns the verdicts with an interval by study and pair of fabrics."""
+    """Returns the verdicts with an interval by study and pair of levels."""
     found: dict[str, list[Verdict]] = {}
     for study, some in verdicts.items():
         for one in some:
             if one.ratio.replicates > 1:
-                found.setdefault(f"{study} {one.fabric} {one.reference}", []).append(one)
+                found.setdefault(f"{study} {one.level} {one.reference}", []).append(one)
     return found
 
 
@@ -81,9 +81,8 @@ def _curves(axes: Any, chart: Chart) -> None:
     for k, curve in enumerate(chart.curves):
         axes.plot(curve.x, curve.median, MARKS[k % len(MARKS)], color=f"C{k}", label=curve.label)
         axes.fill_between(curve.x, curve.low, curve.high, color=f"C{k}", alpha=0.2, linewidth=0)
-    if chart.log:
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+    for axis in chart.log:
+        getattr(axes, f"set_{axis}scale")("log")
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     axes.set_title(chart.title, fontsize="medium")
@@ -103,6 +102,6 @@ def _ratios(axes: Any, known: Sequence[Verdict]) -> None:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")
     axes.tick_params("x", which="both", labelsize="small", rotation=90)
-    axes.set_title(f"{known[0].fabric} against {known[0].reference}", fontsize="medium")
+    axes.set_title(known[0].pair, fontsize="medium")
     axes.set_xlabel(f"ratio of seconds, {1 - 2 * known[0].alpha:.0%} interval")
     axes.legend(fontsize="small")

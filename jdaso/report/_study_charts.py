@@ -22,10 +22,10 @@ INKS = {
 
 
 def chart_of(chart: Chart) -> Element:
-    """Draws curves; both axes are logarithmic if the chart is."""
-    options = {"x_axis_type": "log", "y_axis_type": "log"} if chart.log else {}
+    """Draws curves."""
+    options = {f"{axis}_axis_type": "log" for axis in chart.log}
     plot = new_plot(chart.x_label, chart.y_label, **options)
-    if chart.log:
+    if "y" in chart.log:
         plot.yaxis[0].update(formatter=BasicTickFormatter())
     lines = [
         Line(curve.label, k, Thinned(curve.x, curve.low, curve.median, curve.high))
@@ -35,7 +35,7 @@ def chart_of(chart: Chart) -> Element:
 
 
 def ratio_chart(numbered: Sequence[tuple[str, Verdict]], title: str) -> Element | None:
-    """Draws the ratios of two fabrics as dots on their intervals; None without any.
+    """Draws the ratios of two levels as dots on their intervals; None without any.
 
     Args:
         numbered: the number of each in the table of verdicts, and the verdict, of one pair.

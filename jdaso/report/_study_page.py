@@ -1,4 +1,4 @@
-"""The page of a study: verdicts first, then ratios, charts, fits, cells, and failed launches."""
+"""The page of a study: claims and verdicts, then ratios, charts, fits, cells, failed launches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..fabric._study import curves
 from ..fabric._study.alpha_beta import fits_of
+from ..fabric._study.findings import Finding
 from ..fabric._study.measured import Launch
 from ..fabric._study.verdicts import Verdict
 from . import _study_charts, _study_tables
@@ -16,20 +17,28 @@ from ._sections import grid, wide
 
 Studies = Mapping[str, Sequence[Launch]]
 Verdicts = Mapping[str, Sequence[Verdict]]
+Findings = Mapping[str, Sequence[Finding]]
+CLAIMED = (
+    "A claim is about many settings. It holds if it is sure at each, does not hold if its contrary "
+    "is sure at one or more (corrected for the number of settings), and is open otherwise."
+)
 MEANING = (
     "An equivalence test at {alpha:.0%} in each row: no significant effect if the two are surely "
     "within the margin, slower or faster if they surely differ by more. n counts replicates, "
     "launches that ran side by side; iterations of one launch are not independent. Of {row} "
-    "rows one may be wrong. Seconds over seconds: above 1 the first fabric is slower."
+    "rows one may be wrong. Seconds over seconds: above 1 the first of the two is slower."
 )
 
 
-def make_study_page(studies: Studies, verdicts: Verdicts, title: str = "jdaso study") -> str:
+def make_study_page(
+    studies: Studies, findings: Findings, verdicts: Verdicts, title: str = "jdaso study"
+) -> str:
     """Makes one HTML page about a study, or several beside each other; it loads nothing.
 
     Args:
         studies: name -> launches, from `read_launches`.
-        verdicts: name -> verdicts; none of a study with one fabric.
+        findings: name -> answers on the study's claims.
+        verdicts: name -> verdicts; none of a study with one level of what is compared.
         title: of the page.
 
     Raises:
@@ -38,6 +47,7 @@ def make_study_page(studies: Studies, verdicts: Verdicts, title: str = "jdaso st
     if not studies:
         raise ReportError("There are no studies to report on.")
     sections = [
+        ("claims", "Claims", _claims(findings)),
         ("summary", "Verdicts", _verdicts(verdicts)),
         ("ratios", "Ratios", grid(_ratios(verdicts))),
         *_charts(studies),
@@ -60,9 +70,18 @@ def _told(studies: Studies) -> str:
     return " ".join(said)
 
 
+def _claims(findings: Findings) -> list[Element]:
+    if not any(findings.values()):
+        return []
+    folded = [
+        _study_tables.place_table(study, one) for study, some in findings.items() for one in some
+    ]
+    return [element("p", CLAIMED), wide(_study_tables.claim_table(findings)), *folded]
+
+
 def _verdicts(verdicts: Verdicts) -> list[Element]:
     made = [
-        element("p", f"{name} has one fabric, and so no verdict: declare a second one.")
+        element("p", f"{name} has one level of the compared factor, and so no verdict.")
         for name, some in verdicts.items()
         if not some
     ]
@@ -73,11 +92,11 @@ def _verdicts(verdicts: Verdicts) -> list[Element]:
 
 
 def _ratios(verdicts: Verdicts) -> list[Element]:
-    """Draws a chart for each pair of fabrics of each study."""
+    """Draws a chart for each pair of levels of each study."""
     pairs: dict[str, list[tuple[str, Verdict]]] = {}
     for k, of in enumerate(_study_tables.questions(verdicts).values(), 1):
         for study, one in of.items():
-            name = f"{one.fabric} against {one.reference} in {study}"
+            name = f"{one.pair} in {study}"
             pairs.setdefault(name, []).append((str(k), one))
     made = [_study_charts.ratio_chart(some, name) for name, some in pairs.items()]
     return [chart for chart in made if chart is not None]
@@ -88,7 +107,8 @@ def _charts(studies: Studies) -> list[tuple[str, str, list[Element]]]:
         ("bandwidth", "Bandwidth against bytes", curves.bandwidth_charts),
         ("time", "Latency against bytes", curves.latency_charts),
         ("throughput", "Throughput against nodes", curves.throughput_charts),
-        ("exposed", "Exposed communication", curves.exposed_charts),
+        ("exposed", "Exposed communication against nodes", curves.exposed_charts),
+        ("rate", "Exposed communication against the fabric's rate", curves.rate_charts),
     ]
     return [
         (key, name, grid([_study_charts.chart_of(chart) for chart in make(studies)]))

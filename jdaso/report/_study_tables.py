@@ -6,15 +6,19 @@ import json
 from collections.abc import Mapping, Sequence
 
 from ..fabric._study.alpha_beta import Fit
+from ..fabric._study.findings import Finding
 from ..fabric._study.measured import Key, Launch, key_of, named
-from ..fabric._study.verdicts import Verdict, summaries
+from ..fabric._study.summaries import Split, summaries
+from ..fabric._study.verdicts import Verdict
 from ._html import Element, element, short, table
 
+NOTHING = "–"
+SPLIT = ("compute, mean s", "hidden communication", "exposed communication")
 _MOST_ROWS = 400
 _MOST_LETTERS = 400
 
-Question = tuple[Key, str, str]
-"""A setting and two fabrics: the same question may have been asked by several studies."""
+Question = tuple[Key, str]
+"""A setting and two levels: the same question may have been asked by several studies."""
 
 
 def questions(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[Question, dict[str, Verdict]]:
@@ -22,7 +26,7 @@ def questions(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[Question, dict[
     found: dict[Question, dict[str, Verdict]] = {}
     for study, some in verdicts.items():
         for one in some:
-            found.setdefault((one.setting, one.fabric, one.reference), {})[study] = one
+            found.setdefault((one.setting, one.pair), {})[study] = one
     return found
 
 
@@ -30,10 +34,32 @@ def verdict_table(verdicts: Mapping[str, Sequence[Verdict]]) -> Element:
     """Makes the table of verdicts: a row for each question, a column for each study."""
     head = ["number", "setting", "compared", *(verdicts if len(verdicts) > 1 else ["verdict"])]
     rows = []
-    for k, ((setting, fabric, reference), of) in enumerate(questions(verdicts).items(), 1):
-        said = [of[study].words if study in of else "–" for study in verdicts]
-        rows.append([str(k), named(setting), f"{fabric} against {reference}", *said])
+    for k, ((setting, pair), of) in enumerate(questions(verdicts).items(), 1):
+        said = [of[study].words if study in of else NOTHING for study in verdicts]
+        rows.append([str(k), named(setting), pair, *said])
     return table("Verdicts", head, rows)
+
+
+def claim_table(findings: Mapping[str, Sequence[Finding]]) -> Element:
+    """Makes the table of claims and their answers."""
+    rows = [[study, one.claim.text, one.words] for study, some in findings.items() for one in some]
+    return table("Claims", ["study", "claim", "answer"], rows)
+
+
+def place_table(study: str, finding: Finding) -> Element:
+    """Makes a folded table of the settings that a claim is about."""
+    caption = f"Settings of the claim {finding.claim.name} in {study}"
+    rows = [
+        [place.name, place.said, place.verdict.words, *map(_p, (place.p_claim, place.p_contrary))]
+        for place in finding.places
+    ]
+    head = ["setting", "claim", "verdict here", "p", "p of the contrary, by Holm"]
+    made = table(_capped(caption, rows), head, rows[:_MOST_ROWS])
+    return element("details", element("summary", caption), made, class_="wide")
+
+
+def _p(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def fit_table(study: str, fits: Sequence[Fit]) -> Element:
@@ -59,18 +85,27 @@ def fit_table(study: str, fits: Sequence[Fit]) -> Element:
 
 def cell_table(study: str, launches: Sequence[Launch]) -> Element:
     """Makes the table of all cells that have numbers."""
-    head = ["cell", "median s", "5 %", "95 %", "exposed", "iterations", "replicates"]
+    head = ["cell", "median s", "5 %", "95 %", *SPLIT, "iterations", "replicates"]
     rows = [
         [
             named(one.factors),
             *map(short, (one.median, one.low, one.high)),
-            "–" if one.exposed_share is None else f"{one.exposed_share:.1%}",
+            *_parts(one.split),
             str(one.iterations),
             str(one.replicates),
         ]
         for one in summaries(launches)
     ]
     return table(_capped(f"Cells of {study}", rows), head, rows[:_MOST_ROWS])
+
+
+def _parts(split: Split | None) -> list[str]:
+    """Returns the mean seconds of an iteration's parts, and the share that is exposed."""
+    if split is None:
+        return [NOTHING] * len(SPLIT)
+    hidden = NOTHING if split.hidden is None else short(split.hidden)
+    share = split.exposed / (split.compute + split.exposed)
+    return [short(split.compute), hidden, f"{short(split.exposed)} ({share:.1%})"]
 
 
 def failure_table(study: str, launches: Sequence[Launch]) -> Element | None:

@@ -8,8 +8,9 @@ from jdaso.fabric._study.measured import launches_of
 
 
 def row(fabric="a", replicate=0, seconds=(1.0, 1.1, 0.9), status="ok", **other):
-    """A row; keywords that are no fields of it are factors."""
-    fields = {"words", "compute_seconds", "declaration", "format", "study", "bytes_at_interfaces"}
+    """A row; keywords that are no fields of it are factors, and one that is None is left out."""
+    fields = {"words", "compute_seconds", "communication_seconds", "declaration", "format"}
+    fields |= {"study", "bytes_at_interfaces"}
     found = {
         "format": 1,
         "study": "known",
@@ -34,6 +35,7 @@ def row(fabric="a", replicate=0, seconds=(1.0, 1.1, 0.9), status="ok", **other):
         "started": "2030-01-01T00:00:00+00:00",
         "limit_seconds": 60,
     }
+    found["factors"] = {name: x for name, x in found["factors"].items() if x is not None}
     return found | {name: value for name, value in other.items() if name in fields}
 
 
@@ -57,10 +59,14 @@ def launches(*args, **keywords):
     return launches_of(rows_of(*args, **keywords))
 
 
-def write(folder, rows, margin=0.05):
-    """Writes rows as a study's folder."""
+def write(folder, rows, margin=0.05, rates=(), claims=()):
+    """Writes rows as a study's folder; `rates` has those of emulated fabrics, by name."""
     folder.mkdir(parents=True, exist_ok=True)
-    declared = {"declaration": "d", "study": {"margin": margin}}
+    cells = {str(one["factors"]): one["factors"] for one in rows}
+    rates = dict(rates)
+    fabrics = {one["fabric"]: {"rate": rates.get(one["fabric"], "")} for one in cells.values()}
+    study = {"margin": margin, "cells": [*cells.values()], "fabrics": fabrics, "claims": [*claims]}
+    declared = {"declaration": "d", "study": study}
     (folder / "declaration.json").write_text(json.dumps(declared))
     (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     return folder

@@ -131,6 +131,22 @@ def fits_of(launches: Iterable[Launch]) -> Fits:
     return found
 
 
+def rates_of(launches: Sequence[Launch]) -> dict[str, float]:
+    """Returns bit/s of each fabric: as declared of an emulated one, else of its fastest fit.
+
+    A real link has at least the rate of any operation; a fabric without a fit is left out.
+    """
+    found, fitted = {}, {}
+    for launch in launches:
+        if launch.bits_per_second:
+            found[launch.factors["fabric"]] = launch.bits_per_second
+    if {launch.factors["fabric"] for launch in launches} - found.keys():
+        for one in fits_of(launches).fits:
+            fabric, rate = dict(one.factors)["fabric"], 8 * one.bytes_per_second
+            fitted[fabric] = max(rate, fitted.get(fabric, 0))
+    return {name: rate for name, rate in fitted.items() if np.isfinite(rate)} | found
+
+
 def fit(factors: Key, cells: Cells) -> Fit:
     """Fits one group: every other cell, in the order of nodes and bytes; the rest is held out.
 

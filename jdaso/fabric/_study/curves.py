@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
 
+from .alpha_beta import rates_of
 from .collectives import BUS
 from .measured import Key, Launch, good_cells, key_of
 from .ratios import spread_of
@@ -42,7 +44,7 @@ class Chart(NamedTuple):
         x_label: of the axis, with its unit.
         y_label: of the axis, with its unit.
         curves: at least one.
-        log: whether both axes are logarithmic.
+        log: the logarithmic axes: "", "x" or "xy".
     """
 
     key: str
@@ -50,28 +52,37 @@ class Chart(NamedTuple):
     x_label: str
     y_label: str
     curves: list[Curve]
-    log: bool = False
+    log: str = ""
 
 
-Measure = Callable[[Mapping[str, Any], np.ndarray], np.ndarray]
-"""Factors and the seconds of all iterations -> the numbers to draw."""
+Measure = Callable[[Sequence[Launch]], np.ndarray]
+"""Launches of a cell -> a number to draw for each of their iterations."""
 Studies = Mapping[str, Sequence[Launch]]
 """Name of a study -> its launches."""
+
+_RATE = "bit/s"
+"""The rate of a cell's fabric, as a factor."""
+
+
+def charts_of(studies: Studies) -> list[Chart]:
+    """Returns all charts of one or several studies."""
+    makers = (bandwidth_charts, latency_charts, throughput_charts, exposed_charts, rate_charts)
+    return [chart for make in makers for chart in make(studies)]
 
 
 def bandwidth_charts(studies: Studies) -> list[Chart]:
     """Returns bus bandwidth against bytes: a chart for each operation and number of nodes."""
 
-    def rate(factors: Mapping[str, Any], seconds: np.ndarray) -> np.ndarray:
-        factor = BUS[factors["workload"]](factors["nodes"])
-        return factor * factors["bytes"] / seconds / 1e9
+    def rate(launches: Sequence[Launch]) -> np.ndarray:
+        of = launches[0].factors
+        return BUS[of["workload"]](of["nodes"]) * of["bytes"] / _seconds(launches) / 1e9
 
     return _against_bytes(studies, "bandwidth", "Bus bandwidth", "GB/s", rate)
 
 
 def latency_charts(studies: Studies) -> list[Chart]:
     """Returns the time of an operation against bytes: a chart for each, and number of nodes."""
-    return _against_bytes(studies, "time", "Time", "microseconds", lambda _, s: 1e6 * s)
+    return _against_bytes(studies, "time", "Time", "microseconds", lambda x: 1e6 * _seconds(x))
 
 
 def _against_bytes(
@@ -84,19 +95,19 @@ def _against_bytes(
     for place, curves in _curves(studies, "bytes", ("workload", "nodes"), of_size, measure).items():
         workload, nodes = (dict(place).get(factor) for factor in ("workload", "nodes"))
         title = f"{name}: {workload}, {nodes} nodes"
-        found.append(Chart(slug(key, workload, nodes), title, "bytes", unit, curves, log=True))
+        found.append(Chart(slug(key, workload, nodes), title, "bytes", unit, curves, log="xy"))
     return found
 
 
 def throughput_charts(studies: Studies) -> list[Chart]:
     """Returns throughput against nodes: samples of all nodes, or iterations, per second."""
 
-    def rate(factors: Mapping[str, Any], seconds: np.ndarray) -> np.ndarray:
-        return (factors["batch"] * factors["nodes"] if "batch" in factors else 1) / seconds
+    def rate(launches: Sequence[Launch]) -> np.ndarray:
+        of = launches[0].factors
+        return (of["batch"] * of["nodes"] if "batch" in of else 1) / _seconds(launches)
 
     found = []
-    for place, curves in _curves(studies, "nodes", ("workload", "model"), _steps, rate).items():
-        names = [str(level) for _, level in place]
+    for names, curves in _of_steps(studies, "nodes", rate):
         batch = any("batch" in one.factors for some in studies.values() for one in some)
         unit = "samples per second" if batch and "training" in names else "iterations per second"
         title = f"Throughput: {', '.join(names)}"
@@ -106,34 +117,61 @@ def throughput_charts(studies: Studies) -> list[Chart]:
 
 def exposed_charts(studies: Studies) -> list[Chart]:
     """Returns the share of a step that is not compute against nodes, where it was split."""
-    split = {
+    return [
+        Chart(slug("exposed", *names), _exposed(names), "nodes", "% of a step", curves)
+        for names, curves in _of_steps(_split(studies), "nodes", _share)
+    ]
+
+
+def rate_charts(studies: Studies) -> list[Chart]:
+    """Returns the same share against the rate of the fabric; fabrics without one are left out."""
+    rated = {
+        name: [
+            dataclasses.replace(one, factors={**one.factors, _RATE: rates[one.factors["fabric"]]})
+            for rates in [rates_of(some)]
+            for one in _split({name: some})[name]
+            if one.factors["fabric"] in rates and one.factors["nodes"] > 1
+        ]
+        for name, some in studies.items()
+    }
+    label = "rate of the fabric, bit/s"
+    return [
+        Chart(slug("exposed-rate", *names), _exposed(names), label, "% of a step", curves, "x")
+        for names, curves in _of_steps(rated, _RATE, _share, aside=["fabric"])
+    ]
+
+
+def _exposed(names: Iterable[str]) -> str:
+    return f"Exposed communication: {', '.join(names)}"
+
+
+def _split(studies: Studies) -> Studies:
+    """Returns the launches that measured compute."""
+    return {
         name: [one for one in some if one.compute_seconds.size] for name, some in studies.items()
     }
-    compute = {
-        key: float(np.median(np.concatenate([one.compute_seconds for one in some])))
-        for launches in split.values()
-        for key, some in good_cells(launches).items()
-    }
-
-    def share(factors: Mapping[str, Any], seconds: np.ndarray) -> np.ndarray:
-        return 100 * (1 - compute[key_of(factors)] / seconds)
-
-    found = []
-    for place, curves in _curves(split, "nodes", ("workload", "model"), _steps, share).items():
-        names = [str(level) for _, level in place]
-        title = f"Exposed communication: {', '.join(names)}"
-        found.append(Chart(slug("exposed", *names), title, "nodes", "% of a step", curves))
-    return found
 
 
-def charts_of(studies: Studies) -> list[Chart]:
-    """Returns all charts of one or several studies."""
-    makers = (bandwidth_charts, latency_charts, throughput_charts, exposed_charts)
-    return [chart for make in makers for chart in make(studies)]
+def _share(launches: Sequence[Launch]) -> np.ndarray:
+    """Returns ``1 - compute / seconds`` in percent."""
+    compute = np.median(np.concatenate([one.compute_seconds for one in launches]))
+    return 100 * (1 - compute / _seconds(launches))
 
 
-def _steps(factors: Mapping[str, Any]) -> bool:
-    return factors.get("workload") not in BUS
+def _seconds(launches: Sequence[Launch]) -> np.ndarray:
+    return np.concatenate([one.seconds for one in launches])
+
+
+def _of_steps(
+    studies: Studies, against: str, measure: Measure, aside: Sequence[str] = ()
+) -> list[tuple[list[str], list[Curve]]]:
+    """Returns the curves of all that is no micro-benchmark: workload and model, and their lines."""
+
+    def wanted(factors: Mapping[str, Any]) -> bool:
+        return factors.get("workload") not in BUS
+
+    places = _curves(studies, against, ("workload", "model"), wanted, measure, aside)
+    return [([str(level) for _, level in place], curves) for place, curves in places.items()]
 
 
 def _curves(
@@ -142,6 +180,7 @@ def _curves(
     apart: Iterable[str],
     wanted: Callable[[Mapping[str, Any]], bool],
     measure: Measure,
+    aside: Iterable[str] = (),
 ) -> dict[Key, list[Curve]]:
     """Returns the curves of each chart: one for each combination of all other factors.
 
@@ -151,6 +190,7 @@ def _curves(
         apart: factors that get a chart for each level.
         wanted: tells cells that are drawn from others, by their factors.
         measure: gives the numbers.
+        aside: factors that make no line of their own.
     """
     apart, points = (set(apart) - {against}), {}
     for name, launches in studies.items():
@@ -158,11 +198,10 @@ def _curves(
             factors = some[0].factors
             if against in factors and wanted(factors):
                 place = tuple(pair for pair in key_of(factors) if pair[0] in apart)
-                rest = key_of(factors, without=[*apart, against])
-                label = " ".join(str(level) for _, level in rest)
+                rest = key_of(factors, without=[*apart, *aside, against])
+                label = " ".join(f"{x} {of}" if isinstance(x, int) else str(x) for of, x in rest)
                 label = f"{name}: {label}" if len(studies) > 1 else label
-                seconds = np.concatenate([launch.seconds for launch in some])
-                median, low, high = spread_of(measure(factors, seconds))
+                median, low, high = spread_of(measure(some))
                 point = (float(factors[against]), low, median, high)
                 points.setdefault(place, {}).setdefault(label, []).append(point)
     return {

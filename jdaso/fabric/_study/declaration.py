@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from . import checks, chosen, levels
+from . import claims as claimed
 from .checks import StudyError
 from .chosen import ChosenFabric, ChosenLibrary, ChosenWorkload
+from .claims import Claim
 from .crossing import Cell, crossed
 from .factors import Level
 
 KEYS = ("name", "replicates", "seed", "margin", "limit_seconds", "factors", "cells", "exclude")
-KEYS += ("fabrics", "libraries", "workloads", "short")
+KEYS += ("fabrics", "libraries", "workloads", "claims", "short")
+_UNMEASURED = ("replicates", "margin", "claims")
+"""Parts that change no measurement: a study goes on with other ones, it does not begin anew."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Study:
         fabrics: the fabrics of the cells, by name.
         libraries: the libraries of the cells, by name.
         workloads: the workloads of the cells, by name.
+        claims: statements that its answers judge.
     """
 
     name: str
@@ -47,21 +52,19 @@ class Study:
     fabrics: Mapping[str, ChosenFabric]
     libraries: Mapping[str, ChosenLibrary]
     workloads: Mapping[str, ChosenWorkload]
+    claims: tuple[Claim, ...] = ()
 
     def normal_form(self) -> dict[str, Any]:
-        """The study without what changes no measurement: comments, order, ways to list cells.
-
-        Replicates are left out: a study that needs more of them goes on, it does not begin anew.
-        """
+        """The study without comments, order, and ways to list cells."""
         form = dataclasses.asdict(self)
         form["cells"] = [dict(cell.factors) for cell in self.cells]
-        del form["replicates"]
         return form
 
     @cached_property
     def declaration(self) -> str:
-        """The SHA-256 of the normal form, in hexadecimal digits."""
-        text = json.dumps(self.normal_form(), sort_keys=True)
+        """The SHA-256 of all in the normal form that is measured, in hexadecimal digits."""
+        form = {key: part for key, part in self.normal_form().items() if key not in _UNMEASURED}
+        text = json.dumps(form, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -105,6 +108,7 @@ def study_of(declared: Mapping[str, Any], *, short: bool = False) -> Study:
         fabrics=fabrics,
         libraries=libraries,
         workloads={name: workloads[name] for name in _named("workload", cells)},
+        claims=claimed.claims(declared.get("claims", []), [cell.factors for cell in cells]),
     )
 
 

@@ -43,7 +43,9 @@ class Judged:
         mean: mean log ratio; NaN without replicates.
         low: lower end of its ``1 - 2 alpha`` interval, by Student's t; NaN below 2 replicates.
         high: upper end.
-        p: probability of such numbers if the two differ by the margin: of the TOST.
+        p_not_slower: p value against ``d >= b``; NaN below 2 replicates. That against ``d <= b``
+            is ``1 - p_not_slower``; the TOST's p is the larger of this and the next.
+        p_not_faster: p value against ``d <= -b``.
         more: advised number of further replicates; 0 if decided, None if more than
             `MOST_REPLICATES` would be needed.
     """
@@ -52,7 +54,8 @@ class Judged:
     mean: float
     low: float
     high: float
-    p: float
+    p_not_slower: float
+    p_not_faster: float
     more: int | None
 
 
@@ -76,21 +79,20 @@ def judge(logs: Logs, margin: float, alpha: float = ALPHA) -> Judged:
         raise ValueError(f"log ratios must be finite, got {logs}. Leave the failed rows out.")
     n, bound = len(logs), float(np.log1p(margin))
     if n < 2:
-        mean = float(logs[0]) if n else float("nan")
-        return Judged("undecided", mean, float("nan"), float("nan"), float("nan"), _FIRST - n)
+        mean, none = float(logs[0]) if n else float("nan"), float("nan")
+        return Judged("undecided", mean, none, none, none, none, more=_FIRST - n)
     with warnings.catch_warnings():  # equal numbers: no spread, and t is infinite, as it should be
         warnings.filterwarnings("ignore", category=RuntimeWarning)
         not_slower, not_faster = _p(logs, bound, "less"), _p(logs, -bound, "greater")
         low, high = _interval(logs, 1 - 2 * alpha)
-    p = max(not_slower, not_faster)
     outcome: Outcome = (
-        "equal" if p < alpha
+        "equal" if max(not_slower, not_faster) < alpha
         else "slower" if 1 - not_slower < alpha
         else "faster" if 1 - not_faster < alpha
         else "undecided"
     )  # fmt: skip
     more = more_replicates(logs, (low, high), bound, alpha) if outcome == "undecided" else 0
-    return Judged(outcome, float(np.mean(logs)), low, high, p, more)
+    return Judged(outcome, float(np.mean(logs)), low, high, not_slower, not_faster, more)
 
 
 def _p(logs: Logs, bound: float, side: Literal["greater", "less"]) -> float:

@@ -69,7 +69,7 @@ def open_journal(folder: str | Path, study: Study) -> Iterator[Journal]:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
-        _claim(folder, study)
+        _declare(folder, study)
         rows = _rows_on_disk(folder / ROWS, study.declaration)
         file = os.open(folder / ROWS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
@@ -95,8 +95,11 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(file)
 
 
-def _claim(folder: Path, study: Study) -> None:
-    """Writes the declaration if the folder has none; raises if it has another one."""
+def _declare(folder: Path, study: Study) -> None:
+    """Writes the declaration; raises if the folder has one that measures something else.
+
+    So the folder has the newest replicates, margin and claims.
+    """
     path = folder / DECLARED
     if path.exists():
         found = read_declaration(folder)["declaration"]
@@ -106,8 +109,7 @@ def _claim(folder: Path, study: Study) -> None:
                 f"{study.declaration[:12]}): old and new rows must not mix. Give another --out, "
                 f"or undo the change ({path} has the old declaration)."
             )
-        return
-    if (folder / ROWS).exists():
+    elif (folder / ROWS).exists():
         raise StudyError(f"{folder} has {ROWS} without {DECLARED}. Give another --out.")
     text = json.dumps({"declaration": study.declaration, "study": study.normal_form()}, indent=1)
     fresh = folder / f"{DECLARED}.new"

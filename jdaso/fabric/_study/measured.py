@@ -11,13 +11,15 @@ import functools
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from .checks import StudyError
-from .journal import read_declaration, read_rows
+from .declared import read_declared
+from .journal import read_rows
 from .rows import FORMAT, OK
 
 AGAIN = "Delete the row and start the study again: it runs this cell anew."
@@ -44,6 +46,9 @@ class Launch:
         words: the last words of a launch that failed.
         seconds: of each measured iteration; empty unless the status is "ok".
         compute_seconds: the part of each iteration without communication; empty if not measured.
+        communication_seconds: of the communication in each iteration, behind compute or not; empty
+            if not measured.
+        bits_per_second: rate of an emulated fabric, as declared; None of a real one.
         row: the row itself.
     """
 
@@ -55,12 +60,9 @@ class Launch:
     words: str
     seconds: Seconds
     compute_seconds: Float64[np.ndarray, " split"]
+    communication_seconds: Float64[np.ndarray, " communication"]
+    bits_per_second: float | None
     row: Mapping[str, Any]
-
-    @property
-    def fabric(self) -> str:
-        """The fabric that the cell names."""
-        return str(self.factors["fabric"])
 
     @functools.cached_property
     def median(self) -> float:
@@ -75,17 +77,23 @@ def read_launches(folder: str | Path) -> list[Launch]:
         StudyError: the folder holds no study, or a row is damaged.
         RowsError: there are no rows, or they do not belong together.
     """
-    return launches_of(read_rows(folder))
+    return launches_of(read_rows(folder), read_declared(folder).rates)
 
 
-def launches_of(rows: Iterable[Mapping[str, Any]]) -> list[Launch]:
+def launches_of(
+    rows: Iterable[Mapping[str, Any]], rates: Mapping[str, float] = MappingProxyType({})
+) -> list[Launch]:
     """Checks rows and returns their launches, in the order of cells and replicates.
+
+    Args:
+        rows: of one declaration.
+        rates: bit/s of the emulated fabrics, by name.
 
     Raises:
         RowsError: there are none, a number is missing or not finite, a replicate is there twice,
             or the rows are of two declarations.
     """
-    launches = [_launch(row) for row in rows]
+    launches = [_launch(row, rates) for row in rows]
     if not launches:
         raise RowsError("The study has no rows yet. Run it first: python -m jdaso study FILE.toml.")
     declarations = {launch.row.get("declaration") for launch in launches}
@@ -106,7 +114,7 @@ def launches_of(rows: Iterable[Mapping[str, Any]]) -> list[Launch]:
     return sorted(launches, key=lambda launch: (rank(key_of(launch.factors)), launch.replicate))
 
 
-def _launch(row: Mapping[str, Any]) -> Launch:
+def _launch(row: Mapping[str, Any], rates: Mapping[str, float]) -> Launch:
     """Makes a launch from a row, whose numbers it checks."""
     if row.get("format") != FORMAT:
         raise RowsError(
@@ -116,6 +124,7 @@ def _launch(row: Mapping[str, Any]) -> Launch:
     factors = row.get("factors")
     if not isinstance(factors, Mapping) or not factors.get("fabric"):
         raise RowsError(f"{_name(row)} does not name a fabric among its factors. {AGAIN}")
+    lists = ("seconds", "compute_seconds", "communication_seconds")
     good = row["status"] == OK
     return Launch(
         study=str(row["study"]),
@@ -124,9 +133,9 @@ def _launch(row: Mapping[str, Any]) -> Launch:
         factors=factors,
         status=row["status"],
         words=str(row.get("words") or ""),
-        seconds=_numbers(row, "seconds") if good else np.empty(0),
-        compute_seconds=_numbers(row, "compute_seconds") if good else np.empty(0),
+        bits_per_second=rates.get(factors["fabric"]),
         row=row,
+        **{name: _numbers(row, name) if good else np.empty(0) for name in lists},
     )
 
 
@@ -149,15 +158,6 @@ def _numbers(row: Mapping[str, Any], name: str) -> Seconds:
 
 def _name(row: Mapping[str, Any]) -> str:
     return f"The row of cell {row.get('cell')!r}, replicate {row.get('replicate')}"
-
-
-def declared_margin(folder: str | Path) -> float:
-    """Returns the margin that a study declares.
-
-    Raises:
-        StudyError: its declaration is missing or damaged.
-    """
-    return float(read_declaration(folder)["study"]["margin"])
 
 
 def good_cells(launches: Iterable[Launch]) -> dict[Key, list[Launch]]:

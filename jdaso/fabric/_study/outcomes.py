@@ -19,7 +19,8 @@ _LINES, _CHARACTERS = 12, 2000
 _NO_MEMORY = ("MemoryError", "std::bad_alloc", "RESOURCE_EXHAUSTED", "Out of memory")
 _NO_MEMORY += ("Cannot allocate memory", "oom-kill", "CUDA_ERROR_OUT_OF_MEMORY")
 _COUNTERS = (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events"))
-_LISTS = ("seconds", "warmup_seconds", "compute_seconds")
+_OPTIONAL = ("compute_seconds", "communication_seconds")
+_LISTS = ("seconds", "warmup_seconds", *_OPTIONAL)
 
 
 def memory_kills() -> int:
@@ -96,7 +97,7 @@ def _check(outcome: Outcome) -> None:
     """Raises ValueError unless the result has numbers where a row has them."""
     for name in _LISTS:
         numbers = getattr(outcome, name)
-        if numbers is None and name == "compute_seconds":
+        if numbers is None and name in _OPTIONAL:
             continue
         right = isinstance(numbers, list | tuple) and all(
             isinstance(x, int | float) and x >= 0 for x in numbers

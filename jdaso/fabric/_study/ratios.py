@@ -1,4 +1,4 @@
-"""Ratios of seconds between two fabrics, replicate by replicate, with bootstrap intervals."""
+"""Ratios of seconds between two levels, replicate by replicate, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import stats
 
+from .factors import Level
 from .measured import Key, Launch, key_of, rank
+from .rows import OK
 
 CONFIDENCE = 0.9
 """From 5 to 95 %, as the interval that belongs to two one-sided tests at 5 %."""
@@ -21,25 +23,27 @@ Logs = Float64[np.ndarray, " replicates"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pairs:
-    """Two fabrics that are compared at one setting.
+    """Two levels of a factor, such as two fabrics, that are compared at one setting.
 
     Iterations of one launch share its placement, its connections and the state of the machine in
     these minutes, so they are not independent: a thousand of them are still one launch. The unit
-    is the replicate, which enters by the median of its iterations. Replicate k of both fabrics ran
+    is the replicate, which enters by the median of its iterations. Replicate k of both levels ran
     in the same stretch of time, so their ratio is free of the machine's drift; the pairs are the
     blocks of a randomized block design.
 
     Attributes:
-        setting: all factors but the fabric.
-        reference: the fabric below the fraction line.
-        fabric: the fabric above it.
-        logs: natural logarithm of (median seconds on `fabric` / on `reference`), by replicate.
-        alone: replicates in which only one of the two fabrics has numbers; they are not used.
+        setting: all factors but the one that is compared.
+        factor: the factor that is compared, such as "fabric".
+        reference: its level below the fraction line.
+        level: its level above it.
+        logs: natural logarithm of (median seconds of `level` / of `reference`), by replicate.
+        alone: replicates in which only one of the two levels has numbers; they are not used.
     """
 
     setting: Key
-    reference: str
-    fabric: str
+    factor: str
+    reference: Level
+    level: Level
     logs: Logs
     alone: int = 0
 
@@ -49,7 +53,7 @@ class Ratio:
     """The geometric mean of the ratios of n replicates, with an interval.
 
     Attributes:
-        value: ``exp(mean(log ratios))``; above 1 the fabric is slower than the reference.
+        value: ``exp(mean(log ratios))``; above 1 the level is slower than the reference.
         low: lower end of the interval.
         high: upper end.
         replicates: n.
@@ -61,23 +65,26 @@ class Ratio:
     replicates: int
 
 
-def pairs_of(launches: Iterable[Launch], reference: str, fabric: str) -> list[Pairs]:
-    """Pairs two fabrics at each setting at which both were launched, in the order of factors."""
-    medians: dict[Key, dict[str, dict[int, float]]] = {}
+def pairs_of(
+    launches: Iterable[Launch], reference: Level, level: Level, factor: str = "fabric"
+) -> list[Pairs]:
+    """Pairs two levels at each setting at which both were launched, in the order of factors."""
+    medians: dict[Key, dict[Level, dict[int, float]]] = {}
     for launch in launches:
-        if launch.fabric in (reference, fabric):
-            of_setting = medians.setdefault(key_of(launch.factors, without=["fabric"]), {})
-            of_fabric = of_setting.setdefault(launch.fabric, {})
-            if launch.status == "ok":
-                of_fabric[launch.replicate] = launch.median
+        own = launch.factors.get(factor)
+        if own in (reference, level):
+            of_setting = medians.setdefault(key_of(launch.factors, without=[factor]), {})
+            of_level = of_setting.setdefault(own, {})
+            if launch.status == OK:
+                of_level[launch.replicate] = launch.median
     found = []
     for setting in sorted(medians, key=rank):
         both = medians[setting]
-        if reference in both and fabric in both:
-            common = sorted(both[reference].keys() & both[fabric].keys())
-            alone = both[reference].keys() ^ both[fabric].keys()
-            ratios = [both[fabric][k] / both[reference][k] for k in common]
-            found.append(Pairs(setting, reference, fabric, np.log(ratios), len(alone)))
+        if reference in both and level in both:
+            common = sorted(both[reference].keys() & both[level].keys())
+            alone = both[reference].keys() ^ both[level].keys()
+            logs = np.log([both[level][k] / both[reference][k] for k in common])
+            found.append(Pairs(setting, factor, reference, level, logs, len(alone)))
     return found
 
 

@@ -27,6 +27,8 @@ class Outcome:
         seconds: of every measured iteration.
         warmup_seconds: of every iteration before them.
         compute_seconds: of the same work without a network; None if it was not measured.
+        communication_seconds: of the communication in each iteration, behind compute or not, on the
+            slowest node; None if it was not measured.
         bytes_at_interfaces: interface of node 0 -> bytes received, sent in all iterations.
         expected_bytes: the fewest bytes that node 0 must send and receive in them.
         chosen: choices that the library reports.
@@ -37,6 +39,7 @@ class Outcome:
     seconds: Sequence[float] = ()
     warmup_seconds: Sequence[float] = ()
     compute_seconds: Sequence[float] | None = None
+    communication_seconds: Sequence[float] | None = None
     bytes_at_interfaces: Mapping[str, Sequence[int]] = field(default_factory=dict)
     expected_bytes: int = 0
     chosen: Mapping[str, Any] = field(default_factory=dict)

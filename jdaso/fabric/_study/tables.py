@@ -13,6 +13,7 @@ import numpy as np
 from .collectives import BUS, bandwidths
 from .measured import Key, Launch, RowsError, good_cells, key_of
 from .ratios import spread_of
+from .rows import OK
 
 
 class Column(NamedTuple):
@@ -40,6 +41,8 @@ OSU: Mapping[str, tuple[str, str]] = {
 """Workload -> title and unit of OSU's table; jdaso's own exchange has none there."""
 _OF_ONE_RANK = ("allgather", "alltoall")
 """Operations whose size OSU gives for one rank: a P-th part of ours."""
+_COUNTED_BY_RANK = ("allgather", "reduce_scatter", "alltoall")
+"""Operations of which nccl-tests count the elements of one rank: a P-th part, beside the size."""
 
 
 def columns_of(launches: Iterable[Launch]) -> list[Column]:
@@ -100,7 +103,7 @@ def nccl_tests(columns: Iterable[Column]) -> str:
     """Formats tables as nccl-tests print them: microseconds, GB/s of 1e9 bytes.
 
     The numbers stand in the columns of out-of-place operations. Those of in-place ones are nan, and
-    wrong results N/A, as neither was measured.
+    wrong results N/A, as neither was measured. Elements are float32.
     """
     lines = []
     for column in columns:
@@ -111,8 +114,9 @@ def nccl_tests(columns: Iterable[Column]) -> str:
         for size, seconds in zip(column.sizes, column.seconds, strict=True):
             algorithm, bus = bandwidths(factors["workload"], factors["nodes"], size, seconds)
             buses.append(bus)
+            parts = factors["nodes"] if factors["workload"] in _COUNTED_BY_RANK else 1
             lines.append(
-                f"{size:>12}  {size // 4:>12}  {'float':>8}  {reduces:>6}  {-1:>6}"
+                f"{size:>12}  {size // 4 // parts:>12}  {'float':>8}  {reduces:>6}  {-1:>6}"
                 f"  {1e6 * seconds:>7.2f}  {algorithm:>6.2f}  {bus:>6.2f}    N/A"
                 f"  {'nan':>7}  {'nan':>6}  {'nan':>6}    N/A"
             )
@@ -127,9 +131,7 @@ def _told(column: Column) -> str:
 def table(launches: Sequence[Launch]) -> str:
     """Formats all rows as CSV, one a launch, failed ones too.
 
-    Columns: the row's fields, a column ``factor NAME`` for each factor, median seconds with 5 and
-    95 %, algorithm and bus bandwidth in GB/s, and every measured iteration in "seconds", separated
-    by blanks.
+    `COLUMNS` tells its columns; "factor" stands for ``factor NAME`` of each factor.
     """
     names = list(dict.fromkeys(name for launch in launches for name in launch.factors))
     lines = [_fields(launch, names) for launch in launches]
@@ -140,29 +142,63 @@ def table(launches: Sequence[Launch]) -> str:
     return text.getvalue()
 
 
-_KEPT = ("started", "limit_seconds", "commit", "expected_bytes")
-_NESTED = ("bytes_at_interfaces", "chosen", "machine", "versions", "environment")
+COLUMNS: Mapping[str, str] = {
+    "study": "name of the study",
+    "declaration": "hash of all that it measures",
+    "cell": "name of the cell",
+    "replicate": "number of the launch among those of its cell",
+    "order": "place of the launch among all",
+    "factor": "level of a factor; empty where the workload does not read it",
+    "status": "ok, failed, timed out, out of memory, missing, other fabric",
+    "words": "end of its output, or the reason of the status",
+    "iterations": "number of measured iterations",
+    "median_seconds": "median of them",
+    "seconds_5": "5 % took less",
+    "seconds_95": "95 % took less",
+    "algbw": "algorithm bandwidth in GB/s, of micro-benchmarks",
+    "busbw": "bus bandwidth in GB/s, as nccl-tests define it",
+    "started": "time of the launch",
+    "limit_seconds": "the longest that it might take",
+    "commit": "version of the code",
+    "expected_bytes": "the fewest bytes that had to cross the fabric",
+    "bytes_at_interfaces": "JSON: interface to bytes received and sent",
+    "chosen": "JSON: choices that the library reports",
+    "machine": "JSON: the machine and its load",
+    "versions": "JSON: package to version",
+    "environment": "JSON: variables that the study set",
+    "seconds": "every measured iteration, separated by blanks",
+    "warmup_seconds": "every iteration before them",
+    "compute_seconds": "the same work without a network",
+    "communication_seconds": "communication in each iteration, hidden or not",
+}
+"""Column of the CSV -> its content."""
+
+_AS_JSON = ("bytes_at_interfaces", "chosen", "machine", "versions", "environment")
+_LISTS = ("seconds", "warmup_seconds", "compute_seconds", "communication_seconds")
 
 
 def _fields(launch: Launch, names: Sequence[str]) -> dict[str, object]:
-    row = launch.row
-    found = {"study": launch.study, "declaration": row.get("declaration"), "cell": launch.cell}
-    found |= {"replicate": launch.replicate, "order": row.get("order")}
-    found |= {f"factor {name}": launch.factors.get(name) for name in names}
-    found |= {"status": launch.status, "words": launch.words, "iterations": launch.seconds.size}
-    spread = spread_of(launch.seconds) if launch.seconds.size else ("", "", "")
-    found |= dict(zip(("median_seconds", "seconds_5", "seconds_95"), spread, strict=True))
-    rates: tuple[object, object] = ("", "")
-    if (
-        launch.status == "ok"
-        and launch.factors.get("workload") in BUS
-        and "bytes" in launch.factors
-    ):
-        of = launch.factors
-        rates = bandwidths(of["workload"], of["nodes"], of["bytes"], launch.median)
-    found |= dict(zip(("algbw", "busbw"), rates, strict=True))
-    found |= {name: row.get(name) for name in _KEPT}
-    found |= {name: json.dumps(row.get(name)) for name in _NESTED}
-    for name in ("seconds", "warmup_seconds", "compute_seconds"):
-        found[name] = " ".join(map(repr, row.get(name) or []))
-    return found
+    """Returns the columns of a launch, in the order of `COLUMNS`."""
+    known = {**launch.row, "iterations": launch.seconds.size}
+    known |= {name: json.dumps(launch.row.get(name)) for name in _AS_JSON}
+    known |= {name: " ".join(map(repr, launch.row.get(name) or [])) for name in _LISTS}
+    if launch.status == OK:
+        spread = ("median_seconds", "seconds_5", "seconds_95")
+        known |= dict(zip(spread, spread_of(launch.seconds), strict=True))
+        known |= _rates(launch)
+    fields = {}
+    for column in COLUMNS:
+        if column == "factor":
+            fields |= {f"factor {name}": launch.factors.get(name) for name in names}
+        else:
+            fields[column] = known.get(column)
+    return fields
+
+
+def _rates(launch: Launch) -> dict[str, float]:
+    """Returns both bandwidths of a micro-benchmark."""
+    of = launch.factors
+    if of.get("workload") not in BUS or "bytes" not in of:
+        return {}
+    rates = bandwidths(of["workload"], of["nodes"], of["bytes"], launch.median)
+    return dict(zip(("algbw", "busbw"), rates, strict=True))

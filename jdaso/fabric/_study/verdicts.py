@@ -1,4 +1,4 @@
-"""Verdicts of a study: for each setting and pair of fabrics, the effect of the network in words."""
+"""Verdicts of a study: at each setting, the effect of another fabric (library, ...) in words."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from .equivalence import ALPHA, MOST_REPLICATES, Judged, Outcome, judge
-from .measured import Key, Launch, RowsError, good_cells
-from .ratios import Pairs, Ratio, bootstrap_ratio, pairs_of, spread_of
+from .equivalence import ALPHA, MOST_REPLICATES, Outcome, judge
+from .factors import Level
+from .measured import Key, Launch, RowsError, rank
+from .ratios import Pairs, Ratio, bootstrap_ratio, pairs_of
 
 MARGIN = 0.05
 Said = Literal["no significant effect", "slower", "faster", "not enough data"]
@@ -25,141 +26,133 @@ SAID: dict[Outcome, Said] = {
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The verdict on a fabric against a reference, at one setting.
+    """The verdict on a level of a factor against a reference, at one setting.
 
     Attributes:
-        setting: all factors but the fabric.
-        reference: the fabric below the fraction line.
-        fabric: the fabric that is judged.
+        setting: all factors but the one that is compared.
+        factor: the factor that is compared, such as "fabric".
+        reference: its level below the fraction line.
+        level: its level that is judged.
         said: the verdict.
-        ratio: seconds on `fabric` / on `reference`: geometric mean, and the interval of the tests.
+        ratio: seconds of `level` / of `reference`: geometric mean, and the interval of the tests.
         bootstrap: the same with the bootstrap's interval; None without replicates.
         margin: the relative difference that matters.
         alpha: probability of an error; the interval is one of ``1 - 2 alpha``.
+        p_not_slower: see `Judged`.
+        p_not_faster: see `Judged`.
         more: advised number of further replicates; None if beyond any study.
         alone: replicates that only one of the two has.
     """
 
     setting: Key
-    reference: str
-    fabric: str
+    factor: str
+    reference: Level
+    level: Level
     said: Said
     ratio: Ratio
     bootstrap: Ratio | None
     margin: float
     alpha: float
+    p_not_slower: float
+    p_not_faster: float
     more: int | None
     alone: int
 
     @property
+    def pair(self) -> str:
+        """The two levels: "10g against 1g"."""
+        return f"{self.level} against {self.reference}"
+
+    @property
+    def interval(self) -> str:
+        """The ratio with its interval, as far as there are any, in words."""
+        ratio, low, high = self.ratio.value, self.ratio.low, self.ratio.high
+        if self.ratio.replicates < 2:
+            return f"ratio {ratio:.3f}, no interval" if self.ratio.replicates else "no ratio"
+        return f"ratio {ratio:.3f}, {1 - 2 * self.alpha:.0%} interval {low:.3f} to {high:.3f}"
+
+    @property
     def words(self) -> str:
         """The verdict as a sentence: with n, interval and margin."""
-        ratio, low, high = self.ratio.value, self.ratio.low, self.ratio.high
-        interval = f"ratio {ratio:.3f}, {1 - 2 * self.alpha:.0%} interval {low:.3f} to {high:.3f}"
-        if self.ratio.replicates < 2:
-            interval = f"ratio {ratio:.3f}, no interval" if self.ratio.replicates else "no ratio"
-        about = f"({interval}, n = {self.ratio.replicates}, margin {self.margin:.3g})"
-        if self.alone:
-            about = f"{about[:-1]}, {self.alone} without a partner)"
-        return f"{self._claim()} {about}"
+        alone = f", {self.alone} without a partner" if self.alone else ""
+        n, margin = self.ratio.replicates, f"{self.margin:.3g}"
+        return f"{self._effect()} ({self.interval}, n = {n}, margin {margin}{alone})"
 
-    def _claim(self) -> str:
+    def _effect(self) -> str:
         if self.said == "slower" and self.ratio.low >= 2:
             return f"slower by a factor of {self.ratio.low:.3g} to {self.ratio.high:.3g}"
         if self.said == "slower":
             return f"slower by {self.ratio.low - 1:.1%} to {self.ratio.high - 1:.1%}"
         if self.said == "faster":
             return f"faster by {1 - self.ratio.high:.1%} to {1 - self.ratio.low:.1%}"
-        if self.said == "no significant effect":
-            return self.said
-        if self.more is None:
-            return f"{self.said}: more than {MOST_REPLICATES} replicates at this spread and margin"
-        return f"{self.said}: {self.more} more replicate{'s' * (self.more != 1)}"
+        return self.said if self.said == "no significant effect" else lacking(self.more)
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """Seconds of one cell: of all iterations of its replicates.
-
-    Attributes:
-        factors: of the cell.
-        median: in seconds.
-        low: 5 % of the iterations took less.
-        high: 95 % did.
-        replicates: n.
-        iterations: of all replicates.
-        exposed_share: share of the time that was not compute; None if it was not split.
-    """
-
-    factors: Key
-    median: float
-    low: float
-    high: float
-    replicates: int
-    iterations: int
-    exposed_share: float | None
-
-
-def summaries(launches: Sequence[Launch]) -> list[Summary]:
-    """Describes each cell that has numbers, in the order of factors."""
-    found = []
-    for key, some in good_cells(launches).items():
-        seconds = np.concatenate([launch.seconds for launch in some])
-        compute = [launch.compute_seconds for launch in some if launch.compute_seconds.size]
-        exposed = None
-        if len(compute) == len(some):
-            exposed = 1 - float(np.median(np.concatenate(compute)) / np.median(seconds))
-        spread = spread_of(seconds)
-        found.append(Summary(key, *spread, len(some), seconds.size, exposed))
-    return found
+def lacking(more: int | None) -> str:
+    """Formats the advice on replicates; see `Verdict.more`."""
+    if more is None:
+        return f"not enough data: more than {MOST_REPLICATES} replicates at this spread and margin"
+    return f"not enough data: {more} more replicate{'s' * (more != 1)}"
 
 
 def verdicts(
     launches: Sequence[Launch],
     margin: float = MARGIN,
     *,
+    factor: str = "fabric",
     reference: str | None = None,
     alpha: float = ALPHA,
 ) -> list[Verdict]:
-    """Judges all pairs of fabrics, or all against `reference`, at each setting of a study.
+    """Judges all pairs of a factor's levels, or all against `reference`, at each setting.
 
     Only rows of status "ok" count. The tests of `jdaso.fabric._study.equivalence` decide.
 
     Args:
         launches: from `read_launches`.
         margin: the relative difference of seconds that matters.
-        reference: the fabric to compare with; None compares each with each.
+        factor: the factor to compare.
+        reference: the level to compare with, as text; None compares each with each.
         alpha: probability of an error, in each verdict.
 
     Raises:
-        RowsError: fewer than two fabrics, or an unknown reference.
+        RowsError: fewer than two levels, or an unknown reference.
     """
-    fabrics = sorted({launch.fabric for launch in launches})
-    if len(fabrics) < 2:
+    levels = {str(level): level for level in levels_of(launches, factor)}
+    if len(levels) < 2:
         raise RowsError(
-            f"A verdict compares two fabrics, the study has {', '.join(fabrics) or 'none'}. "
-            "Declare a second one."
+            f"A verdict compares two levels of {factor}, the study has "
+            f"{', '.join(levels) or 'none'}. Declare a second one, or compare another factor."
         )
-    if reference is not None and reference not in fabrics:
-        raise RowsError(f"No fabric is named {reference!r}. Choose one of {', '.join(fabrics)}.")
-    compared = [(a, b) for a, b in itertools.combinations(fabrics, 2) if reference is None]
-    compared += [(reference, b) for b in fabrics if reference not in (None, b)]
-    pairs = [pair for a, b in compared for pair in pairs_of(launches, a, b)]
-    return [_verdict(pair, judge(pair.logs, margin, alpha), margin, alpha) for pair in pairs]
+    if reference is not None and reference not in levels:
+        raise RowsError(f"No {factor} is named {reference!r}. Choose one of {', '.join(levels)}.")
+    compared = [two for two in itertools.combinations(levels, 2) if reference is None]
+    compared += [(reference, other) for other in levels if reference not in (None, other)]
+    pairs = [pair for a, b in compared for pair in pairs_of(launches, levels[a], levels[b], factor)]
+    return [verdict_of(pair, margin, alpha) for pair in pairs]
 
 
-def _verdict(pair: Pairs, found: Judged, margin: float, alpha: float) -> Verdict:
-    n = len(pair.logs)
+def levels_of(launches: Sequence[Launch], factor: str) -> list[Level]:
+    """Returns the levels of a factor that rows have, numbers in the order of their size."""
+    found = {launch.factors[factor] for launch in launches if launch.factors.get(factor)}
+    return sorted(found, key=lambda level: rank(((factor, level),)))
+
+
+def verdict_of(pair: Pairs, margin: float, alpha: float = ALPHA) -> Verdict:
+    """Judges one pair."""
+    found = judge(pair.logs, margin, alpha)
     value, low, high = map(float, np.exp([found.mean, found.low, found.high]))
     return Verdict(
         setting=pair.setting,
+        factor=pair.factor,
         reference=pair.reference,
-        fabric=pair.fabric,
+        level=pair.level,
         said=SAID[found.outcome],
-        ratio=Ratio(value, low, high, n),
-        bootstrap=bootstrap_ratio(pair.logs, 1 - 2 * alpha) if n else None,
+        ratio=Ratio(value, low, high, replicates=len(pair.logs)),
+        bootstrap=bootstrap_ratio(pair.logs, 1 - 2 * alpha) if len(pair.logs) else None,
         margin=margin,
         alpha=alpha,
+        p_not_slower=found.p_not_slower,
+        p_not_faster=found.p_not_faster,
         more=found.more,
         alone=pair.alone,
     )

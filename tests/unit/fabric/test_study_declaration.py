@@ -128,11 +128,13 @@ def test_what_changes_no_measurement_leaves_the_declaration_and_all_else_does_no
     turned = {key: levels[::-1] for key, levels in reversed(SMALL["factors"].items())}
     assert study_of(changed(factors=turned)).declaration == first
     assert study_of({"name": "small", "cells": [dict(c.factors) for c in study.cells]}) == study
-    assert study_of(changed(replicates=9)).declaration == first
+    claim = {"name": "a", "text": "b is like a", "of": "b", "against": "a"}
+    for unmeasured in ({"replicates": 9}, {"margin": 0.1}, {"claims": [claim]}):
+        assert study_of(changed(**unmeasured)) != study
+        assert study_of(changed(**unmeasured)).declaration == first
     others = [
         changed(name="other"),
         changed(seed=1),
-        changed(margin=0.1),
         changed(limit_seconds=7),
         changed(exclude=[{"nodes": 4}]),
         changed(workloads={"allreduce": {"iterations": 3}}),

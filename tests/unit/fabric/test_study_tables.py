@@ -4,12 +4,14 @@ import csv
 import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 from study_rows import row
 
+from jdaso.fabric._study.collectives import BUS
 from jdaso.fabric._study.measured import RowsError, launches_of
-from jdaso.fabric._study.tables import columns_of, nccl_tests, osu, table
+from jdaso.fabric._study.tables import COLUMNS, OSU, columns_of, nccl_tests, osu, table
 
 SIZES = (8, 1024, 4194304)
 
@@ -31,11 +33,16 @@ def read_by_reframe(text, size):
     return float(found[1])
 
 
-@pytest.mark.parametrize("workload", ["latency", "allreduce", "reduce_scatter"])
-def test_reframe_reads_latencies_of_osu_in_microseconds(workload):
-    text = osu(columns(workload))
-    assert read_by_reframe(text, 8) == pytest.approx(1.01, abs=0.005)
-    assert read_by_reframe(text, 4194304) == pytest.approx(4195.304, abs=0.005)
+@pytest.mark.parametrize("workload", [name for name in OSU if name != "bandwidth"])
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_reframe_reads_latencies_of_osu_in_microseconds(workload, nodes):
+    """A size of OSU is one rank's part of an all-gather and all-to-all, else the whole array."""
+    parts = nodes if workload in ("allgather", "alltoall") else 1
+    text = osu(columns(workload, nodes, sizes=[8 * nodes, 4194304]))
+    small = 8 * nodes // parts
+    assert read_by_reframe(text, small) == pytest.approx(1 + 8e-3 * nodes, abs=0.005)
+    assert read_by_reframe(text, 4194304 // parts) == pytest.approx(4195.304, abs=0.005)
+    assert all(f"\n{size} " in text for size in (small, 4194304 // parts))
 
 
 def test_reframe_reads_bandwidth_of_osu_in_megabytes():
@@ -44,16 +51,14 @@ def test_reframe_reads_bandwidth_of_osu_in_megabytes():
     assert text.startswith("# OSU MPI Bandwidth Test\n") and "Bandwidth (MB/s)" in text
 
 
-@pytest.mark.parametrize("workload", ["alltoall", "allgather"])
-def test_osu_counts_the_part_of_one_rank(workload):
-    text = osu(columns(workload, nodes=4, sizes=[32, 4096]))
-    assert read_by_reframe(text, 8) == pytest.approx(1.032, abs=0.005)
-    assert read_by_reframe(text, 1024) == pytest.approx(5.096, abs=0.005)
-
-
 def test_all_lines_of_osu_are_comments_sizes_or_empty():
-    for line in osu(columns("latency") + columns("allreduce", 4)).splitlines():
-        assert re.fullmatch(r"#.*|\d+ +\d+\.\d\d|", line), line
+    """A size stands in its table once: its first line is the one that readers take."""
+    for workload in OSU:
+        lines = osu(columns(workload, 4)).splitlines()
+        assert all(re.fullmatch(r"#.*|\d+ +\d+\.\d\d|", line) for line in lines), lines
+        sizes = [line.split()[0] for line in lines if line and line[0] != "#"]
+        assert len(sizes) == len(set(sizes)) == len(SIZES)
+    assert set(OSU) | {"exchange"} == set(BUS)
 
 
 def read_nccl_tests(text):
@@ -65,6 +70,19 @@ def read_nccl_tests(text):
     assert all(len(line) == len(names) for line in lines)
     places = {name: names.index(name) for name in ("size", "count", "time", "algbw", "busbw")}
     return [{name: float(line[k]) for name, k in places.items()} for line in lines]
+
+
+@pytest.mark.parametrize("workload", BUS)
+def test_every_operation_is_read_and_its_elements_are_those_of_nccl_tests(workload):
+    """They count the elements of one rank where each has a part, beside the bytes of all."""
+    parts = 4 if workload in ("allgather", "reduce_scatter", "alltoall") else 1
+    found = read_nccl_tests(nccl_tests(columns(workload, nodes=4, sizes=[1024, 4096])))
+    assert [(one["size"], one["count"]) for one in found] == [
+        (1024, 256 / parts), (4096, 1024 / parts),
+    ]  # fmt: skip
+    assert all(
+        one["busbw"] == pytest.approx(BUS[workload](4) * one["algbw"], abs=0.01) for one in found
+    )
 
 
 def test_nccl_tests_are_read_by_their_columns():
@@ -92,6 +110,16 @@ def test_a_table_for_each_fabric_and_number_of_nodes():
     assert nccl_tests(found).count("Avg bus bandwidth") == 2
     assert "fabric a, nodes 4, workload allreduce" in nccl_tests(found)
     assert osu(columns("exchange")) == ""
+
+
+def test_the_columns_of_csv_are_documented():
+    """In the order of the table in the docs, where one row stands for all factors."""
+    text = table(launches_of([row("a", library="mpich")]))
+    names = [re.sub(" .*", "", name) for name in next(csv.reader(io.StringIO(text)))]
+    assert list(dict.fromkeys(names)) == [*COLUMNS]
+    page = (Path(__file__).parents[3] / "docs" / "studies.md").read_text()
+    said = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE))
+    assert said == COLUMNS
 
 
 def test_training_has_no_such_table():

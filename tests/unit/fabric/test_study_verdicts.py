@@ -10,15 +10,12 @@ from scipy import stats
 from study_rows import launches, row, rows_of, write
 
 from jdaso.fabric._study.checks import StudyError
+from jdaso.fabric._study.declared import read_declared
 from jdaso.fabric._study.equivalence import ALPHA, judge, more_replicates, power
-from jdaso.fabric._study.measured import (
-    RowsError,
-    declared_margin,
-    launches_of,
-    read_launches,
-)
+from jdaso.fabric._study.measured import RowsError, launches_of, read_launches
 from jdaso.fabric._study.ratios import bootstrap_ratio, pairs_of
-from jdaso.fabric._study.verdicts import summaries, verdicts
+from jdaso.fabric._study.summaries import summaries
+from jdaso.fabric._study.verdicts import verdicts
 
 MARGIN = 0.05
 BOUND = math.log(1.05)
@@ -279,7 +276,7 @@ def test_a_replicate_counts_once():
 def test_a_study_without_rows_or_with_one_fabric_has_no_verdict():
     with pytest.raises(RowsError, match="no rows yet"):
         launches_of([])
-    with pytest.raises(RowsError, match="compares two fabrics"):
+    with pytest.raises(RowsError, match="compares two levels of fabric, the study has a"):
         verdicts(launches({"a": 1.0}), MARGIN)
     with pytest.raises(RowsError, match="'x'. Choose one of a, b"):
         verdicts(launches({"a": 1.0, "b": 1.0}), MARGIN, reference="x")
@@ -308,9 +305,22 @@ def test_a_cell_is_described_by_all_of_its_iterations():
     found = only(summaries(launches_of(rows)))
     assert (found.median, found.replicates, found.iterations) == (3.0, 2, 5)
     assert (found.low, found.high) == pytest.approx((1.2, 4.8))
-    assert found.exposed_share is None
+    assert found.split is None
     found = only(summaries(launches_of(rows[:1])))
-    assert found.exposed_share == pytest.approx(0.5)
+    assert found.split and (found.split.compute, found.split.exposed) == (1.0, 1.0)
+
+
+def test_a_step_is_split_into_compute_and_hidden_and_exposed_communication():
+    """Of two steps one waits: means add up, and communication beyond the exposed part is hidden."""
+    parts = {"compute_seconds": [1.0, 1.0], "communication_seconds": [0.0, 3.0]}
+    found = only(summaries(launches_of([row("a", 0, [1.0, 2.0], **parts)])))
+    assert found.split and dataclasses.astuple(found.split) == (1.0, 0.5, 1.0)
+    parts["communication_seconds"] = [0.1, 0.1]
+    found = only(summaries(launches_of([row("a", 0, [1.0, 2.0], **parts)])))
+    assert found.split and found.split.hidden == 0.0
+    rows = [row("a", 0, **parts), row("a", 1, compute_seconds=[1.0])]
+    found = only(summaries(launches_of(rows)))
+    assert found.split and found.split.hidden is None
 
 
 def test_replicates_are_paired_by_their_number():
@@ -329,8 +339,8 @@ def test_a_large_ratio_is_told_as_a_factor():
 
 def test_the_declared_margin_is_read(tmp_path):
     folder = write(tmp_path / "study", [], margin=0.1)
-    assert declared_margin(folder) == 0.1
+    assert read_declared(folder).margin == 0.1
     for damaged in ("[]", "{", "{}"):
         (folder / "declaration.json").write_text(damaged)
         with pytest.raises(StudyError, match="holds no study"):
-            declared_margin(folder)
+            read_declared(folder)

@@ -9,15 +9,23 @@ import re
 import sys
 from html.parser import HTMLParser
 
+import jsonschema
 import numpy as np
 import pytest
 from browser import Browser, find_browser
 from study_rows import row, write
 
 from jdaso.cli import _study_report
+from jdaso.fabric._study import curves
+from jdaso.fabric._study.answers import answers_of, schema
 from jdaso.fabric._study.curves import charts_of
 from jdaso.fabric._study.measured import launches_of
 
+CLAIMS = [
+    {"name": "alike", "text": "The <b>two</b> links are alike", "of": "1g-b", "against": "1g"},
+    {"name": "fast", "text": "Large messages are faster at 10 Gbit/s", "expects": "faster"}
+    | {"of": ["10g"], "against": "1g", "where": {"workload": "allreduce", "bytes": "4MiB"}},
+]
 SCRIPT = "<script>alert(1)</script> killed"
 
 
@@ -43,9 +51,11 @@ def rows_of_links(slow=1.0, seed=1, replicates=4):
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory):
     """Two studies: in the second one a link is secretly 20 % slower."""
-    folder = tmp_path_factory.mktemp("studies")
+    folder, rates = tmp_path_factory.mktemp("studies"), {"1g": "1gbit", "1g-b": "1gbit"}
     found = {"equal": rows_of_links(), "slower <b>": rows_of_links(1.2, seed=2)}
-    return [str(write(folder / name, rows)) for name, rows in found.items()]
+    return [
+        str(write(folder / name, rows, rates=rates, claims=CLAIMS)) for name, rows in found.items()
+    ]
 
 
 def report(*options):
@@ -89,9 +99,25 @@ class Page(HTMLParser):
             [*self.tables.values()][-1][-1][-1] = data
 
 
-def test_verdicts_are_first_and_two_studies_stand_beside_each_other(page):
+def test_claims_are_first_with_the_settings_that_they_rest_on(page):
     found = Page(page.read_text())
-    assert found.headings[0] == "Verdicts" and [*found.tables][0] == "Verdicts"
+    assert found.headings[:2] == ["Claims", "Verdicts"] and [*found.tables][0] == "Claims"
+    head, *rows = found.tables["Claims"]
+    assert head == ["study", "claim", "answer"] and len(rows) == 4
+    answers = {(study, claim): answer for study, claim, answer in rows}
+    alike = "The <b>two</b> links are alike"
+    assert answers["equal", alike].startswith("holds: no significant effect at 10 settings (")
+    assert answers["slower <b>", alike].startswith("does not hold: surely otherwise at ")
+    assert all("90% interval" in x and "n = 4, margin 0.05)" in x for x in answers.values())
+    fast = answers["equal", "Large messages are faster at 10 Gbit/s"]
+    assert fast.startswith("holds: faster at 2 settings (")
+    _, *places = found.tables["Settings of the claim fast in equal"]
+    assert [one[1] for one in places] == ["holds"] * 2
+    assert places[0][0] == "allreduce, 2 nodes, 4194304 bytes, mpich, 10g against 1g"
+
+
+def test_verdicts_of_two_studies_stand_beside_each_other(page):
+    found = Page(page.read_text())
     head, *rows = found.tables["Verdicts"]
     assert head == ["number", "setting", "compared", "equal", "slower <b>"]
     assert len(rows) == 3 * 2 * 5
@@ -105,12 +131,14 @@ def test_verdicts_are_first_and_two_studies_stand_beside_each_other(page):
 def test_the_page_has_every_part(page):
     found = Page(page.read_text())
     assert found.headings == [
+        "Claims",
         "Verdicts",
         "Ratios",
         "Bandwidth against bytes",
         "Latency against bytes",
         "Throughput against nodes",
-        "Exposed communication",
+        "Exposed communication against nodes",
+        "Exposed communication against the fabric's rate",
         "Latency and bandwidth",
         "Cells",
         "Launches without numbers",
@@ -155,7 +183,7 @@ def test_it_is_drawn_without_a_network_and_fits_the_window(browser, page, width)
     assert browser.run("document.documentElement.scrollWidth") == width
     drawn = """[...document.querySelectorAll('.chart')].map(x => x.querySelectorAll('.bk-Figure')
         .length)"""
-    assert browser.run(drawn) == [1] * (6 + 4 + 2)
+    assert browser.run(drawn) == [1] * (6 + 4 + 2 + 1)
 
 
 def test_curves_by_hand():
@@ -179,17 +207,51 @@ def test_curves_by_hand():
     assert charts["throughput-training"].y_label == "samples per second"
     (curve,) = charts["exposed-training"].curves
     assert curve.median == pytest.approx([20, 20])
-    assert charts["time-allreduce-2"].log and not charts["throughput-training"].log
+    assert charts["time-allreduce-2"].log == "xy" and charts["throughput-training"].log == ""
     twice = charts_of({"x": launches_of(rows), "y": launches_of(rows)})
     assert [curve.label for curve in twice[0].curves] == ["x: a", "y: a"]
 
 
-def test_json_has_the_answers(studies, capsys):
+def test_the_exposed_share_of_each_study_is_its_own():
+    """The same cells in two studies, with another compute."""
+    step = {"workload": "training", "bytes": None, "model": "x"}
+    rows = [[row("a", 0, [0.5] * 3, compute_seconds=[c] * 3, **step)] for c in (0.4, 0.1)]
+    (chart,) = curves.exposed_charts({k: launches_of(x) for k, x in zip("xy", rows, strict=True)})
+    assert [curve.median.tolist() for curve in chart.curves] == [
+        pytest.approx([20]), pytest.approx([80]),
+    ]  # fmt: skip
+
+
+def test_the_exposed_share_against_the_rate_of_emulated_and_of_real_fabrics():
+    """Declared rates stand for emulated fabrics, fits for real ones; others are left out."""
+    rows = []
+    for fabric, seconds in {"e": 0.8, "f": 0.5, "real": 0.4, "unknown": 9.0}.items():
+        step = {"workload": "training", "bytes": None, "model": "x"}
+        for nodes in (1, 4):
+            compute = {"compute_seconds": [0.4] * 3}
+            rows.append(row(fabric, 0, [seconds] * 3, nodes=nodes, **step, **compute))
+    for size in (10**3, 10**4, 10**5, 10**6):
+        rows.append(row("real", 0, [1e-5 + size / 1.25e9], bytes=size, workload="bandwidth"))
+        rows.append(row("real", 0, [1e-5 + size / 1e9], bytes=size, workload="alltoall", nodes=2))
+    (chart,) = curves.rate_charts({"s": launches_of(rows, {"e": 1e8, "f": 1e9})})
+    (curve,) = chart.curves
+    assert chart.log == "x" and curve.label == "4 nodes"
+    assert curve.x == pytest.approx([1e8, 1e9, 1e10], rel=1e-3)
+    assert curve.median == pytest.approx([50, 20, 0])
+
+
+def test_json_has_the_answers_and_follows_the_published_schema(studies, capsys):
     assert report(*studies, "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["format"] == 1 and len(found["studies"]) == 2
+    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.validate(found, schema())
+    assert len(found["studies"]) == 2 and not found["between"]
+    alike, fast = found["studies"][1]["claims"]
+    assert (alike["said"], fast["said"]) == ("does not hold", "holds")
+    assert alike["name"] == "alike" and len(alike["places"]) == 10
+    assert fast["where"] == {"workload": ["allreduce"], "bytes": [2**22]}
     second = found["studies"][1]
-    pair = {"fabric": "1g-b", "reference": "1g"}
+    pair = {"factor": "fabric", "level": "1g-b", "reference": "1g"}
     said = [
         one
         for one in second["verdicts"]
@@ -202,6 +264,105 @@ def test_json_has_the_answers(studies, capsys):
     rates = {one["factors"]["fabric"]: 1 / one["beta_seconds"] for one in second["fits"]}
     assert rates["1g-b"] == pytest.approx(1.25e8 / 1.2, rel=0.02)
     assert len(second["cells"]) == 3 * 2 * 5
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"format": 2},
+        {"studies": []},
+        {"more": 1},
+        {"between": [{"said": "slower"}]},
+    ],
+)
+def test_the_schema_refuses_other_answers(wrong):
+    good = {"format": 1, "studies": [answers_of("x", launches_of([row("a")]), [], [])]}
+    good = json.loads(json.dumps(good | {"between": []}))
+    jsonschema.validate(good, schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(good | wrong, schema())
+    study = {**good["studies"][0], "cells": [{**good["studies"][0]["cells"][0], "median": -1.0}]}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(good | {"studies": [study]}, schema())
+
+
+def test_answers_without_numbers_follow_the_schema(tmp_path, capsys):
+    rows = [row("a", 0, [], "failed"), row("b", 0, [], "timed out")]
+    claim = {"name": "x", "text": "x", "of": "b", "against": "a"}
+    assert report(write(tmp_path / "study", rows, claims=[claim]), "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, schema())
+    (study,) = found["studies"]
+    assert study["claims"][0]["said"] == "not enough data" and study["claims"][0]["more"] == 3
+    assert study["verdicts"][0]["p_not_slower"] is None and not study["cells"]
+
+
+def test_any_factor_is_compared(tmp_path, capsys):
+    """A library that takes twice the time, and numbers of nodes in their order."""
+    rows = [
+        row("a", k, [x * nodes * (1 + k / 1000)], library=library, nodes=nodes)
+        for k in range(3)
+        for nodes in (2, 16)
+        for library, x in (("mpich", 1.0), ("openmpi", 2.0))
+    ]
+    folder = write(tmp_path / "study", rows)
+    assert report(folder, "--format", "json", "--compare", "library") == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, schema())
+    first, second = found["studies"][0]["verdicts"]
+    assert (first["factor"], first["level"], first["reference"]) == ("library", "openmpi", "mpich")
+    assert first["ratio"]["value"] == pytest.approx(2) == second["ratio"]["value"]
+    assert [one["setting"]["nodes"] for one in (first, second)] == [2, 16]
+    options = ("--format", "json", "--compare", "nodes", "--reference", "16")
+    assert report(folder, *options) == 0
+    found = json.loads(capsys.readouterr().out)["studies"][0]["verdicts"]
+    assert [(one["level"], one["reference"], one["said"]) for one in found] == [
+        (2, 16, "faster")
+    ] * 2
+    assert report(folder, "--compare", "wire", "-o", tmp_path / "page.html") == 0
+    assert "study has one level of the compared factor" in (tmp_path / "page.html").read_text()
+
+
+def test_one_study_is_compared_with_another(studies, tmp_path, capsys):
+    """The link that is 20 % slower in the second study is found there, and the others are alike."""
+    where = ("--where", "bytes=4194304", "--where", "nodes=2")
+    assert report(*studies, "--compare", "study", "--format", "json", *where) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, schema())
+    assert not any(study["verdicts"] for study in found["studies"])
+    said = {one["setting"]["fabric"]: one["said"] for one in found["between"]}
+    assert said == {
+        "10g": "no significant effect", "1g": "no significant effect", "1g-b": "slower",
+    }  # fmt: skip
+    assert {(one["level"], one["reference"]) for one in found["between"]} == {
+        ("slower <b>", "equal")
+    }
+    page = tmp_path / "page.html"
+    assert report(*studies, "--compare", "study", *where, "-o", page) == 0
+    assert (
+        "allreduce, 2 nodes, 4194304 bytes, 1g-b, mpich: slower <b> against equal: slower by"
+        in (capsys.readouterr().out)
+    )
+    head, *rows = Page(page.read_text()).tables["Verdicts"]
+    assert head == ["number", "setting", "compared", "verdict"] and len(rows) == 3
+
+
+def test_studies_of_other_margins_are_compared_by_a_given_one(tmp_path, capsys):
+    folders = [
+        write(tmp_path / name, [row("a", k) for k in range(2)], margin=margin)
+        for name, margin in (("x", 0.05), ("y", 0.1))
+    ]
+    assert report(*folders, "--compare", "study", "--format", "json") == 2
+    assert "declare different margins, 0.05, 0.1. Choose one: --margin" in capsys.readouterr().err
+    options = ("--compare", "study", "--format", "json", "--margin", "0.2")
+    assert report(*folders, *options) == 0
+    assert json.loads(capsys.readouterr().out)["between"][0]["said"] == "no significant effect"
+
+
+def test_a_choice_of_rows_leaves_the_claims_whole(studies, capsys):
+    assert report(studies[0], "--format", "json", "--where", "nodes=2") == 0
+    (study,) = json.loads(capsys.readouterr().out)["studies"]
+    assert len(study["claims"][0]["places"]) == 10 and study["claims"][0]["said"] == "holds"
 
 
 def test_other_formats_and_a_choice_of_rows(studies, capsys):
@@ -238,7 +399,8 @@ def test_the_margin_is_the_declared_one_unless_an_option_gives_another(tmp_path,
 def test_one_fabric_has_a_page_without_a_verdict(tmp_path, capsys):
     folder = write(tmp_path / "study", [row("a", 0), row("a", 1)])
     assert report(folder, "-o", tmp_path / "page.html") == 0
-    assert "study has one fabric, and so no verdict" in (tmp_path / "page.html").read_text()
+    text = (tmp_path / "page.html").read_text()
+    assert "study has one level of the compared factor, and so no verdict" in text
 
 
 def test_studies_of_one_name_are_told_apart(tmp_path, capsys):

@@ -1,0 +1,158 @@
+"""Claims that are judged: one statement over many settings, told with n, interval and margin."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from .claims import Claim, Factors, compared
+from .equivalence import ALPHA, more_replicates
+from .factors import Level
+from .measured import Key, Launch, key_of, named
+from .ratios import Pairs, pairs_of
+from .settled import Answer, settle
+from .verdicts import Verdict, lacking, verdict_of
+
+_NAMED = 3
+"""Open settings that a sentence names."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A claim at one setting.
+
+    Attributes:
+        verdict: on the setting alone.
+        said: the claim's answer here; the contrary after the correction for all settings.
+        p_claim: p value of the claim: small if the claim is sure here.
+        p_contrary: p value of its contrary, after Holm's correction.
+        more: advised number of further replicates; 0 if decided, None if beyond any study.
+    """
+
+    verdict: Verdict
+    said: Answer
+    p_claim: float
+    p_contrary: float
+    more: int | None
+
+    @property
+    def name(self) -> str:
+        """The setting and the level."""
+        return f"{named(self.verdict.setting)}, {self.verdict.pair}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """The answer on one claim.
+
+    Attributes:
+        claim: the claim.
+        said: the answer.
+        more: advised number of further replicates, at the setting that needs most; 0 if decided,
+            None if beyond any study.
+        places: the claim at each setting, at least one.
+    """
+
+    claim: Claim
+    said: Answer
+    more: int | None
+    places: tuple[Place, ...]
+
+    @property
+    def words(self) -> str:
+        """The answer as a sentence: with settings, n, the worst interval and margin."""
+        counts = [place.verdict.ratio.replicates for place in self.places]
+        n = " to ".join(map(str, sorted({min(counts), max(counts)})))
+        worst = min(self._decisive, key=self._safety)
+        about = f"the worst: {worst.name}: {worst.verdict.interval}; n = {n}"
+        return f"{self._answer()} ({about}, margin {worst.verdict.margin:.3g})"
+
+    @property
+    def _decisive(self) -> list[Place]:
+        """The settings that the answer rests on."""
+        return [place for place in self.places if place.said == self.said]
+
+    def _safety(self, place: Place) -> float:
+        """Distance of an interval from the contrary, on the log scale; the worst has the least."""
+        ratio = place.verdict.ratio
+        if ratio.replicates < 2:
+            return -np.inf
+        low, high = np.log([ratio.low, ratio.high])
+        sides = {"slower": low, "faster": -high}
+        return float(sides.get(self.claim.expects, -max(abs(low), abs(high))))
+
+    def _answer(self) -> str:
+        of = f"{len(self.places)} setting{'s' * (len(self.places) > 1)}"
+        some = self._decisive
+        if self.said == "holds":
+            return f"{self.said}: {self.claim.expects} at {of}"
+        if self.said == "does not hold":
+            return f"{self.said}: surely otherwise at {len(some)} of {of}"
+        names = "; ".join(place.name for place in some[:_NAMED])
+        names += f"; {len(some) - _NAMED} others" if len(some) > _NAMED else ""
+        sure = f"{self.claim.expects} at {len(self.places) - len(some)} of {of}"
+        return f"{lacking(self.more)}; {sure}, open: {names}"
+
+
+def findings(
+    claims: Sequence[Claim],
+    cells: Sequence[Factors],
+    launches: Sequence[Launch],
+    margin: float,
+    alpha: float = ALPHA,
+) -> list[Finding]:
+    """Judges claims at all cells that they are about, also those without rows.
+
+    Args:
+        claims: of the study's declaration.
+        cells: factors of each cell of the declaration.
+        launches: from `read_launches`.
+        margin: the relative difference of seconds that matters.
+        alpha: probability of an error, in each claim.
+    """
+    return [_finding(claim, _pairs(claim, cells, launches), margin, alpha) for claim in claims]
+
+
+def _pairs(claim: Claim, cells: Sequence[Factors], launches: Sequence[Launch]) -> list[Pairs]:
+    """Returns the pairs at each setting; without log ratios where one has no numbers yet."""
+    found: dict[tuple[Level, Key], Pairs] = {}
+    for level in claim.of:
+        for pair in pairs_of(launches, claim.against, level, claim.compare):
+            found[level, pair.setting] = pair
+    places = [
+        (level, key_of(cell, without=[claim.compare])) for level, cell in compared(claim, cells)
+    ]
+    return [
+        found.get(place, Pairs(place[1], claim.compare, claim.against, place[0], np.empty(0)))
+        for place in places
+    ]
+
+
+def _finding(claim: Claim, pairs: Sequence[Pairs], margin: float, alpha: float) -> Finding:
+    verdicts = [verdict_of(pair, margin, alpha) for pair in pairs]
+    ps = np.array([(one.p_not_slower, one.p_not_faster) for one in verdicts])
+    settled = settle(claim.expects, ps[:, 0], ps[:, 1], alpha)
+    places = []
+    for pair, verdict, said, p_claim, p_contrary in zip(
+        pairs, verdicts, settled.places, settled.claim, settled.contrary, strict=True
+    ):
+        more = _more(pair, verdict, alpha / len(pairs)) if said == "not enough data" else 0
+        places.append(Place(verdict, said, float(p_claim), float(p_contrary), more))
+    more = 0 if settled.said == "does not hold" else _most([place.more for place in places])
+    return Finding(claim, settled.said, more, tuple(places))
+
+
+def _most(advice: Sequence[int | None]) -> int | None:
+    """Returns the largest number; None is more than any."""
+    known = [more for more in advice if more is not None]
+    return max(known) if len(known) == len(advice) else None
+
+
+def _more(pair: Pairs, verdict: Verdict, alpha: float) -> int | None:
+    """Advises at an open setting; where only the correction leaves it open, at its level."""
+    if verdict.more != 0:
+        return verdict.more
+    interval = (float(np.log(verdict.ratio.low)), float(np.log(verdict.ratio.high)))
+    return more_replicates(pair.logs, interval, float(np.log1p(verdict.margin)), alpha)
