@@ -94,7 +94,7 @@ def test_every_fate_of_a_cell_is_a_row_and_the_study_ends(tmp_path):
     assert "MemoryError" in words(tmp_path / "out", 5)
     assert "printed no result (seconds is no list of seconds: [])" in words(tmp_path / "out", 6)
     assert words(tmp_path / "out", 8) == (
-        "lo carried 8 bytes, where 9 or more had to cross it. Others: eth9 1000."
+        "lo carried 8 bytes on node 0, where 9 or more had to cross it. Others: eth9 1000."
     )
     for row in lines(tmp_path / "out"):
         jsonschema.validate(row, rows.schema())
@@ -276,6 +276,7 @@ def test_a_program_that_cannot_be_started_is_a_row(tmp_path):
     assert "No such file" in words(tmp_path / "out", 1)
 
 
+FIVE = outcomes.Limits(5)
 HERE = ChosenFabric("here", interface=("eth0", "mlx5_0:1"))
 
 
@@ -286,14 +287,14 @@ def ended(**about):
 def test_a_process_that_the_kernel_killed_for_memory_is_told_from_others():
     killed = ended(status=137)
     for memory, status in ((True, "out of memory"), (False, "failed")):
-        assert outcomes.outcome_of(killed, HERE, 5, memory_killed=memory).status == status
+        assert outcomes.outcome_of(killed, HERE, FIVE, memory_killed=memory).status == status
 
 
 @pytest.mark.parametrize(
     "sign", ["numpy._core._exceptions._ArrayMemoryError: x", "RESOURCE_EXHAUSTED: Out of memory"]
 )
 def test_signs_of_memory_in_the_output(sign):
-    found = outcomes.outcome_of(ended(status=1, errors=sign), HERE, 5, memory_killed=False)
+    found = outcomes.outcome_of(ended(status=1, errors=sign), HERE, FIVE, memory_killed=False)
     assert found.status == "out of memory" and sign in found.words
 
 
@@ -319,7 +320,7 @@ def test_signs_of_memory_in_the_output(sign):
 )
 def test_a_result_that_no_row_can_hold_is_a_failure(line):
     output = f"{outcomes.RESULT}{line}\n"
-    found = outcomes.outcome_of(ended(output=output), HERE, 5, memory_killed=False)
+    found = outcomes.outcome_of(ended(output=output), HERE, FIVE, memory_killed=False)
     assert found.status == "failed" and "no result" in found.words
 
 
@@ -351,7 +352,7 @@ def test_hosts_of_a_fabric_and_its_variables_reach_the_launcher(monkeypatch, ver
     fabric = ChosenFabric("a", environment={"FI": "verbs"}, hosts=("a", "b", "c", "d"))
     study = small(factors={**small_factors(), "library": "one", "nodes": 3, "bytes": 1})
     cell, workload = study.cells[0], study.workloads["mine"]
-    made = launch.launch_of(cell, fabric, ChosenLibrary("one"), workload, None)
+    made = launch.launch_of(cell, fabric, ChosenLibrary("one"), workload, None, ("a", "b", "c"))
     assert made.command[: 1 + len(expected)] == ["/opt/mpiexec", *expected]
     assert made.command[-2] == "mine.py" and json.loads(made.command[-1])["factors"]["nodes"] == 3
     assert made.chosen["FI"] == made.environment["FI"] == "verbs"
