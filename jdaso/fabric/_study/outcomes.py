@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,11 @@ _LINES, _CHARACTERS = 12, 2000
 _NO_MEMORY = ("MemoryError", "std::bad_alloc", "RESOURCE_EXHAUSTED", "Out of memory")
 _NO_MEMORY += ("Cannot allocate memory", "oom-kill", "CUDA_ERROR_OUT_OF_MEMORY")
 _COUNTS = ("bytes_at_interfaces", "expected_bytes")
+_OF_LAUNCHER = re.compile(
+    r"^=+$|^=   (BAD TERM|CLEANING|YOU CAN)|^YOUR APPLICATION TERM|^This typically|^Please see the"
+    r"|^\[(proxy|mpiexec).*(\(!closed\) failed|callback returned error status|demux engine error .*"
+    r"|badly; aborting|launcher returned error .*|process manager error .*)$"
+)
 _LISTS = ("seconds", "warmup_seconds", "compute_seconds")
 
 
@@ -61,10 +67,17 @@ def _memory_words(limits: Limits) -> str:
 
 
 def last_words(ended: Ended) -> str:
-    """Returns the end of the output: of standard error, and of standard output before it."""
-    lines = ended.output.splitlines() + ended.errors.splitlines()
-    kept = [line.rstrip() for line in lines if line.strip() and not line.startswith(RESULT)]
-    return "\n".join(kept[-_LINES:])[-_CHARACTERS:]
+    """Returns the end of the output: of standard error, and of standard output before it.
+
+    Lines that MPICH's launcher adds to any end of a rank are left out, or no others would be left.
+    """
+    output, errors = _of_ranks(ended.output), _of_ranks(ended.errors)
+    return "\n".join(output[-_LINES:] + errors[-_LINES:])[-_CHARACTERS:]
+
+
+def _of_ranks(text: str) -> list[str]:
+    lines = (line.rstrip() for line in text.splitlines() if not line.startswith(RESULT))
+    return [line for line in lines if line and not _OF_LAUNCHER.search(line)]
 
 
 def missing(reason: str) -> Outcome:
