@@ -503,8 +503,8 @@ MUTANTS = [
     Mutant(
         "finished cell of a study that runs again",
         "fabric/_study/runner.py",
-        "if (one[1][1].id, one[1][0]) not in journal",
-        "",
+        "if (cell.id, replicate) not in journal",
+        "if replicate >= 0",
         "tests/unit/fabric/test_study_runner.py",
     ),
     Mutant(
@@ -521,6 +521,34 @@ MUTANTS = [
         "counted.get(name, (0, 0))) for name in counted",
         "tests/unit/fabric/test_study_runner.py "
         "tests/launches/cluster/test_study.py::test_bytes_that_cross_another_interface_are_caught",
+    ),
+    Mutant(
+        "bytes that pass by the fabric on another node than the first",
+        "fabric/_study/outcomes.py",
+        "for name in _COUNTS}, *outcome.other_nodes]",
+        "for name in _COUNTS}]",
+        "tests/unit/fabric/test_study_runner.py",
+    ),
+    Mutant(
+        "attempt at a launch that counts",
+        "fabric/_study/journal.py",
+        "if _attempt(row) == last[_launch(row)]",
+        "if _attempt(row) == 1",
+        "tests/unit/fabric/test_study_runner.py",
+    ),
+    Mutant(
+        "hosts of an allocation that a cell takes",
+        "fabric/_study/allocation.py",
+        'hosts[: int(cell.factors["nodes"])]',
+        'hosts[-int(cell.factors["nodes"]) :]',
+        "tests/unit/fabric/test_study_allocation.py",
+    ),
+    Mutant(
+        "memory of a launch beyond its limit",
+        "fabric/_study/memory.py",
+        'echo 0 > "$0" && exec "$@"',
+        'exec "$@"',
+        "tests/launches/cluster/test_study.py::test_a_cell_that_takes_more_memory_than_its_limit",
     ),
     Mutant(
         "faces that a stencil exchanges",

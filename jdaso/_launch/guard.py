@@ -175,13 +175,14 @@ def _send(pid: int, number: int) -> None:
 def _supervised() -> Iterator[tuple[int, str]]:
     """Processes that were started with `LAUNCH` in their environment, with its value."""
     name = f"{LAUNCH}=".encode()
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                if _state(int(folder.name))[0] not in ("Z", "X"):
-                    for variable in (folder / "environ").read_bytes().split(b"\0"):
-                        if variable.startswith(name):
-                            yield int(folder.name), variable[len(name) :].decode(errors="replace")
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+                found = file.read()  # nothing of what has ended: a look at all processes is short
+            if name in found and _state(pid)[0] not in ("Z", "X"):
+                for variable in found.split(b"\0"):
+                    if variable.startswith(name):
+                        yield pid, variable[len(name) :].decode(errors="replace")
 
 
 def _state(pid: int) -> list[str]:

@@ -26,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="folder of its rows")
     parser.add_argument("--short", action="store_true", help="its short form, under [short]")
     listing = "list all cells and the time that they will take, and run none"
+    anew = "also run those launches anew whose row is not ok; the row stays, the new one counts"
+    parser.add_argument("--again", action="store_true", help=anew)
     parser.add_argument("--dry-run", action="store_true", help=listing)
 
 
@@ -39,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.out is None:
             raise StudyError("there is no folder for the rows. Give one: --out DIR.")
         launches = len(study.cells) * study.replicates
-        taken = run_study(study, arguments.out, _print)
+        taken = run_study(study, arguments.out, _print, again=arguments.again)
         print(f"{arguments.out}: {taken} of {launches} launches ran now.")
-        return _summary(arguments.out)
+        return _summary(arguments)
     except (ClusterError, LaunchError, OSError, StudyError) as error:
         print(f"jdaso study: {error}", file=sys.stderr)
         return 2
@@ -74,7 +76,12 @@ def _print(row: Row, left: int) -> None:
             print(f"    {line}", file=sys.stderr)
 
 
-def _summary(folder: str) -> int:
-    counted = Counter(row["status"] for row in read_rows(folder))
+def _summary(arguments: argparse.Namespace) -> int:
+    counted = Counter(row["status"] for row in read_rows(arguments.out))
     print(", ".join(f"{count} {status}" for status, count in sorted(counted.items())))
-    return 0 if set(counted) <= {OK} else 1
+    if set(counted) <= {OK}:
+        return 0
+    short = " --short" * arguments.short
+    command = f"python -m jdaso study {arguments.file} --out {arguments.out}{short} --again"
+    print(f"To run those that are not ok anew: {command}")
+    return 1

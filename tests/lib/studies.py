@@ -36,12 +36,13 @@ def launches(study):
     return crossing.in_order(study.cells, study.replicates, study.seed)
 
 
-def row_of(study, order, cell, replicate, outcome=None):
+def row_of(study, order, cell, replicate, outcome=None, attempt=1):
     return Row(
         study=study.name,
         declaration=study.declaration,
         cell=cell.id,
         replicate=replicate,
+        attempt=attempt,
         order=order,
         factors=cell.factors,
         outcome=outcome or Outcome("ok", seconds=[0.25, 0.5], warmup_seconds=[1.0]),
@@ -49,8 +50,10 @@ def row_of(study, order, cell, replicate, outcome=None):
         versions={"python": "3.11"},
         commit="unknown",
         environment={},
+        hosts=["n01"],
         started="2026-01-01T00:00:00+00:00",
         limit_seconds=study.limit_seconds,
+        limit_bytes=study.limit_bytes,
     )
 
 

@@ -20,8 +20,8 @@ from .claims import Claim
 from .crossing import Cell, crossed
 from .factors import Level
 
-KEYS = ("name", "replicates", "seed", "margin", "limit_seconds", "factors", "cells", "exclude")
-KEYS += ("fabrics", "libraries", "workloads", "claims", "short")
+KEYS = ("name", "replicates", "seed", "margin", "limit_seconds", "limit_bytes", "factors", "cells")
+KEYS += ("exclude", "fabrics", "libraries", "workloads", "claims", "short")
 _UNMEASURED = ("replicates", "margin", "claims")
 """Parts that change no measurement: a study goes on with other ones, it does not begin anew."""
 
@@ -37,6 +37,7 @@ class Study:
         seed: of the order of launches.
         margin: relative difference that counts as no difference, such as 0.05.
         limit_seconds: the longest that a launch may take.
+        limit_bytes: the most memory of all processes of a launch; None: that of the machine.
         fabrics: the fabrics of the cells, by name.
         libraries: the libraries of the cells, by name.
         workloads: the workloads of the cells, by name.
@@ -49,6 +50,7 @@ class Study:
     seed: int
     margin: float
     limit_seconds: float
+    limit_bytes: int | None
     fabrics: Mapping[str, ChosenFabric]
     libraries: Mapping[str, ChosenLibrary]
     workloads: Mapping[str, ChosenWorkload]
@@ -105,6 +107,7 @@ def study_of(declared: Mapping[str, Any], *, short: bool = False) -> Study:
         limit_seconds=checks.at_least(
             "limit_seconds", _number(declared, "limit_seconds", float, 120.0), 1
         ),
+        limit_bytes=_optional_bytes("limit_bytes", declared),
         fabrics=fabrics,
         libraries=libraries,
         workloads={name: workloads[name] for name in _named("workload", cells)},
@@ -189,6 +192,10 @@ def _needed(declared: Mapping[str, Any], key: str) -> Any:
 
 def _number(declared: Mapping[str, Any], key: str, kind: type, default: float) -> Any:
     return checks.typed(key, declared.get(key, default), kind)
+
+
+def _optional_bytes(key: str, declared: Mapping[str, Any]) -> int | None:
+    return checks.count_of_bytes(key, declared[key]) if key in declared else None
 
 
 def _margin(margin: float) -> float:

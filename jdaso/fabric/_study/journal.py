@@ -11,13 +11,13 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from .checks import StudyError
 from .declaration import Study
-from .rows import FORMAT, Row
+from .rows import FORMAT, OK, Row
 
 ROWS, DECLARED, LOCK = "rows.jsonl", "declaration.json", ".lock"
 
@@ -28,34 +28,44 @@ class Journal:
     Args:
         folder: the folder.
         file: its ``rows.jsonl``, open for appending.
-        done: launches that have a row, as (cell, replicate).
+        rows: all rows that are there.
     """
 
-    def __init__(self, folder: Path, file: int, done: set[tuple[str, int]]):
-        self.folder, self._file, self._done = folder, file, done
+    def __init__(self, folder: Path, file: int, rows: list[dict[str, Any]]):
+        self.folder, self._file = folder, file
+        self._last = {_launch(row): (_attempt(row), str(row["status"])) for row in rows}
 
     def __contains__(self, launch: tuple[str, int]) -> bool:
-        return launch in self._done
+        return launch in self._last
 
     def __len__(self) -> int:
-        return len(self._done)
+        return len(self._last)
+
+    def next_attempt(self, launch: tuple[str, int]) -> int:
+        """Returns the number of the next attempt at a launch, as (cell, replicate); from 1."""
+        return self._last.get(launch, (0, ""))[0] + 1
+
+    def is_ok(self, launch: tuple[str, int]) -> bool:
+        """Returns whether the last attempt at a launch went well."""
+        return self._last.get(launch, (0, ""))[1] == OK
 
     def append(self, row: Row) -> None:
         """Writes a row to the disk; returns when it is there.
 
         Raises:
-            StudyError: the launch has a row already.
+            StudyError: it is no next attempt at its launch.
         """
         key = row.cell, row.replicate
-        if key in self._done:
+        if row.attempt != self.next_attempt(key):
             raise StudyError(
-                f"{self.folder / ROWS} has a row of {key[0]}, replicate {key[1]}. Run it once."
+                f"{self.folder / ROWS} has a row of {key[0]}, replicate {key[1]}, attempt "
+                f"{self.next_attempt(key) - 1}; the next one is not {row.attempt}. Run it once."
             )
         line = memoryview(row.as_line().encode() + b"\n")
         while line:
             line = line[os.write(self._file, line) :]
         os.fsync(self._file)
-        self._done.add(key)
+        self._last[key] = row.attempt, row.outcome.status
 
 
 @contextlib.contextmanager
@@ -74,7 +84,7 @@ def open_journal(folder: str | Path, study: Study) -> Iterator[Journal]:
         file = os.open(folder / ROWS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             _sync_folder(folder)
-            yield Journal(folder, file, {(row["cell"], row["replicate"]) for row in rows})
+            yield Journal(folder, file, rows)
         finally:
             os.close(file)
 
@@ -136,7 +146,7 @@ def _read(path: Path, number: int, line: bytes, declaration: str) -> dict[str, A
     try:
         row = json.loads(line)
         right = row["format"] == FORMAT and row["declaration"] == declaration
-        right = right and {"cell", "replicate"} <= row.keys()
+        right = right and {"cell", "replicate", "status"} <= row.keys()
     except (ValueError, KeyError, TypeError):
         right = False
     if not right:
@@ -145,6 +155,14 @@ def _read(path: Path, number: int, line: bytes, declaration: str) -> dict[str, A
             "or give another --out."
         )
     return row
+
+
+def _launch(row: Mapping[str, Any]) -> tuple[str, int]:
+    return row["cell"], row["replicate"]
+
+
+def _attempt(row: Mapping[str, Any]) -> int:
+    return row.get("attempt", 1)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -177,7 +195,9 @@ def read_declaration(folder: str | Path) -> dict[str, Any]:
 
 
 def read_rows(folder: str | Path) -> list[dict[str, Any]]:
-    """Returns the rows of a study, without a line that is being written just now.
+    """Returns the rows of the last attempts at all launches of a study.
+
+    A line that is being written just now is left out.
 
     Raises:
         StudyError: the folder holds no study, or a damaged row.
@@ -185,4 +205,6 @@ def read_rows(folder: str | Path) -> list[dict[str, Any]]:
     declaration, path = read_declaration(folder)["declaration"], Path(folder) / ROWS
     content = path.read_bytes() if path.exists() else b""
     lines = content[: content.rfind(b"\n") + 1].splitlines()
-    return [_read(path, k, one, declaration) for k, one in enumerate(lines, 1)]
+    rows = [_read(path, k, one, declaration) for k, one in enumerate(lines, 1)]
+    last = {_launch(row): _attempt(row) for row in sorted(rows, key=_attempt)}
+    return [row for row in rows if _attempt(row) == last[_launch(row)]]

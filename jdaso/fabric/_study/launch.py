@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,11 +34,13 @@ class Launch:
         command: the command line.
         environment: all variables.
         chosen: those variables that the study has set.
+        hosts: a host for each node; none: all are on this machine.
     """
 
     command: list[str]
     environment: dict[str, str]
     chosen: dict[str, str]
+    hosts: tuple[str, ...] = ()
 
 
 def python_of(library: ChosenLibrary) -> str:
@@ -59,32 +61,45 @@ def launch_of(
     library: ChosenLibrary,
     workload: ChosenWorkload,
     cluster: Cluster | None,
+    hosts: tuple[str, ...],
 ) -> Launch:
-    """Returns the launch of a cell, on emulated hosts if there is a cluster.
+    """Returns the launch of a cell: one rank on each of `hosts`, or all on this machine.
 
     Raises:
         LookupError: there is no mpiexec for the library.
     """
-    python, nodes = python_of(library), int(cell.factors["nodes"])
+    python = python_of(library)
     given = {"factors": cell.factors, "settings": workload.settings, "transport": library.transport}
     program = [workload.program] if workload.program else ["-m", f"{_WORKLOADS}.{workload.name}"]
     command = [python, *program, json.dumps(given, sort_keys=True)]
     emulated = _kept_on_links(cluster) if cluster else {}
     chosen = {**emulated, **fabric.environment, **library.environment}
-    chosen.setdefault(COORDINATOR, _coordinator(fabric, cluster))
-    base = with_home(os.environ) if _allocated() else alone(os.environ)
+    chosen.setdefault(COORDINATOR, _coordinator(hosts, cluster))
+    base = with_home(os.environ) if hosts and not cluster else alone(os.environ)
     base |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    if nodes > 1:
-        mpiexec = mpiexec_of(python)
-        if mpiexec is None:
-            raise LookupError(f"There is no mpiexec beside {python} or on PATH.")
-        starts = _starts_open_mpi if _is_open_mpi(mpiexec) else _starts_hydra
-        command = [*starts(mpiexec, nodes, fabric, cluster, chosen), *command]
-        if cluster:
-            command = ["ip", "netns", "exec", cluster.switch, *command]
-    elif cluster:
-        command = cluster.on_host(0, command)
-    return Launch(command, {**base, **chosen}, chosen)
+    command = _started(command, python, int(cell.factors["nodes"]), hosts, cluster, list(chosen))
+    return Launch(command, {**base, **chosen}, chosen, hosts)
+
+
+def _started(
+    command: list[str],
+    python: str,
+    nodes: int,
+    hosts: Sequence[str],
+    cluster: Cluster | None,
+    names: Sequence[str],
+) -> list[str]:
+    """The command line that starts a command on every node, with the variables of these names."""
+    if nodes == 1 and cluster:
+        return cluster.on_host(0, command)
+    if nodes == 1 and not hosts:
+        return command
+    mpiexec = mpiexec_of(python)
+    if mpiexec is None:
+        raise LookupError(f"There is no mpiexec beside {python} or on PATH.")
+    starts = _starts_open_mpi if _is_open_mpi(mpiexec) else _starts_hydra
+    command = [*starts(mpiexec, nodes, hosts, cluster, names), *command]
+    return ["ip", "netns", "exec", cluster.switch, *command] if cluster else command
 
 
 def _kept_on_links(cluster: Cluster) -> dict[str, str]:
@@ -94,24 +109,15 @@ def _kept_on_links(cluster: Cluster) -> dict[str, str]:
     return {"JAX_PLATFORMS": "cpu", **kept}
 
 
-def _coordinator(fabric: ChosenFabric, cluster: Cluster | None) -> str:
+def _coordinator(hosts: Sequence[str], cluster: Cluster | None) -> str:
     """Host and port of the first node; the port is free on this machine, if that is the host."""
-    if cluster:
-        return f"{cluster.addresses[0]}:{_PORT}"
-    if fabric.hosts:
-        return f"{fabric.hosts[0]}:{_PORT}"
+    if first := cluster.addresses[0] if cluster else next(iter(hosts), ""):
+        return f"{first}:{_PORT}"
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 _PORT = 23456
-
-
-def _allocated() -> bool:
-    """Returns whether a scheduler has given this process several nodes."""
-    nodes = os.environ.get("SLURM_JOB_NUM_NODES", "1")
-    file = os.environ.get("PBS_NODEFILE", "")
-    return nodes not in ("", "1") or (bool(file) and Path(file).exists())
 
 
 @cache
@@ -128,37 +134,30 @@ def _is_open_mpi(mpiexec: str) -> bool:
 
 
 def _starts_hydra(
-    mpiexec: str, nodes: int, fabric: ChosenFabric, cluster: Cluster | None, _: Mapping[str, str]
-) -> Sequence[str]:
-    """MPICH's launcher and its relatives; it passes all variables on."""
+    mpiexec: str, nodes: int, hosts: Sequence[str], cluster: Cluster | None, _: Sequence[str]
+) -> list[str]:
+    """MPICH's launcher and its relatives; it passes all variables on, and knows of schedulers."""
     command = [mpiexec, "-n", str(nodes)]
     if cluster:
         launcher = str(cluster.folder / "launcher")
         command += ["-launcher", "ssh", "-launcher-exec", launcher, "-iface", "switch"]
-    hosts = cluster.hosts if cluster else fabric.hosts
-    if hosts:
-        command += ["-hosts", ",".join(hosts[:nodes])]
-    return [*command, "-ppn", "1"] if hosts or _allocated() else command
+    return [*command, "-hosts", ",".join(hosts), "-ppn", "1"] if hosts else command
 
 
 def _starts_open_mpi(
     mpiexec: str,
     nodes: int,
-    fabric: ChosenFabric,
+    hosts: Sequence[str],
     cluster: Cluster | None,
-    chosen: Mapping[str, str],
-) -> Sequence[str]:
+    names: Sequence[str],
+) -> list[str]:
     """Open MPI's launcher, which passes on to other hosts what it is told to."""
     command = [mpiexec, "-n", str(nodes), "--bind-to", "none"]
-    hosts = cluster.hosts if cluster else fabric.hosts
     if cluster:
         command += ["--prtemca", "plm_ssh_agent", str(cluster.folder / "launcher")]
         command += ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
         command += ["--mca", "btl_tcp_if_include", "eth0"]
-    if hosts:
-        command += ["--host", ",".join(f"{host}:1" for host in hosts[:nodes])]
-    elif _allocated():
-        command += ["--map-by", "ppr:1:node"]
-    else:
-        command += ["--oversubscribe"]
-    return [*command, *(word for name in chosen for word in ("-x", name))] if hosts else command
+    if not hosts:
+        return [*command, "--oversubscribe"]
+    command += ["--host", ",".join(f"{host}:1" for host in hosts)]
+    return [*command, *(word for name in names for word in ("-x", name))]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .chosen import ChosenFabric
@@ -18,53 +18,67 @@ RESULT = "jdaso-study "
 _LINES, _CHARACTERS = 12, 2000
 _NO_MEMORY = ("MemoryError", "std::bad_alloc", "RESOURCE_EXHAUSTED", "Out of memory")
 _NO_MEMORY += ("Cannot allocate memory", "oom-kill", "CUDA_ERROR_OUT_OF_MEMORY")
-_COUNTERS = (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events"))
 _OPTIONAL = ("compute_seconds", "communication_seconds")
 _LISTS = ("seconds", "warmup_seconds", *_OPTIONAL)
+_COUNTS = ("bytes_at_interfaces", "expected_bytes")
+_OF_LAUNCHER = re.compile(
+    r"^=+$|^=   (BAD TERM|CLEANING|YOU CAN)|^YOUR APPLICATION TERM|^This typically|^Please see the"
+    r"|^\[(proxy|mpiexec).*(\(!closed\) failed|callback returned error status|demux engine error .*"
+    r"|badly; aborting|launcher returned error .*|process manager error .*)$"
+)
 
 
-def memory_kills() -> int:
-    """Returns the number of processes that the kernel has killed so far for want of memory."""
-    total = 0
-    for path in _COUNTERS:
-        try:
-            lines = path.read_text().splitlines()
-        except OSError:
-            continue
-        found = (line.split() for line in lines if line.startswith("oom_kill "))
-        total += sum(int(words[1]) for words in found)
-    return total
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a launch: its time, and its memory if that has one."""
+
+    seconds: float
+    bytes: int | None = None
 
 
 def outcome_of(
-    ended: Ended, fabric: ChosenFabric, limit_seconds: float, *, memory_killed: bool
+    ended: Ended, fabric: ChosenFabric, limits: Limits, *, memory_killed: bool
 ) -> Outcome:
     """Returns the outcome of a launch that has ended.
 
     Args:
         ended: its end.
         fabric: the fabric that its bytes should have crossed.
-        limit_seconds: its limit.
+        limits: of the launch.
         memory_killed: whether the kernel has killed processes for want of memory meanwhile.
+
+    Ranks may hang once the kernel has killed one of theirs: with a limit on the memory of the
+    launch, that kill is the reason.
     """
     words = last_words(ended)
-    if ended.timed_out:
-        return Outcome(TIMED_OUT, f"Ended after {limit_seconds:g} s, the limit.\n{words}".strip())
+    if ended.timed_out and not (memory_killed and limits.bytes):
+        return Outcome(TIMED_OUT, f"Ended after {limits.seconds:g} s, the limit.\n{words}".strip())
     if ended.status != 0:
         short = memory_killed or any(sign in ended.errors + ended.output for sign in _NO_MEMORY)
-        status = OUT_OF_MEMORY if short else FAILED
-        return Outcome(status, f"Ended with status {ended.status}.\n{words}".strip())
+        status, why = (OUT_OF_MEMORY, _memory_words(limits)) if short else (FAILED, "")
+        return Outcome(status, f"Ended with status {ended.status}.{why}\n{words}".strip())
     try:
         return with_proof(fabric, _result(ended.output))
     except ValueError as error:
         return Outcome(FAILED, f"It printed no result ({error}).\n{words}".strip())
 
 
+def _memory_words(limits: Limits) -> str:
+    return f" All its processes may take {limits.bytes} bytes, the limit." if limits.bytes else ""
+
+
 def last_words(ended: Ended) -> str:
-    """Returns the end of the output: of standard error, and of standard output before it."""
-    lines = ended.output.splitlines() + ended.errors.splitlines()
-    kept = [line.rstrip() for line in lines if line.strip() and not line.startswith(RESULT)]
-    return "\n".join(kept[-_LINES:])[-_CHARACTERS:]
+    """Returns the end of the output: of standard error, and of standard output before it.
+
+    Lines that MPICH's launcher adds to any end of a rank are left out, or no others would be left.
+    """
+    output, errors = _of_ranks(ended.output), _of_ranks(ended.errors)
+    return "\n".join(output[-_LINES:] + errors[-_LINES:])[-_CHARACTERS:]
+
+
+def _of_ranks(text: str) -> list[str]:
+    lines = (line.rstrip() for line in text.splitlines() if not line.startswith(RESULT))
+    return [line for line in lines if line and not _OF_LAUNCHER.search(line)]
 
 
 def missing(reason: str) -> Outcome:
@@ -104,30 +118,47 @@ def _check(outcome: Outcome) -> None:
         )
         if not right or (name == "seconds" and not numbers):
             raise ValueError(f"{name} is no list of seconds: {str(numbers)[:60]}")
-    if type(outcome.expected_bytes) is not int or outcome.expected_bytes < 0:
-        raise ValueError(f"expected_bytes is no count: {outcome.expected_bytes!r}")
-    for name, kind in (("words", str), ("chosen", dict), ("bytes_at_interfaces", dict)):
+    for name, kind in (("words", str), ("chosen", dict), ("other_nodes", list | tuple)):
         if not isinstance(getattr(outcome, name), kind):
             raise ValueError(f"{name} is of a wrong type: {str(getattr(outcome, name))[:60]}")
-    for name, counts in outcome.bytes_at_interfaces.items():
+    for node in _nodes(outcome):
+        _check_node(node)
+
+
+def _check_node(node: Any) -> None:
+    """Raises ValueError unless the counts of a node are counts."""
+    if not isinstance(node, dict) or node.keys() != set(_COUNTS):
+        raise ValueError(f"other_nodes has a node without its counts: {str(node)[:60]}")
+    counted, expected = (node[name] for name in _COUNTS)
+    if type(expected) is not int or expected < 0:
+        raise ValueError(f"expected_bytes is no count: {expected!r}")
+    if not isinstance(counted, dict):
+        raise ValueError(f"bytes_at_interfaces is of a wrong type: {str(counted)[:60]}")
+    for name, counts in counted.items():
         if not isinstance(counts, list) or list(map(type, counts)) != [int, int]:
             raise ValueError(f"bytes_at_interfaces.{name} is no pair of counts: {counts!r}")
 
 
+def _nodes(outcome: Outcome) -> list[Any]:
+    """The counts of all nodes that have counted, node 0 first."""
+    return [{name: getattr(outcome, name) for name in _COUNTS}, *outcome.other_nodes]
+
+
 def with_proof(fabric: ChosenFabric, outcome: Outcome) -> Outcome:
-    """Returns the outcome; as "other fabric" if fewer bytes crossed the fabric than had to.
+    """Returns the outcome; as "other fabric" if fewer bytes crossed it on a node than had to.
 
     A fabric without a named interface proves nothing, and is taken at its word.
     """
-    counted = outcome.bytes_at_interfaces
-    crossed = sum(sum(counted.get(name, (0, 0))) for name in fabric.interface)
-    if not fabric.interface or crossed >= outcome.expected_bytes:
-        return outcome
-    words = (
-        f"{', '.join(fabric.interface)} carried {crossed} bytes, where {outcome.expected_bytes} "
-        f"or more had to cross it. Others: {_others(fabric, counted)}."
-    )
-    return replace(outcome, status=OTHER_FABRIC, words=words)
+    for number, node in enumerate(_nodes(outcome)):
+        counted, expected = (node[name] for name in _COUNTS)
+        crossed = sum(sum(counted.get(name, (0, 0))) for name in fabric.interface)
+        if fabric.interface and crossed < expected:
+            words = (
+                f"{', '.join(fabric.interface)} carried {crossed} bytes on node {number}, where "
+                f"{expected} or more had to cross it. Others: {_others(fabric, counted)}."
+            )
+            return replace(outcome, status=OTHER_FABRIC, words=words)
+    return outcome
 
 
 def _others(fabric: ChosenFabric, counted: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ class Outcome:
             slowest node; None if it was not measured.
         bytes_at_interfaces: interface of node 0 -> bytes received, sent in all iterations.
         expected_bytes: the fewest bytes that node 0 must send and receive in them.
+        other_nodes: the same two of nodes 1, 2, ..., each as a table.
         chosen: choices that the library reports.
     """
 
@@ -42,6 +43,7 @@ class Outcome:
     communication_seconds: Sequence[float] | None = None
     bytes_at_interfaces: Mapping[str, Sequence[int]] = field(default_factory=dict)
     expected_bytes: int = 0
+    other_nodes: Sequence[Mapping[str, Any]] = ()
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -53,6 +55,7 @@ class Row:
     declaration: str
     cell: str
     replicate: int
+    attempt: int
     order: int
     factors: Mapping[str, Level]
     outcome: Outcome
@@ -60,8 +63,10 @@ class Row:
     versions: Mapping[str, str]
     commit: str
     environment: Mapping[str, str]
+    hosts: Sequence[str]
     started: str
     limit_seconds: float
+    limit_bytes: int | None
 
     def as_line(self) -> str:
         """The row as one line of JSON; numbers that JSON lacks (NaN) are refused."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from ..._launch.guarded import Guarded
 from ..._launch.mpiexec import termination_raises
 from .._emulate import kernel
 from .._emulate.cluster import Cluster, ClusterError
-from . import libraries, outcomes
+from . import libraries, memory, outcomes
+from .allocation import allocated_hosts, hosts_of, require_hosts
 from .chosen import ChosenFabric, ChosenLibrary
 from .clusters import Clusters
 from .crossing import Cell, in_order
@@ -23,6 +25,7 @@ from .journal import Journal, open_journal
 from .launch import Launch, launch_of
 from .libraries import Found
 from .machine import commit, load, machine
+from .outcomes import Limits
 from .processes import run_to_end
 from .rows import Outcome, Row
 
@@ -39,6 +42,7 @@ class Machinery:
         found: its libraries, as they are on this machine.
         clusters: emulated clusters.
         guard: the process that ends a launch if this process is killed.
+        allocated: hosts of the scheduler's allocation; none outside of one.
         about: columns that all rows have in common.
     """
 
@@ -46,11 +50,16 @@ class Machinery:
     found: dict[str, Found]
     clusters: Clusters
     guard: Guarded
+    allocated: tuple[str, ...]
     about: dict[str, Any]
 
 
 def run_study(
-    study: Study, folder: str | Path, on_row: Callable[[Row, int], object] = lambda *_: None
+    study: Study,
+    folder: str | Path,
+    on_row: Callable[[Row, int], object] = lambda *_: None,
+    *,
+    again: bool = False,
 ) -> int:
     """Runs what is left of a study; returns the number of launches that it took.
 
@@ -58,90 +67,116 @@ def run_study(
         study: the study.
         folder: of its rows; made if it is missing.
         on_row: called with each new row and the number of launches that are left.
+        again: whether launches whose last row is not ok run anew; their old rows stay.
 
     Raises:
-        StudyError: the folder belongs to another declaration or process, or is damaged.
+        StudyError: the folder belongs to another declaration or process, or is damaged; the
+            allocation has too few hosts; the memory of launches cannot be limited.
         ClusterError: the study emulates fabrics, and this machine cannot.
         OSError: the folder cannot be written.
 
     A cell that fails, hangs or is killed is a row, and the study goes on. *On failure* of this
     process, however it ends, the processes of the launch end, and the next call goes on there.
     """
-    if any(fabric.rate for fabric in study.fabrics.values()):
-        kernel.require_tools()
-    order = in_order(study.cells, study.replicates, study.seed)
+    allocated = allocated_hosts()
+    _require(study, allocated)
     with (
         termination_raises(),
         open_journal(folder, study) as journal,
         Guarded(_GRACE_SECONDS, ()) as guard,
         Clusters() as clusters,
     ):
-        left = [one for one in enumerate(order) if (one[1][1].id, one[1][0]) not in journal]
+        left = _left(study, journal, again=again)
         about = {"machine": machine(), "commit": commit()}
-        shared = Machinery(study, _found(study, left), clusters, guard, about)
-        _run(shared, journal, left, on_row)
+        found = _found(study, left)
+        shared = Machinery(study, found, clusters, guard, allocated, about)
+        for done, turn in enumerate(left, 1):
+            row = run_cell(shared, turn)
+            journal.append(row)
+            on_row(row, len(left) - done)
     return len(left)
 
 
-def _found(study: Study, left: list[tuple[int, tuple[int, Cell]]]) -> dict[str, Found]:
-    names = sorted({str(cell.factors["library"]) for _, (_, cell) in left})
+def _require(study: Study, allocated: tuple[str, ...]) -> None:
+    """Raises before any launch if some launches cannot be what the study declares."""
+    if any(fabric.rate for fabric in study.fabrics.values()):
+        kernel.require_tools()
+    require_hosts(study, allocated)
+    memory.require(study.limit_bytes)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A launch that is left: its cell, its replicate, its attempt, its place among all launches."""
+
+    cell: Cell
+    replicate: int
+    attempt: int
+    order: int
+
+
+def _left(study: Study, journal: Journal, *, again: bool) -> list[Turn]:
+    order = enumerate(in_order(study.cells, study.replicates, study.seed))
+    launches = [(place, replicate, cell) for place, (replicate, cell) in order]
+    return [
+        Turn(cell, replicate, journal.next_attempt((cell.id, replicate)), place)
+        for place, replicate, cell in launches
+        if (cell.id, replicate) not in journal
+        or (again and not journal.is_ok((cell.id, replicate)))
+    ]
+
+
+def _found(study: Study, left: list[Turn]) -> dict[str, Found]:
+    names = sorted({str(turn.cell.factors["library"]) for turn in left})
     return {name: libraries.find(study.libraries[name]) for name in names}
 
 
-def _run(
-    shared: Machinery,
-    journal: Journal,
-    left: list[tuple[int, tuple[int, Cell]]],
-    on_row: Callable[[Row, int], object],
-) -> None:
-    for done, (order, (replicate, cell)) in enumerate(left, 1):
-        row = run_cell(shared, cell, replicate, order)
-        journal.append(row)
-        on_row(row, len(left) - done)
-
-
-def run_cell(shared: Machinery, cell: Cell, replicate: int, order: int) -> Row:
+def run_cell(shared: Machinery, turn: Turn) -> Row:
     """Launches a cell and returns its row."""
-    study = shared.study
+    study, cell = shared.study, turn.cell
     started, busy = datetime.now(UTC).isoformat(timespec="seconds"), load()
-    outcome, chosen, cluster = _outcome(shared, cell)
+    outcome, launch, cluster = _outcome(shared, cell)
     links = {"link_bits_per_second": list(cluster.measured)} if cluster else {}
     return Row(
         study=study.name,
         declaration=study.declaration,
         cell=cell.id,
-        replicate=replicate,
-        order=order,
+        replicate=turn.replicate,
+        attempt=turn.attempt,
+        order=turn.order,
         factors=cell.factors,
         outcome=outcome,
         machine={**shared.about["machine"], "load": busy, **links},
         versions=shared.found[str(cell.factors["library"])].versions,
         commit=shared.about["commit"],
-        environment=chosen,
+        environment=launch.chosen if launch else {},
+        hosts=(launch.hosts or (socket.gethostname(),)) if launch else (),
         started=started,
         limit_seconds=study.limit_seconds,
+        limit_bytes=study.limit_bytes,
     )
 
 
-def _outcome(shared: Machinery, cell: Cell) -> tuple[Outcome, dict[str, str], Cluster | None]:
-    """The outcome of a launch, the variables that it had, and its emulated hosts."""
+def _outcome(shared: Machinery, cell: Cell) -> tuple[Outcome, Launch | None, Cluster | None]:
+    """The outcome of a launch, the launch, and its emulated hosts; both None without any."""
     study, factors = shared.study, cell.factors
     fabric = study.fabrics[str(factors["fabric"])]
     library = study.libraries[str(factors["library"])]
     workload = study.workloads[str(factors["workload"])]
     if reason := shared.found[library.name].missing or _lacks(library, cell):
-        return outcomes.missing(reason), {}, None
+        return outcomes.missing(reason), None, None
     try:
         cluster = shared.clusters.of(fabric, int(factors["nodes"]))
     except ClusterError as error:
-        return outcomes.failed(error), {}, None
+        return outcomes.failed(error), None, None
+    hosts, launch = hosts_of(cell, fabric, cluster, shared.allocated), None
     try:
-        launch = launch_of(cell, fabric, library, workload, cluster)
-        return _ended(shared, launch, fabric), launch.chosen, cluster
+        launch = launch_of(cell, fabric, library, workload, cluster, hosts)
+        return _ended(shared, launch, fabric), launch, cluster
     except LookupError as error:
-        return outcomes.missing(str(error)), {}, cluster
+        return outcomes.missing(str(error)), launch, cluster
     except (OSError, subprocess.SubprocessError) as error:
-        return outcomes.failed(error), {}, cluster
+        return outcomes.failed(error), launch, cluster
 
 
 def _lacks(library: ChosenLibrary, cell: Cell) -> str:
@@ -153,7 +188,9 @@ def _lacks(library: ChosenLibrary, cell: Cell) -> str:
 
 
 def _ended(shared: Machinery, launch: Launch, fabric: ChosenFabric) -> Outcome:
-    limit, kills = shared.study.limit_seconds, outcomes.memory_kills()
-    ended = run_to_end(launch.command, launch.environment, limit, shared.guard)
-    killed = outcomes.memory_kills() > kills
-    return outcomes.outcome_of(ended, fabric, limit, memory_killed=killed)
+    limits = Limits(shared.study.limit_seconds, shared.study.limit_bytes)
+    with memory.held(limits.bytes) as held:
+        kills, command = held.kills(), [*held.before, *launch.command]
+        ended = run_to_end(command, launch.environment, limits.seconds, shared.guard)
+        killed = held.kills() > kills
+    return outcomes.outcome_of(ended, fabric, limits, memory_killed=killed)

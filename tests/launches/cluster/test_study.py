@@ -1,8 +1,13 @@
 """A study with ranks: emulated links, both MPIs, gloo, and bytes that cross another interface."""
 
+import contextlib
 import os
+import random
 import shutil
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -10,7 +15,10 @@ from launcher import ENVIRONMENTS, PROGRAMS, ROOT, mpirun
 from nights import nightly, rows
 from studies import lines
 
+from jdaso.cli import main
 from jdaso.fabric._emulate import kernel
+from jdaso.fabric._study import memory
+from jdaso.fabric._study.checks import StudyError
 from jdaso.fabric._study.declaration import read_study, study_of
 from jdaso.fabric._study.rows import schema
 from jdaso.fabric._study.runner import run_study
@@ -21,6 +29,8 @@ emulates = pytest.mark.skipif(
 )
 RATE = 100e6 / 8
 STUDIES = sorted((ROOT / "examples" / "studies").glob("*.toml"))
+EMULATED_STUDIES = [path for path in STUDIES if path.stem != "cluster"]
+"""The study of a real cluster runs in a job: test_study_in_a_job.py."""
 
 
 def study(fabric, **factors):
@@ -101,9 +111,164 @@ def test_bytes_that_cross_another_interface_are_caught(tmp_path):
     assert row["words"].startswith("eth0 carried ") and len(row["seconds"]) == 4
 
 
+FATES = """
+import json, mmap, os, sys, time
+from mpi4py import MPI
+fate, comm = json.loads(sys.argv[1])["factors"]["bytes"], MPI.COMM_WORLD
+if comm.rank == 1:
+    print("node 1 goes to its fate", flush=True)
+    if fate == 2: time.sleep(600)
+    if fate == 3: os.kill(os.getpid(), 9)
+    if fate == 4:
+        memory = mmap.mmap(-1, 2**30)
+        for page in range(0, 2**30, 4096): memory[page] = 1
+met = comm.Ibarrier()
+while not met.Test(): time.sleep(0.01)
+if comm.rank == 0: print("jdaso-study " + json.dumps({"seconds": [0.5]}))
+"""
+
+
+DECLARED = """
+name = "fates"
+replicates = 1
+limit_seconds = 12
+{more}
+[factors]
+fabric = "net"
+library = "{mpi}"
+workload = "fates"
+nodes = 2
+bytes = {fates}
+[[cells]]
+fabric = "elsewhere"
+library = "{mpi}"
+workload = "allreduce"
+nodes = 2
+bytes = {bytes}
+[fabrics.net]
+rate = "100mbit"
+check = false
+[fabrics.elsewhere]
+interface = "eth0"
+[libraries.{mpi}]
+python = "{python}"
+[workloads.fates]
+program = "{program}"
+reads = ["bytes"]
+"""
+
+
+def run_fates(folder, mpi, fates, more=""):
+    """Runs a study as users do; returns its exit status, and its rows by fate.
+
+    Its program is fine (1), hangs (2), is killed (3), or takes 1 GiB of memory (4).
+    """
+    (folder / "fates.py").write_text(FATES)
+    about = {"python": ENVIRONMENTS[mpi] / "bin/python", "program": folder / "fates.py"}
+    declared = DECLARED.format(mpi=mpi, fates=fates, bytes=BYTES, more=more, **about)
+    (folder / "study.toml").write_text(declared)
+    before = kernel.namespaces()
+    status = main(["study", str(folder / "study.toml"), "--out", str(folder / "out")])
+    assert kernel.namespaces() == before
+    for row in lines(folder / "out"):
+        jsonschema.validate(row, schema())
+    return status, {row["factors"]["bytes"]: row for row in lines(folder / "out")}
+
+
+MPIS = rows(list(ENVIRONMENTS), day=["mpich"])
+
+
+@emulates
+@pytest.mark.parametrize("mpi", MPIS)
+def test_cells_that_hang_are_killed_or_cross_another_fabric_are_rows(tmp_path, mpi):
+    status, by_fate = run_fates(tmp_path, mpi, [1, 2, 3])
+    assert status == 1
+    expected = {1: "ok", 2: "timed out", 3: "failed", BYTES: "other fabric"}
+    assert {fate: row["status"] for fate, row in by_fate.items()} == expected
+    assert by_fate[2]["words"].startswith("Ended after 12 s, the limit.")
+    for fate in (2, 3):
+        assert "node 1 goes to its fate" in by_fate[fate]["words"]
+    assert by_fate[BYTES]["words"].startswith("eth0 carried ")
+
+
+@emulates
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_cell_that_takes_more_memory_than_its_limit(tmp_path, mpi):
+    """The kernel itself kills the rank, and nothing else on the machine."""
+    limit = 512 * 2**20
+    try:
+        memory.require(limit)
+    except StudyError as error:
+        pytest.skip(str(error))
+    status, by_fate = run_fates(tmp_path, mpi, [1, 4], 'limit_bytes = "512MiB"')
+    assert status == 1
+    found = {fate: row["status"] for fate, row in by_fate.items()}
+    assert found == {1: "ok", 4: "out of memory", BYTES: "other fabric"}
+    assert f" All its processes may take {limit} bytes, the limit.\n" in by_fate[4]["words"]
+    assert by_fate[1]["limit_bytes"] == by_fate[4]["limit_bytes"] == limit
+    assert not [path for group in memory._groups_of_this_process() for path in left(group)]
+
+
+def left(group):
+    return list(group.glob(f"jdaso-study-{os.getpid()}-*"))
+
+
 @emulates
 @nightly
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("mpi", list(ENVIRONMENTS))
+def test_fifty_kills_over_emulated_links(tmp_path, mpi):
+    """SIGKILL at random moments: no row is lost or doubled, nothing is left behind."""
+    fates = list(range(5, 5 + 30))  # thirty sizes, all of them fine
+    declared = DECLARED.format(
+        mpi=mpi,
+        fates=fates,
+        bytes=BYTES,
+        more="",
+        python=ENVIRONMENTS[mpi] / "bin/python",
+        program=tmp_path / "fates.py",
+    )
+    (tmp_path / "fates.py").write_text(FATES)
+    (tmp_path / "study.toml").write_text(declared.replace("replicates = 1", "replicates = 3"))
+    command = [sys.executable, "-m", "jdaso", "study", tmp_path / "study.toml", "--out"]
+    choose, before, first = random.Random(mpi), [], kernel.namespaces()
+    for number in range(51):
+        with (tmp_path / "said").open("wb") as said:
+            process = subprocess.Popen(
+                [*command, tmp_path / "out"], cwd=ROOT, stdout=said, stderr=said
+            )
+        try:
+            process.wait(choose.uniform(0.5, 8) if number < 50 else 900)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+        whole = (tmp_path / "out" / "rows.jsonl").read_bytes() if before else b""
+        assert whole.startswith(b"".join(before))
+        before = whole_lines(tmp_path / "out")
+    assert process.returncode == 1, (tmp_path / "said").read_text()  # bytes pass by eth0
+    rows = lines(tmp_path / "out")
+    keys = {(row["cell"], row["replicate"], row["attempt"]) for row in rows}
+    assert len(rows) == len(keys) == 3 * 31
+    assert {row["status"] for row in rows if row["factors"]["bytes"] != BYTES} == {"ok"}
+    assert kernel.namespaces() == first
+    assert not [text for text in command_lines() if str(tmp_path) in text]
+
+
+def whole_lines(folder):
+    """The lines of the journal that are not torn."""
+    path = folder / "rows.jsonl"
+    found = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [line for line in found if line.endswith(b"\n")]
+
+
+def command_lines():
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield path.read_bytes().decode(errors="replace")
+
+
+@emulates
+@nightly
+@pytest.mark.parametrize("path", EMULATED_STUDIES, ids=lambda path: path.stem)
 def test_short_forms_of_the_shipped_studies(path, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     declared = read_study(path, short=True)

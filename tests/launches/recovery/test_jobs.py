@@ -87,7 +87,9 @@ def test_ranks_that_start_alone_end_the_job(name, launcher, tmp_path):
     assert "MPI sees 1 ranks" in done.stdout and "training" not in done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", ["slurm.sbatch", "pbs.sh"])
+@pytest.mark.parametrize(
+    "name", ["slurm.sbatch", "pbs.sh", "studies/study.sbatch", "studies/study_pbs.sh"]
+)
 def test_shellcheck_has_nothing_to_say(name):
     shellcheck = [f"{os.path.dirname(sys.executable)}/shellcheck", "--exclude=SC1091"]
     run = subprocess.run(

@@ -190,6 +190,7 @@ MISTAKES = {
     "replicates must be at least 1, got 0": changed(replicates=0),
     "seed must be a whole number, got True": changed(seed=True),
     "limit_seconds must be at least 1, got 0": changed(limit_seconds=0),
+    "limit_bytes must be .* such as '64KiB', got 'much'": changed(limit_bytes="much"),
     "the study has no name": {"factors": SMALL["factors"]},
     r"fabric: 'b' is not known. Give one of: a, other": changed(fabrics={"a": {}, "other": {}}),
     "fabrics.a: unknown key 'rates'. Did you mean 'rate'": changed(fabrics={"a": {"rates": "1"}}),

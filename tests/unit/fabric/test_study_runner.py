@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import jsonschema
 import pytest
@@ -17,7 +18,7 @@ from nights import rows as table
 from studies import lines, small, with_program
 
 from jdaso.cli import main
-from jdaso.fabric._study import launch, libraries, outcomes, rows
+from jdaso.fabric._study import launch, libraries, memory, outcomes, rows
 from jdaso.fabric._study.checks import StudyError
 from jdaso.fabric._study.chosen import ChosenFabric, ChosenLibrary
 from jdaso.fabric._study.journal import read_rows
@@ -94,7 +95,7 @@ def test_every_fate_of_a_cell_is_a_row_and_the_study_ends(tmp_path):
     assert "MemoryError" in words(tmp_path / "out", 5)
     assert "printed no result (seconds is no list of seconds: [])" in words(tmp_path / "out", 6)
     assert words(tmp_path / "out", 8) == (
-        "lo carried 8 bytes, where 9 or more had to cross it. Others: eth9 1000."
+        "lo carried 8 bytes on node 0, where 9 or more had to cross it. Others: eth9 1000."
     )
     for row in lines(tmp_path / "out"):
         jsonschema.validate(row, rows.schema())
@@ -153,6 +154,34 @@ def test_a_finished_cell_is_not_run_again(tmp_path):
     assert len(set(keys)) == len(keys) == 32 and keys[:5] == taken
     with pytest.raises(StudyError, match="another declaration"):
         run_study(with_program(tmp_path / "x.py", program, seed=1), tmp_path / "out")
+
+
+def test_what_is_not_ok_runs_again_on_request(tmp_path):
+    mended = tmp_path / "mended"
+    program = f"{GIVE}sys.exit(3) if {N} == 2 and not os.path.exists({str(mended)!r}) else say()"
+    factors = {**small_factors(), "library": "one", "bytes": [1, 2]}
+    study = with_program(tmp_path / "x.py", program, factors=factors, replicates=2)
+    out = tmp_path / "out"
+    assert run_study(study, out) == 4 and run_study(study, out) == 0
+    first = lines(out)
+    assert run_study(study, out, again=True) == 2  # and fail again
+    mended.touch()
+    assert run_study(study, out) == 0
+    assert run_study(study, out, again=True) == 2
+    assert run_study(study, out, again=True) == 0
+    assert lines(out)[:4] == first and len(lines(out)) == 8
+    tries = [(row["attempt"], row["status"]) for row in lines(out) if row["factors"]["bytes"] == 2]
+    assert sorted(tries) == [(1, "failed"), (1, "failed"), (2, "failed"), (2, "failed")] + [
+        (3, "ok"),
+        (3, "ok"),
+    ]
+    read = read_rows(out)
+    assert len(read) == 4 and {row["status"] for row in read} == {"ok"}
+    assert {(row["cell"], row["replicate"]) for row in read} == {
+        (row["cell"], row["replicate"]) for row in first
+    }
+    for row in lines(out):
+        jsonschema.validate(row, rows.schema())
 
 
 @pytest.mark.parametrize("kills", table([4, 50], day=[4]))
@@ -276,6 +305,7 @@ def test_a_program_that_cannot_be_started_is_a_row(tmp_path):
     assert "No such file" in words(tmp_path / "out", 1)
 
 
+FIVE = outcomes.Limits(5)
 HERE = ChosenFabric("here", interface=("eth0", "mlx5_0:1"))
 
 
@@ -285,15 +315,38 @@ def ended(**about):
 
 def test_a_process_that_the_kernel_killed_for_memory_is_told_from_others():
     killed = ended(status=137)
-    for memory, status in ((True, "out of memory"), (False, "failed")):
-        assert outcomes.outcome_of(killed, HERE, 5, memory_killed=memory).status == status
+    for short, status in ((True, "out of memory"), (False, "failed")):
+        assert outcomes.outcome_of(killed, HERE, FIVE, memory_killed=short).status == status
+
+
+def test_a_limit_on_memory_is_told_and_comes_before_the_hang_that_it_causes():
+    limits = outcomes.Limits(5, 4096)
+    late, killed = ended(status=-9, timed_out=True), ended(status=137, errors="bye")
+    found = outcomes.outcome_of(killed, HERE, limits, memory_killed=True)
+    assert found.status == "out of memory"
+    told = "Ended with status 137. All its processes may take 4096 bytes, the limit.\nbye"
+    assert found.words == told
+    assert outcomes.outcome_of(late, HERE, limits, memory_killed=True).status == "out of memory"
+    assert outcomes.outcome_of(late, HERE, limits, memory_killed=False).status == "timed out"
+    assert outcomes.outcome_of(late, HERE, FIVE, memory_killed=True).status == "timed out"
+
+
+def test_memory_that_cannot_be_limited_is_refused_before_any_launch(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_groups_of_this_process", lambda: iter([tmp_path / "groups"]))
+    limited = small(limit_bytes="1MiB")
+    with pytest.raises(StudyError, match="needs a control group .*No such file.* Run as root, or"):
+        run_study(limited, tmp_path / "out")
+    (tmp_path / "groups").mkdir()
+    with pytest.raises(StudyError, match="no hierarchy here has the controller memory"):
+        run_study(limited, tmp_path / "out")
+    assert not list((tmp_path / "groups").iterdir()) and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     "sign", ["numpy._core._exceptions._ArrayMemoryError: x", "RESOURCE_EXHAUSTED: Out of memory"]
 )
 def test_signs_of_memory_in_the_output(sign):
-    found = outcomes.outcome_of(ended(status=1, errors=sign), HERE, 5, memory_killed=False)
+    found = outcomes.outcome_of(ended(status=1, errors=sign), HERE, FIVE, memory_killed=False)
     assert found.status == "out of memory" and sign in found.words
 
 
@@ -315,11 +368,15 @@ def test_signs_of_memory_in_the_output(sign):
         '{"seconds": [1], "expected_bytes": 1.5}',
         '{"seconds": [1], "bytes_at_interfaces": {"eth0": [1]}}',
         '{"seconds": [1], "status": "ok"}',
+        '{"seconds": [1], "other_nodes": {}}',
+        '{"seconds": [1], "other_nodes": [[]]}',
+        '{"seconds": [1], "other_nodes": [{"expected_bytes": 3}]}',
+        '{"seconds": [1], "other_nodes": [{"expected_bytes": 3, "bytes_at_interfaces": {"a": 1}}]}',
     ],
 )
 def test_a_result_that_no_row_can_hold_is_a_failure(line):
     output = f"{outcomes.RESULT}{line}\n"
-    found = outcomes.outcome_of(ended(output=output), HERE, 5, memory_killed=False)
+    found = outcomes.outcome_of(ended(output=output), HERE, FIVE, memory_killed=False)
     assert found.status == "failed" and "no result" in found.words
 
 
@@ -332,10 +389,52 @@ def test_bytes_of_all_interfaces_of_a_fabric_count():
     assert outcomes.with_proof(ChosenFabric("here"), result).status == "ok"
 
 
+def test_bytes_of_every_node_count():
+    """Node 0 uses the fabric that its cell names, node 1 another one."""
+    pair = {"bytes_at_interfaces": {"eth0": [40, 50], "mlx5_0:1": [10, 0], "lo": [900, 0]}}
+    counted = {"eth0": [100, 100], "mlx5_0:1": [0, 0]}
+    result = Outcome("ok", "", [1.0], bytes_at_interfaces=counted, expected_bytes=100)
+    for expected, status in ((100, "ok"), (101, "other fabric")):
+        both = replace(result, other_nodes=[{**pair, "expected_bytes": expected}])
+        found = outcomes.with_proof(HERE, both)
+        assert found.status == status
+    assert found.words == (
+        "eth0, mlx5_0:1 carried 100 bytes on node 1, where 101 or more had to cross it. "
+        "Others: lo 900."
+    )
+
+
 def test_words_are_the_end_of_the_output():
     text = "\n".join(f"line {k}" for k in range(50))
     found = outcomes.last_words(ended(output=f"{outcomes.RESULT}x\n", errors=text))
     assert found.splitlines() == [f"line {k}" for k in range(38, 50)]
+
+
+BANNER = """===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 8148 RUNNING AT n02
+=   EXIT CODE: 9
+=   CLEANING UP REMAINING PROCESSES
+=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES
+===================================================================================
+YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
+This typically refers to a problem with your application.
+Please see the FAQ page for debugging suggestions
+[proxy:0@n01] HYD_pmcd_pmip_control_cmd_cb (pmip_cb.c:490): assert (!closed) failed
+[proxy:0@n01] HYDT_dmxu_poll_wait_for_event (demux.c:76): callback returned error status
+[proxy:0@n01] main (proxy/pmip.c:123): demux engine error waiting for event
+[mpiexec@n01] HYDT_bscu_wait (bscu_wait.c:109): one of the processes terminated badly; aborting
+[mpiexec@n01] HYDT_bsci_wait (bsci_wait.c:21): launcher returned error waiting for completion
+[mpiexec@n01] main (mpiexec.c:270): process manager error waiting for completion
+"""
+
+
+def test_words_of_a_rank_are_not_lost_among_those_of_its_launcher():
+    found = outcomes.last_words(ended(output=f"its last words\n{BANNER}", errors=BANNER))
+    where = ["=   PID 8148 RUNNING AT n02", "=   EXIT CODE: 9"]
+    assert found.splitlines() == ["its last words", *where, *where]
+    other = "[mpiexec@n01] HYDU_sock_connect (sock.c:141): unable to get host address for n09"
+    assert outcomes.last_words(ended(errors=other)) == other
 
 
 @pytest.mark.parametrize(
@@ -351,7 +450,7 @@ def test_hosts_of_a_fabric_and_its_variables_reach_the_launcher(monkeypatch, ver
     fabric = ChosenFabric("a", environment={"FI": "verbs"}, hosts=("a", "b", "c", "d"))
     study = small(factors={**small_factors(), "library": "one", "nodes": 3, "bytes": 1})
     cell, workload = study.cells[0], study.workloads["mine"]
-    made = launch.launch_of(cell, fabric, ChosenLibrary("one"), workload, None)
+    made = launch.launch_of(cell, fabric, ChosenLibrary("one"), workload, None, ("a", "b", "c"))
     assert made.command[: 1 + len(expected)] == ["/opt/mpiexec", *expected]
     assert made.command[-2] == "mine.py" and json.loads(made.command[-1])["factors"]["nodes"] == 3
     assert made.chosen["FI"] == made.environment["FI"] == "verbs"
@@ -375,6 +474,7 @@ def test_the_command_line(tmp_path, capsys):
     assert main(["study", str(declared), "--short", "--out", f"{out}-short"]) == 0
     assert main(["study", str(declared), "--out", out]) == 1
     told = capsys.readouterr()
+    assert f"anew: python -m jdaso study {declared} --out {out} --again\n" in told.out
     assert "4 of 4 launches ran now.\n2 failed, 2 ok" in told.out
     assert "Ended with status 1." in told.err
     assert main(["study", str(declared), "--out", out]) == 1

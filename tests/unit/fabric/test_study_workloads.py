@@ -4,6 +4,7 @@ import math
 import queue
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from jdaso.fabric._study.workloads._blocks import (
     divided,
     points_of,
 )
+from jdaso.fabric._study.workloads._gathering import gathered
 from jdaso.fabric._study.workloads.halo import Stencil, first_values
 
 POINTS = (5, 4, 6)
@@ -160,16 +162,17 @@ def test_counters_of_interfaces_and_ports(tmp_path):
 
 
 class Alone:
-    rank = 0
+    rank, size = 0, 1
 
     def __init__(self):
-        self.calls = []
+        self.calls, self.asked = [], []
 
     def barrier(self):
         self.calls.append("meet")
 
     def slowest(self, seconds):
-        return [2 * one for one in seconds]
+        self.asked.append(seconds)
+        return seconds
 
     def chosen(self):
         return {"library": "none"}
@@ -186,11 +189,37 @@ def test_every_iteration_is_kept_and_warm_up_is_apart(monkeypatch):
         now[0] += 10.0 if meeting.calls.count("run") <= 2 else 1.0
 
     settings = {"warmup": 2, "iterations": 3}
-    found = _timing.measure(meeting, iteration, 20, settings, parts=2)
-    assert found["warmup_seconds"] == [10.0] * 2 and found["seconds"] == [1.0] * 3
+    sent = iter([1000, 1007])
+    found = _timing.measure(meeting, iteration, 20, settings, parts=2, sent=lambda: next(sent))
+    assert found["warmup_seconds"] == [5.0] * 2 and found["seconds"] == [0.5] * 3
     assert found["bytes_at_interfaces"] == {"eth0": [70, 30]}
-    assert found["expected_bytes"] == 100 and found["compute_seconds"] is None
+    assert [5.0] * 2 in meeting.asked and [0.5] * 3 in meeting.asked
+    assert found["expected_bytes"] == 107 and found["other_nodes"] == []
+    assert found["compute_seconds"] is None
     assert meeting.calls == ["meet"] + ["meet", "run"] * 5 + ["meet"]
+
+
+class Among:
+    """A node of three: the largest numbers of all, once all have given theirs."""
+
+    def __init__(self, rank, met):
+        self.rank, self.size, self._met = rank, 3, met
+
+    def slowest(self, seconds):
+        given, meet = self._met
+        given[self.rank] = seconds
+        meet.wait(10)
+        found = [max(each) for each in zip(*given, strict=True)]
+        meet.wait(10)
+        return found
+
+
+def test_what_each_node_has_found_is_gathered():
+    met = [None] * 3, threading.Barrier(3)
+    found = [{"eth0": [1, 2**40]}, {}, {"eth0": [3, 4], "ib\u00e9": [5, 6]}]
+    with ThreadPoolExecutor(3) as pool:
+        each = pool.map(gathered, [Among(rank, met) for rank in range(3)], found)
+    assert list(each) == [found] * 3
 
 
 def test_every_workload_has_a_program_and_settings():

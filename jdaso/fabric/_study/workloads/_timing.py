@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from . import _interfaces
+from ._gathering import gathered
 
 
 @runtime_checkable
@@ -14,6 +15,7 @@ class Meeting(Protocol):
     """All that the clock asks of a transport."""
 
     rank: int
+    size: int
 
     def barrier(self) -> None:
         """Waits for all nodes."""
@@ -35,31 +37,37 @@ def measure(
     *,
     parts: int = 1,
     compute_seconds: list[float] | None = None,
+    sent: Callable[[], int] = lambda: 0,
 ) -> dict[str, Any]:
-    """Measures an operation; returns the result of the workload, the same on all nodes but bytes.
+    """Measures an operation; returns the result of the workload, the same on all nodes.
 
-    Before each iteration all nodes meet; its time is that of the slowest node.
+    Before each iteration all nodes meet; its time is that of the slowest node. Each node counts
+    the bytes at its own interfaces.
 
     Args:
         meeting: the transport.
         iteration: the operation.
-        expected_bytes: the fewest bytes that node 0 must send and receive in one iteration.
+        expected_bytes: the fewest bytes that this node must send and receive in one iteration.
         settings: ``warmup`` and ``iterations``.
         parts: the time of an iteration is divided by it: messages of a window, both ways.
         compute_seconds: of the same work without a network.
+        sent: returns the bytes that this node has sent so far, by the library's own count; those of
+            all iterations are expected too.
     """
     meeting.barrier()
-    before = _interfaces.counts()
+    before, sent_before = _interfaces.counts(), sent()
     warm = [_timed(meeting, iteration) / parts for _ in range(settings["warmup"])]
     spent = [_timed(meeting, iteration) / parts for _ in range(settings["iterations"])]
     meeting.barrier()
     crossed = _interfaces.between(before, _interfaces.counts())
+    expected = expected_bytes * len(warm + spent) + sent() - sent_before
+    nodes = gathered(meeting, {"bytes_at_interfaces": crossed, "expected_bytes": expected})
     return {
         "seconds": meeting.slowest(spent),
         "warmup_seconds": meeting.slowest(warm),
         "compute_seconds": compute_seconds,
-        "bytes_at_interfaces": crossed,
-        "expected_bytes": expected_bytes * (settings["warmup"] + settings["iterations"]),
+        **nodes[0],
+        "other_nodes": nodes[1:],
         "chosen": meeting.chosen(),
     }
 

@@ -101,9 +101,14 @@ def over_mpi(about: Given) -> None:
             method()  # compiles
         meeting = Mpi()
         compute = measure(meeting, alone, 0, about.settings)["seconds"]
-        sent = session.stats.bytes_sent
-        result = measure(meeting, steps, 0, about.settings, compute_seconds=compute)
-        result["expected_bytes"] = session.stats.bytes_sent - sent
+        result = measure(
+            meeting,
+            steps,
+            0,
+            about.settings,
+            compute_seconds=compute,
+            sent=lambda: session.stats.bytes_sent,
+        )
         result["chosen"]["engine"] = session.engine
         if session.node == 0:
             give(result)

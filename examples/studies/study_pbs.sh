@@ -1,0 +1,30 @@
+#!/bin/bash
+# Runs a study on the nodes of a PBS job, one launch a cell; queued again, it goes on.
+#
+#   qsub examples/studies/study_pbs.sh                                    # examples/studies/cluster.toml
+#   qsub -l select=8:ncpus=8:mpiprocs=1 -v STUDY=my_study.toml,OUT=studies/mine examples/studies/study_pbs.sh
+#
+# The job needs as many nodes as the largest cell. Killed or out of time it loses the launch that
+# runs, and no row: the same qsub goes on at the next one.
+# To adapt: queue and account, ncpus, walltime, modules, VENV. For PBS Professional and OpenPBS;
+# Torque asks for nodes with `-l nodes=4:ppn=8`.
+
+#PBS -N jdaso-study
+#PBS -l select=4:ncpus=8:mpiprocs=1
+#PBS -l place=scatter:excl
+#PBS -l walltime=04:00:00
+#PBS -r y
+#PBS -j oe
+
+set -euo pipefail
+cd "$PBS_O_WORKDIR" # PBS starts in the home folder
+
+# The environment in which jdaso was installed, and the module of the MPI that its mpi4py loads.
+# module load openmpi
+VENV=${VENV:-$PBS_O_WORKDIR/.venv}
+source "$VENV/bin/activate"
+
+# Words of OPTIONS, such as --short or --again, are passed on.
+read -r -a OPTIONS <<<"${OPTIONS:-}"
+# In the place of this shell, so that the signals of PBS reach the study itself.
+exec python -m jdaso study "${STUDY:-examples/studies/cluster.toml}" --out "${OUT:-studies/cluster}" "${OPTIONS[@]}"
