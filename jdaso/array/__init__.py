@@ -15,6 +15,7 @@ import jax.numpy as _jnp
 from . import _index as _index
 from . import cluster as cluster
 from . import io as io
+from . import linalg as linalg
 from . import random as random
 from ._array import Array as Array
 from ._create import arange as arange
@@ -114,6 +115,11 @@ from ._reduce import count_nonzero as count_nonzero
 from ._reduce import mean as mean
 from ._reduce import std as std
 from ._reduce import var as var
+from ._scan import cumulative_prod as cumulative_prod
+from ._scan import cumulative_sum as cumulative_sum
+from ._scan import diff as diff
+from ._scan import tril as tril
+from ._scan import triu as triu
 from ._shape import broadcast_to as broadcast_to
 from ._shape import concat as concat
 from ._shape import expand_dims as expand_dims
@@ -126,6 +132,12 @@ from ._shape import reshape as reshape
 from ._shape import roll as roll
 from ._shape import squeeze as squeeze
 from ._shape import stack as stack
+from ._sort import argsort as argsort
+from ._sort import median as median
+from ._sort import percentile as percentile
+from ._sort import sort as sort
+from ._sort import unique_counts as unique_counts
+from ._sort import unique_values as unique_values
 from ._world import Count as Count
 from ._world import counted as counted
 from .io import load as load

@@ -28,6 +28,19 @@ def method(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return put
 
 
+def _operator(name: str, *, swapped: bool = False) -> Callable[[Array, Any], Array]:
+    def operator(self: Array, other: Any) -> Array:
+        if not is_operand(other):
+            return NotImplemented
+        return METHODS[name](other, self) if swapped else METHODS[name](self, other)
+
+    return operator
+
+
+def _both(name: str) -> tuple[Callable[[Array, Any], Array], Callable[[Array, Any], Array]]:
+    return _operator(name), _operator(name, swapped=True)
+
+
 class Array:
     """An immutable array on all nodes; a pytree whose one leaf is this node's block.
 
@@ -202,6 +215,23 @@ class Array:
     def __invert__(self) -> Array:
         return METHODS["bitwise_invert"](self)
 
+    __add__, __radd__ = _both("add")
+    __sub__, __rsub__ = _both("subtract")
+    __mul__, __rmul__ = _both("multiply")
+    __truediv__, __rtruediv__ = _both("divide")
+    __floordiv__, __rfloordiv__ = _both("floor_divide")
+    __mod__, __rmod__ = _both("remainder")
+    __pow__, __rpow__ = _both("pow")
+    __and__, __rand__ = _both("bitwise_and")
+    __or__, __ror__ = _both("bitwise_or")
+    __xor__, __rxor__ = _both("bitwise_xor")
+    __lshift__, __rlshift__ = _both("bitwise_left_shift")
+    __rshift__, __rrshift__ = _both("bitwise_right_shift")
+    __lt__ = _operator("less")
+    __le__ = _operator("less_equal")
+    __gt__ = _operator("greater")
+    __ge__ = _operator("greater_equal")
+
     def __eq__(self, other: object) -> Any:
         return METHODS["equal"](self, other)
 
@@ -216,37 +246,6 @@ class Array:
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
-
-def _binary(name: str, *, swapped: bool = False) -> Callable[[Array, Any], Array]:
-    def operator(self: Array, other: Any) -> Array:
-        if not is_operand(other):
-            return NotImplemented
-        return METHODS[name](other, self) if swapped else METHODS[name](self, other)
-
-    return operator
-
-
-_OPERATORS = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "divide",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "pow": "pow",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-    "lshift": "bitwise_left_shift",
-    "rshift": "bitwise_right_shift",
-}
-for _short, _name in _OPERATORS.items():
-    setattr(Array, f"__{_short}__", _binary(_name))
-    setattr(Array, f"__r{_short}__", _binary(_name, swapped=True))
-for _short, _name in {
-    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
-}.items():  # fmt: skip
-    setattr(Array, f"__{_short}__", _binary(_name))
 
 jax.tree_util.register_pytree_node(
     Array,

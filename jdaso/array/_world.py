@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import threading
 import weakref
@@ -111,6 +112,10 @@ class World(Protocol):
         """
         ...
 
+    def numbers(self, own: np.ndarray) -> np.ndarray:
+        """Returns the whole numbers of all nodes, ``[nodes, n]``, in 64 bits, on the host."""
+        ...
+
     def texts(self, what: str, text: str) -> list[str]:
         """Returns the texts of all nodes."""
         ...
@@ -137,6 +142,10 @@ class Alone:
         """Returns the array."""
         return lambda: x
 
+    def numbers(self, own: np.ndarray) -> np.ndarray:
+        """Returns the numbers as one row."""
+        return np.asarray(own, np.int64)[None]
+
     def texts(self, what: str, text: str) -> list[str]:
         """Returns the text."""
         return [text]
@@ -150,13 +159,17 @@ class Connected:
     """The nodes of a session.
 
     Args:
-        session: of several nodes. All nodes make this together.
+        session: of several nodes.
     """
 
     def __init__(self, session: Session):
         self._control, self._tags = session.control, itertools.count()
-        self._comm = session.control.duplicate().comm
         self.node, self.nodes = session.node, session.num_nodes
+
+    @functools.cached_property
+    def _comm(self) -> Any:
+        """A communicator of its own, made by all nodes at the first operation between them."""
+        return self._control.duplicate().comm
 
     def reduce(self, x: jax.Array, operation: str) -> jax.Array:
         """Returns the sum, prod, min or max of all nodes' arrays, which have one shape."""
@@ -220,6 +233,12 @@ class Connected:
 
         return wait
 
+    def numbers(self, own: np.ndarray) -> np.ndarray:
+        """Returns the whole numbers of all nodes, ``[nodes, n]``, in 64 bits, on the host."""
+        row = np.asarray(own, np.int64)[None]
+        note(1, row.nbytes * (self.nodes - 1))
+        return self._host("gather counts", arrays.gather_all, row, (1,) * self.nodes)
+
     def texts(self, what: str, text: str) -> list[str]:
         """Returns the texts of all nodes."""
         return self._control.everyone(what, text)
@@ -231,10 +250,16 @@ class Connected:
     def _wait(
         self, what: str, start: Callable[..., Any], array: np.ndarray, *rest: Any
     ) -> jax.Array:
+        return jnp.asarray(self._host(what, start, array, *rest))
+
+    def _host(
+        self, what: str, start: Callable[..., Any], array: np.ndarray, *rest: Any
+    ) -> np.ndarray:
+        """Starts an operation of MPI and waits for its result."""
         with self._control.explained():
             request, found = start(self._comm, array, *rest)
             self._control.wait(request, what, array, found)
-        return jnp.asarray(found)
+        return found
 
 
 def _summed_as(dtype: np.dtype) -> np.dtype:

@@ -63,6 +63,10 @@ class Threads:
         assert found.shape == tuple(shape), "a block of another shape"
         return lambda: jnp.asarray(found)
 
+    def numbers(self, own):
+        _world.note(1, 8 * own.size * (self.nodes - 1))
+        return np.stack(self._all(np.asarray(own, np.int64)))
+
     def texts(self, what, text):
         return self._all(text)
 

@@ -1,0 +1,83 @@
+"""Running sums and products, differences, and parts of matrices beside a diagonal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ._array import Array, as_array, method
+from ._elementwise import subtract
+from ._index import getitem
+from ._layout import axis_of
+
+
+class _Rule(NamedTuple):
+    """A running reduction, the reduction of a whole block, and the joining of two results."""
+
+    run: Callable[..., jax.Array]
+    whole: Callable[..., jax.Array]
+    join: Callable[..., jax.Array]
+
+
+def _running(x: Any, axis: int | None, dtype: Any, rule: _Rule) -> Array:
+    """A running reduction: each node's own, joined with the totals of the nodes before it."""
+    x = as_array(x)
+    if axis is None and x.ndim != 1:
+        raise ValueError(f"An array of {x.ndim} axes needs one to run along. Give axis=...")
+    along = axis_of(axis or 0, x.ndim)
+    block = rule.run(x.block, axis=along, dtype=dtype)
+    if x.split == along:
+        total = rule.whole(x.block, axis=along, keepdims=True, dtype=block.dtype)
+        totals = x.world.gather(total[None], (1,) * x.world.nodes)
+        for k in range(x.world.node):
+            block = rule.join(block, totals[k])
+    return Array(block, x.layout, x.world)
+
+
+@method("cumulative_sum")
+def cumulative_sum(x: Any, *, axis: int | None = None, dtype: Any = None) -> Array:
+    """Running sums along an axis. Moves one row of totals of each node along the split."""
+    return _running(x, axis, dtype, _Rule(jnp.cumsum, jnp.sum, jnp.add))
+
+
+@method("cumulative_prod")
+def cumulative_prod(x: Any, *, axis: int | None = None, dtype: Any = None) -> Array:
+    """Running products along an axis. Moves one row of totals of each node along the split."""
+    return _running(x, axis, dtype, _Rule(jnp.cumprod, jnp.prod, jnp.multiply))
+
+
+@method("diff")
+def diff(x: Any, *, axis: int = -1, n: int = 1) -> Array:
+    """Differences of neighbours along an axis, n times. Moves rows across the nodes' borders."""
+    x = as_array(x)
+    along = axis_of(axis, x.ndim)
+    for _ in range(n):
+        lead = (slice(None),) * along
+        x = subtract(getitem(x, (*lead, slice(1, None))), getitem(x, (*lead, slice(None, -1))))
+    return x
+
+
+def _beside(x: Any, k: int, keep: Callable[[jax.Array, int], jax.Array]) -> Array:
+    """Elements on one side of a diagonal, 0 elsewhere: nothing moves."""
+    x = as_array(x)
+    first = [0, 0]
+    if x.split is not None and x.split >= x.ndim - 2:
+        first[x.split - x.ndim] = x.layout.begins[x.world.node]
+    rows = jnp.arange(x.block.shape[-2])[:, None] + first[-2]
+    columns = jnp.arange(x.block.shape[-1]) + first[-1]
+    return Array(jnp.where(keep(columns - rows, k), x.block, 0), x.layout, x.world)
+
+
+@method("tril")
+def tril(x: Any, *, k: int = 0) -> Array:
+    """Elements on and below a diagonal, 0 above. Nothing moves."""
+    return _beside(x, k, lambda distance, k: distance <= k)
+
+
+@method("triu")
+def triu(x: Any, *, k: int = 0) -> Array:
+    """Elements on and above a diagonal, 0 below. Nothing moves."""
+    return _beside(x, k, lambda distance, k: distance >= k)

@@ -1,0 +1,193 @@
+"""Sorts along the split so that each number moves at most once, and rows end up shared out evenly.
+
+Numbers are mapped to whole numbers of the same order. All nodes look for the numbers at which the
+sorted array is cut into equal parts, by bisection over these, one small message a bit; of equal
+numbers those of earlier nodes come first, so the order is stable. Then each part moves to its node.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from ._array import Array, as_array, method
+from ._create import arange
+from ._layout import Layout, axis_of, balanced
+from ._move import laid, resplit
+from ._shape import concat, flip, ravel
+from ._world import World
+
+
+def order_of(numbers: np.ndarray) -> np.ndarray:
+    """Returns whole numbers without sign in the same order; NaN is the largest, -0.0 equals 0.0."""
+    kind, bits = numbers.dtype.kind, 8 * numbers.dtype.itemsize
+    unsigned = np.dtype(f"u{max(numbers.dtype.itemsize, 1)}")
+    if kind in "bu":
+        return numbers.astype(unsigned)
+    top = unsigned.type(1 << (bits - 1))
+    if kind == "i":
+        return numbers.view(unsigned) ^ top
+    plain = np.where(np.isnan(numbers), np.array(np.nan, numbers.dtype), numbers + 0).view(unsigned)
+    return np.where(plain & top, ~plain, plain | top)
+
+
+class _Part(NamedTuple):
+    """Numbers of this node, sorted, with their order and their places in the whole array."""
+
+    numbers: np.ndarray
+    order: np.ndarray
+    places: np.ndarray
+
+
+def _cuts(order: np.ndarray, begins: np.ndarray, world: World) -> np.ndarray:
+    """Returns the places at which each node's sorted numbers are cut, ``[nodes, cuts]``.
+
+    Args:
+        order: of this node's numbers, sorted.
+        begins: places in the whole sorted array at which to cut.
+        world: the nodes.
+    """
+    low = np.zeros(len(begins), order.dtype)
+    high = np.full(len(begins), np.iinfo(order.dtype).max, order.dtype)
+    for _ in range(8 * order.dtype.itemsize):
+        middle = low + (high - low) // 2
+        reached = world.numbers(np.searchsorted(order, middle, "right")).sum(0) >= begins
+        high = np.where(reached, middle, high)
+        low = np.where(reached, low, middle + 1)
+    below = world.numbers(np.searchsorted(order, high, "left"))
+    ties = world.numbers(np.searchsorted(order, high, "right")) - below
+    wanted = begins - below.sum(0)
+    earlier = np.cumsum(ties, 0) - ties
+    return below + np.clip(wanted - earlier, 0, ties)
+
+
+def _sorted_line(x: Array) -> tuple[Array, Array]:
+    """A sorted array of one axis, split, and the places that its numbers had."""
+    node, nodes = x.world.node, x.world.nodes
+    numbers = np.asarray(x.block)
+    order = order_of(numbers)
+    by = np.argsort(order, kind="stable")
+    mine = _Part(numbers[by], order[by], x.layout.begins[node] + by)
+    layout = Layout(x.shape, 0, balanced(x.size, nodes))
+    cuts = _cuts(mine.order, np.array(layout.begins[1:], np.int64), x.world)
+    ends = np.concatenate([np.zeros((nodes, 1), int), cuts, np.array(x.counts)[:, None]], 1)
+    sizes = np.diff(ends, axis=1)
+    found = []
+    for column in (mine.numbers, mine.places):
+        sent = [jnp.asarray(part) for part in np.split(column, cuts[node])]
+        parts = x.world.trade(sent, [(int(size),) for size in sizes[:, node]])
+        found.append(np.concatenate([np.asarray(part) for part in parts]))
+    by = np.argsort(order_of(found[0]), kind="stable")
+    values, places = (jnp.asarray(column[by]) for column in found)
+    return Array(values, layout, x.world), Array(places, layout, x.world)
+
+
+def _along(x: Any, axis: int, *, places: bool) -> Array:
+    x = as_array(x)
+    along = axis_of(axis, x.ndim)
+    if x.split == along:
+        if x.ndim == 1:
+            return _sorted_line(x)[places]
+        other = max((k for k in range(x.ndim) if k != along), key=lambda k: x.shape[k])
+        return resplit(_along(resplit(x, other), along, places=places), along)
+    function = jnp.argsort if places else jnp.sort
+    return Array(function(x.block, axis=along, stable=True), x.layout, x.world)
+
+
+@method("sort")
+def sort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The elements in rising order along an axis; equal ones keep theirs, NaN come last.
+
+    Moves nothing along another axis than the split; along the split of one axis each number at most
+    once, of several axes what two `resplit` move.
+    """
+    if descending:
+        return flip(_along(x, axis, places=False), axis=axis)
+    return _along(x, axis, places=False)
+
+
+@method("argsort")
+def argsort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The indices that sort an array along an axis; see `sort`."""
+    if descending:
+        x = as_array(x)
+        last = x.shape[axis_of(axis, x.ndim)] - 1
+        return flip(last - _along(flip(x, axis=axis), axis, places=True), axis=axis)
+    return _along(x, axis, places=True)
+
+
+def _neighbours(x: Array) -> np.ndarray:
+    """Tells for each own number of a sorted line whether it differs from the one before it."""
+    order = order_of(np.asarray(x.block))
+    lasts = x.world.numbers(np.array([len(order), order[-1] if len(order) else 0]).astype(np.int64))
+    before = next((int(last) for n, last in lasts[: x.world.node][::-1] if n), None)
+    differs = np.ones(len(order), bool)
+    differs[1:] = order[1:] != order[:-1]
+    if len(order):
+        differs[0] = before is None or before != int(order[0].astype(np.int64))
+    return differs
+
+
+def unique_values(x: Any) -> Array:
+    """The different elements, in rising order; each NaN counts by itself.
+
+    Moves what `sort` moves, and two numbers of each node.
+    """
+    line = sort(ravel(x))
+    if line.split is None:
+        return as_array(jnp.unique(line.block, equal_nan=False))
+    kept = _neighbours(line)
+    if line.dtype.kind == "f":
+        kept |= np.isnan(np.asarray(line.block))
+    return line[Array(jnp.asarray(kept), line.layout, line.world)]
+
+
+def unique_counts(x: Any) -> tuple[Array, Array]:
+    """The different elements, in rising order, and the number of times that each is there.
+
+    Moves what `sort` moves, some numbers of each node, and the places of the different elements.
+    """
+    line = resplit(sort(ravel(x)), 0)
+    kept = _neighbours(line)
+    if line.dtype.kind == "f":
+        kept |= np.isnan(np.asarray(line.block))
+    first = Array(jnp.asarray(kept), line.layout, line.world)
+    places = arange(line.size, split=0)[first]
+    ends = concat([places[1:], as_array(jnp.asarray([line.size]))[: min(1, line.size)]])
+    return line[first], laid(ends, places.layout) - places
+
+
+@method("percentile")
+def percentile(x: Any, q: Any) -> Array:
+    """Percentiles of all elements, interpolated linearly between neighbours, as `numpy.percentile`.
+
+    Args:
+        x: the array.
+        q: percents, 0 to 100: a number or an array of them.
+
+    Moves what `sort` moves, and two rows for each percentile.
+
+    Raises:
+        ValueError: there are no elements, or a percent is out of range.
+    """
+    x, wanted = as_array(x), np.asarray(q, float)
+    if not x.size or not ((wanted >= 0) & (wanted <= 100)).all():
+        raise ValueError(
+            f"percentile needs elements and percents of 0 to 100, got {q} of {x.size}."
+        )
+    line = sort(ravel(x))
+    place = wanted / 100 * (x.size - 1)
+    low, high = np.floor(place).astype(int), np.ceil(place).astype(int)
+    both = resplit(line[np.stack([low.reshape(-1), high.reshape(-1)]).reshape(-1)], None).block
+    low_values, high_values = both.reshape(2, -1)
+    share = jnp.asarray(place - low).reshape(-1).astype(jnp.result_type(x.dtype, jnp.float32))
+    found = low_values + (high_values - low_values) * share
+    return as_array(found.reshape(wanted.shape))
+
+
+@method("median")
+def median(x: Any) -> Array:
+    """The median of all elements; see `percentile`."""
+    return percentile(x, 50.0)

@@ -1,0 +1,80 @@
+"""Sorting, percentiles, different elements and running sums, against NumPy."""
+
+import numpy as np
+import pytest
+from array_nodes import on_nodes
+from nights import rows
+
+import jdaso.array as ja
+
+RNG = np.random.default_rng(0)
+LINES = {
+    "floats": RNG.normal(size=23).astype(np.float32),
+    "ties": RNG.integers(-3, 3, 23).astype(np.int32),
+    "special": np.array([np.nan, 1, -np.inf, 0.0, -0.0, np.inf, 3, 3], np.float32),
+    "bytes": RNG.integers(0, 5, 17).astype(np.uint8),
+    "alike": np.zeros(5, np.float32),
+    "none": np.array([], np.float32),
+    "truths": RNG.integers(0, 2, 9).astype(bool),
+}
+A = RNG.normal(size=(12, 3)).astype(np.float32)
+NODES = rows((1, 2, 3, 9), day=(3,))
+AXES = rows((None, 0, 1), day=(0,))
+
+
+def check(nodes, function, expected, **near):
+    for found in on_nodes(nodes, lambda: np.asarray(function())):
+        np.testing.assert_allclose(found, expected, **(near or {"rtol": 0}))
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_sorting_is_stable_and_shares_the_rows_out(nodes, line):
+    def split():
+        return ja.asarray(line, split=0)
+
+    check(nodes, lambda: ja.sort(split()), np.sort(line))
+    check(nodes, lambda: ja.argsort(split()), np.argsort(line, kind="stable"))
+    for counts in on_nodes(nodes, lambda: ja.sort(split()).counts):
+        assert max(counts) - min(counts) <= 1
+    if not np.isnan(line.astype(float)).any():
+        falling = len(line) - 1 - np.argsort(line[::-1], kind="stable")[::-1]
+        check(nodes, lambda: ja.argsort(split(), descending=True), falling)
+        check(nodes, lambda: ja.unique_values(split()), np.unique(line))
+        values, counts = np.unique(line, return_counts=True)
+        check(nodes, lambda: ja.unique_counts(split())[0], values)
+        check(nodes, lambda: ja.unique_counts(split())[1], counts)
+
+
+def test_each_number_of_a_line_moves_at_most_once():
+    line = np.arange(400, dtype=np.float32)
+
+    def sent(numbers):
+        with ja.counted() as count:
+            x = ja.asarray(numbers, split=0)
+            ja.sort(x)
+        return count.bytes_sent
+
+    bisection = 4 * 3 * (32 + 2) * 3 * 8  # nodes, cuts, rounds, other nodes, bytes
+    assert sum(on_nodes(4, sent, line)) == bisection
+    backwards = sum(on_nodes(4, sent, line[::-1].copy())) - bisection
+    assert backwards == 2 * line.nbytes  # numbers and their places; all of them change nodes
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("axis", AXES)
+def test_along_an_axis(nodes, axis):
+    def split():
+        return ja.asarray(A, split=axis)
+
+    near = {"rtol": 1e-5, "atol": 1e-6}
+    for along in (0, 1):
+        check(nodes, lambda a=along: ja.sort(split(), axis=a), np.sort(A, along))
+        check(nodes, lambda a=along: ja.cumulative_sum(split(), axis=a), A.cumsum(along), **near)
+        check(nodes, lambda a=along: ja.cumulative_prod(split(), axis=a), A.cumprod(along), **near)
+        check(nodes, lambda a=along: ja.diff(split(), axis=a), np.diff(A, axis=along))
+    check(nodes, lambda: ja.tril(split(), k=-1), np.tril(A, -1))
+    check(nodes, lambda: ja.triu(split()), np.triu(A))
+    percents = [0, 25, 50, 99.5, 100]
+    check(nodes, lambda: ja.percentile(split(), percents), np.percentile(A, percents), **near)
+    check(nodes, lambda: ja.median(split()), np.median(A), **near)
