@@ -14,12 +14,12 @@ from ..._launch.mpiexec import termination_raises
 from .._emulate import kernel
 from .._emulate.cluster import Cluster, ClusterError
 from . import libraries, outcomes
-from .chosen import ChosenFabric, ChosenLibrary
+from .chosen import ChosenFabric
 from .clusters import Clusters
 from .crossing import Cell, in_order
 from .declaration import Study
-from .factors import OF_MPI
 from .journal import Journal, open_journal
+from .lacks import lack_of
 from .launch import Launch, launch_of
 from .libraries import Found
 from .machine import commit, load, machine
@@ -129,7 +129,8 @@ def _outcome(shared: Machinery, cell: Cell) -> tuple[Outcome, dict[str, str], Cl
     fabric = study.fabrics[str(factors["fabric"])]
     library = study.libraries[str(factors["library"])]
     workload = study.workloads[str(factors["workload"])]
-    if reason := shared.found[library.name].missing or _lacks(library, cell):
+    found = shared.found[library.name]
+    if reason := found.missing or lack_of(library, found.versions, fabric, cell):
         return outcomes.missing(reason), {}, None
     try:
         cluster = shared.clusters.of(fabric, int(factors["nodes"]))
@@ -142,14 +143,6 @@ def _outcome(shared: Machinery, cell: Cell) -> tuple[Outcome, dict[str, str], Cl
         return outcomes.missing(str(error)), {}, cluster
     except (OSError, subprocess.SubprocessError) as error:
         return outcomes.failed(error), {}, cluster
-
-
-def _lacks(library: ChosenLibrary, cell: Cell) -> str:
-    """The reason why a library cannot do a cell's work; empty if it can."""
-    for factor, names in OF_MPI.items():
-        if library.transport == "gloo" and cell.factors.get(factor) in names:
-            return f"{library.name}: the {factor} {cell.factors[factor]} needs MPI."
-    return ""
 
 
 def _ended(shared: Machinery, launch: Launch, fabric: ChosenFabric) -> Outcome:
