@@ -61,9 +61,10 @@ format: setup ## mends what ruff can mend
 docs: setup ## build/docs/index.html; a warning is an error
 	$(bin)/sphinx-build -W --keep-going -b html docs build/docs
 
-setup-peers: setup ## .venv-peers: PyTorch, which `make bench` measures beside jdaso (some GB)
+setup-peers: setup ## .venv-peers: PyTorch, which `make bench` and studies measure (6 GB)
 	@[ -x .venv-peers/bin/python ] || $(bin)/python -m venv .venv-peers
-	@.venv-peers/bin/python -c "import torch" 2>/dev/null || .venv-peers/bin/pip install -q torch numpy
+	@.venv-peers/bin/python -c "import torch, flax, jdaso" 2>/dev/null || \
+	    .venv-peers/bin/pip install -q torch -e '.[flax,mpich]'
 
 bench: setup setup-peers ## as root, for an hour: measures, rewrites docs/benchmarks.md (PARTS=names)
 	@$(bin)/python benchmarks/all.py $(PARTS)

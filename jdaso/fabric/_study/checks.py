@@ -81,6 +81,17 @@ def at_least(where: str, given: Any, least: float) -> Any:
     return given
 
 
+def at_most(where: str, given: Any, most: float) -> Any:
+    """Returns a number that is not above a limit.
+
+    Raises:
+        StudyError: it is.
+    """
+    if given > most:
+        raise StudyError(f"{where} must be at most {most:g}, got {given!r}. Lower it.")
+    return given
+
+
 def texts(where: str, given: Any) -> tuple[str, ...]:
     """Returns one text or a list of texts as a tuple.
 

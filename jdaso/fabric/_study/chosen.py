@@ -16,7 +16,10 @@ from .checks import StudyError
 from .factors import COMMON, FACTORS, READS, SETTINGS
 
 EMULATED_INTERFACE = "eth0"
-TRANSPORTS = ("mpi", "gloo")
+TRANSPORTS = ("mpi", "mpi4jax", "gloo", "nccl", "torch")
+"""Programs that carry a library's operations: mpi4py, mpi4jax in compiled steps, JAX's own
+processes over gloo or NCCL, PyTorch's processes over gloo."""
+
 Chosen = TypeVar("Chosen")
 
 
@@ -49,7 +52,7 @@ class ChosenLibrary:
     Attributes:
         name: of the library.
         python: the interpreter of its environment; empty: the one that runs the study.
-        transport: "mpi", or "gloo" for JAX's own processes.
+        transport: one of `TRANSPORTS`; by default the library's name, or "mpi".
         environment: variables of its ranks.
     """
 
@@ -123,7 +126,7 @@ def library(name: str, table: Mapping[str, Any] = MappingProxyType({})) -> Chose
     """Returns the library of a table; without one, that of this environment."""
     where = f"libraries.{name}"
     checks.refuse_unknown(where, table, ("python", "transport", "environment"))
-    own = "gloo" if name == "gloo" else "mpi"
+    own = name if name in TRANSPORTS else "mpi"
     return ChosenLibrary(
         name=name,
         python=checks.typed(f"{where}.python", table.get("python", ""), str),
@@ -165,10 +168,20 @@ def _own_settings(where: str, name: str, table: Mapping[str, Any]) -> dict[str, 
     for key, value in table.items():
         settings[key] = checks.typed(f"{where}.{key}", value, type(defaults[key]))
         checks.at_least(f"{where}.{key}", settings[key], 0 if key in _MAY_BE_ZERO else 1)
+    for key, limit in _AT_MOST.items():
+        if key in settings:
+            most = settings[limit] if isinstance(limit, str) else limit
+            checks.at_most(f"{where}.{key}", settings[key], most)
     return settings
 
 
-_MAY_BE_ZERO = ("warmup", "step_seconds")
+_MAY_BE_ZERO = ("warmup", "step_seconds", "delay", "fragments", "image")
+_AT_MOST: Mapping[str, str | int] = {
+    "delay": "sync_every",
+    "fragments": "sync_every",
+    "tokens": 1024,
+}
+"""Setting -> its largest value, or the setting that has it."""
 
 
 def used(

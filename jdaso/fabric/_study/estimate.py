@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from .._emulate.cluster import bits_per_second_of
 from .crossing import Cell
 from .declaration import Study
+from .factors import Level
+from .models import BATCH, MODELS
 
 START_SECONDS, SECONDS_A_NODE = 1.0, 0.7
 """Approximate time of a launch and of each of its ranks, on two cores; JAX takes longer."""
@@ -16,39 +23,86 @@ _MESSAGE_SECONDS = 1e-4
 _POINT_SECONDS = 2e-9
 _WIRE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.02, "int4": 0.54}
 
+_CORES = 2  # that all nodes of an emulated study share
+_PARAMETER_SECONDS = 4e-9  # of a core, for a parameter in a step: optimizer, packing, merge
+_OPERATIONS_A_SECOND = 2e10  # of a core
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration of a workload, as it is estimated.
+
+    Attributes:
+        moved: bytes that a ring of all nodes reduces.
+        compute: seconds without the network, which are measured alone, too.
+        hides: whether both go on at the same time.
+    """
+
+    moved: float
+    compute: float = 0.0
+    hides: bool = False
+
 
 def seconds_of(study: Study, cell: Cell) -> float:
     """Returns the approximate time of one launch of a cell, at most its limit.
 
-    A real fabric is taken for 10 Gbit/s; a program that is not jdaso's own, for one start.
+    A real fabric is taken for 10 Gbit/s; a program that is not jdaso's own, for one start. All
+    nodes are taken to share two cores, as emulated ones do.
     """
     factors, workload = cell.factors, study.workloads[str(cell.factors["workload"])]
     nodes = int(factors["nodes"])
     start = START_SECONDS + nodes * SECONDS_A_NODE
-    gloo = study.libraries[str(factors["library"])].transport == "gloo"
-    if gloo or workload.name in _WITH_JAX:
+    alone = study.libraries[str(factors["library"])].transport == "mpi"
+    if not alone or workload.name in _WITH_JAX:
         start += nodes * _JAX_SECONDS
     if workload.program:
         return min(start, study.limit_seconds)
-    count = sum(int(workload.settings[name]) for name in ("warmup", "iterations"))
-    return min(start + count * _iteration(study, cell, nodes), study.limit_seconds)
-
-
-def _iteration(study: Study, cell: Cell, nodes: int) -> float:
-    """Seconds of one iteration, from the rate of the links alone."""
-    factors, settings = cell.factors, study.workloads[str(cell.factors["workload"])].settings
+    if factors.get("compute") == "real":  # alone and with the method
+        start += 2 * nodes * MODELS[str(factors["model"])].compiling / _CORES
+    one = _ITERATIONS.get(workload.name, _messages)(factors, workload.settings, nodes)
     rate = study.fabrics[str(factors["fabric"])].rate
-    bytes_a_second = (bits_per_second_of(rate) if rate else _REAL_BITS) / 8
-    ring = 2 * (nodes - 1) / nodes
-    moved, other = float(factors.get("bytes", 0)), 0.0
-    if cell.factors["workload"] == "training":
-        wire = _WIRE_BYTES[str(factors.get("wire", "float32"))]
-        moved, other = float(settings["parameters"]) * wire, 2 * float(settings["step_seconds"])
-    elif cell.factors["workload"] == "halo":
-        grid = int(factors["grid"])
-        moved, other = 4.0 * grid**2 * 6, 2 * grid**3 * _POINT_SECONDS
-    windows = float(settings.get("window", 1))
-    return other + windows * ring * moved / bytes_a_second + 2 * nodes * _MESSAGE_SECONDS
+    bits_a_second = bits_per_second_of(rate) if rate else _REAL_BITS
+    network = 2 * (nodes - 1) / nodes * one.moved * 8 / bits_a_second
+    together = max(network, one.compute) if one.hides else network + one.compute
+    seconds = one.compute + together + 2 * nodes * _MESSAGE_SECONDS
+    count = sum(int(workload.settings[name]) for name in ("warmup", "iterations"))
+    return min(start + count * seconds, study.limit_seconds)
+
+
+Factors = Mapping[str, Level]
+Settings = Mapping[str, Any]
+
+
+def _messages(factors: Factors, settings: Settings, nodes: int) -> Iteration:
+    """One operation, or a window of them."""
+    return Iteration(float(factors.get("bytes", 0)) * float(settings.get("window", 1)))
+
+
+def _halo(factors: Factors, settings: Settings, nodes: int) -> Iteration:
+    grid = int(factors["grid"])
+    return Iteration(4.0 * grid**2 * 6, grid**3 * _POINT_SECONDS)
+
+
+def _training(factors: Factors, settings: Settings, nodes: int) -> Iteration:
+    """A step, whose parameters and operations take the cores of all nodes in turn."""
+    model, batch = MODELS[str(factors["model"])], int(factors.get("batch", BATCH))
+    parameters, tokens = model.parameters or int(settings["parameters"]), int(settings["tokens"])
+    busy = parameters * _PARAMETER_SECONDS
+    if factors.get("compute") == "real":
+        operations = model.step_operations(batch, tokens, int(settings["image"]))
+        waits, busy = 0.0, busy + operations / _OPERATIONS_A_SECOND
+    else:
+        waits = float(settings["step_seconds"]) or model.published_seconds(batch, tokens)
+    method = factors["method"]
+    every = {"synchronous": 1.0, "daso": float(settings["sync_every"])}.get(str(method), math.inf)
+    moved = parameters * _WIRE_BYTES[str(factors.get("wire", "float32"))] / every
+    return Iteration(moved, waits + nodes * busy / _CORES, hides=method == "daso")
+
+
+_ITERATIONS: Mapping[str, Callable[[Factors, Settings, int], Iteration]] = {
+    "halo": _halo,
+    "training": _training,
+}
 
 
 def duration(seconds: float) -> str:

@@ -16,6 +16,7 @@ FACTORS: Mapping[str, type] = {
     "wire": str,
     "method": str,
     "model": str,
+    "compute": str,
     "batch": int,
     "grid": int,
     "scaling": str,
@@ -33,12 +34,12 @@ READS: Mapping[str, tuple[str, ...]] = {
     "reduce_scatter": ("bytes",),
     "alltoall": ("bytes",),
     "exchange": ("bytes", "wire"),
-    "training": ("method", "model", "wire", "batch"),
+    "training": ("method", "model", "compute", "wire", "batch"),
     "halo": ("grid", "scaling"),
 }
 """Workload -> the factors that it reads besides the common ones; the others are left out."""
 
-OPTIONAL = ("wire", "batch", "scaling")
+OPTIONAL = ("compute", "wire", "batch", "scaling")
 """Factors for which a workload has a value of its own where a study gives none."""
 
 PAIRS = ("latency", "bandwidth")
@@ -55,25 +56,28 @@ SETTINGS: Mapping[str, Mapping[str, int | float]] = {
         "warmup": 8,
         "iterations": 16,
         "parameters": 1_000_000,
-        "step_seconds": 0.02,
+        "step_seconds": 0.0,  # the published pace
         "sync_every": 4,
+        "delay": 0,  # as sync_every
+        "fragments": 0,  # as many as jdaso finds fit
+        "image": 0,  # the published size, in pixels
+        "tokens": 1024,
     },
     "halo": {"warmup": 3, "iterations": 20},
 }
 """Workload -> its settings and their values where a study gives none; the same in all cells."""
 
-OF_MPI: Mapping[str, tuple[str, ...]] = {"workload": ("exchange", "halo"), "method": ("daso",)}
-"""Factor -> levels that need MPI; the others also run in JAX's own processes."""
+METHODS = ("daso", "synchronous", "instant", "bare")
+"""Methods of training.
 
-METHODS = ("daso", "synchronous", "bare")
-MODELS: Mapping[str, int] = {
-    "paced": 0,
-    "resnet50": 25_557_032,
-    "vgg16": 138_357_544,
-    "inceptionv3": 23_834_568,
-    "transformer": 124_439_808,
-}
-"""Model -> its parameters: as published (the transformer: GPT-2 small); "paced": as set."""
+"daso": jdaso. "instant": the same, but nothing is sent, which no method can beat. "synchronous":
+gradients are averaged at each step in the library's own way: by `jdaso.synchronous` over MPI, by
+``pmean`` in JAX's own processes, by mpi4jax's operations in the compiled step, by PyTorch's
+DistributedDataParallel. "bare": nodes that never meet.
+"""
+
+COMPUTES = ("paced", "real")
+"""A step takes a given time and leaves the cores alone, or trains the network."""
 
 SCALINGS = ("strong", "weak")
 WIRES = ("float32", "bfloat16", "int8", "int4")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from . import checks, factors
+from . import checks, factors, models
 from .checks import StudyError
 from .chosen import ChosenWorkload
 from .factors import COMMON, FACTORS, OPTIONAL, Level
@@ -13,7 +13,8 @@ from .factors import COMMON, FACTORS, OPTIONAL, Level
 _NAMES: Mapping[str, Collection[str]] = {
     "wire": factors.WIRES,
     "method": factors.METHODS,
-    "model": factors.MODELS,
+    "model": models.MODELS,
+    "compute": factors.COMPUTES,
     "scaling": factors.SCALINGS,
 }
 """Factors whose levels are known by name, if the workload is jdaso's own."""

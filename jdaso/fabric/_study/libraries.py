@@ -16,18 +16,30 @@ _PROBE_SECONDS = 60.0
 _PROBE = """
 import importlib.metadata as m, json, platform, sys
 found = {"python": platform.python_version()}
-for name in ("jdaso", "jax", "jaxlib", "numpy", "optax", "mpi4py"):
+for name in ("jdaso", "jax", "jaxlib", "numpy", "optax", "flax", "mpi4py", "mpi4jax", "torch"):
     try:
         found[name] = m.version(name)
     except m.PackageNotFoundError:
         pass
-if sys.argv[1] == "gloo":
-    import jax
-else:
+def mpi():
     import mpi4py
     mpi4py.rc.initialize = False
     from mpi4py import MPI
     found["mpi"] = " ".join(MPI.Get_library_version().split("\\n")[0].split(",")[0].split())
+def mpi4jax():
+    mpi()
+    import mpi4jax
+def gloo():
+    import jax
+def nccl():
+    import jax
+    if jax.default_backend() != "gpu":
+        raise SystemExit("JAX finds no GPU here, and NCCL needs one in every node.")
+def torch():
+    import jdaso, torch
+    if not torch.distributed.is_gloo_available():
+        raise SystemExit("PyTorch was built without gloo. Install another build.")
+globals()[sys.argv[1]]()
 print(json.dumps(found))
 """
 

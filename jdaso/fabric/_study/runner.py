@@ -16,12 +16,12 @@ from .._emulate import kernel
 from .._emulate.cluster import Cluster, ClusterError
 from . import libraries, memory, outcomes
 from .allocation import allocated_hosts, hosts_of, require_hosts
-from .chosen import ChosenFabric, ChosenLibrary
+from .chosen import ChosenFabric
 from .clusters import Clusters
 from .crossing import Cell, in_order
 from .declaration import Study
-from .factors import OF_MPI
 from .journal import Journal, open_journal
+from .lacks import lack_of
 from .launch import Launch, launch_of
 from .libraries import Found
 from .machine import commit, load, machine
@@ -163,7 +163,8 @@ def _outcome(shared: Machinery, cell: Cell) -> tuple[Outcome, Launch | None, Clu
     fabric = study.fabrics[str(factors["fabric"])]
     library = study.libraries[str(factors["library"])]
     workload = study.workloads[str(factors["workload"])]
-    if reason := shared.found[library.name].missing or _lacks(library, cell):
+    found = shared.found[library.name]
+    if reason := found.missing or lack_of(library, found.versions, fabric, cell):
         return outcomes.missing(reason), None, None
     try:
         cluster = shared.clusters.of(fabric, int(factors["nodes"]))
@@ -177,14 +178,6 @@ def _outcome(shared: Machinery, cell: Cell) -> tuple[Outcome, Launch | None, Clu
         return outcomes.missing(str(error)), launch, cluster
     except (OSError, subprocess.SubprocessError) as error:
         return outcomes.failed(error), launch, cluster
-
-
-def _lacks(library: ChosenLibrary, cell: Cell) -> str:
-    """The reason why a library cannot do a cell's work; empty if it can."""
-    for factor, names in OF_MPI.items():
-        if library.transport == "gloo" and cell.factors.get(factor) in names:
-            return f"{library.name}: the {factor} {cell.factors[factor]} needs MPI."
-    return ""
 
 
 def _ended(shared: Machinery, launch: Launch, fabric: ChosenFabric) -> Outcome:

@@ -144,6 +144,13 @@ def test_what_changes_no_measurement_leaves_the_declaration_and_all_else_does_no
     assert len({first, *(study_of(one).declaration for one in others)}) == 1 + len(others)
 
 
+def test_a_library_of_a_transports_name_has_that_transport():
+    names = ["mpich", "mpi4jax", "gloo", "nccl", "torch"]
+    found = study_of(with_factors(library=names)).libraries
+    transports = [found[name].transport for name in names]
+    assert transports == ["mpi", "mpi4jax", "gloo", "nccl", "torch"]
+
+
 def test_studies_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         study_of(SMALL).seed = 3
@@ -214,6 +221,15 @@ MISTAKES = {
     ),
     "a workload of your own needs a program.*'mine' is not known": changed(
         workloads={"mine": {"reads": ["bytes"]}}
+    ),
+    "workloads.training.delay must be at most 4, got 5. Lower it": changed(
+        workloads={"training": {"delay": 5}}
+    ),
+    "workloads.training.tokens must be at most 1024, got 2000": changed(
+        workloads={"training": {"tokens": 2000}}
+    ),
+    "factors.compute: 'reel' is not known. Did you mean 'real'": with_factors(
+        workload="training", method="bare", model="vgg16", compute="reel"
     ),
     "workloads.mine.reads: 'byte' is not known. Did you mean 'bytes'": changed(
         workloads={"mine": {"program": "x.py", "reads": ["byte"]}}

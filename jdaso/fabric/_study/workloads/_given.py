@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from ..models import BATCH, MODELS, Model
 from ..outcomes import RESULT
 
 
@@ -17,7 +18,7 @@ class Given:
     Attributes:
         factors: factor -> level of the cell.
         settings: settings of the workload.
-        transport: "mpi" or "gloo".
+        transport: one of `chosen.TRANSPORTS`.
     """
 
     factors: dict[str, Any]
@@ -28,6 +29,39 @@ class Given:
     def numbers(self) -> int:
         """The factor bytes as a number of float32, at least one."""
         return max(1, int(self.factors["bytes"]) // 4)
+
+    @property
+    def engine(self) -> str:
+        """The engine of jdaso's sessions."""
+        if self.factors.get("method") == "instant":
+            return "instant"
+        return "mpi4jax" if self.transport == "mpi4jax" else "mpi4py"
+
+    @property
+    def wire(self) -> str:
+        """The factor wire."""
+        return self.factors.get("wire", "float32")
+
+    @property
+    def method(self) -> str:
+        """The factor method."""
+        return self.factors["method"]
+
+    @property
+    def model(self) -> Model:
+        """The numbers of the factor model."""
+        return MODELS[self.factors["model"]]
+
+    @property
+    def batch(self) -> int:
+        """The factor batch."""
+        return self.factors.get("batch", BATCH)
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a paced step: as set, or as published."""
+        own = self.settings["step_seconds"]
+        return own or self.model.published_seconds(self.batch, self.settings["tokens"])
 
 
 def given() -> Given:

@@ -94,7 +94,7 @@ class Mpi:
 
     def chosen(self) -> dict[str, Any]:
         """Returns the library's own account of its version and device."""
-        lines = self._mpi.Get_library_version().splitlines()
+        lines = self._mpi.Get_library_version().strip("\0").splitlines()
         kept = [" ".join(line.split()) for line in lines if line.strip()]
         devices = [line for line in kept if "Device" in line or "netmod" in line.lower()]
         return {"library": kept[0], "device": devices}

@@ -48,8 +48,8 @@ class Exchange:
 def main() -> None:
     """Runs the program."""
     about = given()
-    with Session() as session:
-        exchange = Exchange(session, about.factors.get("wire", "float32"), about.numbers)
+    with Session(engine=about.engine) as session:  # pyright: ignore[reportArgumentType]
+        exchange = Exchange(session, about.wire, about.numbers)
         exchange()  # compiles
         result = measure(Mpi(), exchange, 0, about.settings, sent=lambda: session.stats.bytes_sent)
         result["chosen"]["engine"] = session.engine

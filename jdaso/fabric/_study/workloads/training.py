@@ -1,128 +1,160 @@
-"""Steps of training, paced: compute takes a given time, as on an accelerator; all else is real.
+"""Steps of training: networks of Flax on made-up data, or paced as on an accelerator.
 
-Optimizer, packing, exchange and merge are compiled into one step with it. An iteration is a step;
-the compute of a step is the same step with the inner optimizer alone.
+Paced, compute takes a given time and leaves the cores alone; optimizer, packing, exchange and merge
+are real, as are the shapes of the parameters. An iteration is a step; the compute of a step is the
+same step with the inner optimizer alone. `factors.METHODS` tells the methods of each library.
 """
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ...._compat import host_call
 from ...._optimizers.daso import daso
 from ...._optimizers.synchronous import synchronous
 from ...._rules.phases import Phases
 from ...._session import Session
-from ..factors import MODELS
 from ._given import Given, give, given
-from ._mpi import Mpi
-from ._timing import measure
+from ._places import Joined, Own, Place
+from ._start import transport_of
+from ._training import train
+from ._work import Work, shapes_of, work_of
 
-_LEAVES = 16
-_INNER = partial(optax.sgd, 1e-3, momentum=0.9)
-
-
-class Paced:
-    """A step's compute: it takes a time, uses no core, and gives gradients of every parameter."""
-
-    def __init__(self, parameters: int, seconds: float):
-        self._each, self._seconds = max(1, parameters // _LEAVES), seconds
-
-    def params(self) -> list[jax.Array]:
-        """Fresh ones."""
-        return [jnp.full(self._each, 0.5 + k, jnp.float32) for k in range(_LEAVES)]
-
-    def _pause(self, _: Any) -> np.ndarray:
-        time.sleep(self._seconds)
-        return np.zeros((), np.float32)
-
-    def gradient(self, params: list[jax.Array], n: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
-        """Loss and gradients of step n."""
-        zero = host_call(self._pause, jax.ShapeDtypeStruct((), jnp.float32), n)
-
-        def gradients(params: list[jax.Array]) -> list[jax.Array]:
-            return jax.tree.map(lambda x: 1e-3 * x + zero, params)
-
-        # In memory, as a network's are: a condition keeps XLA from fusing them with the optimizer.
-        return zero, jax.lax.cond(zero < 1, gradients, lambda params: params, params)
+_INNER = partial(optax.sgd, 1e-4, momentum=0.9)
+"""So slow that VGG-16, which has no normalization, stays finite at any batch."""
 
 
 class Steps:
-    """One method's steps, each of which goes on where the last one ended."""
+    """One method's steps in JAX."""
 
-    def __init__(self, work: Paced, tx: Any):
-        self._work, self._tx, self._n = work, optax.with_extra_args_support(tx), 0
-        self._params = work.params()
-        self._state = self._tx.init(self._params)
-        self._step = jax.jit(self._one, donate_argnums=(0, 1))
+    def __init__(self, work: Work, place: Place, tx: Any):
+        self._work, self._place = work, place
+        self._tx, self._n = optax.with_extra_args_support(tx), 0
+        self._params = place.placed(work.params())
+        self._state = place.state(self._tx, self._params)
+        self._step = place.compiled(self._one)
 
     def _one(self, params: Any, state: Any, n: jax.Array) -> tuple[Any, Any, jax.Array]:
-        loss, grads = self._work.gradient(params, n)
+        loss, grads = self._work.gradient(params, n, self._place.node())
         updates, state = self._tx.update(grads, state, params, value=loss)
         return optax.apply_updates(params, updates), state, loss
 
-    def __call__(self) -> None:
-        """Takes a step, and looks at its loss."""
+    def __call__(self) -> float:
+        """Takes a step, and returns its loss on this node."""
+        self._work.wait()
         self._params, self._state, loss = self._step(self._params, self._state, np.int32(self._n))
         self._n += 1
-        loss.block_until_ready()
+        return float(loss.addressable_data(0))
+
+    def gradients(self) -> list[Any]:
+        """Returns the momentum, which after one step is the gradient."""
+        momentum = optax.tree.get(self._state, "trace")
+        return [leaf.addressable_data(0) for leaf in jax.tree.leaves(momentum)]
 
 
-def method_of(about: Given, session: Session) -> Any:
-    """Returns the transformation that the factor method names."""
-    method, wire = about.factors["method"], about.factors.get("wire", "float32")
-    if method == "synchronous":
-        return synchronous(_INNER(), session=session, wire=wire)
-    if method == "bare":
-        return _INNER()
-    every = about.settings["sync_every"]
-    phases = Phases(10**6, sync_every=every, delay=every)
-    return daso(_INNER(), phases=phases, session=session, wire=wire, merge="corrected")
+def averaged(mean: Any) -> optax.GradientTransformation:
+    """Returns the inner optimizer after a library's own mean of all nodes' gradients."""
+    return optax.chain(optax.stateless(lambda grads, _: mean(grads)), _INNER())
 
 
-def parameters_of(about: Given) -> int:
-    """Returns the number of parameters of the model."""
-    return MODELS[about.factors["model"]] or about.settings["parameters"]
+def by_jdaso(about: Given, session: Session) -> Any:
+    """Returns the transformation of a method of jdaso."""
+    if about.method == "synchronous":
+        return synchronous(_INNER(), session=session, wire=about.wire)
+    every, settings = about.settings["sync_every"], about.settings
+    phases = Phases(
+        10**6,
+        sync_every=every,
+        delay=settings["delay"] or every,
+        fragments=settings["fragments"] or "auto",
+    )
+    return daso(_INNER(), phases=phases, session=session, wire=about.wire, merge="corrected")
+
+
+def bytes_of(about: Given, nodes: int) -> int:
+    """Returns the fewest bytes that a node sends and receives to average gradients once.
+
+    Each node's go out once and the sums come in once, whatever the algorithm.
+    """
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(shapes_of(about)))
+    return 2 * 4 * numbers if about.method == "synchronous" and nodes > 1 else 0
 
 
 def over_mpi(about: Given) -> None:
-    """Trains by jdaso."""
-    with Session() as session:
-        work = Paced(parameters_of(about), about.settings["step_seconds"])
-        alone, steps = Steps(work, _INNER()), Steps(work, method_of(about, session))
-        for method in (alone, steps):
-            method()  # compiles
-        meeting = Mpi()
-        compute = measure(meeting, alone, 0, about.settings)["seconds"]
-        result = measure(
-            meeting,
-            steps,
-            0,
-            about.settings,
-            compute_seconds=compute,
-            sent=lambda: session.stats.bytes_sent,
-        )
+    """Trains by jdaso; gradients by mpi4jax, if that is the transport."""
+    with Session(engine=about.engine) as session:  # pyright: ignore[reportArgumentType]
+        transport = transport_of(about)
+        nodes = session.num_nodes
+        work, place = work_of(about, nodes, in_step=True), Own(session.node)
+        own = about.method in ("daso", "instant") or about.transport == "mpi"
+        each = 0 if own else bytes_of(about, nodes)
+
+        def make() -> Steps:
+            if about.method == "bare":
+                return alone()
+            tx = by_jdaso(about, session) if own else averaged(transport.mean)
+            return Steps(work, place, tx)
+
+        def alone() -> Steps:
+            return Steps(work, place, _INNER())
+
+        def sent() -> int:
+            return 0 if about.method == "instant" else session.stats.bytes_sent
+
+        result = train(about, transport, alone, make, each, sent)
         result["chosen"]["engine"] = session.engine
         if session.node == 0:
             give(result)
 
 
+def over_mesh(about: Given) -> None:
+    """Trains in JAX's own processes."""
+    transport = transport_of(about)
+    work = work_of(about, transport.size, in_step=False)
+    place, each = Joined(transport.size), bytes_of(about, transport.size)
+    tx = averaged(transport.mean) if about.method == "synchronous" else _INNER()
+    make = partial(Steps, work, place)
+    result = train(about, transport, partial(make, _INNER()), partial(make, tx), each)
+    if transport.rank == 0:
+        give(result)
+
+
+def over_torch(about: Given) -> None:
+    """Trains in PyTorch's processes."""
+    from ._torch_training import steps_of
+
+    transport = transport_of(about)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(shapes_of(about))]
+    each = bytes_of(about, transport.size)
+    make = partial(steps_of, transport, shapes, about.step_seconds)
+    result = train(
+        about,
+        transport,
+        partial(make, averages=False),
+        partial(make, averages=about.method == "synchronous"),
+        each,
+    )
+    if transport.rank == 0:
+        give(result)
+
+
+_TRAINS = {
+    "mpi": over_mpi,
+    "mpi4jax": over_mpi,
+    "gloo": over_mesh,
+    "nccl": over_mesh,
+    "torch": over_torch,
+}
+
+
 def main() -> None:
     """Runs the program."""
     about = given()
-    if about.transport == "gloo":
-        from ._gloo_training import train
-
-        train(about, parameters_of(about))
-    else:
-        over_mpi(about)
+    _TRAINS[about.transport](about)
 
 
 if __name__ == "__main__":

@@ -10,20 +10,36 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...._launch.environment import launched_rank, launched_ranks
+from ...._launch.environment import launched_rank, launched_ranks, local_ranks
 from ..launch import COORDINATOR
 
 Operation = Callable[[], np.ndarray]
 
 
-class Gloo:
-    """All processes of the launch, one device each."""
+class Mesh:
+    """All processes of the launch, one device each.
 
-    def __init__(self):
+    Args:
+        backend: "gloo" or "nccl".
+
+    Raises:
+        RuntimeError: JAX has no GPU for NCCL.
+    """
+
+    def __init__(self, backend: str):
         self.rank, self.size = launched_rank(), launched_ranks()
-        if self.size > 1:
+        if backend == "gloo":
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
-            jax.distributed.initialize(os.environ[COORDINATOR], self.size, self.rank)
+        if self.size > 1:
+            own = self.rank % local_ranks() if backend == "nccl" else None
+            jax.distributed.initialize(
+                os.environ[COORDINATOR], self.size, self.rank, local_device_ids=own
+            )
+        if backend == "nccl" and jax.default_backend() != "gpu":
+            raise RuntimeError(
+                f"NCCL needs a GPU, JAX has {jax.devices()[0].platform}. Install jax[cuda13]."
+            )
+        self._backend = backend
         self._mesh = jax.make_mesh((self.size,), ("node",))
         self._meet = self._prepared(
             partial(jax.lax.psum, axis_name="node"), np.zeros(1, np.float32)
@@ -93,4 +109,8 @@ class Gloo:
     def chosen(self) -> dict[str, Any]:
         """Returns the platform of JAX's devices and its collectives."""
         platform = jax.devices()[0].platform
-        return {"library": f"JAX {jax.__version__}", "device": [platform]}
+        return {"library": f"JAX {jax.__version__}, {self._backend}", "device": [platform]}
+
+    def mean(self, gradients: Any) -> Any:
+        """The mean of all nodes' gradients; called in a step on the mesh."""
+        return jax.lax.pmean(gradients, "node")

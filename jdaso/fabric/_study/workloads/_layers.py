@@ -1,0 +1,26 @@
+"""A layer that the convolutional networks share."""
+
+from __future__ import annotations
+
+import jax
+from flax import linen as nn
+
+
+class ConvNorm(nn.Module):
+    """A convolution without bias, batch normalization, and a rectifier.
+
+    It normalizes by the mean and variance of the node's own batch, in training as the papers do;
+    no running averages are kept, for nothing is ever evaluated.
+    """
+
+    features: int
+    kernel: tuple[int, int]
+    strides: int = 1
+    padding: str = "SAME"
+    activates: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = nn.Conv(self.features, self.kernel, self.strides, self.padding, use_bias=False)(x)
+        x = nn.BatchNorm(use_running_average=False)(x)
+        return nn.relu(x) if self.activates else x
