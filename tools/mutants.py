@@ -557,6 +557,27 @@ MUTANTS = [
         "return 2 * self.axis + (self.side > 0)",
         "tests/unit/fabric/test_study_workloads.py",
     ),
+    Mutant(
+        "correction of a claim for its number of settings",
+        "fabric/_study/settled.py",
+        "np.arange(len(ps), 0, -1) * ps[order]",
+        "1 * ps[order]",
+        "tests/unit/fabric/test_study_rates.py",
+    ),
+    Mutant(
+        "cells of a claim that have no rows",
+        "fabric/_study/findings.py",
+        "for level, cell in compared(claim, cells)",
+        "for level, cell in compared(claim, [one.factors for one in launches])",
+        "tests/unit/fabric/test_study_claims.py",
+    ),
+    Mutant(
+        "margin of an equivalence test",
+        "fabric/_study/equivalence.py",
+        '_p(logs, bound, "less"), _p(logs, -bound, "greater")',
+        '_p(logs, 2 * bound, "less"), _p(logs, -2 * bound, "greater")',
+        "tests/unit/fabric/test_study_rates.py",
+    ),
 ]
 
 

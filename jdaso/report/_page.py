@@ -66,7 +66,7 @@ def page_of(title: str, told: str, sections: Sequence[Section], maker: str) -> s
     Args:
         title: of the page.
         told: a line below the title.
-        sections: the first has the key "summary".
+        sections: the first is the summary.
         maker: the command that made the page.
     """
     from . import _charts
@@ -78,7 +78,7 @@ def page_of(title: str, told: str, sections: Sequence[Section], maker: str) -> s
     )
     body = element(
         "body",
-        element("a", "Skip to the summary", href="#summary", class_="skip"),
+        element("a", "Skip to the summary", href=f"#{sections[0][0]}", class_="skip"),
         element("header", element("h1", title), element("p", told), _contents(sections)),
         element("main", [_section(*section) for section in sections]),
         element("footer", element("p", f"Made by {maker}.")),

@@ -25,6 +25,8 @@ def chart_of(chart: Chart) -> Element:
     """Draws curves."""
     options = {f"{axis}_axis_type": "log" for axis in chart.log}
     plot = new_plot(chart.x_label, chart.y_label, **options)
+    if chart.log == "x":  # its levels are a few rates, near each other
+        plot.xaxis[0].ticker.update(mantissas=[1, 2, 5])
     if "y" in chart.log:
         plot.yaxis[0].update(formatter=BasicTickFormatter())
     lines = [

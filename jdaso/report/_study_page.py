@@ -48,7 +48,7 @@ def make_study_page(
         raise ReportError("There are no studies to report on.")
     sections = [
         ("claims", "Claims", _claims(findings)),
-        ("summary", "Verdicts", _verdicts(verdicts)),
+        ("verdicts", "Verdicts", _verdicts(verdicts)),
         ("ratios", "Ratios", grid(_ratios(verdicts))),
         *_charts(studies),
         ("fits", "Latency and bandwidth", _fits(studies)),

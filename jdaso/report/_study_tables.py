@@ -13,7 +13,7 @@ from ..fabric._study.verdicts import Verdict
 from ._html import Element, element, short, table
 
 NOTHING = "–"
-SPLIT = ("compute, mean s", "hidden communication", "exposed communication")
+SPLIT = ("mean compute s", "hidden communication s", "exposed communication s")
 _MOST_ROWS = 400
 _MOST_LETTERS = 400
 

@@ -60,7 +60,7 @@ Measure = Callable[[Sequence[Launch]], np.ndarray]
 Studies = Mapping[str, Sequence[Launch]]
 """Name of a study -> its launches."""
 
-_RATE = "bit/s"
+_RATE = "Gbit/s"
 """The rate of a cell's fabric, as a factor."""
 
 
@@ -125,19 +125,21 @@ def exposed_charts(studies: Studies) -> list[Chart]:
 
 def rate_charts(studies: Studies) -> list[Chart]:
     """Returns the same share against the rate of the fabric; fabrics without one are left out."""
-    rated = {
-        name: [
-            dataclasses.replace(one, factors={**one.factors, _RATE: rates[one.factors["fabric"]]})
-            for rates in [rates_of(some)]
-            for one in _split({name: some})[name]
-            if one.factors["fabric"] in rates and one.factors["nodes"] > 1
-        ]
-        for name, some in studies.items()
-    }
-    label = "rate of the fabric, bit/s"
+    rated = {name: _rated(some) for name, some in studies.items()}
+    label = "rate of the fabric, Gbit/s"
     return [
         Chart(slug("exposed-rate", *names), _exposed(names), label, "% of a step", curves, "x")
-        for names, curves in _of_steps(rated, _RATE, _share, aside=["fabric"])
+        for names, curves in _of_steps(_split(rated), _RATE, _share, aside=["fabric"])
+    ]
+
+
+def _rated(launches: Sequence[Launch]) -> list[Launch]:
+    """Returns launches on several nodes with the rate of their fabric as a factor."""
+    rates = rates_of(launches)
+    return [
+        dataclasses.replace(one, factors={**one.factors, _RATE: rates[one.factors["fabric"]] / 1e9})
+        for one in launches
+        if one.factors["fabric"] in rates and one.factors["nodes"] > 1
     ]
 
 
@@ -198,16 +200,32 @@ def _curves(
             factors = some[0].factors
             if against in factors and wanted(factors):
                 place = tuple(pair for pair in key_of(factors) if pair[0] in apart)
-                rest = key_of(factors, without=[*apart, *aside, against])
-                label = " ".join(f"{x} {of}" if isinstance(x, int) else str(x) for of, x in rest)
-                label = f"{name}: {label}" if len(studies) > 1 else label
+                line = name, key_of(factors, without=[*apart, *aside, against])
                 median, low, high = spread_of(measure(some))
                 point = (float(factors[against]), low, median, high)
-                points.setdefault(place, {}).setdefault(label, []).append(point)
+                points.setdefault(place, {}).setdefault(line, []).append(point)
     return {
-        place: [Curve(label, *np.array(sorted(some)).T) for label, some in of_chart.items()]
-        for place, of_chart in points.items()
+        place: [
+            Curve(label, *np.array(sorted(some)).T)
+            for label, some in zip(_labels([*lines]), lines.values(), strict=True)
+        ]
+        for place, lines in points.items()
     }
+
+
+def _labels(lines: Sequence[tuple[str, Key]]) -> list[str]:
+    """Returns the labels of the lines of a chart: study and factors by which they differ."""
+    keys = [{"study": study, **dict(key)} for study, key in lines]
+    differ = [
+        name for name in dict.fromkeys(name for key in keys for name in key)
+        if len({key.get(name) for key in keys}) > 1
+    ]  # fmt: skip
+    labels = []
+    for key in keys:
+        levels = {name: key[name] for name in differ if name in key} or key
+        words = [f"{x} {of}" if isinstance(x, int) else str(x) for of, x in levels.items()]
+        labels.append(", ".join(words))
+    return labels
 
 
 def slug(*parts: object) -> str:

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 from studies import launches as launches_in_order
 from studies import lines, row_of, small
 from study_rows import row, rows_of
@@ -12,6 +13,7 @@ from study_rows import row, rows_of
 from jdaso.fabric._study.checks import StudyError
 from jdaso.fabric._study.claims import claims, compared
 from jdaso.fabric._study.declared import read_declared
+from jdaso.fabric._study.equivalence import power
 from jdaso.fabric._study.findings import findings
 from jdaso.fabric._study.journal import open_journal, read_declaration
 from jdaso.fabric._study.measured import launches_of
@@ -167,6 +169,20 @@ def test_the_advice_is_that_of_the_setting_that_needs_most():
     rows += [row("b", k, [1.05 + x]) for k, x in enumerate((0.02, -0.02, 0.01, -0.01))]
     at_the_margin = answered(rows)
     assert at_the_margin.more is None and "more than 1000 replicates" in at_the_margin.words
+
+
+def test_advice_where_only_the_correction_leaves_a_setting_open():
+    """The fewest replicates that decide at alpha / 10, by counting upwards."""
+    logs = math.log(1.12) + np.array([0.04, -0.03, 0.01, -0.02])
+    rows = [row("a", k, [1.0], nodes=nodes) for nodes in range(1, 11) for k in range(4)]
+    rows += [row("b", k, [1.0], nodes=nodes) for nodes in range(1, 10) for k in range(4)]
+    rows += [row("b", k, [math.exp(x)], nodes=10) for k, x in enumerate(logs)]
+    found = answered(rows)
+    place = found.places[-1]
+    assert found.said == place.said == "not enough data" and place.verdict.said == "slower"
+    limit = np.std(logs, ddof=1) * (3 / stats.chi2.ppf(0.2, 3)) ** 0.5
+    counts = (power(n, limit, float(logs.mean()), math.log(1.05), 0.005) for n in range(5, 99))
+    assert found.more == place.more == 1 + next(k for k, x in enumerate(counts) if x >= 0.8)
 
 
 def test_one_setting_may_be_slower_and_the_claim_about_many_still_open():

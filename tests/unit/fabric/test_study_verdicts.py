@@ -11,7 +11,7 @@ from study_rows import launches, row, rows_of, write
 
 from jdaso.fabric._study.checks import StudyError
 from jdaso.fabric._study.declared import read_declared
-from jdaso.fabric._study.equivalence import ALPHA, judge, more_replicates, power
+from jdaso.fabric._study.equivalence import judge, more_replicates, power
 from jdaso.fabric._study.measured import RowsError, launches_of, read_launches
 from jdaso.fabric._study.ratios import bootstrap_ratio, pairs_of
 from jdaso.fabric._study.summaries import summaries
@@ -37,15 +37,7 @@ def drawn(runs, n, effect=0.0, spread=0.05, seed=1):
     return np.random.default_rng(seed).normal(effect, spread, (runs, n))
 
 
-# Error rates.
-
-
-@pytest.mark.parametrize("runs", [150, pytest.param(5000, marks=nightly)])
-@pytest.mark.parametrize("effect", [BOUND, -BOUND])
-def test_a_link_that_differs_by_the_margin_is_rarely_called_equal(runs, effect):
-    logs = drawn(runs, 6, effect, spread=0.02)
-    low, _ = rate((judge(some, MARGIN).outcome == "equal" for some in logs), runs)
-    assert low <= ALPHA
+# Error rates: also test_study_rates.py.
 
 
 def test_a_link_that_is_slower_by_a_fifth_is_found():
@@ -53,30 +45,6 @@ def test_a_link_that_is_slower_by_a_fifth_is_found():
         found = only(verdicts(launches({"a": 1.0, "b": 1.2}, seed=seed), MARGIN))
         assert found.said == "slower" and found.ratio.low < 1.2 * 1.02
         assert found.ratio.low - 1 > MARGIN and found.ratio.high < 1.3
-
-
-@pytest.mark.parametrize("runs", [150, pytest.param(5000, marks=nightly)])
-@pytest.mark.parametrize("effect", [0.0, BOUND])
-def test_a_link_within_the_margin_is_rarely_called_slower(runs, effect):
-    logs = drawn(runs, 6, effect, spread=0.05)
-    low, _ = rate((judge(some, MARGIN).outcome == "slower" for some in logs), runs)
-    assert low <= ALPHA
-
-
-@pytest.mark.parametrize("runs", [100, pytest.param(3000, marks=nightly)])
-@pytest.mark.parametrize("spread", [0.03, 0.06])
-def test_equal_links_are_called_equal_with_the_advised_replicates(runs, spread):
-    """Four replicates, then as many more as advised: in at least 80 % of studies."""
-    random, equal = np.random.default_rng(2), []
-    for _ in range(runs):
-        logs = random.normal(0, spread, 4)
-        found = judge(logs, MARGIN)
-        if found.outcome == "undecided":
-            more = 1000 if found.more is None else found.more
-            found = judge(np.append(logs, random.normal(0, spread, more)), MARGIN)
-        equal.append(found.outcome == "equal")
-    _, high = rate(equal, runs)
-    assert high >= 0.8
 
 
 @pytest.mark.parametrize("runs", [100, pytest.param(3000, marks=nightly)])
