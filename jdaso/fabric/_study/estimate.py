@@ -10,7 +10,7 @@ from typing import Any
 from .._emulate.cluster import bits_per_second_of
 from .crossing import Cell
 from .declaration import Study
-from .factors import Level
+from .factors import FEWEST, Level
 from .models import BATCH, MODELS
 
 START_SECONDS, SECONDS_A_NODE = 1.0, 0.7
@@ -26,6 +26,10 @@ _WIRE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.02, "int4": 0.54}
 _CORES = 2  # that all nodes of an emulated study share
 _PARAMETER_SECONDS = 4e-9  # of a core, for a parameter in a step: optimizer, packing, merge
 _OPERATIONS_A_SECOND = 2e10  # of a core
+
+
+Factors = Mapping[str, Level]
+Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,17 @@ def seconds_of(study: Study, cell: Cell) -> float:
     network = 2 * (nodes - 1) / nodes * one.moved * 8 / bits_a_second
     together = max(network, one.compute) if one.hides else network + one.compute
     seconds = one.compute + together + 2 * nodes * _MESSAGE_SECONDS
-    count = sum(int(workload.settings[name]) for name in ("warmup", "iterations"))
-    return min(start + count * seconds, study.limit_seconds)
+    spent = sum(
+        min(int(workload.settings[name]), max(FEWEST, most / seconds)) * seconds
+        for name, most in _rooms(workload.settings)
+    )
+    return min(start + spent, study.limit_seconds)
 
 
-Factors = Mapping[str, Level]
-Settings = Mapping[str, Any]
+def _rooms(settings: Settings) -> list[tuple[str, float]]:
+    """The two series of iterations, with the seconds in which they must have room."""
+    most = float(settings.get("most_seconds", math.inf))
+    return [("warmup", most / 2), ("iterations", most)]
 
 
 def _messages(factors: Factors, settings: Settings, nodes: int) -> Iteration:

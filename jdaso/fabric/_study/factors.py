@@ -46,11 +46,11 @@ PAIRS = ("latency", "bandwidth")
 """Workloads between two nodes, whatever the number of nodes of the others."""
 
 SETTINGS: Mapping[str, Mapping[str, int | float]] = {
-    **dict.fromkeys(("latency",), {"warmup": 20, "iterations": 200}),
-    "bandwidth": {"warmup": 3, "iterations": 20, "window": 16},
+    "latency": {"warmup": 20, "iterations": 200, "most_seconds": 10.0},
+    "bandwidth": {"warmup": 3, "iterations": 20, "most_seconds": 10.0, "window": 16},
     **dict.fromkeys(
         ("allreduce", "allgather", "reduce_scatter", "alltoall", "exchange"),
-        {"warmup": 5, "iterations": 20},
+        {"warmup": 5, "iterations": 20, "most_seconds": 10.0},
     ),
     "training": {
         "warmup": 8,
@@ -66,6 +66,9 @@ SETTINGS: Mapping[str, Mapping[str, int | float]] = {
     "halo": {"warmup": 3, "iterations": 20},
 }
 """Workload -> its settings and their values where a study gives none; the same in all cells."""
+
+FEWEST = 5
+"""Iterations that are measured even if ``most_seconds`` have no room for them."""
 
 METHODS = ("daso", "synchronous", "instant", "bare")
 """Methods of training.

@@ -193,7 +193,7 @@ def test_every_iteration_is_kept_and_warm_up_is_apart(monkeypatch):
     found = _timing.measure(meeting, iteration, 20, settings, parts=2, sent=lambda: next(sent))
     assert found["warmup_seconds"] == [5.0] * 2 and found["seconds"] == [0.5] * 3
     assert found["bytes_at_interfaces"] == {"eth0": [70, 30]}
-    assert [5.0] * 2 in meeting.asked and [0.5] * 3 in meeting.asked
+    assert [10.0] * 2 in meeting.asked and [1.0] * 3 in meeting.asked
     assert found["expected_bytes"] == 107 and found["other_nodes"] == []
     assert found["compute_seconds"] is None
     assert meeting.calls == ["meet"] + ["meet", "run"] * 5 + ["meet"]
@@ -228,3 +228,16 @@ def test_every_workload_has_a_program_and_settings():
     for name in READS:
         with open(f"{folder}/{name}.py") as file:
             assert 'if __name__ == "__main__":' in file.read()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "warm", "timed"),
+    [(1.0, None, 20, 200), (0.01, 10.0, 20, 200), (0.5, 10.0, 10, 20), (30.0, 10.0, 5, 5)],
+)
+def test_slow_iterations_are_fewer(monkeypatch, seconds, most, warm, timed):
+    """As many as have room in the time, but at least five; the same number on all nodes."""
+    clock = iter(range(10**6))
+    monkeypatch.setattr(_timing.time, "perf_counter", lambda: next(clock) * seconds)
+    settings = {"warmup": 20, "iterations": 200} | ({"most_seconds": most} if most else {})
+    found = _timing.measure(Alone(), lambda: None, 0, settings)
+    assert (len(found["warmup_seconds"]), len(found["seconds"])) == (warm, timed)

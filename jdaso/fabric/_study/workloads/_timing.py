@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from ..factors import FEWEST
 from . import _interfaces
 from ._gathering import gathered
 
@@ -48,7 +50,9 @@ def measure(
         meeting: the transport.
         iteration: the operation.
         expected_bytes: the fewest bytes that this node must send and receive in one iteration.
-        settings: ``warmup`` and ``iterations``.
+        settings: ``warmup`` and ``iterations``, and ``most_seconds`` of the measured ones: as many
+            as have room in them, by the time of the first, but at least `FEWEST`; half as many
+            seconds of warm-up.
         parts: the time of an iteration is divided by it: messages of a window, both ways.
         compute_seconds: of the same work without a network.
         sent: returns the bytes that this node has sent so far, by the library's own count; those of
@@ -56,20 +60,32 @@ def measure(
     """
     meeting.barrier()
     before, sent_before = _interfaces.counts(), sent()
-    warm = [_timed(meeting, iteration) / parts for _ in range(settings["warmup"])]
-    spent = [_timed(meeting, iteration) / parts for _ in range(settings["iterations"])]
+    most = settings.get("most_seconds", math.inf)
+    warm = _series(meeting, iteration, settings["warmup"], most / 2)
+    spent = _series(meeting, iteration, settings["iterations"], most)
     meeting.barrier()
     crossed = _interfaces.between(before, _interfaces.counts())
     expected = expected_bytes * len(warm + spent) + sent() - sent_before
     nodes = gathered(meeting, {"bytes_at_interfaces": crossed, "expected_bytes": expected})
     return {
-        "seconds": meeting.slowest(spent),
-        "warmup_seconds": meeting.slowest(warm),
+        "seconds": [seconds / parts for seconds in meeting.slowest(spent)],
+        "warmup_seconds": [seconds / parts for seconds in meeting.slowest(warm)],
         "compute_seconds": compute_seconds,
         **nodes[0],
         "other_nodes": nodes[1:],
         "chosen": meeting.chosen(),
     }
+
+
+def _series(
+    meeting: Meeting, iteration: Callable[[], object], count: int, most_seconds: float
+) -> list[float]:
+    """Times so many iterations, or as many as have room; all nodes find the same number."""
+    spent = [_timed(meeting, iteration) for _ in range(min(count, 1))]
+    if spent and most_seconds < math.inf:
+        room = int(most_seconds / max(meeting.slowest(spent)[0], 1e-9))
+        count = min(count, max(FEWEST, room))
+    return spent + [_timed(meeting, iteration) for _ in range(count - 1)]
 
 
 def _timed(meeting: Meeting, iteration: Callable[[], object]) -> float:
