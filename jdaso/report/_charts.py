@@ -16,7 +16,7 @@ from bokeh.embed import json_item
 from bokeh.models import BasicTickFormatter, DataRange1d, HoverTool
 from bokeh.resources import Resources
 
-from ._html import Element, element, short, table
+from ._html import Element, element, packed, short, table
 from ._series import Thinned, thin
 
 COLOURS = ("#2b83d0", "#d1661a", "#16936b", "#b85fae", "#95790f", "#7c848e")
@@ -167,8 +167,8 @@ def figure(
     title: str, plot: Plot, words: str, switches: Iterable[Switch], tables: Iterable[Element]
 ) -> Element:
     """Makes a chart with its title, a description in words, a legend of switches, and tables."""
-    data = json.dumps(json_item(plot), separators=(",", ":")).replace("<", "\\u003c")
-    script = element("script", data, type="application/json")
+    data = json.dumps(json_item(plot), separators=(",", ":"))
+    script = element("script", packed(data), type="text/plain")
     place = {"class_": "chart", "style": f"min-height: {plot.height}px"}
     entries = []
     for name, sample in switches:

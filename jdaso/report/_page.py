@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import gzip
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ._html import Element, element, text_of
+from ._html import Element, element, packed, text_of
 from ._runs import ReportError, Run, counted
 
 POLICY = (
@@ -82,7 +81,7 @@ def page_of(title: str, told: str, sections: Sequence[Section], maker: str) -> s
         element("header", element("h1", title), element("p", told), _contents(sections)),
         element("main", [_section(*section) for section in sections]),
         element("footer", element("p", f"Made by {maker}.")),
-        element("script", _packed(library), type="text/plain", id="library"),
+        element("script", packed(library), type="text/plain", id="library"),
         element("script", script),
     )
     policy = POLICY.format(" ".join(map(_hash, (script, library))))
@@ -101,10 +100,6 @@ def _head(title: str, policy: str, style: str) -> Element:
         element("style", style),
         element("noscript", element("style", ".chart, .legend { display: none; }")),
     )
-
-
-def _packed(text: str) -> str:
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _hash(script: str) -> str:

@@ -61,7 +61,9 @@ def ratio_chart(numbered: Sequence[tuple[str, Verdict]], title: str) -> Element 
             drawn += _draw(plot, said, some)
             switches.append((said, patch(ink, stroke_width=2)))
     add_hover(plot, drawn, "@text")
-    words = "; ".join(f"{number}: {one.words}" for number, one in known)
+    counts = {said: sum(one.said == said for _, one in known) for said in INKS}
+    words = ", ".join(f"{said} at {count}" for said, count in counts.items() if count)
+    words = f"Of {len(known)} settings, by their numbers in the table of verdicts: {words}"
     return figure(title, plot, words, switches, [_numbers(title, known)])
 
 

@@ -1,17 +1,19 @@
 // Unpacks Bokeh, draws the charts one after another, and connects the switches of their legends.
-const packed = atob(document.getElementById("library").textContent);
-const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
-const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+const unpacked = ({ textContent }) => {
+  const bytes = Uint8Array.from(atob(textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+};
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const touch = matchMedia("(pointer: coarse)");
 
-new Response(stream).text().then(async (code) => {
+unpacked(document.getElementById("library")).then(async (code) => {
   const script = document.createElement("script");
   script.textContent = code;
   document.head.append(script);
   Bokeh.logger.set_level("warn");
   for (const chart of document.querySelectorAll(".chart")) {
-    const [view] = await Bokeh.embed.embed_item(JSON.parse(chart.textContent), chart);
+    const [view] = await Bokeh.embed.embed_item(JSON.parse(await unpacked(chart)), chart);
     const { renderers, toolbar } = view.model;
     chart.closest("figure").addEventListener("change", ({ target }) => {
       for (const drawn of renderers)

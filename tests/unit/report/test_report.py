@@ -1,5 +1,7 @@
 """Reading runs, thinning, and a page in which nothing that was read is markup or script."""
 
+import base64
+import gzip
 import re
 import sys
 import time
@@ -260,7 +262,11 @@ def test_a_run_without_numbers_of_its_own_still_has_a_page(tmp_path):
 def test_a_loss_that_falls_far_is_drawn_on_a_log_scale(losses, log, tmp_path):
     rows = [header(0), *(step(n, loss=loss) for n, loss in enumerate(losses, 1))]
     page = make_page([read_run(write_run(tmp_path, [rows]))])
-    assert ("loss, log scale" in page) == ("LogScale" in page) == log
+    packed = re.findall(r'<script type="text/plain">([^<]+)<', page)
+    charts = [gzip.decompress(base64.b64decode(text)).decode() for text in packed]
+    assert charts and all('"Figure"' in text for text in charts)
+    for sign in ("loss, log scale", "LogScale"):
+        assert any(sign in text for text in charts) == log
 
 
 def test_nodes_that_came_later_and_nodes_that_left(tmp_path):

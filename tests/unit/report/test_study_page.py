@@ -104,6 +104,7 @@ def test_claims_are_first_with_the_settings_that_they_rest_on(page):
     assert found.headings[:2] == ["Claims", "Verdicts"] and [*found.tables][0] == "Claims"
     head, *rows = found.tables["Claims"]
     assert head == ["study", "claim", "answer"] and len(rows) == 4
+    assert page.stat().st_size < 1_500_000
     answers = {(study, claim): answer for study, claim, answer in rows}
     alike = "The <b>two</b> links are alike"
     assert answers["equal", alike].startswith("holds: no significant effect at 10 settings (")
