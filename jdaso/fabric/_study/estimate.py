@@ -93,7 +93,7 @@ def _halo(factors: Factors, settings: Settings, nodes: int) -> Iteration:
 
 
 def _training(factors: Factors, settings: Settings, nodes: int) -> Iteration:
-    """A step, whose parameters and operations take the cores of all nodes in turn."""
+    """A cycle of steps, whose parameters and operations take the cores of all nodes in turn."""
     model, batch = MODELS[str(factors["model"])], int(factors.get("batch", BATCH))
     parameters, tokens = model.parameters or int(settings["parameters"]), int(settings["tokens"])
     busy = parameters * _PARAMETER_SECONDS
@@ -102,10 +102,10 @@ def _training(factors: Factors, settings: Settings, nodes: int) -> Iteration:
         waits, busy = 0.0, busy + operations / _OPERATIONS_A_SECOND
     else:
         waits = float(settings["step_seconds"]) or model.published_seconds(batch, tokens)
-    method = factors["method"]
-    every = {"synchronous": 1.0, "daso": float(settings["sync_every"])}.get(str(method), math.inf)
-    moved = parameters * _WIRE_BYTES[str(factors.get("wire", "float32"))] / every
-    return Iteration(moved, waits + nodes * busy / _CORES, hides=method == "daso")
+    method, cycle = factors["method"], int(settings["sync_every"])
+    averages = {"synchronous": cycle, "daso": 1}.get(str(method), 0)
+    moved = averages * parameters * _WIRE_BYTES[str(factors.get("wire", "float32"))]
+    return Iteration(moved, cycle * (waits + nodes * busy / _CORES), hides=method == "daso")
 
 
 _ITERATIONS: Mapping[str, Callable[[Factors, Settings, int], Iteration]] = {

@@ -53,8 +53,8 @@ SETTINGS: Mapping[str, Mapping[str, int | float]] = {
         {"warmup": 5, "iterations": 20, "most_seconds": 10.0},
     ),
     "training": {
-        "warmup": 8,
-        "iterations": 16,
+        "warmup": 2,  # cycles of sync_every steps
+        "iterations": 4,
         "parameters": 1_000_000,
         "step_seconds": 0.0,  # the published pace
         "sync_every": 4,

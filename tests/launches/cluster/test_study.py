@@ -50,7 +50,7 @@ def study(fabric, **factors):
                 "allreduce": {"warmup": 2, "iterations": 4},
                 "latency": {"warmup": 2, "iterations": 10},
                 "bandwidth": {"warmup": 1, "iterations": 4, "window": 4},
-                "training": {"warmup": 2, "iterations": 6, "image": 32},
+                "training": {"warmup": 1, "iterations": 3, "sync_every": 2, "image": 32},
             },
         }
     )

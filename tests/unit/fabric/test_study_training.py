@@ -132,8 +132,11 @@ def test_other_gradients_are_caught(name, found):
 
 
 def test_a_method_that_averages_nothing_is_not_timed(monkeypatch):
-    settings = {"warmup": 1, "iterations": 2}
-    monkeypatch.setattr(_training, "measure", lambda *given, **_: {"expected_bytes": given[2]})
+    settings = {"warmup": 1, "iterations": 2, "sync_every": 3}
+    measured = {"seconds": [1.0]}
+    monkeypatch.setattr(
+        _training, "measure", lambda *given, **_: measured | {"expected_bytes": given[2]}
+    )
 
     class Kept:
         def __init__(self, gradients):
@@ -151,8 +154,8 @@ def test_a_method_that_averages_nothing_is_not_timed(monkeypatch):
         own = GRADIENTS[0]
         return _training.train(about, other, lambda: Kept(own), lambda: Kept(found), 5)
 
-    assert run("synchronous", MEAN)["expected_bytes"] == 5
-    assert run("daso", GRADIENTS[0])["expected_bytes"] == 5
+    assert run("synchronous", MEAN)["expected_bytes"] == 3 * 5
+    assert run("daso", GRADIENTS[0])["expected_bytes"] == 3 * 5
     for method, found in (("synchronous", GRADIENTS[0]), ("bare", MEAN)):
         with pytest.raises(RuntimeError, match="arrays of gradients are not"):
             run(method, found)
@@ -216,7 +219,9 @@ def estimated(settings=(), library="mpich", **factors):
             "limit_seconds": 10**6,
             "factors": {**common, **factors},
             "fabrics": {"link": {"rate": "1gbit"}},
-            "workloads": {"training": {"warmup": 5, "iterations": 15, **dict(settings)}},
+            "workloads": {
+                "training": {"warmup": 2, "iterations": 3, **dict(settings)}
+            },  # 20 steps,
         }
     )
     return seconds_of(study, study.cells[0])
@@ -230,7 +235,8 @@ def test_an_estimate_counts_bytes_pace_and_operations():
     # Four exchanges' bytes in one, behind 146 ms of compute.
     narrow = estimated(method="daso", wire="int8")
     assert narrow == pytest.approx(bare)
-    assert bare < estimated(method="daso", settings={"step_seconds": 0.01, "sync_every": 1})
+    short = {"step_seconds": 0.01, "sync_every": 1}
+    assert estimated(settings=short) < estimated(method="daso", settings=short)
     # Each step's compute is measured twice: alone, and with the method.
     slower = estimated(batch=64) - estimated(batch=32)
     assert slower == pytest.approx(20 * 2 * 32 / 219)

@@ -40,6 +40,7 @@ def measure(
     parts: int = 1,
     compute_seconds: list[float] | None = None,
     sent: Callable[[], int] = lambda: 0,
+    communicated: Callable[[], float] | None = None,
 ) -> dict[str, Any]:
     """Measures an operation; returns the result of the workload, the same on all nodes.
 
@@ -57,20 +58,27 @@ def measure(
         compute_seconds: of the same work without a network.
         sent: returns the bytes that this node has sent so far, by the library's own count; those of
             all iterations are expected too.
+        communicated: returns the seconds that its communication has taken so far, hidden or not.
     """
     meeting.barrier()
     before, sent_before = _interfaces.counts(), sent()
     most = settings.get("most_seconds", math.inf)
-    warm = _series(meeting, iteration, settings["warmup"], most / 2)
-    spent = _series(meeting, iteration, settings["iterations"], most)
+    told = communicated or (lambda: 0.0)
+    warm, _ = _series(meeting, iteration, settings["warmup"], most / 2, told)
+    spent, talked = _series(meeting, iteration, settings["iterations"], most, told)
     meeting.barrier()
     crossed = _interfaces.between(before, _interfaces.counts())
     expected = expected_bytes * len(warm + spent) + sent() - sent_before
     nodes = gathered(meeting, {"bytes_at_interfaces": crossed, "expected_bytes": expected})
+
+    def slowest(seconds: list[float]) -> list[float]:
+        return [one / parts for one in meeting.slowest(seconds)]
+
     return {
-        "seconds": [seconds / parts for seconds in meeting.slowest(spent)],
-        "warmup_seconds": [seconds / parts for seconds in meeting.slowest(warm)],
+        "seconds": slowest(spent),
+        "warmup_seconds": slowest(warm),
         "compute_seconds": compute_seconds,
+        "communication_seconds": slowest(talked) if communicated else None,
         **nodes[0],
         "other_nodes": nodes[1:],
         "chosen": meeting.chosen(),
@@ -78,18 +86,26 @@ def measure(
 
 
 def _series(
-    meeting: Meeting, iteration: Callable[[], object], count: int, most_seconds: float
-) -> list[float]:
+    meeting: Meeting,
+    iteration: Callable[[], object],
+    count: int,
+    most_seconds: float,
+    told: Callable[[], float],
+) -> tuple[list[float], list[float]]:
     """Times so many iterations, or as many as have room; all nodes find the same number."""
-    spent = [_timed(meeting, iteration) for _ in range(min(count, 1))]
+    spent = [_timed(meeting, iteration, told) for _ in range(min(count, 1))]
     if spent and most_seconds < math.inf:
-        room = int(most_seconds / max(meeting.slowest(spent)[0], 1e-9))
+        room = int(most_seconds / max(meeting.slowest([spent[0][0]])[0], 1e-9))
         count = min(count, max(FEWEST, room))
-    return spent + [_timed(meeting, iteration) for _ in range(count - 1)]
+    spent += [_timed(meeting, iteration, told) for _ in range(count - 1)]
+    return [seconds for seconds, _ in spent], [seconds for _, seconds in spent]
 
 
-def _timed(meeting: Meeting, iteration: Callable[[], object]) -> float:
+def _timed(
+    meeting: Meeting, iteration: Callable[[], object], told: Callable[[], float]
+) -> tuple[float, float]:
+    """Seconds of an iteration, and those of its communication."""
     meeting.barrier()
-    begin = time.perf_counter()
+    before, begin = told(), time.perf_counter()
     iteration()
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, told() - before

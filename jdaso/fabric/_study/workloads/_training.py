@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -31,8 +32,12 @@ def train(
     make: Callable[[], Steps],
     each: int,
     sent: Callable[[], int] = lambda: 0,
+    communicated: Callable[[], float] | None = None,
 ) -> dict[str, Any]:
     """Measures the steps of a method, and before them its compute: the inner optimizer's alone.
+
+    An iteration is a cycle of ``sync_every`` steps, and its time that of a step on average: of
+    daso's steps one in so many waits, if any does, and a median of steps would not show that.
 
     Args:
         about: the cell.
@@ -41,15 +46,38 @@ def train(
         make: makes the steps of the method, from the same first parameters.
         each: the fewest bytes that a node sends and receives in a step.
         sent: returns the bytes that this node has sent so far, by the library's own count.
+        communicated: returns the seconds that its communication has taken so far.
     """
     steps = alone()
     own = _first(steps)
-    compute = measure(transport, steps, 0, about.settings)["seconds"]
-    del steps  # its memory is wanted
+    cycle = about.settings["sync_every"]
+    compute = measure(transport, _Cycle(steps, cycle), 0, about.settings, parts=cycle)["seconds"]
+    del steps  # its memory is wanted, and no cycle holds it
     steps = make()
     found = _first(steps)
     check(transport, own, found, about.wire, mean=about.method == "synchronous")
-    return measure(transport, steps, each, about.settings, compute_seconds=compute, sent=sent)
+    return measure(
+        transport,
+        _Cycle(steps, cycle),
+        cycle * each,
+        about.settings,
+        parts=cycle,
+        compute_seconds=compute,
+        sent=sent,
+        communicated=communicated,
+    )
+
+
+@dataclass(frozen=True)
+class _Cycle:
+    """So many steps, one after another."""
+
+    step: Steps
+    count: int
+
+    def __call__(self) -> None:
+        for _ in range(self.count):
+            self.step()
 
 
 def _first(steps: Steps) -> np.ndarray:

@@ -1,8 +1,9 @@
 """Steps of training: networks of Flax on made-up data, or paced as on an accelerator.
 
 Paced, compute takes a given time and leaves the cores alone; optimizer, packing, exchange and merge
-are real, as are the shapes of the parameters. An iteration is a step; the compute of a step is the
-same step with the inner optimizer alone. `factors.METHODS` tells the methods of each library.
+are real, as are the shapes of the parameters. An iteration is a cycle of steps (`_training`); the
+compute of a step is the same step with the inner optimizer alone. `factors.METHODS` tells the
+methods of each library.
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ def over_mpi(about: Given) -> None:
         def sent() -> int:
             return 0 if about.method == "instant" else session.stats.bytes_sent
 
-        result = train(about, transport, alone, make, each, sent)
+        def communicated() -> float:
+            return session.stats.exchange_seconds + session.stats.blocking_seconds
+
+        result = train(about, transport, alone, make, each, sent, communicated if own else None)
         result["chosen"]["engine"] = session.engine
         if session.node == 0:
             give(result)
