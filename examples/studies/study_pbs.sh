@@ -1,8 +1,8 @@
 #!/bin/bash
 # Runs a study on the nodes of a PBS job, one launch a cell; queued again, it goes on.
 #
-#   qsub examples/studies/study_pbs.sh                                    # examples/studies/cluster.toml
-#   qsub -l select=8:ncpus=8:mpiprocs=1 -v STUDY=my_study.toml,OUT=studies/mine examples/studies/study_pbs.sh
+#   qsub examples/studies/study_pbs.sh                  # examples/studies/cluster.toml
+#   qsub -l select=8:ncpus=8:mpiprocs=1 -v STUDY=my.toml,OUT=mine examples/studies/study_pbs.sh
 #
 # The job needs as many nodes as the largest cell. Killed or out of time it loses the launch that
 # runs, and no row: the same qsub goes on at the next one.
@@ -24,7 +24,8 @@ cd "$PBS_O_WORKDIR" # PBS starts in the home folder
 VENV=${VENV:-$PBS_O_WORKDIR/.venv}
 source "$VENV/bin/activate"
 
-# Words of OPTIONS, such as --short or --again, are passed on.
-read -r -a OPTIONS <<<"${OPTIONS:-}"
+STUDY=${STUDY:-examples/studies/cluster.toml}
+OUT=${OUT:-studies/cluster}
+read -r -a OPTIONS <<<"${OPTIONS:-}" # more options of the study, such as --short or --again
 # In the place of this shell, so that the signals of PBS reach the study itself.
-exec python -m jdaso study "${STUDY:-examples/studies/cluster.toml}" --out "${OUT:-studies/cluster}" "${OPTIONS[@]}"
+exec python -m jdaso study "$STUDY" --out "$OUT" "${OPTIONS[@]}"

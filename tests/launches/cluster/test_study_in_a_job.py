@@ -52,32 +52,48 @@ def check(rows, hosts, nodes=(1, 2)):
                 assert 0 < node["expected_bytes"] <= crossed
 
 
+def pbs_job(cluster, folder, study):
+    """Runs the job file as PBS would: on the first host of a list, here the cluster's last one."""
+    hosts = cluster.hosts[::-1]
+    (folder / "nodes").write_text("".join(f"{host}\n" * 2 for host in hosts))
+    environment = os.environ | {
+        "PBS_NODEFILE": str(folder / "nodes"),
+        "PBS_O_WORKDIR": str(ROOT),
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": str(cluster.folder / "launcher"),
+        "STUDY": str(study),
+        "OUT": str(study.with_suffix("")),
+    }
+    command = cluster.on_host(len(hosts) - 1, ["bash", str(FOLDER / "study_pbs.sh")])
+    return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=100)
+
+
 def test_pbs(tmp_path):
     """The job file itself, on the first of two hosts; a cell of three is refused at once."""
     with emulated_cluster(2, "1gbit", check=False) as cluster:
-        hosts = cluster.hosts[::-1]
-        (tmp_path / "nodes").write_text("".join(f"{host}\n" * 2 for host in hosts))
-        environment = os.environ | {
-            "PBS_NODEFILE": str(tmp_path / "nodes"),
-            "PBS_O_WORKDIR": str(ROOT),
-            "HYDRA_LAUNCHER": "ssh",
-            "HYDRA_LAUNCHER_EXEC": str(cluster.folder / "launcher"),
-            "STUDY": str(declared(tmp_path / "study.toml")),
-            "OUT": str(tmp_path / "out"),
-        }
-
-        def job():
-            command = cluster.on_host(1, ["bash", str(FOLDER / "study_pbs.sh")])
-            return subprocess.run(
-                command, env=environment, text=True, capture_output=True, timeout=100
-            )
-
-        done = job()
+        done = pbs_job(cluster, tmp_path, declared(tmp_path / "two.toml"))
         assert done.returncode == 0, done.stdout + done.stderr
-        check(lines(tmp_path / "out"), hosts)
-        environment["STUDY"] = str(declared(tmp_path / "more.toml", nodes="[2, 3]"))
-        done = job()
+        check(lines(tmp_path / "two"), cluster.hosts[::-1])
+        done = pbs_job(cluster, tmp_path, declared(tmp_path / "three.toml", nodes="[2, 3]"))
         assert done.returncode == 2 and "the allocation has 2: " in done.stderr, done.stderr
+
+
+@nightly
+def test_a_fabric_that_is_passed_by_on_another_node_than_the_first(tmp_path):
+    """Node 1 reaches the others by an interface of another name."""
+    with emulated_cluster(2, "1gbit", check=False) as cluster:
+        ip = ["ip", "-n", cluster.hosts[0], "link", "set", "eth0"]
+        for change in (["down"], ["name", "eth9"]):
+            subprocess.run([*ip, *change], check=True, timeout=20)
+        subprocess.run([*ip[:-1], "eth9", "up"], check=True, timeout=20)
+        study = declared(tmp_path / "two.toml", nodes="2")
+        study.write_text(study.read_text().replace("DEVICES = 'eth0'", "DEVICES = 'eth0,eth9'"))
+        done = pbs_job(cluster, tmp_path, study)
+        assert done.returncode == 1, done.stdout + done.stderr
+    (row,) = lines(tmp_path / "two")
+    assert row["status"] == "other fabric"
+    assert row["words"].startswith("eth0 carried 0 bytes on node 1, where ")
+    assert sum(row["bytes_at_interfaces"]["eth0"]) >= row["expected_bytes"] > 0
 
 
 @pytest.fixture(scope="module")
