@@ -12,6 +12,8 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Launches say how themselves; test_users_compiler.py starts some tests again as users compile.
 os.environ.setdefault("XLA_FLAGS", compiling.QUICKLY)
+# Programs without Python's lines in them are lowered and compiled faster.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 if (checked := os.environ.get("JDASO_TYPECHECK", "0")) != "0":
     from jaxtyping import install_import_hook
