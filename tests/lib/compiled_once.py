@@ -49,6 +49,12 @@ class Shared(CacheInterface):
             new.write(value)
         os.replace(new.name, self._path / key)
 
+    def keep(self, backend, program):
+        """Saves what was compiled under the lock; JAX does so in the first process of a world only."""
+        key = getattr(self._held, "key", None)
+        if key is not None and not (self._path / key).exists():
+            compilation_cache.put_executable_and_time(key, "", program, backend, 0)
+
     def _lock(self, key):
         """Returns with the lock, or when the program is there."""
         lock, end = open(self._path / f"{key}.lock", "w"), time.monotonic() + LIMIT_SECONDS
@@ -57,7 +63,7 @@ class Shared(CacheInterface):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             time.sleep(0.005)
-        self._held.lock = lock
+        self._held.key, self._held.lock = key, lock
         if (self._path / key).exists():
             self.release()
 
@@ -66,7 +72,7 @@ class Shared(CacheInterface):
         if lock is not None:
             fcntl.flock(lock, fcntl.LOCK_UN)  # closing does not unlock what a fork has inherited
             lock.close()
-            self._held.lock = None
+            self._held.key = self._held.lock = None
 
 
 def share(folder: str | None = None) -> None:
@@ -78,9 +84,12 @@ def share(folder: str | None = None) -> None:
     compile_or_load = compiler.compile_or_get_cached
 
     @functools.wraps(compile_or_load)
-    def compile_once(*args, **kwargs):
+    def compile_once(backend, module, devices, options, callbacks, *others):
         try:
-            return compile_or_load(*args, **kwargs)
+            program = compile_or_load(backend, module, devices, options, callbacks, *others)
+            if not callbacks:  # their addresses are those of this process
+                cache.keep(backend, program)
+            return program
         finally:
             cache.release()
 
