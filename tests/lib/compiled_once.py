@@ -1,8 +1,8 @@
 """Ranks that compile each program once: one rank compiles, the others load what XLA has made.
 
 All ranks of a launch compile the same programs, several launches too. They share JAX's compilation
-cache, in a folder that lives as long as the run of the tests. JAX's own cache has no part in it:
-with that, ranks that want a program at the same time all compile it, and may read half a file.
+cache, in a folder that lives as long as the run of the tests. The files are ours: with JAX's own,
+ranks that want a program at the same time all compile it, and may read half a file.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Shared(CacheInterface):
         os.replace(new.name, self._path / key)
 
     def keep(self, backend, program):
-        """Saves what was compiled under the lock; JAX does so in the first process of a world only."""
+        """Saves what was compiled under the lock; JAX itself saves only in a world's process 0."""
         key = getattr(self._held, "key", None)
         if key is not None and not (self._path / key).exists():
             compilation_cache.put_executable_and_time(key, "", program, backend, 0)
