@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import tempfile
 
 import compiling
 import hypothesis
@@ -11,6 +12,8 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Launches say how themselves; test_users_compiler.py starts some tests again as users compile.
 os.environ.setdefault("XLA_FLAGS", compiling.QUICKLY)
+# Programs without Python's lines in them are lowered and compiled faster.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 if (checked := os.environ.get("JDASO_TYPECHECK", "0")) != "0":
     from jaxtyping import install_import_hook
@@ -21,6 +24,7 @@ if (checked := os.environ.get("JDASO_TYPECHECK", "0")) != "0":
     shapes = ["jdaso._rules", "jdaso._optimizers", "jdaso.report"]
     install_import_hook(shapes if checked == "shapes" else "jdaso", checker)
 
+import compiled_once
 import jax
 
 import jdaso
@@ -45,6 +49,15 @@ NIGHTLY = "a row of a table whose mechanism has a witness elsewhere: run with --
 
 def pytest_addoption(parser):
     parser.addoption("--nightly", action="store_true", help="whole tables, for hours")
+
+
+def pytest_configure(config):
+    """Gives the ranks that this run starts a folder for what they compile; it ends with the run."""
+    if compiled_once.FOLDER not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="compiled-", ignore_cleanup_errors=True)
+        os.environ[compiled_once.FOLDER] = folder.name
+        config.add_cleanup(lambda: os.environ.pop(compiled_once.FOLDER))
+        config.add_cleanup(folder.cleanup)
 
 
 def pytest_itemcollected(item):

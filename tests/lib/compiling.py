@@ -8,4 +8,5 @@ QUICKLY = "--xla_backend_optimization_level=0"
 ALIKE = ""
 if version("jaxlib") < "0.11":  # 0.11.2 has no such flag, and an unknown flag is fatal
     ALIKE = "--xla_cpu_use_fusion_emitters=false"
-    QUICKLY += f" {ALIKE}"
+    # One module a program, not up to 32: LLVM prepares itself for each.
+    QUICKLY += f" {ALIKE} --xla_cpu_parallel_codegen_split_count=1"

@@ -21,8 +21,11 @@ from jdaso._rules.merge import merge_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
 
+import compiled_once
 import reference
 import training
+
+compiled_once.share()
 
 CASE, ENGINE = sys.argv[1], sys.argv[2]
 DEVICES, AXIS = 2, "local"

@@ -8,7 +8,11 @@ import os
 import signal
 import sys
 import zlib
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
+
+import compiled_once
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +23,8 @@ from jax.sharding import PartitionSpec as P
 import jdaso
 from jdaso.checkpoint import Checkpoints
 from jdaso.data import Loader
+
+compiled_once.share()
 
 FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
 FAULT = tuple(map(int, sys.argv[3:5]))

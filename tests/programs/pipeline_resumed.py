@@ -11,6 +11,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
+
+import compiled_once
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -149,6 +152,7 @@ def say(text):
 
 
 if __name__ == "__main__":
+    compiled_once.share()
     world, steps = MPI.COMM_WORLD, Counter()
     for do in DO:
         model, *how = do.split(":")

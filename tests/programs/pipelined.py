@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
 
+import compiled_once
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -310,6 +311,7 @@ def run(session, stack, rounds):
 
 
 if __name__ == "__main__":
+    compiled_once.share()
     with contextlib.ExitStack() as stack:
         session = stack.enter_context(jdaso.Session())
         nodes = session.num_nodes

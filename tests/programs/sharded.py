@@ -11,7 +11,11 @@ was as it should be, and before that the bits of the last parameters.
 import re
 import sys
 import zlib
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
+
+import compiled_once
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +25,8 @@ from jax.sharding import PartitionSpec as P
 
 import jdaso
 from jdaso.checkpoint import Checkpoints
+
+compiled_once.share()
 
 LAYOUT, *MODES = sys.argv[1].split(",")
 NIGHT = len(sys.argv) > 2

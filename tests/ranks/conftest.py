@@ -13,6 +13,7 @@ import os
 import signal
 import time
 
+import compiled_once
 import pytest
 from mpi4py import MPI
 
@@ -34,6 +35,8 @@ def pytest_configure(config):
     faulthandler.register(signal.SIGUSR1, file=stderr)
     if RANK != 0:
         config.pluginmanager.unregister(name="terminalreporter")
+    if WORLD.size > 1:  # one rank compiles as users do
+        compiled_once.share(WORLD.bcast(os.environ[compiled_once.FOLDER]))
 
 
 def pytest_collection_modifyitems(config, items):
