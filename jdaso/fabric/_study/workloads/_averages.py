@@ -56,8 +56,8 @@ def check(transport: Adding, own: np.ndarray, found: np.ndarray, wire: str, *, m
     errors, bounds = np.abs(found - expected)[:, :_STRIDES], expected[:, -1:]
     wrong = errors > _TOLERANCE[wire if mean else "float32"] * bounds
     if wrong.any() or not np.isfinite(found).all():
+        meant = "the mean of all nodes" if mean else "the node's own"
         raise RuntimeError(
             f"node {transport.rank} of {transport.size}: {wrong.any(1).sum()} of {len(own)} arrays "
-            f"of gradients are not {'the mean of all nodes' if mean else 'the node'}'s. Report it "
-            "with the library's version."
+            f"of gradients are not {meant}. Report it with the library's version."
         )
