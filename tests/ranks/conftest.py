@@ -36,7 +36,7 @@ def pytest_configure(config):
     if RANK != 0:
         config.pluginmanager.unregister(name="terminalreporter")
     if WORLD.size > 1:  # one rank compiles as users do
-        compiled_once.share(WORLD.bcast(os.environ[compiled_once.FOLDER]))
+        compiled_once.share(WORLD.bcast(os.environ.get(compiled_once.FOLDER)))
 
 
 def pytest_collection_modifyitems(config, items):

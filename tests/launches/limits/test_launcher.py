@@ -26,7 +26,8 @@ def run_suite(folder, mpi, others):
     (folder / "conftest.py").write_text((ROOT / "tests/ranks/conftest.py").read_text())
     (folder / "test_suite.py").write_text(SUITE.format(others=others))
     args = ["-m", "pytest", "--color=no", "-p", "no:cacheprovider", "--rootdir", folder, folder]
-    return mpirun(2, args, mpi=mpi, cwd=folder, timeout=60, env={"JDASO_TEST_DEADLINE": "2"})
+    env = {"JDASO_TEST_DEADLINE": "2", "PYTHONPATH": str(ROOT / "tests/lib")}
+    return mpirun(2, args, mpi=mpi, cwd=folder, timeout=60, env=env)
 
 
 @BOTH
