@@ -578,6 +578,27 @@ MUTANTS = [
         '_p(logs, 2 * bound, "less"), _p(logs, -2 * bound, "greater")',
         "tests/unit/fabric/test_study_rates.py",
     ),
+    Mutant(
+        "rows of an array that a node sends to another layout",
+        "array/_move.py",
+        "[shifted(overlap(mine, new.slice_of(k)), mine.start) for k in range(nodes)]",
+        "[shifted(overlap(mine, new.slice_of(0)), mine.start) for k in range(nodes)]",
+        "tests/unit/array/test_against_numpy.py",
+    ),
+    Mutant(
+        "spread of nodes' means in a variance",
+        "array/_reduce.py",
+        "jnp.sum(spreads, 0) + between, number",
+        "jnp.sum(spreads, 0), number",
+        "tests/unit/array/test_against_numpy.py",
+    ),
+    Mutant(
+        "equal numbers of earlier nodes first",
+        "array/_sort.py",
+        "earlier = np.cumsum(ties, 0) - ties",
+        "earlier = 0 * ties",
+        "tests/unit/array/test_sorted.py",
+    ),
 ]
 
 

@@ -232,11 +232,8 @@ class Array:
     __gt__ = _operator("greater")
     __ge__ = _operator("greater_equal")
 
-    def __eq__(self, other: object) -> Any:
-        return METHODS["equal"](self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return METHODS["not_equal"](self, other)
+    __eq__ = _operator("equal")  # pyright: ignore[reportAssignmentType]
+    __ne__ = _operator("not_equal")  # pyright: ignore[reportAssignmentType]
 
     def __getattr__(self, name: str) -> Any:
         """Functions of the namespace that are methods, too: ``x.sum(axis=0)``, ``x.resplit(1)``."""

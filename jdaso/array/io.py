@@ -106,18 +106,26 @@ def _make(x: Array, path: Path, dataset: str) -> None:
 
 
 def _write_rows(x: Array, path: Path, dataset: str) -> None:
-    """Writes this node's rows to their place in the file."""
-    if path.suffix == ".npy":
-        room = np.load(path, mmap_mode="r+")
-    else:
-        import h5py
+    """Writes this node's rows to their place in the file.
 
-        with h5py.File(path, "r") as file:
-            stored: Any = file[dataset]
-            offset, dtype = stored.id.get_offset(), stored.dtype
-        room = np.memmap(path, dtype, "r+", offset, x.shape)
-    room[x.layout.slice_of(x.world.node) if x.split == 0 else ...] = np.asarray(x.block)
-    room.flush()
+    By plain writes of their bytes: nodes that share a page of a mapped file could lose each other's
+    on a network file system.
+    """
+    begin = x.layout.begins[x.world.node] if x.split == 0 else 0
+    with path.open("r+b") as file:
+        file.seek(_first_byte(path, dataset) + begin * x.nbytes // (x.shape[0] if x.shape else 1))
+        file.write(np.ascontiguousarray(x.block).data)
+
+
+def _first_byte(path: Path, dataset: str) -> int:
+    """Returns the place of an array in its file, whose rows are one behind the other."""
+    if path.suffix == ".npy":
+        return np.load(path, mmap_mode="r").offset
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        stored: Any = file[dataset]
+        return stored.id.get_offset()
 
 
 @contextlib.contextmanager
