@@ -12,7 +12,7 @@ def row(fabric="a", replicate=0, seconds=(1.0, 1.1, 0.9), status="ok", **other):
     fields = {"words", "compute_seconds", "communication_seconds", "declaration", "format"}
     fields |= {"study", "bytes_at_interfaces"}
     found = {
-        "format": 1,
+        "format": 2,
         "study": "known",
         "declaration": "d",
         "cell": f"c-{fabric}",

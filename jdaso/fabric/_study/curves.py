@@ -12,6 +12,7 @@ from jaxtyping import Float64
 from .alpha_beta import rates_of
 from .collectives import BUS
 from .measured import Key, Launch, good_cells, key_of
+from .models import BATCH
 from .ratios import spread_of
 
 Column = Float64[np.ndarray, " points"]
@@ -104,12 +105,12 @@ def throughput_charts(studies: Studies) -> list[Chart]:
 
     def rate(launches: Sequence[Launch]) -> np.ndarray:
         of = launches[0].factors
-        return (of["batch"] * of["nodes"] if "batch" in of else 1) / _seconds(launches)
+        samples = of.get("batch", BATCH) * of["nodes"] if of["workload"] == "training" else 1
+        return samples / _seconds(launches)
 
     found = []
     for names, curves in _of_steps(studies, "nodes", rate):
-        batch = any("batch" in one.factors for some in studies.values() for one in some)
-        unit = "samples per second" if batch and "training" in names else "iterations per second"
+        unit = "samples per second" if "training" in names else "iterations per second"
         title = f"Throughput: {', '.join(names)}"
         found.append(Chart(slug("throughput", *names), title, "nodes", unit, curves))
     return found

@@ -22,7 +22,7 @@ from .factors import Level
 
 KEYS = ("name", "replicates", "seed", "margin", "limit_seconds", "limit_bytes", "factors", "cells")
 KEYS += ("exclude", "fabrics", "libraries", "workloads", "claims", "short")
-_UNMEASURED = ("replicates", "margin", "claims")
+_UNMEASURED = ("replicates", "margin", "claims", "limit_seconds", "limit_bytes")
 """Parts that change no measurement: a study goes on with other ones, it does not begin anew."""
 
 

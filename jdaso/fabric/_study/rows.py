@@ -11,7 +11,7 @@ from typing import Any
 
 from .factors import Level
 
-FORMAT = 1
+FORMAT = 2
 OK, FAILED, TIMED_OUT = "ok", "failed", "timed out"
 OUT_OF_MEMORY, MISSING, OTHER_FABRIC = "out of memory", "missing", "other fabric"
 STATUSES = (OK, FAILED, TIMED_OUT, OUT_OF_MEMORY, MISSING, OTHER_FABRIC)

@@ -69,7 +69,9 @@ def _split(launches: Sequence[Launch]) -> Split | None:
     if seconds is None or compute is None:
         return None
     exposed = seconds - compute
-    hidden = None if communication is None else max(0.0, communication - max(0.0, exposed))
+    hidden = None
+    if communication is not None:  # of fragments in flight side by side: not more than compute
+        hidden = min(compute, max(0.0, communication - max(0.0, exposed)))
     return Split(compute, exposed, hidden)
 
 

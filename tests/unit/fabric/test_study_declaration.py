@@ -129,13 +129,13 @@ def test_what_changes_no_measurement_leaves_the_declaration_and_all_else_does_no
     assert study_of(changed(factors=turned)).declaration == first
     assert study_of({"name": "small", "cells": [dict(c.factors) for c in study.cells]}) == study
     claim = {"name": "a", "text": "b is like a", "of": "b", "against": "a"}
-    for unmeasured in ({"replicates": 9}, {"margin": 0.1}, {"claims": [claim]}):
+    limits = {"limit_seconds": 7}, {"limit_bytes": "4GiB"}
+    for unmeasured in ({"replicates": 9}, {"margin": 0.1}, {"claims": [claim]}, *limits):
         assert study_of(changed(**unmeasured)) != study
         assert study_of(changed(**unmeasured)).declaration == first
     others = [
         changed(name="other"),
         changed(seed=1),
-        changed(limit_seconds=7),
         changed(exclude=[{"nodes": 4}]),
         changed(workloads={"allreduce": {"iterations": 3}}),
         changed(libraries={"mpich": {"environment": {"X": 1}}}),

@@ -41,7 +41,7 @@ def test_rows_follow_the_published_schema(tmp_path):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"status": "fine"}, {"seconds": [-1.0]}, {"cell": "7"}, {"more": 1}, {"format": 2}],
+    [{"status": "fine"}, {"seconds": [-1.0]}, {"cell": "7"}, {"more": 1}, {"format": 3}],
 )
 def test_the_schema_refuses_other_rows(wrong):
     study = small()

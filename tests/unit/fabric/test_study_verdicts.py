@@ -223,7 +223,7 @@ def test_a_fabric_whose_traffic_went_elsewhere_never_enters_a_verdict():
         ({"seconds": [1.0, 0.0]}, "finite and above 0"),
         ({"seconds": [1.0, "x"]}, "not all numbers"),
         ({"compute_seconds": [math.inf]}, "compute_seconds must be finite"),
-        ({"format": 2}, "has format 2"),
+        ({"format": 3}, "has format 3"),
         ({"declaration": "e"}, "2 declarations"),
         ({"factors": {"nodes": 2}}, "does not name a fabric"),
     ],
@@ -258,7 +258,7 @@ def test_rows_are_read_from_their_folder(tmp_path):
     folder = write(tmp_path / "study", rows)
     assert len(read_launches(folder)) == 6
     with (folder / "rows.jsonl").open("a") as file:
-        file.write('{"format": 1, "stu')
+        file.write('{"format": 2, "stu')
     assert len(read_launches(folder)) == 6
     with (folder / "rows.jsonl").open("a") as file:
         file.write("\n")
