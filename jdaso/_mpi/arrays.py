@@ -13,6 +13,16 @@ import numpy as np
 
 from .requests import byte
 
+_underway: dict[int, Any] = {}
+"""Messages that nobody has waited for yet, with their data: MPI may still read and write there."""
+
+
+def computed_as(dtype: np.dtype) -> np.dtype:
+    """Returns the type in which MPI computes: the numbers' own, or float32 for narrow ones."""
+    if dtype.kind == "b":
+        return np.dtype(np.uint8)
+    return dtype if dtype.kind in "iufc" and dtype != np.float16 else np.dtype(np.float32)
+
 
 def operation(name: str) -> Any:
     """Returns MPI's operation of a name: sum, prod, min or max."""
@@ -74,11 +84,20 @@ def trade_all(
 def pass_on(
     comm: Any, array: np.ndarray, to: int, source: int, shape: tuple[int, ...], tag: int
 ) -> tuple[tuple[Any, Any], np.ndarray]:
-    """Starts to send an array to one rank and to receive one from another."""
+    """Starts to send an array to one rank and to receive one from another.
+
+    Both stay with their data until `passed_on`, also if the caller fails before it waits.
+    """
     found = np.empty(shape, array.dtype)
     receive = comm.Irecv([_bytes(found), byte()], source, tag)
     send = comm.Isend([_bytes(array), byte()], to, tag)
+    _underway[id(found)] = receive, send, array, found
     return (receive, send), found
+
+
+def passed_on(found: np.ndarray) -> None:
+    """Lets go of an array that `pass_on` has received."""
+    del _underway[id(found)]
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

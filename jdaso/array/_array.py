@@ -265,3 +265,27 @@ def as_array(x: Any) -> Array:
         return x
     block = jnp.asarray(x)
     return Array(block, Layout(block.shape), world())
+
+
+def world_of(*operands: Any) -> World:
+    """Returns the nodes of a result: those of the split operands, else of all, else the present.
+
+    Raises:
+        ValueError: two operands are split over different nodes.
+    """
+    arrays = [x for x in operands if isinstance(x, Array)]
+    worlds = [x.world for x in arrays if x.split is not None]
+    if any(one is not worlds[0] for one in worlds):
+        raise ValueError(
+            "Two arrays are split over different nodes: "
+            f"{[f'{x.shape} over {x.world.nodes}' for x in arrays if x.split is not None]}, made "
+            "in different sessions or before one. Make both in the same session."
+        )
+    worlds = worlds or [x.world for x in arrays]
+    return worlds[0] if worlds and all(one is worlds[0] for one in worlds) else world()
+
+
+def of_one_world(*operands: Any) -> list[Array]:
+    """Returns operands as arrays on the nodes of their result; see `world_of`."""
+    at = world_of(*operands)
+    return [Array(x.block, x.layout, at) for x in map(as_array, operands)]

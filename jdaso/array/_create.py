@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +13,8 @@ import numpy as np
 from ._array import Array, as_array
 from ._layout import Layout, axis_of, balanced, replaced
 from ._move import laid, resplit
-from ._world import world
+from ._together import together
+from ._world import using, world
 
 
 def asarray(
@@ -44,9 +45,12 @@ def from_blocks(block: Any, *, split: int = 0) -> Array:
 
     Raises:
         ValueError: the blocks do not fit; on every node, with the node that has another one.
+        OSError: another node has no block; with its words.
     """
-    here, at = jnp.asarray(block), world()
-    axis = axis_of(split, here.ndim)
+    at = world()
+    with together(at, "make its block"):
+        here = jnp.asarray(block)
+        axis = axis_of(split, here.ndim)
     about = f"{here.dtype} {replaced(here.shape, axis, -1)}"
     texts = at.texts("make an array of blocks", f"{here.shape[axis]} {about}")
     counts = tuple(int(text.split(" ", 1)[0]) for text in texts)
@@ -91,7 +95,8 @@ def like(make: Callable[..., Array]) -> Callable[..., Array]:
 
     def call(x: Any, *values: Any, dtype: Any = None) -> Array:
         x = as_array(x)
-        found = make(x.shape, *values, dtype=x.dtype if dtype is None else dtype, split=x.split)
+        with using(x.world):
+            found = make(x.shape, *values, dtype=x.dtype if dtype is None else dtype, split=x.split)
         return laid(found, x.layout)
 
     call.__name__ = call.__qualname__ = f"{make.__name__}_like"
@@ -112,9 +117,11 @@ def arange(
 ) -> Array:
     """Numbers from start (from 0 if it stands alone) up to, but without, stop."""
     begin, end = (0, start) if stop is None else (start, stop)
-    size = max(0, math.ceil((end - begin) / step))
-    if dtype is None:
-        dtype = jnp.asarray(begin + step).dtype
+    if all(np.asarray(one).dtype.kind in "iub" for one in (begin, end, step)):
+        size, kind = len(range(int(begin), int(end), int(step))), int
+    else:
+        size, kind = max(0, math.ceil((end - begin) / step)), float
+    dtype = jnp.result_type(kind) if dtype is None else dtype
     return _line(size, lambda k: (begin + k * step).astype(dtype), split)
 
 
@@ -164,5 +171,5 @@ def _line(size: int, value: Callable[[jax.Array], jax.Array], split: int | None)
     return Array(value(begin + jnp.arange(layout.block_shape(at.node)[0])), layout, at)
 
 
-def _shape_of(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+def _shape_of(shape: Any) -> tuple[int, ...]:
+    return (int(shape),) if np.ndim(shape) == 0 else tuple(int(n) for n in shape)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._array import METHODS, Array, as_array, method
+from ._array import METHODS, Array, as_array, method, world_of
 from ._layout import Layout
 from ._move import cut, laid, resplit
 
@@ -41,8 +41,8 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
         *(np.shape(x) if not isinstance(x, Array) else x.shape for x in operands)
     )
     layout = _layout_of(arrays, shape)
-    node = arrays[0].world.node
-    return Array(function(*(_piece(x, layout, node) for x in operands)), layout, arrays[0].world)
+    at = world_of(*arrays)
+    return Array(function(*(_piece(x, layout, at.node) for x in operands)), layout, at)
 
 
 def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> Layout:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._array import Array, as_array
+from ._array import Array, as_array, of_one_world
 from ._layout import Layout
 from ._move import laid
 from ._reduce import REDUCTIONS
@@ -16,7 +17,7 @@ from ._reduce import REDUCTIONS
 
 def histogram(
     x: Any,
-    bins: int | Sequence[float] = 10,
+    bins: Any = 10,
     range: tuple[float, float] | None = None,  # noqa: A002
     *,
     weights: Any = None,
@@ -34,51 +35,73 @@ def histogram(
     Raises:
         ValueError: the range is not finite or falls, or weights have another shape.
 
-    Moves: two numbers for the range, if it is not given, and one sum of the counts.
+    Moves: two reductions for the range, if it is not given, and one sum of the counts.
     """
-    x = as_array(x)
-    edges = jnp.asarray(_edges(x, bins, range))
-    weighed = None
-    if weights is not None:
-        weighed = as_array(weights)
-        if weighed.shape != x.shape:
-            raise ValueError(f"weights have shape {weighed.shape}, the array {x.shape}.")
-        weighed = laid(weighed, x.layout).block.reshape(-1)
-    counts, _ = jnp.histogram(x.block.reshape(-1), edges, weights=weighed)
-    if weighed is None:
-        counts = counts.astype(int)
+    x, weighed = _weighed(x, weights)
+    edges = _edges(x, bins, range)
+    counts = _counts(x, edges, weighed)
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")
     if density:
-        counts = counts / jnp.sum(counts) / jnp.diff(edges)
-    return as_array(counts), as_array(edges)
+        counts = counts / jnp.sum(counts) / jnp.diff(jnp.asarray(edges))
+    found = (counts, jnp.asarray(edges))
+    first, second = (Array(one, Layout(one.shape), x.world) for one in found)
+    return first, second
 
 
-def _edges(x: Array, bins: int | Sequence[float], given: tuple[float, float] | None) -> np.ndarray:
-    if not isinstance(bins, int):
+def _weighed(x: Any, weights: Any) -> tuple[Array, jax.Array | None]:
+    """An array, and the weights of its block."""
+    if weights is None:
+        return as_array(x), None
+    x, weights = of_one_world(x, weights)
+    if weights.shape != x.shape:
+        raise ValueError(f"weights have shape {weights.shape}, the array {x.shape}.")
+    if x.split is None:
+        x = laid(x, weights.layout)
+    return x, laid(weights, x.layout).block
+
+
+def _counts(x: Array, edges: np.ndarray, weights: jax.Array | None) -> jax.Array:
+    """This node's counts; of whole numbers by NumPy, to which edges in 64 bits are exact."""
+    if x.dtype.kind in "iub":
+        block = np.asarray(x.block).astype(x.dtype if x.dtype.kind in "iu" else np.uint8)
+        theirs = None if weights is None else np.asarray(weights)
+        counts = jnp.asarray(np.histogram(block, edges, weights=theirs)[0])
+    else:
+        flat = None if weights is None else weights.reshape(-1)
+        counts = jnp.histogram(x.block.reshape(-1), jnp.asarray(edges), weights=flat)[0]
+    return counts.astype(int) if weights is None else counts.astype(weights.dtype)
+
+
+def _edges(x: Array, bins: Any, given: tuple[float, float] | None) -> np.ndarray:
+    if np.ndim(bins):
         return np.asarray(bins)
     if given is None:
-        both = jnp.stack([jnp.min(x.block, initial=jnp.inf), -jnp.max(x.block, initial=-jnp.inf)])
-        if x.split is not None:
-            both = x.world.reduce(both, "min")
-        given = (float(both[0]), -float(both[1])) if x.size else (0.0, 1.0)
+        both = [REDUCTIONS[name](x) for name in ("min", "max")] if x.size else (0.0, 1.0)
+        given = float(both[0]), float(both[1])
     low, high = map(float, given)
     if not (np.isfinite([low, high]).all() and low <= high):
         raise ValueError(f"The range of a histogram must be finite and rise, got {low} to {high}.")
     if low == high:
         low, high = low - 0.5, high + 0.5
-    return np.linspace(low, high, bins + 1, dtype=np.result_type(x.dtype, np.float32))
+    whole = x.dtype.kind in "iub"
+    dtype = np.dtype(float) if whole else np.result_type(x.dtype, np.float32)
+    return np.linspace(low, high, operator.index(bins) + 1, dtype=dtype)
 
 
 def bincount(x: Any, *, weights: Any = None, minlength: int = 0) -> Array:
     """The number of elements of each value 0, 1, ...; with weights their sums.
 
-    Moves: one number for the largest value, and one sum of the counts.
+    Raises:
+        ValueError: a value is negative, or weights have another shape.
+
+    Moves: two reductions for the smallest and the largest value, and one sum of the counts.
     """
-    x = as_array(x)
-    largest = int(REDUCTIONS["max"](x)) if x.size else -1
+    x, weighed = _weighed(x, weights)
+    least, largest = (int(REDUCTIONS[name](x)) if x.size else -1 for name in ("min", "max"))
+    if x.size and least < 0:
+        raise ValueError(f"bincount counts the values 0, 1, ..., got {least}. Shift them.")
     length = max(minlength, largest + 1)
-    weighed = None if weights is None else laid(as_array(weights), x.layout).block
     counts = jnp.bincount(x.block, weights=weighed, length=length)
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")

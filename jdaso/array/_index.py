@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._array import METHODS, Array, as_array, method
+from ._array import METHODS, Array, method, of_one_world
 from ._layout import Layout, replaced
 from ._move import flat_rows, laid, resplit, take_rows
 from ._shape import expand_dims, flip, squeeze
@@ -29,6 +29,7 @@ def getitem(x: Array, key: Any) -> Array:
     rows; a whole number on the split axis one row to each node; an array of them its rows.
     """
     keys = key if isinstance(key, tuple) else (key,)
+    keys = tuple(np.asarray(one) if isinstance(one, list) else one for one in keys)
     masks = [one for one in keys if _is_mask(one)]
     if masks:
         return _masked(x, keys)
@@ -138,7 +139,8 @@ def _taken(x: Array, keys: list[Any], arrays: list[int]) -> Array:
             return rows
         return METHODS["reshape"](rows, shape)
     whole = resplit(x, None)  # indices of several axes, the split among them
-    return as_array(whole.block[tuple(_spread(keys, chosen, indices))])
+    found = whole.block[tuple(_spread(keys, chosen, indices))]
+    return Array(found, Layout(found.shape), x.world)
 
 
 def _checked(index: Any, size: int, axis: int) -> np.ndarray:
@@ -180,7 +182,7 @@ def _masked(x: Array, keys: Sequence[Any]) -> Array:
     mask, rest = keys[0], keys[1:]
     if not _is_mask(mask) or any(_is_mask(one) for one in rest):
         raise NotImplementedError("A mask must come first, and only one. Index in two steps.")
-    mask = as_array(np.asarray(mask) if isinstance(mask, bool) else mask)
+    x, mask = of_one_world(x, mask)
     if mask.shape != x.shape[: mask.ndim]:
         raise IndexError(
             f"The mask has shape {mask.shape}, the array {x.shape}. They must begin alike."

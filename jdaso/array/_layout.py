@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from functools import cached_property
+from typing import SupportsIndex
 
 Shape = tuple[int, ...]
+Axes = SupportsIndex | Sequence[SupportsIndex]
+"""One axis or several; or a shape. Also NumPy's whole numbers."""
 
 
 def balanced(size: int, nodes: int) -> tuple[int, ...]:
@@ -78,18 +82,19 @@ def replaced(shape: Sequence[int], axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def axis_of(axis: int, ndim: int) -> int:
+def axis_of(axis: SupportsIndex, ndim: int) -> int:
     """Returns an axis counted from the front.
 
     Raises:
         ValueError: there is no such axis.
     """
-    if not -ndim <= axis < ndim:
+    number = operator.index(axis)
+    if not -ndim <= number < ndim:
         raise ValueError(f"axis {axis} is out of range for an array of {ndim} dimensions.")
-    return axis % ndim
+    return number % ndim
 
 
-def axes_of(axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+def axes_of(axis: Axes | None, ndim: int) -> tuple[int, ...]:
     """Returns axes counted from the front, in rising order; None: all.
 
     Raises:
@@ -97,8 +102,8 @@ def axes_of(axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(ndim))
-    given = [axis] if isinstance(axis, int) else list(axis)
-    found = tuple(sorted(axis_of(int(one), ndim) for one in given))
+    given = list(axis) if isinstance(axis, Sequence) else [axis]
+    found = tuple(sorted(axis_of(one, ndim) for one in given))
     if len(set(found)) != len(found):
         raise ValueError(f"axis {axis} names an axis twice. Name each once.")
     return found

@@ -21,6 +21,7 @@ the operand that moves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._array import Array, as_array, method
+from ._array import Array, as_array, method, of_one_world
 from ._layout import Layout
 from ._move import cut, laid, resplit
 from ._reduce import REDUCTIONS
@@ -44,7 +45,7 @@ def matmul(x1: Any, x2: Any) -> Array:
     Raises:
         ValueError: an operand has no axes, or the inner sizes differ.
     """
-    a, b = as_array(x1), as_array(x2)
+    a, b = of_one_world(x1, x2)
     if not a.ndim or not b.ndim:
         raise ValueError(f"matmul needs axes, the shapes are {a.shape} and {b.shape}. Take x * y.")
     if a.ndim == 1:
@@ -139,12 +140,12 @@ def _stacks(a: Array, b: Array) -> Array:
         x for x in (a, b) if x.split is not None and x.split < x.ndim - 2 and x.ndim == len(shape)
     ]
     if not split or split[0].shape[split[0].split or 0] != shape[split[0].split or 0]:
-        return as_array(resplit(a, None).block @ resplit(b, None).block)
-    axis, counts = split[0].split, split[0].counts
+        return Array(resplit(a, None).block @ resplit(b, None).block, Layout(shape), a.world)
+    axis, counts = split[0].split or 0, split[0].counts
     parts = []
     for x in (a, b):
-        along = (axis or 0) - len(shape) + x.ndim
-        if along < 0 or x.shape[along] == 1:
+        along = axis - len(shape) + x.ndim
+        if along < 0 or (x.shape[along] == 1 and shape[axis] != 1):
             parts.append(resplit(x, None).block)
         else:
             parts.append(laid(x, Layout(x.shape, along, counts)).block)
@@ -166,7 +167,7 @@ def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Array:
 
 def tensordot(x1: Any, x2: Any, *, axes: int | Sequence[Sequence[int]] = 2) -> Array:
     """Sums of products over pairs of axes: a `matmul` of both as matrices."""
-    a, b = as_array(x1), as_array(x2)
+    a, b = of_one_world(x1, x2)
     if isinstance(axes, int):
         inner = [*range(a.ndim - axes, a.ndim)], [*range(axes)]
     else:
@@ -175,8 +176,8 @@ def tensordot(x1: Any, x2: Any, *, axes: int | Sequence[Sequence[int]] = 2) -> A
         [k for k in range(a.ndim) if k not in inner[0]],
         [k for k in range(b.ndim) if k not in inner[1]],
     )
-    size = int(np.prod([a.shape[k] for k in inner[0]], dtype=int))
-    shape = [a.shape[k] for k in outer[0]] + [b.shape[k] for k in outer[1]]
-    left = permute_dims(a, [*outer[0], *inner[0]]).reshape((-1 if a.size else 0, size))
-    right = permute_dims(b, [*inner[1], *outer[1]]).reshape((size, -1 if b.size else 0))
-    return matmul(left, right).reshape(shape)
+    size = math.prod(a.shape[k] for k in inner[0])
+    rows, columns = [a.shape[k] for k in outer[0]], [b.shape[k] for k in outer[1]]
+    left = permute_dims(a, [*outer[0], *inner[0]]).reshape((math.prod(rows), size))
+    right = permute_dims(b, [*inner[1], *outer[1]]).reshape((size, math.prod(columns)))
+    return matmul(left, right).reshape(rows + columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import METHODS, Array, as_array, method
-from ._layout import Layout, axes_of, replaced
+from ._layout import Axes, Layout, axes_of, replaced
+from ._world import World
 
-Axis = int | Sequence[int] | None
+Axis = Axes | None
 
 
 def _left(x: Array, axes: tuple[int, ...], *, keepdims: bool) -> Layout:
@@ -66,6 +67,8 @@ def _reduced(name: str, x: Any, axis: Axis, *, keepdims: bool, **options: Any) -
     x, rule = as_array(x), _RULES[name]
     axes = axes_of(axis, x.ndim)
     layout = _left(x, axes, keepdims=keepdims)
+    if name in ("min", "max") and jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"{name} of {x.dtype}: complex numbers have no order. Take abs or real.")
     if not _joins(x, axes):
         found = rule.local(x.block, axis=axes, keepdims=keepdims, **options)
         return Array(found, layout, x.world)
@@ -75,7 +78,19 @@ def _reduced(name: str, x: Any, axis: Axis, *, keepdims: bool, **options: Any) -
         share = rule.local(x.block, axis=axes, keepdims=keepdims, **options)
     else:  # no rows here
         share = jnp.full(layout.shape, rule.identity(x.dtype), x.dtype)
-    return Array(x.world.reduce(share, rule.between), layout, x.world)
+    return Array(_between(share, name, x.world), layout, x.world)
+
+
+def _between(share: jax.Array, name: str, at: World) -> jax.Array:
+    """Reduces nodes' shares; NaN, of which MPI's min and max may lose sight, by a mark beside."""
+    rule = _RULES[name]
+    if name not in ("min", "max") or not jnp.issubdtype(share.dtype, jnp.floating):
+        return at.reduce(share, rule.between)
+    nan = jnp.isnan(share)
+    numbers = jnp.where(nan, jnp.asarray(rule.identity(share.dtype), share.dtype), share)
+    mark = jnp.where(nan, -1 if name == "min" else 1, 0).astype(share.dtype)
+    found = at.reduce(jnp.stack([numbers, mark]), rule.between)
+    return jnp.where(found[1] != 0, jnp.asarray(jnp.nan, share.dtype), found[0])
 
 
 def _sums(name: str) -> Callable[..., Array]:
@@ -116,21 +131,28 @@ def _moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int
     """
     number = math.prod(x.shape[k] for k in axes)
     here = math.prod(x.block.shape[k] for k in axes)
-    dtype = jnp.result_type(x.dtype, jnp.float32) if x.dtype.kind in "iub" else x.dtype
-    block = x.block.astype(dtype)
-    mean = jnp.sum(block, axes, keepdims=True) / np.maximum(here, 1)
+    block = x.block.astype(computed_as(x.dtype))
+    mean = jnp.sum(block, axes, keepdims=True) / float(max(here, 1))
     spread = jnp.sum(jnp.abs(block - mean) ** 2, axes, keepdims=True)
-    if not _joins(x, axes):
-        return jnp.where(number, mean, jnp.nan), spread, number
+    if not number:
+        mean = jnp.full_like(mean, jnp.nan)
+    if not number or not _joins(x, axes):
+        return mean, spread, number
     both = jnp.stack([mean, spread.astype(mean.dtype)])
     nodes = x.world.gather(both[None], (1,) * x.world.nodes)
-    each = [number // np.maximum(x.shape[x.split or 0], 1) * count for count in x.counts]
-    weights = jnp.asarray(np.array(each, float) / np.maximum(number, 1), spread.dtype)
+    weights = jnp.asarray(np.array(x.counts, float) / sum(x.counts), spread.dtype)
     weights = weights.reshape(-1, *(1,) * x.ndim)
     means, spreads = nodes[:, 0], nodes[:, 1].astype(spread.dtype)
     mean = jnp.sum(weights.astype(means.dtype) * means, 0)
-    between = number * jnp.sum(weights * jnp.abs(means - mean) ** 2, 0)
-    return jnp.where(number, mean, jnp.nan), jnp.sum(spreads, 0) + between, number
+    between = float(number) * jnp.sum(weights * jnp.abs(means - mean) ** 2, 0)
+    return mean, jnp.sum(spreads, 0) + between, number
+
+
+def computed_as(dtype: np.dtype) -> np.dtype:
+    """Returns the type of means: floats for whole numbers, float32 for narrower floats."""
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.result_type(float)
+    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
 
 
 def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims: bool) -> Array:
@@ -140,6 +162,8 @@ def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims
     found = value(*_moments(x, axes))
     if not keepdims:
         found = jnp.squeeze(found, axes)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        found = found.astype(x.dtype)
     return Array(found, layout, x.world)
 
 
@@ -157,7 +181,7 @@ def var(x: Any, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
     """
 
     def value(_: jax.Array, spread: jax.Array, number: int) -> jax.Array:
-        return spread / np.maximum(number - correction, 0.0)
+        return spread / max(number - float(correction), 0.0)
 
     return _of_moments(x, axis, value, keepdims=keepdims)
 

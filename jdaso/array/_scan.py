@@ -40,13 +40,13 @@ def _running(x: Any, axis: int | None, dtype: Any, rule: _Rule) -> Array:
 @method("cumulative_sum")
 def cumulative_sum(x: Any, *, axis: int | None = None, dtype: Any = None) -> Array:
     """Running sums along an axis. Moves one row of totals of each node along the split."""
-    return _running(x, axis, dtype, _Rule(jnp.cumsum, jnp.sum, jnp.add))
+    return _running(x, axis, dtype, _Rule(jnp.cumulative_sum, jnp.sum, jnp.add))
 
 
 @method("cumulative_prod")
 def cumulative_prod(x: Any, *, axis: int | None = None, dtype: Any = None) -> Array:
     """Running products along an axis. Moves one row of totals of each node along the split."""
-    return _running(x, axis, dtype, _Rule(jnp.cumprod, jnp.prod, jnp.multiply))
+    return _running(x, axis, dtype, _Rule(jnp.cumulative_prod, jnp.prod, jnp.multiply))
 
 
 @method("diff")
@@ -68,7 +68,9 @@ def _beside(x: Any, k: int, keep: Callable[[jax.Array, int], jax.Array]) -> Arra
         first[x.split - x.ndim] = x.layout.begins[x.world.node]
     rows = jnp.arange(x.block.shape[-2])[:, None] + first[-2]
     columns = jnp.arange(x.block.shape[-1]) + first[-1]
-    return Array(jnp.where(keep(columns - rows, k), x.block, 0), x.layout, x.world)
+    return Array(
+        jnp.where(keep(columns - rows, k), x.block, jnp.zeros((), x.dtype)), x.layout, x.world
+    )
 
 
 @method("tril")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from ._array import Array, as_array, method
-from ._layout import Layout, axes_of, axis_of, replaced
+from ._array import Array, as_array, method, of_one_world
+from ._layout import Axes, Layout, axes_of, axis_of, replaced
 from ._move import flat_rows, laid, resplit, take_rows
 
 
 @method("reshape")
-def reshape(x: Any, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
+def reshape(x: Any, shape: Axes, *, copy: bool | None = None) -> Array:
     """The same elements, in their order, in another shape, split along its first axis.
 
     Args:
@@ -26,12 +27,18 @@ def reshape(x: Any, shape: int | Sequence[int], *, copy: bool | None = None) -> 
     Moves the elements that lie on another node then; nothing without a split.
     """
     x = as_array(x)
-    wanted = _whole(x.size, (shape,) if isinstance(shape, int) else tuple(shape))
+    wanted = _whole(x.size, _each(shape))
     if wanted == x.shape:
         return x
     if x.split is None or not wanted:
-        return as_array(resplit(x, None).block.reshape(wanted))
+        return Array(resplit(x, None).block.reshape(wanted), Layout(wanted), x.world)
     return flat_rows(x, wanted)
+
+
+def _each(numbers: Axes) -> tuple[int, ...]:
+    """One number or several, also NumPy's, as Python's."""
+    given = numbers if isinstance(numbers, Sequence) else (numbers,)
+    return tuple(operator.index(one) for one in given)
 
 
 def _whole(size: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -68,13 +75,11 @@ def permute_dims(x: Any, axes: Sequence[int]) -> Array:
 
 
 @method("moveaxis")
-def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
+def moveaxis(x: Any, source: Axes, destination: Axes) -> Array:
     """The array with axes at other places. Nothing moves."""
     x = as_array(x)
-    taken = [axis_of(k, x.ndim) for k in ([source] if isinstance(source, int) else source)]
-    put = [
-        axis_of(k, x.ndim) for k in ([destination] if isinstance(destination, int) else destination)
-    ]
+    taken = [axis_of(k, x.ndim) for k in _each(source)]
+    put = [axis_of(k, x.ndim) for k in _each(destination)]
     order = [k for k in range(x.ndim) if k not in taken]
     for place, axis in sorted(zip(put, taken, strict=True)):
         order.insert(place, axis)
@@ -92,7 +97,7 @@ def expand_dims(x: Any, *, axis: int = 0) -> Array:
 
 
 @method("squeeze")
-def squeeze(x: Any, axis: int | Sequence[int]) -> Array:
+def squeeze(x: Any, axis: Axes) -> Array:
     """The array without axes of length 1. Moves one row if the split is among them."""
     x = as_array(x)
     axes = axes_of(axis, x.ndim)
@@ -106,7 +111,7 @@ def squeeze(x: Any, axis: int | Sequence[int]) -> Array:
 
 
 @method("flip")
-def flip(x: Any, *, axis: int | Sequence[int] | None = None) -> Array:
+def flip(x: Any, *, axis: Axes | None = None) -> Array:
     """Elements in the opposite order along axes (None: all). Moves the rows of the split axis."""
     x = as_array(x)
     axes = axes_of(axis, x.ndim)
@@ -124,15 +129,12 @@ def flip(x: Any, *, axis: int | Sequence[int] | None = None) -> Array:
 
 
 @method("roll")
-def roll(x: Any, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
+def roll(x: Any, shift: Axes, *, axis: Axes | None = None) -> Array:
     """Elements moved on along axes, the last ones to the front (None: of the flat array)."""
     x = as_array(x)
     if axis is None:
-        if not isinstance(shift, int):
-            shift = sum(shift)
-        return reshape(roll(ravel(x), shift, axis=0), x.shape)
-    shifts = [shift] if isinstance(shift, int) else list(shift)
-    axes = [axis] if isinstance(axis, int) else list(axis)
+        return reshape(roll(ravel(x), sum(_each(shift)), axis=0), x.shape)
+    shifts, axes = _each(shift), _each(axis)
     for by, along in zip(shifts * (len(axes) if len(shifts) == 1 else 1), axes, strict=True):
         along = axis_of(along, x.ndim)
         if along != x.split:
@@ -161,7 +163,7 @@ def concat(arrays: Sequence[Any], *, axis: int | None = 0) -> Array:
     Along another axis than the split nothing moves, if all lie alike; along the split the rows that
     are on another node then.
     """
-    given = [as_array(x) for x in arrays]
+    given = of_one_world(*arrays)
     if not given:
         raise ValueError("concat of no arrays. Give at least one.")
     if axis is None:
@@ -174,7 +176,8 @@ def concat(arrays: Sequence[Any], *, axis: int | None = 0) -> Array:
     given = [Array(x.block.astype(dtype), x.layout, x.world) for x in given]
     first = max(given, key=lambda x: (x.split is not None, x.nbytes))
     if first.split is None:
-        return as_array(jnp.concatenate([x.block for x in given], along))
+        block = jnp.concatenate([x.block for x in given], along)
+        return Array(block, Layout(shape), first.world)
     if first.split != along:
         parts = [laid(x, Layout(x.shape, first.split, first.counts)) for x in given]
         block = jnp.concatenate([x.block for x in parts], along)

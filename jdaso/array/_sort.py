@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, method
-from ._create import arange
 from ._layout import Layout, axis_of, balanced
 from ._move import laid, resplit
+from ._reduce import computed_as
 from ._shape import concat, flip, ravel
 from ._world import World
 
@@ -87,6 +87,8 @@ def _sorted_line(x: Array) -> tuple[Array, Array]:
 def _along(x: Any, axis: int, *, places: bool) -> Array:
     x = as_array(x)
     along = axis_of(axis, x.ndim)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"sort of {x.dtype}: complex numbers have no order. Take abs or real.")
     if x.split == along:
         if x.ndim == 1:
             return _sorted_line(x)[places]
@@ -119,15 +121,17 @@ def argsort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = 
 
 
 def _neighbours(x: Array) -> np.ndarray:
-    """Tells for each own number of a sorted line whether it differs from the one before it."""
-    order = order_of(np.asarray(x.block))
-    lasts = x.world.numbers(np.array([len(order), order[-1] if len(order) else 0]).astype(np.int64))
+    """Tells for each own number of a sorted line whether the one before differs; of NaN yes."""
+    numbers = np.asarray(x.block)
+    order = order_of(numbers)
+    last = int(order[-1].astype(np.int64)) if len(order) else 0
+    lasts = x.world.numbers(np.array([len(order), last], np.int64))
     before = next((int(last) for n, last in lasts[: x.world.node][::-1] if n), None)
     differs = np.ones(len(order), bool)
     differs[1:] = order[1:] != order[:-1]
     if len(order):
         differs[0] = before is None or before != int(order[0].astype(np.int64))
-    return differs
+    return differs | np.isnan(numbers) if jnp.issubdtype(x.dtype, jnp.floating) else differs
 
 
 def unique_values(x: Any) -> Array:
@@ -137,10 +141,9 @@ def unique_values(x: Any) -> Array:
     """
     line = sort(ravel(x))
     if line.split is None:
-        return as_array(jnp.unique(line.block, equal_nan=False))
+        found = jnp.unique(line.block, equal_nan=False)
+        return Array(found, Layout(found.shape), line.world)
     kept = _neighbours(line)
-    if line.dtype.kind == "f":
-        kept |= np.isnan(np.asarray(line.block))
     return line[Array(jnp.asarray(kept), line.layout, line.world)]
 
 
@@ -151,10 +154,9 @@ def unique_counts(x: Any) -> tuple[Array, Array]:
     """
     line = resplit(sort(ravel(x)), 0)
     kept = _neighbours(line)
-    if line.dtype.kind == "f":
-        kept |= np.isnan(np.asarray(line.block))
     first = Array(jnp.asarray(kept), line.layout, line.world)
-    places = arange(line.size, split=0)[first]
+    begin, count = line.layout.begins[line.world.node], len(line.block)
+    places = Array(begin + jnp.arange(count), line.layout, line.world)[first]
     ends = concat([places[1:], as_array(jnp.asarray([line.size]))[: min(1, line.size)]])
     return line[first], laid(ends, places.layout) - places
 
@@ -180,11 +182,14 @@ def percentile(x: Any, q: Any) -> Array:
     line = sort(ravel(x))
     place = wanted / 100 * (x.size - 1)
     low, high = np.floor(place).astype(int), np.ceil(place).astype(int)
-    both = resplit(line[np.stack([low.reshape(-1), high.reshape(-1)]).reshape(-1)], None).block
-    low_values, high_values = both.reshape(2, -1)
-    share = jnp.asarray(place - low).reshape(-1).astype(jnp.result_type(x.dtype, jnp.float32))
-    found = low_values + (high_values - low_values) * share
-    return as_array(found.reshape(wanted.shape))
+    places = np.concatenate([low.reshape(-1), high.reshape(-1), [x.size - 1]])
+    numbers = resplit(line[places], None).block.astype(computed_as(x.dtype))
+    low_values, high_values = numbers[:-1].reshape(2, -1)
+    share = jnp.asarray((place - low).reshape(-1), numbers.dtype)
+    between = low_values + (high_values - low_values) * share
+    found = jnp.where(share == 0, low_values, between)  # infinite neighbours have no difference
+    found = jnp.where(jnp.isnan(numbers[-1]), numbers[-1], found).reshape(wanted.shape)
+    return Array(found, Layout(found.shape), line.world)
 
 
 @method("median")

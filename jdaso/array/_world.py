@@ -175,9 +175,9 @@ class Connected:
         """Returns the sum, prod, min or max of all nodes' arrays, which have one shape."""
         note(1, 2 * x.nbytes * self._others)
         if isinstance(x, Tracer):
-            return import_mpi4jax().allreduce(x, arrays.operation(operation), comm=self._comm)
+            return self._reduce_compiled(x, operation)
         array = np.ascontiguousarray(x).reshape(x.shape)
-        wide = _summed_as(array.dtype)
+        wide = arrays.computed_as(array.dtype)
         return self._wait(
             f"reduce an array of {x.shape}",
             arrays.reduce_all,
@@ -185,19 +185,22 @@ class Connected:
             operation,
         ).astype(x.dtype)
 
+    def _reduce_compiled(self, x: jax.Array, operation: str) -> jax.Array:
+        wide, op = x.astype(arrays.computed_as(x.dtype)), arrays.operation(operation)
+        return import_mpi4jax().allreduce(wide, op, comm=self._comm).astype(x.dtype)
+
     def gather(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
         """Returns all nodes' rows, in the order of nodes."""
-        note(1, x.nbytes * (self.nodes - 1))
         if isinstance(x, Tracer):
             return self._gather_compiled(x, counts)
+        note(1, x.nbytes * (self.nodes - 1))
         array = np.ascontiguousarray(x).reshape(x.shape)
         return self._wait(f"gather rows of {x.shape}", arrays.gather_all, array, counts)
 
     def _gather_compiled(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
-        most = max(counts)
-        padded = jnp.pad(x, [(0, most - x.shape[0]), *[(0, 0)] * (x.ndim - 1)])
-        rows = import_mpi4jax().allgather(padded, comm=self._comm)
-        return jnp.concatenate([rows[k, :count] for k, count in enumerate(counts)])
+        """As a sum of rows beside zeros, of which a gradient can be taken."""
+        before, after = sum(counts[: self.node]), sum(counts[self.node + 1 :])
+        return self.reduce(jnp.pad(x, [(before, after), *[(0, 0)] * (x.ndim - 1)]), "sum")
 
     def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
         """Sends an array to each node; returns those that each has sent here, of these shapes."""
@@ -218,10 +221,10 @@ class Connected:
         note(1, x.nbytes)
         before, after = (self.node - 1) % self.nodes, (self.node + 1) % self.nodes
         if isinstance(x, Tracer):
-            found = import_mpi4jax().sendrecv(
-                x, jax.ShapeDtypeStruct(shape, x.dtype), source=after, dest=before, comm=self._comm
-            )
-            return lambda: found
+            wide = x.astype(arrays.computed_as(x.dtype))
+            room = jnp.zeros(shape, wide.dtype)
+            got = import_mpi4jax().sendrecv(wide, room, after, before, comm=self._comm)
+            return lambda: got.astype(x.dtype)
         array, tag = np.asarray(x), next(self._tags) % 2**14
         with self._control.explained():
             requests, found = arrays.pass_on(self._comm, array, before, after, shape, tag)
@@ -229,6 +232,7 @@ class Connected:
         def wait() -> jax.Array:
             for request in requests:
                 self._control.wait(request, "pass a block on", array, found)
+            arrays.passed_on(found)
             return jnp.asarray(found)
 
         return wait
@@ -260,13 +264,6 @@ class Connected:
             request, found = start(self._comm, array, *rest)
             self._control.wait(request, what, array, found)
         return found
-
-
-def _summed_as(dtype: np.dtype) -> np.dtype:
-    """Returns the type in which MPI computes: the numbers' own, or float32 for narrow ones."""
-    if dtype.kind == "b":
-        return np.dtype(np.uint8)
-    return dtype if dtype.kind in "iufc" and dtype != np.float16 else np.dtype(np.float32)
 
 
 _worlds: weakref.WeakKeyDictionary[Any, World] = weakref.WeakKeyDictionary()

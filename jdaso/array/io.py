@@ -13,7 +13,8 @@ import numpy as np
 from ._array import Array
 from ._layout import Layout, axis_of
 from ._move import resplit
-from ._world import World, world
+from ._together import together
+from ._world import world
 
 HDF5 = (".h5", ".hdf5", ".he5")
 
@@ -33,7 +34,7 @@ def load(
         OSError, ValueError: on every node, if one node cannot read its part.
     """
     at, path = world(), Path(path)
-    with _together(at, f"read {path.name}"), _opened(path, dataset) as stored:
+    with together(at, f"read {path.name}"), _opened(path, dataset) as stored:
         axis = None if split is None else axis_of(split, len(stored.shape))
         layout = Layout(tuple(stored.shape)).over(axis, at.nodes)
         where = (slice(None),) * len(stored.shape)
@@ -75,14 +76,17 @@ def save(x: Array, path: Any, dataset: str = "data") -> None:
 
     Raises:
         OSError, ValueError: on every node, if one node cannot write its part.
+        TypeError: files have no type for the numbers; an older file stays as it is.
     """
     path = Path(path)
+    if np.dtype(x.dtype).kind == "V":
+        raise TypeError(f"Files have no type for {x.dtype}. Save x.astype('float32').")
     if x.split not in (None, 0):
         x = resplit(x, 0)  # rows of a file are one behind the other
-    with _together(x.world, f"make {path.name}"):
+    with together(x.world, f"make {path.name}"):
         if x.world.node == 0:
             _make(x, path, dataset)
-    with _together(x.world, f"write {path.name}"):
+    with together(x.world, f"write {path.name}"):
         if x.size and (x.split == 0 or x.world.node == 0):
             _write_rows(x, path, dataset)
 
@@ -126,19 +130,3 @@ def _first_byte(path: Path, dataset: str) -> int:
     with h5py.File(path, "r") as file:
         stored: Any = file[dataset]
         return stored.id.get_offset()
-
-
-@contextlib.contextmanager
-def _together(at: World, what: str) -> Iterator[None]:
-    """Raises an error of one node on every node: the others must not go on without its rows."""
-    error: Exception | None = None
-    try:
-        yield
-    except Exception as raised:
-        error = raised
-    texts = at.texts(what, "" if error is None else f"{type(error).__name__}: {error}")
-    if error is not None:
-        raise error
-    for node, text in enumerate(texts):
-        if text:
-            raise OSError(f"Node {node} could not {what}: {text}")

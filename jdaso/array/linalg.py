@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from ._array import Array, as_array
 from ._elementwise import abs as absolute
-from ._elementwise import sqrt, square
+from ._elementwise import astype, sqrt, square
 from ._layout import Layout
 from ._move import resplit
 from ._products import matmul, matrix_transpose, tensordot, vecdot
@@ -31,7 +31,10 @@ def vector_norm(x: Any, *, axis: Axis = None, keepdims: bool = False, ord: float
 
     Moves one reduction of the result if the split is among the axes.
     """
-    size = absolute(as_array(x))
+    x = as_array(x)
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        x = astype(x, float)
+    size = absolute(x)
     if ord in (float("inf"), float("-inf")):
         pick = REDUCTIONS["max" if ord > 0 else "min"]
         return pick(size, axis=axis, keepdims=keepdims)
@@ -82,7 +85,9 @@ def qr(x: Any) -> QR:
         begin = sum(counts[: x.world.node])
         q = q @ second[begin : begin + counts[x.world.node]]
     sign = jnp.where(jnp.diagonal(r).real < 0, -1, 1).astype(r.dtype)
-    return QR(Array(q * sign, x.layout, x.world), as_array(sign[:, None] * r))
+    return QR(
+        Array(q * sign, x.layout, x.world), Array(sign[:, None] * r, Layout(r.shape), x.world)
+    )
 
 
 class SVD(NamedTuple):
@@ -104,7 +109,8 @@ def svd(x: Any) -> SVD:
         return SVD(vh.T.conj(), s, u.T.conj())
     q, r = qr(x)
     u, s, vh = jnp.linalg.svd(r.block, full_matrices=False)
-    return SVD(Array(q.block @ u, q.layout, q.world), as_array(s), as_array(vh))
+    small = (Array(one, Layout(one.shape), q.world) for one in (s, vh))
+    return SVD(Array(q.block @ u, q.layout, q.world), *small)
 
 
 def svdvals(x: Any) -> Array:
@@ -122,6 +128,6 @@ def lstsq(a: Any, b: Any) -> Array:
     Moves n² numbers from each node, and one reduction of x.
     """
     q, r = qr(a)
-    right = matmul(q.T.conj(), as_array(b))
+    right = matmul(q.T.conj(), b)
     solved = jnp.linalg.solve(r.block, resplit(right, None).block)
     return Array(solved, Layout(solved.shape), q.world)

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ._array import Array
 from ._layout import Layout, axis_of
@@ -22,7 +23,7 @@ Key = jax.Array | int
 
 
 def _drawn(key: Key, shape: Any, split: int | None, draw: Callable[..., jax.Array]) -> Array:
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = (int(shape),) if np.ndim(shape) == 0 else tuple(int(n) for n in shape)
     key = jax.random.key(key) if isinstance(key, int) else key
     at = world()
     if not shape:

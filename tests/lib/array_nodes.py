@@ -37,7 +37,7 @@ class Threads:
 
     def reduce(self, x, operation):
         _world.note(1, 2 * x.nbytes * (self.nodes - 1) / self.nodes)
-        both = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[operation]
+        both = {"sum": np.add, "prod": np.multiply, "min": _lesser, "max": _greater}[operation]
         found = self._all(np.asarray(x))
         assert len({(one.shape, one.dtype) for one in found}) == 1, "reductions of other shapes"
         total = found[0]
@@ -69,6 +69,15 @@ class Threads:
 
     def texts(self, what, text):
         return self._all(text)
+
+
+def _lesser(a, b):
+    """As MPI's: for NaN, which of the two depends on their order."""
+    return np.where(a < b, a, b)
+
+
+def _greater(a, b):
+    return np.where(a > b, a, b)
 
 
 def on_nodes(nodes, function, *arguments):

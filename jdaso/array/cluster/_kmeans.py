@@ -1,4 +1,4 @@
-"""k-means: Lloyd's iterations, each with one reduction of k (d + 1) + 1 numbers."""
+"""k-means: Lloyd's iterations, each with one reduction of (k + 1) (d + 1) numbers."""
 
 from __future__ import annotations
 
@@ -120,35 +120,37 @@ class KMeans:
         x = _rows(x)
         if x.shape[0] < self.n_clusters:
             raise ValueError(f"{self.n_clusters} clusters need as many rows, got {x.shape[0]}.")
-        world = _world_of(x)
-        begin = jnp.asarray(self._first(x, world), x.dtype)
+        world, offset = _world_of(x), x.mean(axis=0).block
+        x = _moved(x, offset)
+        begin = jnp.asarray(self._first(x, world, offset), x.dtype)
         state = _Found(begin, jnp.asarray(jnp.inf, x.dtype), jnp.zeros((), x.dtype), jnp.int32(0))
         tolerance = self.tol * float(jnp.mean(x.var(axis=0).block))
         run = _compiled if self.compiled else _eager
         found = run(x.block, state, tolerance, world=world, most=self.max_iter)
-        self.cluster_centers_ = as_array(found.centers)
+        centers = found.centers + offset
+        self.cluster_centers_ = Array(centers, Layout(centers.shape), x.world)
         self.n_iter_ = int(found.iterations)
-        self.labels_ = self.predict(x)
+        self.labels_ = _nearest(x, found.centers)
         self.inertia_ = float(world.reduce(_shares(x.block, found.centers)[-1, 0], "sum"))
         return self
 
     def predict(self, x: Any) -> Array:
         """Returns the index of the nearest center of each row. Nothing moves."""
-        x = _rows(x)
-        nearest = jnp.argmin(_distances(x.block, self.cluster_centers_.block), 1)
-        return Array(nearest, Layout(x.shape[:1], x.split, x.counts), x.world)
+        centers = self.cluster_centers_.block
+        offset = jnp.mean(centers, 0)
+        return _nearest(_moved(_rows(x), offset), centers - offset)
 
     def fit_predict(self, x: Any, y: Any = None) -> Array:
         """Finds the centers and returns the labels."""
         return self.fit(x).labels_
 
-    def _first(self, x: Array, world: World) -> Any:
+    def _first(self, x: Array, world: World, offset: jax.Array) -> Any:
         if not isinstance(self.init, str):
             centers = resplit(as_array(self.init), None).block
             if centers.shape != (self.n_clusters, x.shape[1]):
                 wanted = (self.n_clusters, x.shape[1])
                 raise ValueError(f"init must have the shape {wanted}, got {centers.shape}.")
-            return centers
+            return centers - offset
         if self.init != "k-means++":
             raise ValueError(f"init must be 'k-means++' or the centers, got {self.init!r}.")
         return plus_plus(x, world, self.n_clusters, self.random_state)
@@ -164,7 +166,7 @@ def plus_plus(x: Array, world: World, clusters: int, seed: int) -> jax.Array:
     chosen: list[jax.Array] = []
     for draw in draws:
         chosen.append(_drawn(x, world, weights, draw))
-        last = _distances(x.block, chosen[-1][None])[:, 0]
+        last = jnp.sum((x.block - chosen[-1]) ** 2, 1)
         weights = last if len(chosen) == 1 else jnp.minimum(weights, last)
     return jnp.stack(chosen)
 
@@ -189,7 +191,18 @@ def _rows(x: Any) -> Array:
     if x.ndim != 2:
         raise ValueError(f"k-means takes rows, [n, d]; the shape is {x.shape}.")
     x = resplit(x, 0) if x.split == 1 else x
-    return x if x.dtype.kind == "f" else Array(x.block.astype(jnp.float32), x.layout, x.world)
+    wide = x.dtype.kind == "f" and x.itemsize >= 4
+    return x if wide else Array(x.block.astype(jnp.float32), x.layout, x.world)
+
+
+def _moved(x: Array, offset: jax.Array) -> Array:
+    """Rows nearer to the origin, where squares lose no digits."""
+    return Array(x.block - offset, x.layout, x.world)
+
+
+def _nearest(x: Array, centers: jax.Array) -> Array:
+    nearest = jnp.argmin(_distances(x.block, centers), 1)
+    return Array(nearest, Layout(x.shape[:1], x.split, x.counts), x.world)
 
 
 def _world_of(x: Array) -> World:

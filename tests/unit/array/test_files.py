@@ -36,3 +36,12 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path, name, words):
         file["a"], file["b"] = X, X
     with pytest.raises((OSError, ValueError), match=words):
         on_nodes(2, lambda: ja.load(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["x.h5", "x.npy"])
+def test_numbers_that_files_have_no_type_for_leave_the_older_file(tmp_path, name):
+    path = tmp_path / name
+    ja.save(ja.asarray(X), path)
+    with pytest.raises(TypeError, match="no type for bfloat16"):
+        on_nodes(2, lambda: ja.save(ja.asarray(X, split=0).astype("bfloat16"), path))
+    np.testing.assert_array_equal(np.asarray(ja.load(path)), X)

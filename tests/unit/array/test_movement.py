@@ -127,3 +127,58 @@ def test_clusters_are_those_of_one_node():
         np.testing.assert_allclose(found[0], centers, rtol=1e-5)
         np.testing.assert_array_equal(found[1], labels)
         assert found[2] == pytest.approx(inertia, rel=1e-4)
+
+
+def test_clusters_far_from_the_origin_are_those_near_it():
+    rng = np.random.default_rng(1)
+    rows = np.concatenate([rng.normal(m, 0.1, (20, 2)) for m in (-3, 0, 3)]).astype(np.float32)
+
+    def fit(offset):
+        x = ja.asarray(rows + np.float32(offset), split=0)
+        model = ja.cluster.KMeans(3, random_state=2).fit(x)
+        centers = np.asarray(model.cluster_centers_) - offset
+        return centers, np.asarray(model.labels_), np.asarray(model.predict(x)), model.inertia_
+
+    near, far = on_nodes(2, fit, 0)[0], on_nodes(2, fit, 1e4)
+    for centers, labels, predicted, inertia in far:
+        np.testing.assert_allclose(centers, near[0], atol=2e-3)
+        np.testing.assert_array_equal(labels, near[1])
+        np.testing.assert_array_equal(predicted, labels)
+        assert inertia == pytest.approx(near[3], rel=1e-2)
+
+
+WHOLE = ja.asarray(A)  # of one node: made before the others were there
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda: WHOLE + split(0), 2 * A),
+        (lambda: WHOLE @ split(1).T, A @ A.T),
+        (lambda: ja.concat([WHOLE, split(0)]), np.concatenate([A, A])),
+        (lambda: ja.where(WHOLE > 3, split(0), WHOLE), A),
+        (lambda: split(0)[WHOLE[:, 0] > 30], A[A[:, 0] > 30]),
+        (lambda: ja.histogram(split(0), 4, weights=WHOLE)[0], np.histogram(A, 4, weights=A)[0]),
+    ],
+)
+def test_an_array_that_is_whole_takes_the_nodes_of_the_other(function, expected):
+    for nodes, found in on_nodes(3, lambda: (function().world.nodes, np.asarray(function()))):
+        assert nodes == 3
+        np.testing.assert_allclose(found, expected)
+
+
+def test_two_arrays_that_are_split_over_different_nodes_do_not_meet():
+    before = split(0)
+    for function in (lambda: before + split(0), lambda: ja.concat([split(0), before])):
+        with pytest.raises(ValueError, match="Make both in the same session"):
+            on_nodes(3, function)
+
+
+def test_a_node_without_a_block_ends_all():
+    def make():
+        node = ja.asarray(0.0).world.node
+        with pytest.raises((TypeError, OSError), match="object" if node == 1 else "Node 1 could"):
+            ja.from_blocks(object() if node == 1 else np.zeros(3))
+        return True
+
+    assert on_nodes(3, make) == [True] * 3
