@@ -100,7 +100,8 @@ def rates(replicates: int) -> list[dict[str, Any]]:
     for rate in RATES:
         bits = {}
         for name, size in (("bandwidth", 2**20), ("iperf3", 1)):
-            some = [x for x in launches if (x.fabric, x.factors["workload"]) == (rate, name)]
+            named_so = {"fabric": rate, "workload": name}
+            some = [x for x in launches if named_so.items() <= x.factors.items()]
             bits[name] = harness.median([8 * size / one.median for one in some]) / 1e9
         off = bits["bandwidth"] / bits["iperf3"] - 1
         row = {"part": "rates", "rate": rate, "Gbit/s": bits["bandwidth"]}
