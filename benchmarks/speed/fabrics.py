@@ -82,7 +82,13 @@ def judged(name: str, replicates: int, works: list[dict[str, Any]]) -> list[dict
 
 
 def rates(replicates: int) -> list[dict[str, Any]]:
-    """Compares the rate of a stream of messages with iperf3's, in one study."""
+    """Compares the rate of a stream of messages with iperf3's, in one study.
+
+    Raises:
+        SystemExit: there is no iperf3.
+    """
+    if shutil.which("iperf3") is None:
+        raise SystemExit("There is no iperf3 on PATH. Install it, or leave out the part rates.")
     launches = run(
         "rates",
         replicates=replicates,
@@ -134,10 +140,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parts = ("equal", "slower", "rates", "fits")
     parser.add_argument("--parts", nargs="*", choices=parts, default=parts)
-    parser.add_argument("--replicates", type=int, default=8)
-    parser.add_argument("--quick", action="store_true", help="two replicates, one work")
+    parser.add_argument("--replicates", type=int, help="(default 8; --quick: 2)")
+    parser.add_argument("--quick", action="store_true", help="one work")
     given = parser.parse_args()
-    replicates = 2 if given.quick else given.replicates
+    replicates = given.replicates or (2 if given.quick else 8)
     works, rows = WORKS[: 1 if given.quick else None], []
     for part in given.parts:
         if part in ("equal", "slower"):

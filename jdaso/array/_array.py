@@ -28,6 +28,13 @@ def method(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return put
 
 
+def made(name: str, doc: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Names a function that was made from another one, and makes it a method."""
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = doc
+    return method(name)(call)
+
+
 def _operator(name: str, *, swapped: bool = False) -> Callable[[Array, Any], Array]:
     def operator(self: Array, other: Any) -> Array:
         if not is_operand(other):

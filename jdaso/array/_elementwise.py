@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._array import METHODS, Array, as_array, method, world_of
+from ._array import Array, as_array, made, method, world_of
 from ._layout import Layout
 from ._move import cut, laid, resplit
 
@@ -77,13 +77,8 @@ def _of_numpy(name: str) -> Callable[..., Array]:
     def call(*operands: Any) -> Array:
         return elementwise(function, *operands)
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = (
-        f"`jax.numpy.{name}`, element by element. Moves nothing if all operands lie alike, else "
-        "the smaller ones."
-    )
-    METHODS[name] = call
-    return call
+    told = "element by element. Moves nothing if all operands lie alike, else the smaller ones."
+    return made(name, f"`jax.numpy.{name}`, {told}", call)
 
 
 abs = _of_numpy("abs")  # noqa: A001

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._array import METHODS, Array, as_array, method
+from ._array import METHODS, Array, as_array, made, method
 from ._layout import Axes, Layout, axes_of, replaced
 from ._world import World
 
@@ -108,13 +108,8 @@ def _picks(name: str) -> Callable[..., Array]:
 
 
 def _told(call: Callable[..., Array], name: str) -> Callable[..., Array]:
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = (
-        f"`jax.numpy.{name}` over axes (None: all). Moves nothing, or one reduction of the result "
-        "if the split is among them."
-    )
-    METHODS[name] = call
-    return call
+    moves = "Moves nothing, or one reduction of the result if the split is among them."
+    return made(name, f"`jax.numpy.{name}` over axes (None: all). {moves}", call)
 
 
 REDUCTIONS: dict[str, Callable[..., Array]] = {
@@ -131,7 +126,7 @@ def _moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int
     """
     number = math.prod(x.shape[k] for k in axes)
     here = math.prod(x.block.shape[k] for k in axes)
-    block = x.block.astype(computed_as(x.dtype))
+    block = x.block.astype(type_of_means(x.dtype))
     mean = jnp.sum(block, axes, keepdims=True) / float(max(here, 1))
     spread = jnp.sum(jnp.abs(block - mean) ** 2, axes, keepdims=True)
     if not number:
@@ -148,7 +143,7 @@ def _moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int
     return mean, jnp.sum(spreads, 0) + between, number
 
 
-def computed_as(dtype: np.dtype) -> np.dtype:
+def type_of_means(dtype: np.dtype) -> np.dtype:
     """Returns the type of means: floats for whole numbers, float32 for narrower floats."""
     if not jnp.issubdtype(dtype, jnp.inexact):
         return jnp.result_type(float)

@@ -15,7 +15,7 @@ import numpy as np
 from ._array import Array, as_array, method
 from ._layout import Layout, axis_of, balanced
 from ._move import laid, resplit
-from ._reduce import computed_as
+from ._reduce import type_of_means
 from ._shape import concat, flip, ravel
 from ._world import World
 
@@ -183,7 +183,7 @@ def percentile(x: Any, q: Any) -> Array:
     place = wanted / 100 * (x.size - 1)
     low, high = np.floor(place).astype(int), np.ceil(place).astype(int)
     places = np.concatenate([low.reshape(-1), high.reshape(-1), [x.size - 1]])
-    numbers = resplit(line[places], None).block.astype(computed_as(x.dtype))
+    numbers = resplit(line[places], None).block.astype(type_of_means(x.dtype))
     low_values, high_values = numbers[:-1].reshape(2, -1)
     share = jnp.asarray((place - low).reshape(-1), numbers.dtype)
     between = low_values + (high_values - low_values) * share

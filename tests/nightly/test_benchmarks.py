@@ -11,7 +11,7 @@ import pytest
 from launcher import FOREIGN, ROOT, TAG, end
 
 # These need root and network namespaces: test_cluster.py.
-EMULATED = {"links", "pipelines", "throughput", "time_to_accuracy"}
+EMULATED = {"fabrics", "links", "pipelines", "throughput", "time_to_accuracy"}
 DRY = {"gpu"}  # needs a GPU: test_the_gpus_parts_run_dry
 ALL = {
     path.stem: path

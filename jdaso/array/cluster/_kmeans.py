@@ -46,7 +46,8 @@ def _step(block: jax.Array, world: World, found: _Found) -> _Found:
     sums = world.reduce(_shares(block, found.centers), "sum")
     numbers = sums[:-1, -1:]
     centers = jnp.where(numbers > 0, sums[:-1, :-1] / jnp.maximum(numbers, 1), found.centers)
-    shift = jnp.sum((centers - found.centers) ** 2)
+    # Nodes of other processors may differ in the last bit, and must not decide by their own.
+    shift = world.reduce(jnp.sum((centers - found.centers) ** 2), "max")
     return _Found(centers, shift, sums[-1, 0], found.iterations + 1)
 
 
@@ -124,7 +125,7 @@ class KMeans:
         x = _moved(x, offset)
         begin = jnp.asarray(self._first(x, world, offset), x.dtype)
         state = _Found(begin, jnp.asarray(jnp.inf, x.dtype), jnp.zeros((), x.dtype), jnp.int32(0))
-        tolerance = self.tol * float(jnp.mean(x.var(axis=0).block))
+        tolerance = self.tol * float(world.reduce(jnp.mean(x.var(axis=0).block), "max"))
         run = _compiled if self.compiled else _eager
         found = run(x.block, state, tolerance, world=world, most=self.max_iter)
         centers = found.centers + offset
@@ -176,8 +177,8 @@ def _drawn(x: Array, world: World, weights: jax.Array, draw: float) -> jax.Array
     sums = np.asarray(world.gather(jnp.sum(weights)[None], (1,) * world.nodes), float)
     ends = np.cumsum(sums)
     owner = min(int(np.searchsorted(ends, draw * ends[-1], side="right")), len(ends) - 1)
-    while not sums[owner] and owner:  # only if all distances are 0
-        owner -= 1
+    if not ends[-1]:  # all distances are 0: any row will do
+        owner = next(k for k, count in enumerate(x.counts or (1,)) if count)
     row = jnp.zeros(x.shape[1], x.dtype)
     if owner == world.node and x.block.shape[0]:
         left = draw * ends[-1] - (ends[owner] - sums[owner])
