@@ -165,6 +165,13 @@ MUTANTS = [
         "tests/unit/rules/test_phases.py",
     ),
     Mutant(
+        "deaths that are read with the end of the job",
+        "_launch/first_failure.py",
+        "time.monotonic() + _FIRST_SECONDS / 2",
+        "time.monotonic()",
+        "tests/unit/launch/test_deaths.py",
+    ),
+    Mutant(
         "turn of a fragment",
         "_rules/decide.py",
         "(step - begun >= turn)",

@@ -85,18 +85,24 @@ class Deaths:
     def catch_up(self) -> None:
         """Returns once all reports sent so far by ranks of this host have been read."""
         self._read_all.clear()
-        os.write(self._waker, b"x")
+        self._wake_thread()
         self._read_all.wait(_FIRST_SECONDS)
 
     def first(self) -> str | None:
         """The first failure, once the job has ended; closes all connections."""
-        os.close(self._waker)
+        self._end_thread()
         self._thread.join(_FIRST_SECONDS)
         for source in (self._poll, self._server, *(x for _, _, x in self._ranks.values())):
             source.close()
         os.close(self._wake)
         said = [what for pid, what in self._said if pid not in self._through]
         return next(iter((*filter(None, [self._first]), *said)), None)
+
+    def _wake_thread(self) -> None:
+        os.write(self._waker, b"x")
+
+    def _end_thread(self) -> None:
+        os.close(self._waker)
 
     def _take_mark(self, mark: bytes) -> None:
         """Reads a report from a rank on another host."""
@@ -123,16 +129,21 @@ class Deaths:
         self._names[int(pid)] = f"node {node} {{}} first (process {pid} on host {host})"
 
     def _watch(self) -> None:
-        ended = asked = False
-        while not ended:
+        """Reads reports until `first` asks for the end, and then those that were sent before."""
+        ended, asked, limit = False, False, float("inf")
+        while time.monotonic() < limit:
             events = self._poll.poll(0 if asked else -1)
             if not events:  # all reports sent before the request have been read
                 asked = False
                 self._read_all.set()
+                if ended:
+                    return
             for source, _ in events:
                 if source == self._wake:
                     asked = True
-                    ended = not os.read(self._wake, 1)
+                    if not os.read(self._wake, 1):
+                        ended, limit = True, time.monotonic() + _FIRST_SECONDS / 2
+                        self._poll.unregister(self._wake)
                 elif source == self._server.fileno():
                     self._welcome()
                 else:

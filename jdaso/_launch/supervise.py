@@ -182,8 +182,8 @@ class Supervisor:
             left = job.end(
                 lambda: process.poll() is None, patience, leave, hurry=lambda: self._at_once
             )
+            self._relay.settle()  # reports of ranks on other hosts come in the output
             first = deaths.first()
-            self._relay.settle()
             self._guard.tell(None)
         return self._judge(process, job, deaths, left, first), deaths.saved
 

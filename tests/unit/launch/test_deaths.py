@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -267,3 +268,21 @@ def test_who_never_had_a_session_is_not_named(tmp_path):
     deaths = Deaths(str(tmp_path / "socket"), Job("x"))
     deaths.look()(b"=   PID 1 RUNNING AT here\n")
     assert deaths.first() is None
+
+
+def test_a_rank_that_came_and_died_while_nobody_listened_is_named(tmp_path, monkeypatch):
+    """As while the supervisor was stopped: it learns of the rank, its death and the end at once."""
+    path = tmp_path / "socket"
+    busy, asked = threading.Event(), threading.Event()
+
+    def works_until_asked():
+        busy.set()
+        assert asked.wait(10)
+
+    deaths = Deaths(str(path), Job("x"), works_until_asked)
+    deaths._wake_thread()
+    assert busy.wait(10)
+    monkeypatch.setattr(deaths, "_end_thread", lambda end=deaths._end_thread: (end(), asked.set()))
+    rank = Rank(path, 0)
+    rank.dies()
+    assert deaths.first() == f"node 0 died first (process {rank.pid} on host here)"
