@@ -82,7 +82,7 @@ MUTANTS = [
     ),
     Mutant(
         "second moments that stay a node's own",
-        "_optimizers/sharing.py",
+        "_optimizers/shared_moments.py",
         "inner(self._behind(own, updates))[1]",
         "new",
         f"{REFERENCE}::test_every_distance_and_delay",

@@ -26,7 +26,7 @@ from benchmarks.lib import harness
 from jdaso.fabric import Fabric, Hybrid, predict, predict_hybrid, predict_synchronous
 from jdaso.fabric._emulate.cluster import bits_per_second_of
 from jdaso.pipeline import make_schedule
-from jdaso.pipeline._plan.cut import Value, best_cuts
+from jdaso.pipeline._plan.search import Value, best_cuts
 
 BLOCKS = 111  # residual blocks of each of three groups: 9 * 111 + 2 = 1001 layers
 BACKWARD = 2.0  # a backward pass, in forward ones

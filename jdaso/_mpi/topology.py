@@ -9,8 +9,9 @@ from typing import Any
 
 from .._errors import NodeError
 from .._launch import witness
-from .._launch.environment import claimed_by, launched_ranks, machine, mark_rank
+from .._launch.environment import launched_ranks, machine, mark_rank
 from .._launch.gpus import gpu_identities
+from .launcher import check_launcher, check_library
 from .names import name_of, names_of
 from .start import everyones, start_mpi
 
@@ -90,36 +91,31 @@ def find_topology(
             or, on all ranks, some of them started MPI without ``MPI_THREAD_MULTIPLE``, or R differs
             or does not divide their number.
     """
-    host, launched = socket.gethostname(), launched_ranks()
+    alone = Topology(0, 1, socket.gethostname())
     try:
         MPI = start_mpi(timeout_seconds)
     except NodeError:
         raise
     except (ImportError, RuntimeError) as error:
-        if launched > 1:
-            raise NodeError(
-                f"[host {host}] A launcher started {launched} ranks, but mpi4py cannot be "
-                f"imported ({error}). Install an MPI library that matches the launcher: "
-                'pip install "jdaso[mpich]", then start with that environment\'s mpiexec.'
-            ) from error
-        return _checked(Topology(0, 1, host), [ranks_per_node])
+        check_library(error)
+        return _checked(alone, [ranks_per_node])
     if MPI is None:  # the program has ended MPI
-        return _checked(Topology(0, 1, host), [ranks_per_node])
-    comm = MPI.COMM_WORLD if comm is None else comm
-    if max(launched, MPI.COMM_WORLD.Get_size()) > 1:
-        mark_rank(MPI.COMM_WORLD.Get_rank())
-    if comm is MPI.COMM_WORLD and comm.Get_size() == 1 and launched > 1:
-        library = " ".join(MPI.Get_library_version().split(",")[0].splitlines()[0].split())
-        raise NodeError(
-            f"[host {host}] The launcher started {launched} ranks ({claimed_by()} in the "
-            f"environment), but each sees only itself: mpiexec is of another MPI than mpi4py's "
-            f"({library}). Start with the mpiexec of the environment that holds the MPI library, or"
-            " with an srun --mpi=... that it knows; for separate runs of one node each, use "
-            "Session(comm=MPI.COMM_SELF)."
-        )
+        return _checked(alone, [ranks_per_node])
+    world = MPI.COMM_WORLD
+    comm = world if comm is None else comm
+    if max(launched_ranks(), world.Get_size()) > 1:
+        mark_rank(world.Get_rank())
+    if comm is world:
+        check_launcher(MPI)
     if comm.Get_size() == 1:
-        return _checked(Topology(comm.Get_rank(), 1, host, comm=comm), [ranks_per_node])
-    rank, ranks = comm.Get_rank(), comm.Get_size()
+        found = dataclasses.replace(alone, rank=comm.Get_rank(), comm=comm)
+        return _checked(found, [ranks_per_node])
+    return _among_others(MPI, comm, timeout_seconds, ranks_per_node)
+
+
+def _among_others(MPI: Any, comm: Any, timeout_seconds: float, ranks_per_node: int) -> Topology:
+    """This rank among several, after all of them have told each other about themselves."""
+    host, rank, ranks = socket.gethostname(), comm.Get_rank(), comm.Get_size()
     kind = "node" if ranks_per_node == 1 else "rank"
     witness.start(f"[{kind} {rank} of {ranks}, host {host}]")  # unless it already runs
     about = {
@@ -132,26 +128,37 @@ def find_topology(
     }
     everyone = everyones(about, comm, timeout_seconds, max(ranks_per_node, 1))
     here = [p for p in range(ranks) if everyone[p]["machine"] == about["machine"]]
-    gpus = tuple(g if g is None else tuple(g) for g in (everyone[p]["gpus"] for p in here))
-    hosts = tuple(other["host"] for other in everyone)
+    gpus = (everyone[p]["gpus"] for p in here)
     world = MPI.COMM_WORLD
-    world_rank = None if ranks == world.Get_size() else world.Get_rank()
-    witnesses = tuple(
-        found and ("localhost" if p in here else everyone[p]["host"], found[0], found[1])
-        for p, found in enumerate(other["witness"] for other in everyone)
+    topology = Topology(
+        rank,
+        ranks,
+        host,
+        local_rank=here.index(rank),
+        local_size=len(here),
+        gpus_of_host=tuple(g if g is None else tuple(g) for g in gpus),
+        comm=comm,
+        hosts=tuple(other["host"] for other in everyone),
+        world_rank=None if ranks == world.Get_size() else world.Get_rank(),
+        witnesses=tuple(
+            found and ("localhost" if p in here else everyone[p]["host"], found[0], found[1])
+            for p, found in enumerate(other["witness"] for other in everyone)
+        ),
     )
-    mine = here.index(rank)
-    about = rank, ranks, host, mine, len(here), gpus, comm, hosts, world_rank, witnesses
-    topology = _checked(Topology(*about), [other["ranks_per_node"] for other in everyone])
-    poor = [p for p, other in enumerate(everyone) if not other["threads"]]
+    topology = _checked(topology, [other["ranks_per_node"] for other in everyone])
+    _check_threads(topology, [other["threads"] for other in everyone])
+    return topology
+
+
+def _check_threads(topology: Topology, threads: Sequence[bool]) -> None:
+    poor = [p for p, multiple in enumerate(threads) if not multiple]
     if poor:
         raise NodeError(
             f"{topology.prefix()} jdaso talks to MPI from a thread of its own and needs "
-            f"MPI_THREAD_MULTIPLE, but {names_of(poor, ranks_per_node)} started MPI without it. Do "
-            "not lower mpi4py.rc.thread_level (or MPI4PY_RC_THREAD_LEVEL), or use an MPI library "
-            "built with thread support."
+            f"MPI_THREAD_MULTIPLE, but {names_of(poor, topology.ranks_per_node)} started MPI "
+            "without it. Do not lower mpi4py.rc.thread_level (or MPI4PY_RC_THREAD_LEVEL), or use "
+            "an MPI library built with thread support."
         )
-    return topology
 
 
 def _checked(topology: Topology, given: Sequence[int]) -> Topology:

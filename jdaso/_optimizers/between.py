@@ -24,7 +24,7 @@ from .._rules.phases import Phases
 from .._rules.state import init_phases
 from .._session import Session
 from .._types import Leaves, LocalAxis, PyTree, ShapeDtype
-from .moments import MomentsFinder
+from .find_moments import MomentsFinder
 from .placements import Placements
 from .state import DasoState
 

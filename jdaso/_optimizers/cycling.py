@@ -11,7 +11,7 @@ from .between import Between
 from .blocking import mean_of_everything, sum_of_first
 from .conditions import when
 from .late import LateExchange
-from .sharing import Sharing
+from .shared_moments import Sharing
 from .update import Update
 
 

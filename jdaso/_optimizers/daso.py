@@ -18,8 +18,8 @@ from .agree import agree_on_init
 from .between import Between
 from .completion import register
 from .copies import Finder
+from .find_moments import MomentsFinder
 from .inner import refuse_line_search, update_with
-from .moments import MomentsFinder
 from .placements import Placements
 from .settings import (
     check_blocking,
@@ -29,7 +29,7 @@ from .settings import (
     require_params,
     warn_of_gain,
 )
-from .sharing import Sharing
+from .shared_moments import Sharing
 from .stages import Stages
 from .state import DasoState
 

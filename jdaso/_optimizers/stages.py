@@ -26,7 +26,7 @@ from .conditions import when
 from .copies import Finder
 from .cycling import exchange_late
 from .learning_rate import select_inner
-from .sharing import Sharing
+from .shared_moments import Sharing
 from .state import DasoState
 from .update import Update
 

@@ -14,7 +14,7 @@ III-B, S as the time of an exchange        `measured` (``delay="auto"``), and B 
 (not in it) fragments, in turn             `phases`, `decide`; their pieces: `_payload.fragments`
 (not in it) merge that keeps progress      `merge.corrected` (arXiv 2605.20866)
 (not in it) optimizer between the nodes    `merge.outer` (arXiv 2311.08105)
-(not in it) Adam as with the whole batch   `second_moments`; in the state: `_optimizers.sharing`
+(not in it) Adam as with the whole batch   `second_moments`, `_optimizers.shared_moments`
 III, averages inside a node                `_exchange.within_node`: a mean over local devices
 III, narrow wires                          `_payload.wire`; error feedback: `_optimizers.late`
 =========================================  =================================================

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..._launch.mpiexec import find_mpiexec
-from . import kernel
-from .kernel import ClusterError, ip, run
+from . import cleanup
+from .cleanup import ClusterError, ip, run
 
 _MOST_HOSTS = 64
 _TOLERANCE = 0.10
@@ -130,11 +130,11 @@ def emulated_cluster(
     bits = bits_per_second_of(rate)
     if not 2 <= hosts <= _MOST_HOSTS:
         raise ValueError(f"hosts must be 2 to {_MOST_HOSTS}, got {hosts}.")
-    kernel.require_tools()
+    cleanup.require_tools()
     with contextlib.ExitStack() as stack:
         try:
-            number = stack.enter_context(kernel.own_number())
-            stack.callback(kernel.remove, number)
+            number = stack.enter_context(cleanup.own_number())
+            stack.callback(cleanup.remove, number)
             cluster = _make(number, hosts, bits)
             if check:
                 cluster = dataclasses.replace(cluster, measured=_measure(cluster))
@@ -161,8 +161,8 @@ def _make(number: int, count: int, bits: float) -> Cluster:
     switch, subnet = f"jdaso{number}-switch", f"10.231.{number}"
     hosts = tuple(f"jdaso{number}-h{k}" for k in range(count))
     addresses = tuple(f"{subnet}.{k + 1}" for k in range(count))
-    folder = kernel.STATE / f"cluster-{number}"
-    taken = sorted({switch, *hosts} & set(kernel.namespaces()))
+    folder = cleanup.STATE / f"cluster-{number}"
+    taken = sorted({switch, *hosts} & set(cleanup.namespaces()))
     if taken:
         raise ClusterError(
             f"Network namespaces named {', '.join(taken)} already exist. Remove "
@@ -177,8 +177,8 @@ def _make(number: int, count: int, bits: float) -> Cluster:
     for device in ("switch", "lo"):
         ip("-n", switch, "link", "set", device, "up")
     for k, (host, address) in enumerate(zip(hosts, addresses, strict=True)):
-        (kernel.SETTINGS / host).mkdir(parents=True, exist_ok=True)
-        (kernel.SETTINGS / host / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        (cleanup.SETTINGS / host).mkdir(parents=True, exist_ok=True)
+        (cleanup.SETTINGS / host / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
         ip("netns", "add", host)
         ip("-n", host, "link", "set", "lo", "up")
         peer = ("peer", "name", "eth0", "netns", host)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..._launch.guarded import Guarded
 from ..._launch.mpiexec import termination_raises
-from .._emulate import kernel
+from .._emulate import cleanup
 from .._emulate.cluster import Cluster, ClusterError
 from . import libraries, memory, outcomes
 from .allocation import allocated_hosts, hosts_of, require_hosts
@@ -100,7 +100,7 @@ def run_study(
 def _require(study: Study, allocated: tuple[str, ...]) -> None:
     """Raises before any launch if some launches cannot be what the study declares."""
     if any(fabric.rate for fabric in study.fabrics.values()):
-        kernel.require_tools()
+        cleanup.require_tools()
     require_hosts(study, allocated)
     memory.require(study.limit_bytes)
 

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from jax.extend.core import Var
 
 from .cost import Cost, sum_costs
-from .cut import Value
 from .equations import bytes_of
 from .program import Program, Rows, is_mark
+from .search import Value
 
 _PARAMS, _BATCH, _BOTH = 1, 2, 4
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from .._run.compiled import CompiledStage, Compiler
 from .cost import Cost
-from .cut import CutError, best_cuts
 from .equations import is_key
 from .line import Line
+from .search import CutError, best_cuts
 from .stage import stages_of
 
 _SEGMENTS = 8

@@ -14,7 +14,6 @@ import optax
 from ..._session import Session
 from ..._types import PyTree
 from .cost import Cost, Costs
-from .cut import CutError, best_cuts
 from .equations import REMAT, is_key
 from .holding import Holding
 from .line import Line, line_of
@@ -23,6 +22,7 @@ from .memory import available_bytes
 from .microbatch import Microbatches
 from .plan import Plan
 from .program import Program
+from .search import CutError, best_cuts
 from .stage import stages_of
 from .stages import Part, alike
 from .trace import trace

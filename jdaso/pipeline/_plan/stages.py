@@ -9,12 +9,12 @@ from typing import Any
 
 from .._schedule import Schedule, check, make_schedule
 from .cost import Cost, sum_costs
-from .cut import bytes_entering
 from .equations import bytes_of
 from .holding import Holding
 from .line import Line
 from .microbatch import Microbatches
 from .program import Program
+from .search import bytes_entering
 from .stage import Stage
 
 

@@ -14,8 +14,8 @@ from nights import nightly
 
 from jdaso._nodes import links
 from jdaso.fabric import Cluster, ClusterError, emulated_cluster
+from jdaso.fabric._emulate import cleanup
 from jdaso.fabric._emulate import cluster as _cluster
-from jdaso.fabric._emulate import kernel
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"),
@@ -45,12 +45,12 @@ def wait_for(condition, seconds=20.0):
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
-    kernel.remove_leftovers()  # of a run of these tests that was killed
+    cleanup.remove_leftovers()  # of a run of these tests that was killed
     before = namespaces()
     yield
     assert namespaces() == before
-    assert not list(kernel.SETTINGS.glob("jdaso*"))
-    assert not [path for path in kernel.STATE.glob("cluster-*") if path.is_dir()]
+    assert not list(cleanup.SETTINGS.glob("jdaso*"))
+    assert not [path for path in cleanup.STATE.glob("cluster-*") if path.is_dir()]
 
 
 def run(*arguments, command=UNMEASURED, **options):
@@ -166,13 +166,13 @@ def test_a_child_of_a_killed_one_does_not_keep_it():
         process.kill()
         process.wait(timeout=10)
         assert len(namespaces()) == 3
-        assert kernel.remove_leftovers() == 1
+        assert cleanup.remove_leftovers() == 1
     finally:
         os.kill(child, signal.SIGKILL)
 
 
 def test_a_signal_while_it_is_taken_down_waits(monkeypatch):
-    ip = kernel.ip
+    ip = cleanup.ip
 
     def interrupted(*words):
         if words[:2] == ("netns", "delete"):
@@ -180,7 +180,7 @@ def test_a_signal_while_it_is_taken_down_waits(monkeypatch):
         return ip(*words)
 
     with pytest.raises(KeyboardInterrupt), emulated_cluster(3, check=False):
-        monkeypatch.setattr(kernel, "ip", interrupted)
+        monkeypatch.setattr(cleanup, "ip", interrupted)
 
 
 def test_namespaces_of_others_stay():
@@ -196,7 +196,7 @@ def test_namespaces_of_others_stay():
             emulated_cluster(2, check=False),
         ):
             pass
-        assert kernel.remove_leftovers() == 0
+        assert cleanup.remove_leftovers() == 0
         assert sleeper.poll() is None and set(theirs) <= namespaces()
         sleeper.kill()
         sleeper.wait(timeout=10)
@@ -206,20 +206,20 @@ def test_namespaces_of_others_stay():
 
 
 def test_a_leftover_that_stays_stops_nobody(monkeypatch, caplog):
-    (kernel.STATE / "cluster-0").mkdir(parents=True)
-    remove = kernel.remove
+    (cleanup.STATE / "cluster-0").mkdir(parents=True)
+    remove = cleanup.remove
 
     def stuck(number):
         if number == 0:
             raise ClusterError("Processes 1 in jdaso0-h0 do not end.")
         remove(number)
 
-    monkeypatch.setattr(kernel, "remove", stuck)
+    monkeypatch.setattr(cleanup, "remove", stuck)
     try:
         with emulated_cluster(2, check=False) as cluster:
             assert cluster.switch == "jdaso1-switch"
     finally:
-        (kernel.STATE / "cluster-0").rmdir()
+        (cleanup.STATE / "cluster-0").rmdir()
     assert "do not end" in caplog.text
 
 

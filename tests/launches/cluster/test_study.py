@@ -17,7 +17,7 @@ from nights import nightly, rows
 from studies import lines
 
 from jdaso.cli import main
-from jdaso.fabric._emulate import kernel
+from jdaso.fabric._emulate import cleanup
 from jdaso.fabric._study import memory
 from jdaso.fabric._study.checks import StudyError
 from jdaso.fabric._study.declaration import read_study, study_of
@@ -90,9 +90,9 @@ def test_a_cell_crosses_the_link_that_it_names(tmp_path, library, workload, node
     if library == "torch" and not PEERS.exists():
         pytest.skip("make setup-peers installs PyTorch")
     declared = study(EMULATED, library=library, workload=workload, nodes=nodes, bytes=BYTES)
-    before = kernel.namespaces()
+    before = cleanup.namespaces()
     (row,) = found(declared, tmp_path)
-    assert kernel.namespaces() == before
+    assert cleanup.namespaces() == before
     if (library, workload) == ("mpi4jax", "reduce_scatter"):
         assert row["status"] == "missing" and row["words"].endswith("not one of its operations.")
         return
@@ -173,9 +173,9 @@ def run_fates(folder, mpi, fates, more=""):
     about = {"python": ENVIRONMENTS[mpi] / "bin/python", "program": folder / "fates.py"}
     declared = DECLARED.format(mpi=mpi, fates=fates, bytes=BYTES, more=more, **about)
     (folder / "study.toml").write_text(declared)
-    before = kernel.namespaces()
+    before = cleanup.namespaces()
     status = main(["study", str(folder / "study.toml"), "--out", str(folder / "out")])
-    assert set(kernel.namespaces()) <= set(before)
+    assert set(cleanup.namespaces()) <= set(before)
     for row in lines(folder / "out"):
         jsonschema.validate(row, schema())
     return status, {row["factors"]["bytes"]: row for row in lines(folder / "out")}
@@ -236,7 +236,7 @@ def test_fifty_kills_over_emulated_links(tmp_path, mpi):
     (tmp_path / "fates.py").write_text(FATES)
     (tmp_path / "study.toml").write_text(declared.replace("replicates = 1", "replicates = 3"))
     command = [sys.executable, "-m", "jdaso", "study", tmp_path / "study.toml", "--out"]
-    choose, before, first = random.Random(mpi), [], kernel.namespaces()
+    choose, before, first = random.Random(mpi), [], cleanup.namespaces()
     for number in range(51):
         with (tmp_path / "said").open("wb") as said:
             process = subprocess.Popen(
@@ -255,7 +255,7 @@ def test_fifty_kills_over_emulated_links(tmp_path, mpi):
     keys = {(row["cell"], row["replicate"], row["attempt"]) for row in rows}
     assert len(rows) == len(keys) == 3 * 31
     assert {row["status"] for row in rows if row["factors"]["bytes"] != BYTES} == {"ok"}
-    assert set(kernel.namespaces()) <= set(first)
+    assert set(cleanup.namespaces()) <= set(first)
     assert not [text for text in command_lines() if str(tmp_path) in text]
 
 

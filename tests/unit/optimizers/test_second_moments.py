@@ -11,8 +11,8 @@ import reference
 import training
 
 import jdaso
+from jdaso._optimizers.find_moments import MomentsFinder
 from jdaso._optimizers.inner import update_with
-from jdaso._optimizers.moments import MomentsFinder
 
 PARAMS = {"a": jnp.ones(()), "b": jnp.ones(5), "c": jnp.ones((3, 4)), "none": jnp.zeros((0, 2))}
 LABELS = {"a": "adam", "b": "sgd", "c": "adam", "none": "sgd"}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jdaso.pipeline._plan import cut
-from jdaso.pipeline._plan.cut import CutError, Value, best_cuts, bytes_entering
+from jdaso.pipeline._plan import search
+from jdaso.pipeline._plan.search import CutError, Value, best_cuts, bytes_entering
 
 
 def entering(values, begin, end):
@@ -78,7 +78,7 @@ def test_of_many_places_some_are_left_out_and_the_limit_is_kept(monkeypatch):
         places, balance = dict(allowed=range(1, length)), chance.choice([1.0, 1.1, 1.3])
         best = best_cuts(costs, [], stages, balance=1.0, **places)
         limit = max(balance * sum(costs) / stages, judge(costs, [], best)[1])
-        monkeypatch.setattr(cut, "_WIDEST", chance.randrange(2, 6))
+        monkeypatch.setattr(search, "_WIDEST", chance.randrange(2, 6))
         cuts = best_cuts(costs, values, stages, balance=balance, **places)
         monkeypatch.undo()
         assert judge(costs, values, cuts)[1] <= limit * (1 + 1e-6)

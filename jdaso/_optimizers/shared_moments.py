@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from .._rules.second_moments import own_of, shared
 from .._types import PyTree
 from .between import Between
-from .moments import Moments
+from .find_moments import Moments
 from .update import Update
 
 
