@@ -11,7 +11,7 @@ project = "jdaso"
 author = "the jdaso authors"
 copyright = author
 _version = re.search(
-    r'^__version__\s*=\s*"([^"]+)"', (ROOT / "jdaso/_version.py").read_text(), re.M
+    r'^__version__\s*=\s*"([^"]+)"', (ROOT / "jdaso/_base/version.py").read_text(), re.M
 )
 release = _version.group(1) if _version else ""
 

@@ -9,9 +9,9 @@ import importlib
 import sys
 from typing import Any
 
+from ._base.public_names import homes_of as _homes_of
+from ._base.version import __version__ as __version__
 from ._launch.early_failure import watch_rank as _watch_rank
-from ._stub import homes_of as _homes_of
-from ._version import __version__ as __version__
 
 _HOMES = _homes_of(__file__)
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
     module = importlib.import_module(_HOMES[name], __name__)
     if "jax" in sys.modules:
         # Before the first use of a device: the thread pools of CPU devices are sized there.
-        importlib.import_module("._compat", __name__).reserve_cpu_threads()
+        importlib.import_module("._jax.cpus", __name__).reserve_cpu_threads()
     found = module if _HOMES[name] == f".{name}" else getattr(module, name)
     return globals().setdefault(name, found)
 

@@ -10,9 +10,10 @@ from . import pipeline as pipeline
 from . import plots as plots
 from . import report as report
 from . import traces as traces
+from ._base.errors import NodeError as NodeError
+from ._base.errors import Stopped as Stopped
+from ._base.version import __version__ as __version__
 from ._engines.simulated import Simulated as Simulated
-from ._errors import NodeError as NodeError
-from ._errors import Stopped as Stopped
 from ._exchange.collectives import broadcast as broadcast
 from ._exchange.collectives import mean as mean
 from ._optimizers.daso import daso as daso
@@ -31,7 +32,6 @@ from ._rules.phases import Phases as Phases
 from ._rules.phases import Plateau as Plateau
 from ._rules.state import PhaseState as PhaseState
 from ._session import Session as Session
-from ._version import __version__ as __version__
 from .pipeline import FitResult as FitResult
 from .pipeline import fit as fit
 from .traces._timeline import Event as Event

@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._compat import spans_processes
+from ._jax.types import PyTree
+from ._jax.world import spans_processes
 from ._launch.paths import local_folder
 from ._optimizers.state import DasoState
 from ._payload.layout import is_float
 from ._session import Session
-from ._types import PyTree
 
 VARIABLE = "JDASO_FAULTS"
 ACTIONS = ("kill", "stop", "segfault", "exit", "raise", "hang", "flip", "nan", "delay")

@@ -2,7 +2,7 @@
 
     python benchmarks/cost/calls.py [--quick]
 
-One process, JAX's first device. "handler" is `jdaso/_ffi`, "callback" the same call with
+One process, JAX's first device. "handler" is `jdaso/_jax/ffi`, "callback" the same call with
 JDASO_FFI=off, "io_callback" JAX's own, which copies each argument to an array of the CPU first.
 Small arguments: the difference to a step without calls, which has CALLS calls in a row.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from benchmarks.lib import harness
-from jdaso._compat import host_call
+from jdaso._jax.host_call import host_call
 
 CALLS = 8
 REPEATS, QUICK_REPEATS = 60, 3

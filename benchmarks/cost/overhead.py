@@ -21,7 +21,7 @@ import optax
 
 import jdaso
 from benchmarks.lib import harness
-from jdaso._compat import host_call
+from jdaso._jax.host_call import host_call
 
 STEP_SECONDS = 0.010
 WIDTH, LAYERS, SMALL_LEAVES = 256, 3, 9  # about 200 k parameters

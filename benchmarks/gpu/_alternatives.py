@@ -19,7 +19,7 @@ from jax.experimental import io_callback
 from benchmarks.gpu import _ffi, _part
 from benchmarks.gpu._copies import Bound, Copies
 from benchmarks.lib import harness
-from jdaso._compat import host_call
+from jdaso._jax.host_call import host_call
 
 SIZES, QUICK_SIZES = (25_600_000, 124_000_000), (1_000_000,)  # float32 numbers
 REPEATS, BRIEF_REPEATS, QUICK_REPEATS = 20, 8, 3

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.lib.tasks import TASKS
-from jdaso._compat import host_call
+from jdaso._jax.host_call import host_call
 
 LEAVES = 16
 

@@ -31,7 +31,7 @@ from benchmarks.lib import harness
 from benchmarks.lib.methods import COORDINATOR, Cell, bytes_sent, measure_gloo
 from benchmarks.lib.work import Kind
 from jdaso import pipeline
-from jdaso._compat import host_call
+from jdaso._jax.host_call import host_call
 from jdaso.fabric import ClusterError, emulated_cluster
 
 PORT = 23457

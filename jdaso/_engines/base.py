@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from .._compat import private_cpu_device
+from .._jax.cpus import private_cpu_device
 from .._payload.wire import Wire, sum_rows
 
 

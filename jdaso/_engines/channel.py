@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import NodeError
+from .._base.errors import NodeError
 from .._nodes.control import Control
 from .._nodes.heartbeat import STARTED
 from .._nodes.wait import Wait

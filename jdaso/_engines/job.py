@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from .._errors import NodeError
+from .._base.errors import NodeError
 from .staging import Place
 
 

@@ -49,9 +49,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import lane_device
-from .._errors import NodeError
-from .._ffi import aligned
+from .._base.errors import NodeError
+from .._jax.cpus import lane_device
+from .._jax.ffi import aligned
 from .._mpi.requests import MESSAGE_BYTES
 from .._payload.wire import Wire
 from .base import Work, heads_of

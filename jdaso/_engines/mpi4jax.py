@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._compat import private_cpu_device
+from .._jax.cpus import private_cpu_device
 from .._payload.wire import Wire
 from .base import heads_of
 

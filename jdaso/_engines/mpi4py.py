@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._errors import NodeError
-from .._ffi import aligned
+from .._base.errors import NodeError
+from .._jax.ffi import aligned
 from .._mpi.requests import MESSAGE_BYTES, as_bytes
 from .._payload.wire import Wire
 from .base import Work, heads_of

@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import private_cpu_device
+from .._jax.cpus import private_cpu_device
+from .._jax.types import Chunks, Leaves, PyTree
 from .._payload.chunks import pack, unpack
 from .._payload.layout import Layout
 from .._payload.trees import strip
 from .._payload.whole import Whole
 from .._payload.wire import Wire
 from .._rules.merge import Merge
-from .._types import Chunks, Leaves, PyTree
 from .saved import OuterForm
 
 _CACHE_NUMBERS = 2**16

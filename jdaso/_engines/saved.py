@@ -12,9 +12,9 @@ import jax
 import numpy as np
 import optax
 
+from .._jax.types import PyTree
 from .._payload.whole import Whole
 from .._rules.merge import Merge
-from .._types import PyTree
 
 COMMON = ("heads", "anchor", "outer")
 """Beginnings of the names of arrays that are the same on all nodes."""

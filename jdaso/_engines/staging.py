@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from .._ffi import aligned
-from .._ffi.copying import copy_all
+from .._jax.ffi import aligned
+from .._jax.ffi.copying import copy_all
 from .._payload.layout import Layout
 from .._payload.wire import Wire
 

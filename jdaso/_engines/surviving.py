@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import NodeError
-from .._ffi import aligned
+from .._base.errors import NodeError
+from .._jax.ffi import aligned
 from .._mpi.requests import as_bytes, poll
 from .._mpi.ulfm import Group
 from .._payload.wire import Wire

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .._jax.types import PyTree
 from .._payload.words import Facts
 from .._rules.merge import Merge
-from .._types import PyTree
 from .job import Job
 from .programs import Owed, owed_on_host
 from .staging import Place

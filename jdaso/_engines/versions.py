@@ -18,14 +18,14 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from .._ffi import library
+from .._jax.ffi import library
+from .._jax.types import Leaves as Arrays
+from .._jax.types import PyTree
 from .._payload.checksums import checksum_on_host
 from .._payload.whole import Whole
 from .._payload.wire import WIRES
 from .._payload.words import BAD_LEAF, FAILED, HEADER, STATUS, facts_of
 from .._rules.merge import Merge
-from .._types import Leaves as Arrays
-from .._types import PyTree
 from .channel import Channel
 from .job import Job, Numbers
 from .making import Making

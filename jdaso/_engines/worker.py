@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from .._errors import NodeError
+from .._base.errors import NodeError
 from .._nodes.compare import crossed
 from .._nodes.control import Control
 from .._payload.layout import Layout

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._jax.types import LocalAxis
 from .._session import Session
-from .._types import LocalAxis
 
 
 def zeros(shapes: Any, *_: Any) -> Any:

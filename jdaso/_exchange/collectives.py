@@ -9,14 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._compat import SPANS_PROCESSES, bound_axes, spans_processes, unmapped
-from .._errors import NodeError
+from .._base.errors import NodeError
+from .._jax.axes import bound_axes
+from .._jax.host_call import unmapped
+from .._jax.types import LocalAxis, PyTree
+from .._jax.world import SPANS_PROCESSES, spans_processes
 from .._payload.explicit import on_its_mesh
 from .._payload.header import header
 from .._payload.layout import describe, is_float, path_of
 from .._payload.placement import Placement, divisions_of, kept
 from .._session import Session
-from .._types import LocalAxis, PyTree
 from .exact import exact_mean
 from .make import exchange_of
 from .placing import axes_of, facts_of, placed, said

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import host_call
+from .._jax.host_call import host_call
+from .._jax.types import Leaves, PyTree, ShapeDtype
 from .._payload.chains import by_leaf
 from .._payload.header import (
     counted,
@@ -28,7 +29,6 @@ from .._payload.trees import (
 )
 from .._payload.words import GONE, STATUS
 from .._session import Session
-from .._types import Leaves, PyTree, ShapeDtype
 from .exchange import Exchange
 from .received import Received
 from .replicated import Common

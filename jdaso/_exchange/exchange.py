@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._jax.types import Leaves, LocalAxis, PyTree
 from .._payload.header import differ, first_bad_leaf, weight_of_all, weights_are_wrong
 from .._payload.layout import Division, Layout, Leaf
 from .._payload.placement import Placement
 from .._payload.wire import Wire
 from .._payload.words import BAD_LEAF, FAILED, STATUS, STEP
 from .._session import Session
-from .._types import Leaves, LocalAxis, PyTree
 from .received import Received
 from .replicated import Common
 

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import host_call
 from .._engines.channel import Channel
 from .._engines.sums import Sums
+from .._jax.host_call import host_call
+from .._jax.types import Leaves, PyTree, ShapeDtype
 from .._payload.checksums import checksum_of_all, checksum_on_host
 from .._payload.explicit import replicated
 from .._payload.landing import arrival
@@ -24,7 +25,6 @@ from .._payload.shards import in_order
 from .._payload.trees import to_arrays
 from .._payload.whole import Whole
 from .._payload.words import FAILED, HEADER, LEFT_OUT, STATUS
-from .._types import Leaves, PyTree, ShapeDtype
 from .callbacks import guarded, spread, zeros
 from .exchange import Exchange
 from .received import Received

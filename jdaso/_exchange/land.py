@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from .._jax.types import Leaves, PyTree
 from .._payload.checksums import fingerprints
 from .._payload.header import header
 from .._payload.trees import apply_updates, from_leaves, to_leaves, travels
-from .._types import Leaves, PyTree
 from .exchange import Exchange
 from .host import HostExchange
 from .received import Received

@@ -13,10 +13,10 @@ from typing import Any
 
 import jax
 
+from .._jax.types import Leaves, PyTree
 from .._payload.header import none_weighs
 from .._payload.words import BAD_LEAF
 from .._rules.merge import Merge
-from .._types import Leaves, PyTree
 from .exchange import Exchange
 from .replicated import Common
 

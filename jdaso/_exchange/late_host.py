@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engines.versions import Versions
+from .._jax.types import Leaves, PyTree
 from .._payload.layout import BARE, describe
 from .._payload.words import STEP
-from .._types import Leaves, PyTree
 from .callbacks import guarded
 from .host import HostExchange, on_host
 from .late import Correction, Late

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._jax.types import Leaves, PyTree
 from .._payload.checksums import checksum
 from .._payload.chunks import pack, unpack
 from .._payload.header import first_bad_leaf, living, weight_of_all
 from .._payload.trees import strip, to_leaves, to_numbers
 from .._payload.words import BAD_LEAF, CHECKSUM, HEADER
-from .._types import Leaves, PyTree
 from .late import Correction, Late
 from .received import Received
 from .replicated import Common

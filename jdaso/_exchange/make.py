@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .._jax.types import Leaves, LocalAxis, PyTree
 from .._payload.layout import Leaf, chunk_bytes_of, describe, layout_of
 from .._payload.placement import Placement
 from .._payload.shards import Shards, parts_of
 from .._payload.wire import Wire, wire_of
 from .._rules.merge import Merge
 from .._session import Session
-from .._types import Leaves, LocalAxis, PyTree
 from .exchange import CHUNK_BYTES, Exchange
 from .host import HostExchange
 from .late import Late

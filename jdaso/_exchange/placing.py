@@ -9,11 +9,11 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from .._compat import bound_axes, mesh_in_context, varies
+from .._jax.axes import bound_axes, mesh_in_context, varies
+from .._jax.types import LocalAxis, PyTree
 from .._payload.layout import Division, describe
 from .._payload.placement import Placement, placement_of, spec
 from .._session import Session
-from .._types import LocalAxis, PyTree
 from .within_node import names_of
 
 Divisions = Callable[[dict[str, int], bool], tuple[Division, ...]]

@@ -7,9 +7,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from .._jax.types import Chunks, Leaves, PyTree
 from .._payload.header import living, weight_of_all
 from .._payload.words import BAD_LEAF
-from .._types import Chunks, Leaves, PyTree
 from .replicated import apart
 
 

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._jax.types import LocalAxis, PyTree
 from .._payload.checksums import checksums
 from .._payload.layout import Division, describe
 from .._payload.trees import to_numbers
 from .._payload.words import BAD_LEAF, CHECKSUM, LEFT_OUT
-from .._types import LocalAxis, PyTree
 
 
 @dataclasses.dataclass(frozen=True)

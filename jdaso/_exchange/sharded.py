@@ -20,12 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._base.errors import NodeError
 from .._engines.meeting import Meeting
-from .._errors import NodeError
+from .._jax.types import Leaves, PyTree, ShapeDtype
 from .._payload.layout import Division
 from .._payload.placement import Placement, spec
 from .._payload.shards import Part, Shards, parts_of
-from .._types import Leaves, PyTree, ShapeDtype
 from .exchange import Exchange
 from .host import HostExchange
 from .received import Received

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import host_call
+from .._jax.host_call import host_call
+from .._jax.types import PyTree, ShapeDtype
 from .._payload.explicit import replicated
 from .._session import Session
-from .._types import PyTree, ShapeDtype
 from .within_node import device_number
 
 COMPUTE, MERGE, PACK = range(3)

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._jax.types import Leaves, PyTree
 from .._payload.chains import by_leaf
 from .._payload.trees import apply_updates, from_leaves, is_none, to_leaves, travels
-from .._types import Leaves, PyTree
 
 
 def select(condition: Any, yes: PyTree, no: PyTree) -> PyTree:

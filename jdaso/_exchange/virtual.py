@@ -12,13 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._jax.types import Chunks, Leaves, PyTree, ShapeDtype
 from .._payload.checksums import checksum
 from .._payload.chunks import pack, unpack
 from .._payload.layout import Division
 from .._payload.trees import to_numbers
 from .._payload.wire import Wire, attach, detach, sum_rows
 from .._session import Session
-from .._types import Chunks, Leaves, PyTree, ShapeDtype
 from .exchange import Exchange
 from .received import Received, Reduced
 from .replicated import Common

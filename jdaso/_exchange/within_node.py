@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import bound_axes, unmapped_axes, varies
+from .._jax.axes import bound_axes, unmapped_axes, varies
+from .._jax.types import LocalAxis, PyTree
 from .._payload.layout import is_float
-from .._types import LocalAxis, PyTree
 
 
 def mean_gradients_locally(grads: PyTree, axis: LocalAxis) -> PyTree:

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from .._errors import NodeError, summary
+from .._base.errors import NodeError, summary
 from .environment import launched_rank, launched_ranks
 from .last_words import speak_out
 

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 
-from .._errors import STOPPED_STATUS
+from .._base.errors import STOPPED_STATUS
 from .environment import with_home
 from .first_failure import Deaths
 from .guard import KILL_SECONDS, LAUNCH, Job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .._errors import NodeError
+from .._base.errors import NodeError
 from .._launch.gpus import visible_gpus
 from .topology import Topology
 

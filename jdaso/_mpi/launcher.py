@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from .._errors import NodeError
+from .._base.errors import NodeError
 from .._launch.environment import claimed_by, launched_ranks
 
 

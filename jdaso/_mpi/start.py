@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import NodeError
+from .._base.errors import NodeError
 from .._launch import witness
 from .._launch.environment import (
     launched_rank,

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from .._errors import NodeError
+from .._base.errors import NodeError
 from .._launch import witness
 from .._launch.environment import launched_ranks, machine, mark_rank
 from .._launch.gpus import gpu_identities

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .._errors import NodeError
+from .._base.errors import NodeError
 from .._launch.environment import survives_deaths
 from .._mpi.abort import end_job
 from .._mpi.messages import dead_ranks

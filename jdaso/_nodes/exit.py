@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Protocol, runtime_checkable
 
-from .._errors import summary
+from .._base.errors import summary
 from .._launch.early_failure import leave_to_sessions
 from .._launch.environment import survives_deaths
 from .._launch.last_words import speak_out

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from .._errors import NodeError
+from .._base.errors import NodeError
 from .known import Known
 
 log = logging.getLogger("jdaso")

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._compat import spans_processes
 from .._exchange.collectives import require_own_devices
+from .._jax.types import PyTree
+from .._jax.world import spans_processes
 from .._payload.layout import describe
 from .._session import Session
-from .._types import PyTree
 
 
 def agree_on_init(

@@ -13,6 +13,7 @@ import optax
 from .._exchange.exchange import Exchange
 from .._exchange.late import Late
 from .._exchange.make import exchange_of, late_of
+from .._jax.types import Leaves, LocalAxis, PyTree, ShapeDtype
 from .._payload.fragments import Fragment, deal, deal_most
 from .._payload.layout import Leaf, describe
 from .._payload.placement import Placement
@@ -23,7 +24,6 @@ from .._rules.merge import Merge
 from .._rules.phases import Phases
 from .._rules.state import init_phases
 from .._session import Session
-from .._types import Leaves, LocalAxis, PyTree, ShapeDtype
 from .find_moments import MomentsFinder
 from .placements import Placements
 from .state import DasoState

@@ -24,11 +24,11 @@ from .._exchange.order import after
 from .._exchange.received import Received
 from .._exchange.replicated import Common
 from .._exchange.updates import difference
+from .._jax.types import Leaves, PyTree
 from .._payload.header import loss_words, none_weighs
 from .._payload.trees import apply_updates, dress, from_leaves, to_leaves
 from .._payload.words import LEFT_OUT
 from .._rules.loss import count_loss
-from .._types import Leaves, PyTree
 from .between import Between
 from .copies import places_in_leaves
 from .late import LateExchange

@@ -6,10 +6,10 @@ import dataclasses
 import functools
 
 from .._exchange.late_host import HostLate
+from .._jax.types import Leaves, PyTree
 from .._payload.layout import describe
 from .._payload.spans import Span
 from .._session import Completion, Held
-from .._types import Leaves, PyTree
 from .between import Between
 from .late import LateExchange
 from .state import DasoState

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
-from .._compat import computes_on_cpus
+from .._jax.cpus import computes_on_cpus
 from .._payload.explicit import placed_like
 
 T = TypeVar("T")

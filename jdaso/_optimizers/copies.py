@@ -29,9 +29,9 @@ import numpy as np
 from jax.core import Tracer
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from .._jax.types import Leaves, PyTree
 from .._payload.layout import describe, is_float
 from .._payload.trees import to_leaves, travels
-from .._types import Leaves, PyTree
 
 Copies = tuple[tuple[int, int], ...]
 """Pairs of numbers: a leaf of the inner state, and the exchanged parameter leaf that it copies."""

@@ -8,12 +8,12 @@ import optax
 
 from .._exchange.exchange import CHUNK_BYTES
 from .._exchange.within_node import check_gradients, refuse_other_axes, require_axis
+from .._jax.types import LocalAxis, PyTree
 from .._payload.explicit import on_its_mesh
 from .._payload.wire import Wire, wire_of
 from .._rules.merge import Merge, merge_of
 from .._rules.phases import Phases
 from .._session import Session
-from .._types import LocalAxis, PyTree
 from .agree import agree_on_init
 from .between import Between
 from .completion import register

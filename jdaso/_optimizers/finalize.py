@@ -14,13 +14,13 @@ from .._exchange.collectives import _agree_on_shapes, _traced
 from .._exchange.exact import exact_mean_of_finite
 from .._exchange.make import exchange_of
 from .._exchange.placing import placed
+from .._jax.types import PyTree
 from .._payload.explicit import on_its_mesh
 from .._payload.header import header
 from .._payload.layout import describe, is_float
 from .._payload.placement import Placement, kept, spec
 from .._payload.trees import from_leaves, to_leaves
 from .._session import Session
-from .._types import PyTree
 from .master_weights import in_dtypes_of, masters
 from .state import DasoState
 from .unstacking import number_of, places_of, unstacked

@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._jax.types import PyTree, ShapeDtype
 from .._payload.layout import describe
 from .._payload.trees import travels
 from .._rules.second_moments import LEAST_DECAY
-from .._types import PyTree, ShapeDtype
 
 log = logging.getLogger("jdaso")
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import optax
 
-from .._types import PyTree
+from .._jax.types import PyTree
 
 
 def update_with(inner: optax.GradientTransformation) -> Callable[..., Any]:

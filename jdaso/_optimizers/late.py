@@ -15,6 +15,7 @@ from .._exchange.late import Correction, Late
 from .._exchange.order import after, token_of
 from .._exchange.replicated import Common
 from .._exchange.updates import added_to, difference, exchanged
+from .._jax.types import Leaves, PyTree
 from .._payload.explicit import placed_like, replicated
 from .._payload.fragments import Fragment, Piece
 from .._payload.header import header, living, loss_words, mean_weight, time_words
@@ -24,7 +25,6 @@ from .._rules.loss import count_loss
 from .._rules.measured import Times, fit, steps_taken
 from .._rules.state import PhaseState
 from .._session import Session
-from .._types import Leaves, PyTree
 from .between import Between
 from .copies import Copies, moved
 from .state import DasoState

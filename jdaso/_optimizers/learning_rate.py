@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int
 from optax.contrib import ReduceLROnPlateauState
 from optax.contrib import reduce_on_plateau as on_each_value
 
+from .._jax.types import PyTree
 from .._rules.state import NO_MEAN_LOSS
-from .._types import PyTree
 
 WORST_LOSS = 1e30
 """The best loss before the first: optax uses infinity, which a mean over nodes must not contain."""

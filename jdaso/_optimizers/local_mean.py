@@ -5,7 +5,7 @@ from __future__ import annotations
 import optax
 
 from .._exchange.within_node import check_gradients, mean_gradients_locally
-from .._types import PyTree
+from .._jax.types import PyTree
 
 
 def local_mean(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:

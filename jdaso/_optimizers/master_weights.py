@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from .._jax.types import PyTree
 from .._payload.trees import apply_updates, is_none, travels
-from .._types import PyTree
 from .settings import require_params
 
 

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
-from .._compat import bound_axes
 from .._exchange.placing import Divisions, axes_of, facts_of, placed, said
+from .._jax.axes import bound_axes
+from .._jax.types import LocalAxis, PyTree, ShapeDtype
 from .._payload.layout import Division, describe
 from .._payload.placement import Placement, divisions_of, joined
 from .._session import Session
-from .._types import LocalAxis, PyTree, ShapeDtype
 
 Known = dict[Any, Placement | None]
 """Placements of trees, by their shapes."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from .._jax.types import PyTree
 from .._rules.merge import Merge, Outer
 from .._rules.phases import Phases
 from .._session import Session
-from .._types import PyTree
 
 log = logging.getLogger("jdaso")
 

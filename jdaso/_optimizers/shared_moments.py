@@ -26,8 +26,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._jax.types import PyTree
 from .._rules.second_moments import own_of, shared
-from .._types import PyTree
 from .between import Between
 from .find_moments import Moments
 from .update import Update

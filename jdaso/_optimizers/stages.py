@@ -14,12 +14,12 @@ from .._exchange.order import after
 from .._exchange.trace_marks import COMPUTE, PACK, any_of, mark
 from .._exchange.updates import difference, select, widened
 from .._exchange.within_node import mean_gradients_locally, mean_locally
+from .._jax.types import PyTree
 from .._payload.header import add_losses, lift_below_zero, loss_words, mean_weight, sum_of_loss
 from .._payload.trees import apply_updates
 from .._rules.decide import decide
 from .._rules.loss import count_loss, mean_of_untold
 from .._rules.plateau import end_step
-from .._types import PyTree
 from .between import Between
 from .blocking import is_settled, mean_of_gradients
 from .conditions import when

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import optax
 from jaxtyping import Array, Float, Int
 
+from .._jax.types import PyTree
 from .._rules.state import PhaseState
-from .._types import PyTree
 
 
 class DasoState(NamedTuple):

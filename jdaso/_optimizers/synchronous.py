@@ -28,6 +28,7 @@ from .._exchange.within_node import (
     mean_locally,
     refuse_other_axes,
 )
+from .._jax.types import LocalAxis, PyTree
 from .._payload.explicit import alike, on_its_mesh
 from .._payload.header import loss_words, mean_weight, none_weighs
 from .._payload.layout import describe
@@ -43,7 +44,6 @@ from .._payload.trees import (
 from .._payload.wire import Wire, wire_of
 from .._rules.loss import mean_of_untold, sum_of_losses
 from .._session import Session
-from .._types import LocalAxis, PyTree
 from .agree import agree_on_init
 from .inner import refuse_line_search, update_with
 from .learning_rate import select_inner

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._exchange.placing import undivided
+from .._jax.types import PyTree
 from .._payload.layout import Division, Leaf, describe, is_float
 from .._payload.placement import Placement, spec
 from .._session import Session
-from .._types import PyTree
 from .state import DasoState
 
 

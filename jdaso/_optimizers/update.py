@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 
 from .._exchange.order import after
+from .._jax.types import PyTree
 from .._rules.decide import Actions
-from .._types import PyTree
 from .copies import Copies
 from .state import DasoState
 

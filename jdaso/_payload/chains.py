@@ -1,7 +1,7 @@
 """Sums and differences of many leaves as one operation of a compiled step.
 
 XLA compiles a loop for each leaf of a new shape. On a CPU one call of compiled code
-(`_ffi/chain.h`) takes all leaves instead; the numbers are the same.
+(`_jax/ffi/chain.h`) takes all leaves instead; the numbers are the same.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from jax import core
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from .._compat import bound_axes, register_lowering
-from .._ffi import library
+from .._jax.axes import bound_axes
+from .._jax.ffi import library
+from .._jax.host_call import register_lowering
 
 
 def by_leaf(

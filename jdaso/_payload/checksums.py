@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._types import Leaves
+from .._jax.types import Leaves
 from .explicit import replicated
 
 _ROW = 1024

@@ -16,7 +16,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 
-from .._types import Chunks, Leaves
+from .._jax.types import Chunks, Leaves
 from .explicit import replicated
 from .layout import Layout
 

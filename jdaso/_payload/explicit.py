@@ -15,7 +15,7 @@ import jax
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec, reshard
 
-from .._types import PyTree
+from .._jax.types import PyTree
 
 Given = ParamSpec("Given")
 Gives = TypeVar("Gives")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._types import Leaves
+from .._jax.types import Leaves
 from .explicit import placed_like, replicated
 from .layout import Leaf
 from .placement import Placement, spec

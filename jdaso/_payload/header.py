@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._types import Leaves
+from .._jax.types import Leaves
 from .words import (
     BAD_LEAF,
     CHECKSUM,

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._types import PyTree
+from .._jax.types import PyTree
 
 BLOCK = 256
 """Every row is a whole number of these: of the blocks that share a scale on any wire."""

@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .._types import PyTree
+from .._jax.types import PyTree
 from .explicit import explicit_sharding, placed_on
 from .layout import Division, Leaf, describe
 from .trees import is_none

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._types import PyTree
+from .._jax.types import PyTree
 from .layout import Division, Leaf
 from .placement import Placement
 from .trees import travels

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from .._types import Leaves, PyTree
+from .._jax.types import Leaves, PyTree
 from .chains import by_leaf
 from .explicit import can_be_placed_like, placed_like
 from .layout import describe, is_float

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._types import Leaves
+from .._jax.types import Leaves
 from .layout import Layout, Leaf
 
 

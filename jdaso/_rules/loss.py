@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._compat import refuses_nan
+from .._jax.debug import refuses_nan
 from .state import NO_MEAN_LOSS, PhaseState
 
 

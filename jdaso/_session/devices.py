@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._compat import cpu_threads_reserved, has_cpu_device
+from .._jax.cpus import cpu_threads_reserved, has_cpu_device
 from .._mpi.topology import Topology
 from .._nodes.control import Control
 

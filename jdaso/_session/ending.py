@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .._compat import STEP_ERRORS, steps_called
-from .._errors import NodeError, summary
+from .._base.errors import NodeError, summary
+from .._jax.host_call import STEP_ERRORS, steps_called
 from .._nodes.control import Control
 from .._nodes.own_work import await_own_work
 from .channels import Channels

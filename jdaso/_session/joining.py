@@ -7,7 +7,8 @@ import socket
 
 import jax
 
-from .._compat import backend_started, coordinator_address, join_world
+from .._jax.cpus import backend_started
+from .._jax.world import coordinator_address, join_world
 from .._mpi.topology import Topology
 from .._nodes.control import Control
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._engines.versions import Versions
+from .._jax.types import Leaves
 from .._nodes.control import Facts
 from .._payload.layout import Leaf
 from .._payload.placement import Placement
 from .._payload.spans import Span
-from .._types import Leaves
 
 log = logging.getLogger("jdaso")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .._compat import STEP_ERRORS
+from .._jax.host_call import STEP_ERRORS
 from .._nodes.compare import Comparison
 from .._nodes.control import Control
 from .._payload.words import FAILED, STATUS, STEP

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from .._base.errors import Stopped, summary
 from .._engines.channel import Channel
 from .._engines.simulated import Simulated
-from .._errors import Stopped, summary
-from .._ffi.functions import forget
+from .._jax.ffi.functions import forget
 from .._launch.reports import say_failed, say_rank, say_through
 from .._mpi.topology import Topology
 from .._nodes import exit as _exit

@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 
-from .._compat import backend_started, computes_on_cpus, reserve_cpu_threads
+from .._base.errors import NodeError
+from .._base.version import __version__
 from .._engines.make import check_engine
-from .._errors import NodeError
+from .._jax.cpus import backend_started, computes_on_cpus, reserve_cpu_threads
 from .._launch.environment import launched_ranks
 from .._launch.memory import keep_freed_memory
 from .._mpi.gpus import claim_gpus
@@ -19,7 +20,6 @@ from .._mpi.start import why_alone
 from .._mpi.topology import Topology, find_topology, members
 from .._nodes import exit as _exit
 from .._nodes.control import Control, Facts
-from .._version import __version__
 
 log = logging.getLogger("jdaso")
 

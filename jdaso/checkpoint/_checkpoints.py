@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from .._errors import Stopped
+from .._base.errors import Stopped
+from .._jax.types import PyTree
 from .._launch import signals as _signals
 from .._launch.paths import shown
 from .._launch.reports import say_saved
 from .._session import Session
-from .._types import PyTree
 from ._files import CheckpointError, DamagedError
 from ._folder import Folder
 from ._parts import Cut, Save, parts_of

@@ -15,10 +15,10 @@ import numpy as np
 from .._engines.saved import COMMON, Saved
 from .._engines.version import Version
 from .._engines.versions import Versions
+from .._jax.types import PyTree
 from .._payload.layout import Leaf as Exchanged
 from .._payload.spans import Span
 from .._session import Held, Session
-from .._types import PyTree
 from ._files import CheckpointError, Leaf
 from ._state import dasos_in
 

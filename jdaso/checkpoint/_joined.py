@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._compat import spans_processes
+from .._jax.world import spans_processes
 from .._payload.layout import is_float
 from .._session import Session
 from ._files import CheckpointError, DamagedError, Leaf, Manifest, plain_dtype

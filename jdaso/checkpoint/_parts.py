@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
+from .._jax.types import PyTree
 from .._session import Session
-from .._types import PyTree
 from ._facts import check_facts
 from ._files import Leaf, Manifest
 from ._folder import Folder

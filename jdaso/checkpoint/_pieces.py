@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import spans_processes
+from .._jax.world import spans_processes
 from ._files import Leaf
 
 

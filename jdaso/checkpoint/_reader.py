@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from .._jax.types import PyTree
 from .._launch.paths import shown
 from .._session import Session
-from .._types import PyTree
 from ._files import CheckpointError, DamagedError
 from ._parts import Cut, Save, parts_of
 from ._together import folder_of_all, is_first, of_first, together

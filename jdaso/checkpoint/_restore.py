@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .._jax.types import PyTree
 from .._session import Session
-from .._types import PyTree
 from ._arrays import read_arrays
 from ._facts import check_facts
 from ._files import COMMON, CheckpointError, DamagedError, Manifest, manifest_path, node_folder

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._base.errors import NodeError
 from .._engines.saved import COMMON, Saved
-from .._errors import NodeError
 from .._session import Held, Session
 from ._arrays import read_arrays
 from ._files import COMMON as COMMON_FOLDER

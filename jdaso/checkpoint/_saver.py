@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from .._base.version import __version__
 from .._exchange.collectives import require_own_devices
+from .._jax.types import PyTree
 from .._launch.paths import shown
 from .._session import Session
-from .._types import PyTree
-from .._version import __version__
 from . import _arrays, _complete, _files
 from ._facts import facts_of
 from ._files import COMMON, CheckpointError, Leaf, Manifest, node_folder

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import spans_processes
+from .._jax.types import PyTree
+from .._jax.world import spans_processes
 from .._optimizers.agree import is_in_parts
 from .._optimizers.state import DasoState
 from .._optimizers.synchronous import SynchronousState
 from .._payload.layout import path_of
 from .._session import Session
-from .._types import PyTree
 from ._files import CheckpointError, Leaf
 from ._pieces import leaf_of_pieces, pieces_of
 

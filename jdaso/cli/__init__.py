@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from .._version import __version__
+from .._base.version import __version__
 
 VERBS = {
     "doctor": "find out whether jdaso works here, and what to fix",

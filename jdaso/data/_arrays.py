@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from .._types import PyTree
+from .._jax.types import PyTree
 
 
 @runtime_checkable

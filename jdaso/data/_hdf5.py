@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._jax.types import PyTree
 from .._launch.paths import shown
-from .._types import PyTree
 from ._arrays import common_length
 from ._extra import needs
 from ._reading import LoadingError, OpenFile, Rows, native, runs

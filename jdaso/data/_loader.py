@@ -12,8 +12,8 @@ from typing import Any, SupportsIndex
 import jax
 import numpy as np
 
+from .._jax.types import PyTree
 from .._session import Session
-from .._types import PyTree
 from ._ahead import Ahead
 from ._arrays import as_source, stacked
 from ._order import Order

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .._jax.types import PyTree
 from .._launch.paths import shown
-from .._types import PyTree
 from ._arrays import common_length
 from ._reading import Joined, OpenFile, Rows, require_regular
 

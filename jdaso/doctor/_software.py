@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 
-from .._version import __version__
+from .._base.version import __version__
 from ._findings import Finding
 from ._machine import shared_memory
 from ._probe import Outcome

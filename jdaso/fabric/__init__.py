@@ -7,7 +7,7 @@ the programs of its ranks, and an emulated cluster start without JAX, which only
 import importlib
 from typing import Any
 
-from .._stub import homes_of as _homes_of
+from .._base.public_names import homes_of as _homes_of
 
 _HOMES = _homes_of(__file__)
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import Stopped
+from .._base.errors import Stopped
+from .._base.version import __version__
+from .._jax.types import PyTree
 from .._optimizers.state import DasoState
 from .._rules.phases import Phases
 from .._session import Session
-from .._types import PyTree
-from .._version import __version__
 from ..traces._timeline import Stats
 from ..traces._writer import Row, Writer, own_path
 

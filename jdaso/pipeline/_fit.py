@@ -14,10 +14,10 @@ import numpy as np
 import optax
 
 from .._exchange.collectives import mean
+from .._jax.types import PyTree
 from .._optimizers.finalize import finalize
 from .._rules.phases import Phases
 from .._session import Session
-from .._types import PyTree
 from ..checkpoint import Checkpoints
 from ._pipeline import Pipeline
 from ._plan.partition import partition

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from .._jax.types import PyTree
 from .._nodes.mail import Mail
 from .._optimizers.daso import daso
 from .._optimizers.synchronous import synchronous
 from .._rules.phases import Phases
 from .._session import Session
-from .._types import PyTree
 from ._optimizer.whole import Whole
 from ._parts import Partitions
 from ._plan.measured import example

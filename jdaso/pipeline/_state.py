@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import optax
 
-from .._types import PyTree
+from .._jax.types import PyTree
 
 
 class PipelineState(NamedTuple):

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from .._compat import ANNOTATION
+from .._jax.debug import ANNOTATION
 from ._chrome_format import Row
 from ._read import Trace, TraceError
 

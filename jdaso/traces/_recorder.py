@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-from .._compat import annotate
+from .._jax.debug import annotate
 from .._nodes.control import Control
 from ._clock_offset import Offset, measure
 from ._timeline import Event, Timeline

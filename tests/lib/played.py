@@ -1,6 +1,6 @@
 """Nodes on a `World`: each with a `Session`'s parts except JAX, and ending as a program does."""
 
-from jdaso._errors import summary
+from jdaso._base.errors import summary
 from jdaso._mpi.topology import find_topology
 from jdaso._nodes import exit as _exit
 from jdaso._nodes.control import Control

@@ -6,7 +6,7 @@ from collections import Counter
 import jax
 from jax._src import compilation_cache
 
-from jdaso._ffi import functions
+from jdaso._jax.ffi import functions
 
 SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,

@@ -21,7 +21,7 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 import jdaso
-from jdaso._compat import STEP_ERRORS
+from jdaso._jax.host_call import STEP_ERRORS
 
 CASE, ENGINE = sys.argv[1], sys.argv[2]
 STEPS, FAULT_STEP = 20, 6

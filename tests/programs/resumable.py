@@ -21,7 +21,7 @@ import numpy as np
 import optax
 
 import jdaso
-from jdaso._compat import STEP_ERRORS
+from jdaso._jax.host_call import STEP_ERRORS
 from jdaso.checkpoint import Checkpoints
 from jdaso.faults import Faults
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._types import PyTree
+from ..._jax.types import PyTree
 
 _TRIAL_SCALES = (1e-6, 1.0, 1e6)
 """Sizes of numbers in a trial: a threshold of a norm lies between two of them."""

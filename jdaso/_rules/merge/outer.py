@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..._types import PyTree
+from ..._jax.types import PyTree
 from .base import Merge
 
 _TRIAL_STEPS = 200

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
-from ..._compat import host_call
+from ..._jax.host_call import host_call
 from .._plan.equations import function_of, struct_of
 
 Gather = Callable[[np.ndarray], np.ndarray]

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jax.extend.core import ClosedJaxpr, Literal
 
-from ..._types import PyTree
+from ..._jax.types import PyTree
 from .._plan.holding import Holding
 from .evaluation import ALL, Evaluation, Gather, bodies_of, unknown
 

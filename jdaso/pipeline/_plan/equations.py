@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun
 
-from ..._compat import new_var
+from ..._jax.axes import new_var
 
 REMAT = ("remat2", "checkpoint", "remat")
 """Calls whose results are recomputed in the backward pass."""

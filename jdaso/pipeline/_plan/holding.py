@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..._types import PyTree
+from ..._jax.types import PyTree
 from .program import Rows
 from .stage import Stage
 

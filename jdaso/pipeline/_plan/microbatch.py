@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..._types import PyTree
+from ..._jax.types import PyTree
 from .equations import is_key
 
 

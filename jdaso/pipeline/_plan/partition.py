@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ..._jax.types import PyTree
 from ..._session import Session
-from ..._types import PyTree
 from .cost import Cost, Costs
 from .equations import REMAT, is_key
 from .holding import Holding

@@ -9,7 +9,7 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import JaxprEqn, Var
 
-from ..._types import PyTree
+from ..._jax.types import PyTree
 from .equations import Atom
 
 _MARK = "jdaso.pipeline.boundary"

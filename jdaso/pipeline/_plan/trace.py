@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
-from ..._compat import new_var
-from ..._types import PyTree
+from ..._jax.axes import new_var
+from ..._jax.types import PyTree
 from .equations import REMAT, Atom, jaxpr_of, new_like, struct_of
 from .program import Program, Rows
 

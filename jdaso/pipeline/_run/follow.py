@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..._types import PyTree
+from ..._jax.types import PyTree
 from .._plan.line import Line, line_of
 from .._plan.microbatch import Microbatches
 from .._plan.stage import stages_of

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._types import PyTree
+from ..._jax.types import PyTree
 
 
 class NonEmpty:

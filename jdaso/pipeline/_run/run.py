@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..._jax.types import PyTree
 from ..._nodes.mail import Address
-from ..._types import PyTree
 from .._plan.equations import struct_of
 from .._schedule import Action
 from .compiled import CompiledStage, Edge

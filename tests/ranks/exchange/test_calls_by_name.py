@@ -8,8 +8,8 @@ import pytest
 from second_start import starts
 
 import jdaso
-from jdaso._compat import STEP_ERRORS
-from jdaso._ffi import functions, library
+from jdaso._jax.ffi import functions, library
+from jdaso._jax.host_call import STEP_ERRORS
 
 pytestmark = pytest.mark.two_nodes
 STEPS = 8

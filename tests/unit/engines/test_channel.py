@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jdaso._base.errors import NodeError
 from jdaso._engines.base import InTurn
 from jdaso._engines.channel import Channel
 from jdaso._engines.pace import Pace
 from jdaso._engines.sums import Sums
-from jdaso._errors import NodeError
 from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
 from jdaso._payload.layout import layout_of

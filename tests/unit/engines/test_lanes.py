@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import pytest
 
+from jdaso._base.errors import NodeError
 from jdaso._engines import lanes
 from jdaso._engines.lanes import WINDOW, LanesReducer, _Lane
-from jdaso._errors import NodeError
 from jdaso._payload.wire import WIRES
 
 NODES, WIDTHS = 3, (80, 80, 80, 80, 80, 80, 31)

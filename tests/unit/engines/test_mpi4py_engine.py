@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from network import World
 
+from jdaso._base.errors import NodeError
 from jdaso._engines.mpi4py import WINDOW, Mpi4pyReducer, _Helper
-from jdaso._errors import NodeError
 from jdaso._payload.wire import WIRES
 
 NODES, WIDTHS = 2, (8, 8, 8, 8, 8, 8, 3)

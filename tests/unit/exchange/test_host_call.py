@@ -1,6 +1,6 @@
 """Host functions in compiled steps: each call happens, once, and only where its branch is taken.
 
-All of it by both ways: the handler of `jdaso/_ffi`, and JAX's Python callback.
+All of it by both ways: the handler of `jdaso/_jax/ffi`, and JAX's Python callback.
 """
 
 import re
@@ -15,9 +15,9 @@ from jax.experimental import io_callback
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib import xla_client
 
-from jdaso import _compat
-from jdaso._compat import STEP_ERRORS, host_call, steps_called
-from jdaso._ffi import library
+from jdaso._jax import host_call as host_calls
+from jdaso._jax.ffi import library
+from jdaso._jax.host_call import STEP_ERRORS, host_call, steps_called
 
 SHAPE = jax.ShapeDtypeStruct((), jnp.int32)
 DEVICES = 4
@@ -259,7 +259,7 @@ def test_another_thread_waits_for_effects_of_steps_of_which_nothing_is_held(orde
     """JAX keeps them by threads, and runs a small step on CPUs before it returns."""
     step = jax.jit(lambda x: io_callback(lambda x: None, None, x, ordered=ordered))
     step(jnp.int32(0))
-    tokens = _compat._dispatch.runtime_tokens
+    tokens = host_calls._dispatch.runtime_tokens
     kept = tokens.current_tokens if ordered else tokens.output_runtime_tokens
     assert kept, "what JAX keeps of them"
     go, waited = threading.Event(), threading.Event()

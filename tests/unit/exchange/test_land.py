@@ -9,8 +9,8 @@ import optax
 import pytest
 from pair import Pair
 
+from jdaso._base.errors import NodeError
 from jdaso._engines.sums import Sums
-from jdaso._errors import NodeError
 from jdaso._exchange.host import HostExchange
 from jdaso._exchange.land import land_alike
 from jdaso._exchange.updates import difference

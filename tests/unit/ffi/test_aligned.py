@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jdaso._engines.staging import Place, Staging
-from jdaso._ffi import aligned
+from jdaso._jax.ffi import aligned
 from jdaso._payload.layout import layout_of
 from jdaso._payload.wire import WIRES
 

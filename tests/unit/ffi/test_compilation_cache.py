@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from second_start import starts
 
-from jdaso._compat import host_call
-from jdaso._ffi import library
+from jdaso._jax.ffi import library
+from jdaso._jax.host_call import host_call
 
 SHAPE = jax.ShapeDtypeStruct((), jnp.int32)
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jdaso._ffi import copying
+from jdaso._jax.ffi import copying
 
 MANY = 4
 LARGE = 3 * copying.SHARE_BYTES // 4 + 5  # float32 numbers: 3 shares and a little

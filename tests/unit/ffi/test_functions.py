@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from jdaso._ffi import functions
-from jdaso._ffi.functions import Array, add, entry, forget, name_of
+from jdaso._jax.ffi import functions
+from jdaso._jax.ffi.functions import Array, add, entry, forget, name_of
 
 INT = Array((), np.dtype(np.int32))
 

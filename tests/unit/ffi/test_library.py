@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from jdaso._ffi import library
+from jdaso._jax.ffi import library
 
 FAKE = """#!{python}
 import os, shutil, sys, time

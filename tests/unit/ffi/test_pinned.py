@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdaso._compat import host_call
-from jdaso._ffi import library, pinned
-from jdaso._ffi.functions import Array, add, entry
+from jdaso._jax.ffi import library, pinned
+from jdaso._jax.ffi.functions import Array, add, entry
+from jdaso._jax.host_call import host_call
 
 SIZE = 1000
 FLOATS = Array((SIZE,), np.dtype(np.float32))

@@ -14,11 +14,8 @@ PACKAGE = ROOT / "jdaso"
 
 # Groups from the ground up. A package imports from earlier groups, never from its own or a later.
 ORDER = [
-    ["_version", "_stub"],
-    ["_errors"],
-    ["_types"],
-    ["_ffi"],
-    ["_compat"],
+    ["_base"],
+    ["_jax"],
     ["_rules", "_payload", "_launch"],
     ["_mpi"],
     ["_nodes"],
@@ -41,7 +38,7 @@ ALSO = {
     "__main__": {"cli"},
 }
 # Packages that import neither JAX nor what imports it.
-WITHOUT_JAX = {"_version", "_stub", "_errors", "_launch", "_mpi", "_nodes"}
+WITHOUT_JAX = {"_base", "_launch", "_mpi", "_nodes"}
 WITH_MPI4PY = {"_mpi", "_engines", "doctor"}
 # It measures the library itself, which a session would hide; it runs in processes of its own.
 FILE_WITH_MPI4PY = PACKAGE / "fabric" / "_study" / "workloads" / "_mpi.py"

@@ -7,7 +7,7 @@ import pytest
 from network import World
 from played import LIMIT_SECONDS, Node
 
-from jdaso._errors import NodeError
+from jdaso._base.errors import NodeError
 from jdaso._mpi.names import names_of
 from jdaso._mpi.topology import find_topology
 

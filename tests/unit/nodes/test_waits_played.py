@@ -7,7 +7,7 @@ from network import World
 from played import LIMIT_SECONDS, PROMPTLY_SECONDS, play
 from virtual_clock import Thread
 
-from jdaso._errors import summary
+from jdaso._base.errors import summary
 from jdaso._nodes.wait import _YIELD_SECONDS
 
 

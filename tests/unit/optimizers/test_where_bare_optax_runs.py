@@ -16,8 +16,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from played import Members
 
 import jdaso
-from jdaso._compat import _refuse_other_processes, host_call
 from jdaso._exchange.collectives import require_own_devices
+from jdaso._jax.host_call import _refuse_other_processes, host_call
 from jdaso._nodes import compare
 from jdaso._payload import header, words
 from jdaso._payload.chunks import pack

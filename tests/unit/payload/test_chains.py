@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdaso._ffi import library
+from jdaso._jax.ffi import library
 from jdaso._payload.chains import by_leaf
 
 SHAPES = [(), (3,), (0,), (7, 5), (600_001,)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdaso._compat import new_var
+from jdaso._jax.axes import new_var
 from jdaso.pipeline._plan.holding import Holding
 from jdaso.pipeline._plan.microbatch import Microbatches
 from jdaso.pipeline._plan.program import Rows

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...._compat import host_call
+from ...._jax.host_call import host_call
 from ._given import Given
 
 _LEAVES = 16

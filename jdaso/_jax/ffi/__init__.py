@@ -4,7 +4,7 @@ JAX's own callbacks put the number of a Python function of *this* process into t
 its compilation cache leaves such programs out. Here the program names the function by a string that
 another start of the same program gives to the same function, and is kept in the cache.
 
-Rule 1: only `_compat.host_call` depends on the way of a call (`Session.close` drops functions).
+Rule 1: only `host_call` depends on the way of a call (`Session.close` drops functions).
 Rule 2: where the handler cannot be built there is `None` and a reason in the log, never an error.
 
 `call.cc` is the handler, `library` compiles and loads it, `functions` has the functions by name;
