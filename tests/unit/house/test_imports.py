@@ -137,6 +137,12 @@ def test_mpi_and_jax_stay_where_they_belong():
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_internals_of_jax_stay_in_one_package():
+    named = {path: ast.unparse(ast.parse(path.read_text())) for path in GRAPH}
+    wrong = [short(path) for path, text in named.items() if "jax._src" in text]
+    assert wrong and all(name.startswith("_jax/") for name in wrong), wrong
+
+
 def test_a_study_runs_without_jax_and_mpi():
     """Its process lives on when a cell dies, and starts at once."""
     runner = reached(PACKAGE / "fabric" / "_study" / "runner.py")
