@@ -7,6 +7,7 @@ and assignments that reach into another object's parts.
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -81,8 +82,10 @@ def modules(parts, names):
         yield next(path for path in found if path.exists())
 
 
-GRAPH = {path: set(imported(path)) for path in files()}
-"""File -> files and foreign packages that it imports."""
+@cache
+def graph():
+    """File -> files and foreign packages that it imports."""
+    return {path: set(imported(path)) for path in files()}
 
 
 def short(path):
@@ -91,7 +94,7 @@ def short(path):
 
 def test_packages_import_one_way():
     wrong = []
-    for path, found in GRAPH.items():
+    for path, found in graph().items():
         own = place(path)
         for other in found - {PACKAGE / "__init__.py"}:
             if not isinstance(other, Path) or place(other) in {own, *ALSO.get(own, ())}:
@@ -104,7 +107,7 @@ def test_packages_import_one_way():
 def test_nobody_imports_the_face_of_the_package():
     """But for programs on top, ``import jdaso`` is for users."""
     top = {"doctor", "cli", "__main__"}
-    wrong = [short(p) for p, found in GRAPH.items() if PACKAGE / "__init__.py" in found]
+    wrong = [short(p) for p, found in graph().items() if PACKAGE / "__init__.py" in found]
     wrong = [name for name in wrong if name.split("/")[0].removesuffix(".py") not in top]
     assert not wrong, wrong
 
@@ -117,18 +120,18 @@ def test_no_files_import_each_other_in_a_circle():
         if path in way:
             circles.append(" -> ".join(map(short, [*way[way.index(path) :], path])))
         elif path not in done:
-            for other in sorted(x for x in GRAPH.get(path, ()) if isinstance(x, Path)):
+            for other in sorted(x for x in graph().get(path, ()) if isinstance(x, Path)):
                 visit(other, [*way, path])
             done.add(path)
 
-    for path in GRAPH:
+    for path in graph():
         visit(path, [])
     assert not circles, "\n".join(circles)
 
 
 def test_mpi_and_jax_stay_where_they_belong():
     wrong = []
-    for path, found in GRAPH.items():
+    for path, found in graph().items():
         allowed = place(path) in WITH_MPI4PY or path == FILE_WITH_MPI4PY
         if "mpi4py" in found and not allowed:
             wrong.append(f"{short(path)} imports mpi4py")
@@ -138,7 +141,7 @@ def test_mpi_and_jax_stay_where_they_belong():
 
 
 def test_the_internals_of_jax_stay_in_one_package():
-    named = {path: ast.unparse(ast.parse(path.read_text())) for path in GRAPH}
+    named = {path: ast.unparse(ast.parse(path.read_text())) for path in graph()}
     wrong = [short(path) for path, text in named.items() if "jax._src" in text]
     assert wrong and all(name.startswith("_jax/") for name in wrong), wrong
 
@@ -171,7 +174,7 @@ def reached(path):
             names.add(one)
         elif one not in seen and one != PACKAGE / "__init__.py":
             seen.add(one)
-            todo += GRAPH.get(one, ())
+            todo += graph().get(one, ())
     return names
 
 
@@ -194,9 +197,9 @@ def test_every_package_has_its_place():
 
 
 def test_the_reader_sees_imports():
-    seen = GRAPH[PACKAGE / "_optimizers" / "between.py"]
+    seen = graph()[PACKAGE / "_optimizers" / "between.py"]
     assert {PACKAGE / "_optimizers" / "state.py", "jax", "optax"} <= seen
-    assert "mpi4py" in GRAPH[PACKAGE / "_engines" / "mpi4py.py"]
+    assert "mpi4py" in graph()[PACKAGE / "_engines" / "mpi4py.py"]
 
 
 PUBLIC = """
