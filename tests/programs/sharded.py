@@ -218,6 +218,27 @@ def fails(session):
                 seen = str(error)
                 break
         assert n > 3 and "not finite" in seen and "node 1, leaf ['w']" in seen, (spec, n, seen)
+    if RANKS > 1:
+        ranks_differ(session)
+
+
+def ranks_differ(session):
+    """Means of leaves that ranks have for themselves; meshes in which node 1 has another order."""
+    devices, rank = session.devices, session.topology.rank
+    whole = jax.device_put(jnp.arange(3), NamedSharding(session.mesh, P()))
+    found = jdaso.mean({"of_rank": float(rank), "of_node": whole}, session)
+    assert found["of_rank"] == np.float32(1.5) and found["of_node"] is not None, found
+    mesh = jax.make_mesh((4,), ("d",), devices=devices[::-1] if session.node else devices)
+    placed = NamedSharding(mesh, P("d"))
+    params = {"a": jax.make_array_from_callback((8,), placed, lambda at: np.arange(8.0)[at])}
+    tx = jdaso.daso(optax.sgd(0.1), phases=jdaso.Phases(**PHASES), session=session)
+    for call in (lambda: jdaso.broadcast(params, session), lambda: tx.init(params)):
+        try:
+            call()
+        except jdaso.NodeError as error:
+            assert "of leaf ['a'] begin at" in str(error) and "node 1 (rank 2)" in str(error), error
+        else:
+            raise AssertionError("no error")
 
 
 def refuses(session):
