@@ -29,6 +29,12 @@ def test_numbers_that_are_not_finite_end_all_ranks():
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(("ranks", "devices", "case"), [(2, 4, "partly"), (4, 2, "partly,ranks")])
+def test_a_loss_may_map_some_axes_of_the_mesh_and_leave_the_others(ranks, devices, case):
+    check(case, ranks=ranks, devices=devices, quick_compiling=True)
+
+
+@pytest.mark.nightly
 def test_copies_that_differ_between_ranks_are_found():
     """A bit that flips in one, and gradients that are not averaged inside `shard_map`."""
     check("drifts,ranks", timeout=60, quick_compiling=True)
