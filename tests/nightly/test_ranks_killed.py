@@ -18,7 +18,7 @@ END_SECONDS = 60
 
 
 class Jobs:
-    """Launches of `joined.py` with one MPI; compiles each program once."""
+    """Jobs of `joined.py` with one MPI under `jdaso run`; compiles each program once."""
 
     def __init__(self, mpi, folder):
         self._mpi, self._folder = mpi, folder
@@ -30,7 +30,8 @@ class Jobs:
         Returns its status, its output, the seconds that it took, and the processes left of it.
         """
         bin_folder, launch = ENVIRONMENTS[self._mpi] / "bin", uuid.uuid4().hex
-        command = [bin_folder / "mpiexec", "-n", RANKS, *OPTIONS[self._mpi], bin_folder / "python"]
+        command = [bin_folder / "python", "-m", "jdaso", "run", "--", bin_folder / "mpiexec"]
+        command += ["-n", RANKS, *OPTIONS[self._mpi], bin_folder / "python"]
         command += [PROGRAMS / "joined.py", self._folder / name, STEPS, *words]
         environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
             "JAX_PLATFORMS": "cpu",
@@ -71,12 +72,13 @@ def bits_of(text):
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(2 * KILLS * END_SECONDS)
 @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
 def test_one_rank_is_killed_at_random_moments(mpi, tmp_path):
     """Each time the job ends soon and leaves nothing; started again it goes on.
 
     Whatever befell it, it ends with the bits of a run that was left alone. Where all ranks were in
-    their sessions, the words of the job name the one that died.
+    their sessions, the job names the one that died.
     """
     jobs, random = Jobs(mpi, tmp_path), np.random.default_rng(len(mpi))
     jobs.run("first")  # compiles
@@ -96,6 +98,6 @@ def test_one_rank_is_killed_at_random_moments(mpi, tmp_path):
             assert bits_of(text) == whole, about
             number += 1
         elif len(begun) == RANKS:
-            assert f"node {rank // 2} (rank {rank}" in text, about
+            assert f"jdaso run: node {rank // 2} (rank {rank}) died first" in text, about
     status, text, _, left = jobs.run(f"run{number}")
     assert status == 0 and bits_of(text) == whole and not left
