@@ -3,6 +3,10 @@
 mpiexec -n 2 python examples/orbax_restore.py FOLDER     # trains, saves
 mpiexec -n 2 python examples/orbax_restore.py FOLDER     # restores, goes on
 
+With two ranks for each node, which hold the parameters in parts (and may restore the same folder):
+
+mpiexec -n 4 python examples/orbax_restore.py FOLDER 2
+
 For a run that was cut off, exchange in flight and all, use jdaso.checkpoint: this is for what is
 finished, and read by others.
 """
@@ -16,31 +20,43 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import jdaso
 
 STEPS, BATCH = 200, 64
+SHAPES = {"w1": (2, 64), "b1": (64,), "w2": (64, 1)}
+SPECS = {"w1": P(None, "local"), "b1": P("local"), "w2": P("local")}  # a part for each device
 
 
 def loss_of(params, x, y):
     return jnp.mean((jnp.tanh(x @ params["w1"] + params["b1"]) @ params["w2"] - y) ** 2)
 
 
-def checksum(params):
+def init(key):
+    a, b = jax.random.split(key)
+    w1, w2 = jax.random.normal(a, SHAPES["w1"]), jax.random.normal(b, SHAPES["w2"]) / 8
+    return {"w1": w1, "b1": jnp.zeros(SHAPES["b1"]), "w2": w2}
+
+
+def checksum(params, whole):
+    params = jax.jit(lambda x: x, out_shardings=whole)(params)  # to look at
     return zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params)))
 
 
-with jdaso.Session() as session:
+ranks_per_node = int(sys.argv[2]) if sys.argv[2:] else 1
+with jdaso.Session(ranks_per_node=ranks_per_node) as session:
     folder = Path(sys.argv[1]).absolute() / "model"
-    template = {"w1": jnp.zeros((2, 64)), "b1": jnp.zeros(64), "w2": jnp.zeros((64, 1))}
-    if folder.exists():  # every node reads; to Orbax each of them is alone
+    whole = NamedSharding(session.mesh, P())
+    placed = {name: NamedSharding(session.mesh, spec) for name, spec in SPECS.items()}
+    if folder.exists():  # all ranks of every node read; to Orbax each node is alone
+        like = {k: jax.ShapeDtypeStruct(SHAPES[k], jnp.float32, sharding=placed[k]) for k in SHAPES}
         with ocp.StandardCheckpointer() as checkpointer:
-            params = checkpointer.restore(folder, template)
-        print(f"node {session.node}: restored {checksum(params):08x}")
+            params = checkpointer.restore(folder, like)
+        print(f"node {session.node}: restored {checksum(params, whole):08x}")
     else:
-        a, b = jax.random.split(jax.random.key(0))
-        params = template | {"w1": jax.random.normal(a, (2, 64))}
-        params["w2"] = jax.random.normal(b, (64, 1)) / 8
+        params = jax.jit(init, out_shardings=placed)(jax.random.key(0))
     params = jdaso.broadcast(params, session)
 
     phases = jdaso.Phases(STEPS, warmup_steps=20, cooldown_steps=20, sync_every=4, delay=2)
@@ -55,16 +71,16 @@ with jdaso.Session() as session:
 
     losses, random = [], np.random.default_rng(session.node)
     for _ in range(STEPS):
-        x = random.uniform(-2, 2, (BATCH, 2)).astype(np.float32)
-        params, opt_state, loss = step(params, opt_state, x, np.sin(x[:, :1]) * np.cos(x[:, 1:]))
+        x = jax.device_put(random.uniform(-2, 2, (BATCH, 2)).astype(np.float32), whole)
+        params, opt_state, loss = step(params, opt_state, x, jnp.sin(x[:, :1]) * jnp.cos(x[:, 1:]))
         losses.append(float(loss))
 
     params = jdaso.finalize(params, opt_state, session)  # before saving: the same on all nodes
-    if session.node == 0:  # one writes; all at once would be in each other's way
+    if session.node == 0:  # all ranks of one node write; other nodes would be in their way
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(folder, params, force=True)
     jdaso.mean(jnp.zeros(()), session)  # nobody ends before it is written
     print(
         f"node {session.node}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, "
-        f"parameters {checksum(params):08x}"
+        f"parameters {checksum(params, whole):08x}"
     )

@@ -21,7 +21,7 @@ from .._payload.placement import Placement, divisions_of, kept
 from .._session import Session
 from .exact import exact_mean
 from .make import exchange_of
-from .placing import axes_of, facts_of, placed, said
+from .placing import agree_on_shards, axes_of, facts_of, placed, said
 from .within_node import mean_locally, refuse_other_axes
 
 
@@ -84,6 +84,8 @@ def broadcast(tree: PyTree, session: Session) -> PyTree:
             "training begins."
         )
     _agree_on_shapes(session, "broadcast a tree", tree)
+    if session.joined:
+        agree_on_shards(session, "broadcast a tree", tree)
     return session.control.unless_someone_dies(
         lambda: jax.tree.map(lambda x: _broadcast_leaf(x, session), tree)
     )
@@ -97,7 +99,7 @@ def mean(
 
     Args:
         tree: float leaves are averaged, each in its own dtype; others stay as they are. If a node
-            has several ranks and the arrays do not lie on all of them, the mean is over all ranks.
+            has several ranks, those that do not lie on all of these are averaged over all ranks.
         session: the nodes.
         local_axis: inside ``shard_map`` or ``pmap``, the axis of the node's devices (or a tuple of
             axes), which is averaged first.
@@ -119,8 +121,15 @@ def mean(
     """
     session.require_usable()
     tree = mean_locally(tree, local_axis)
-    if session.joined and not _traced(tree) and not _is_on_node(tree):
-        return _mean_of_ranks(tree, session)
+    if session.joined and not _traced(tree):
+        return _mean_of_each(tree, session)
+    return _mean_of_nodes(tree, session, local_axis, sharded)
+
+
+def _mean_of_nodes(
+    tree: PyTree, session: Session, local_axis: LocalAxis = None, sharded: PyTree = None
+) -> PyTree:
+    """See `mean`; of arrays on all devices of each node."""
     if session.num_nodes == 1:
         return tree
     if session.sends:
@@ -143,9 +152,15 @@ def mean(
         return jax.block_until_ready(session.programs[key](tree))
 
 
-def _is_on_node(tree: PyTree) -> bool:
-    """Returns whether an array lies on devices of several ranks."""
-    return any(map(spans_processes, jax.tree.leaves(tree)))
+def _mean_of_each(tree: PyTree, session: Session) -> PyTree:
+    """The mean of each leaf over nodes, or over all ranks if each rank has it for itself."""
+    on_node = jax.tree.map(lambda x: x if spans_processes(x) else None, tree)
+    of_rank = jax.tree.map(lambda x: None if spans_processes(x) else x, tree)
+    found = []
+    for mean_of, part in ((_mean_of_ranks, of_rank), (_mean_of_nodes, on_node)):
+        leaves = jax.tree.leaves(part)
+        found.append(iter(jax.tree.leaves(mean_of(part, session)) if leaves else leaves))
+    return jax.tree.map(lambda x: next(found[spans_processes(x)]), tree)
 
 
 def _mean_of_ranks(tree: PyTree, session: Session) -> PyTree:

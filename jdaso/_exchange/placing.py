@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ from jax.sharding import PartitionSpec
 
 from .._jax.axes import bound_axes, mesh_in_context, varies
 from .._jax.types import LocalAxis, PyTree
-from .._payload.layout import Division, describe
+from .._jax.world import spans_processes
+from .._payload.layout import Division, describe, path_of
 from .._payload.placement import Placement, placement_of, spec
 from .._session import Session
 from .within_node import names_of
@@ -130,3 +132,36 @@ def facts_of(placement: Placement | None, tree: PyTree) -> list[tuple[str, str]]
         (f"the division of leaf {leaf.path}", f"{spec(x)}{sizes}" if x else "none")
         for leaf, x in pairs
     ]
+
+
+def agree_on_shards(session: Session, what: str, tree: PyTree) -> None:
+    """Raises on all ranks unless rank i of each node has the shards that rank i of node 0 has.
+
+    Ranks of one node may have any shards, and the same mesh may list devices in any order; but rank
+    i of a node exchanges with rank i of the others.
+
+    Args:
+        session: the nodes, of several ranks each.
+        what: the nodes' action, as a verb.
+        tree: arrays.
+    """
+    said = list(map(json.loads, session.all_ranks.everyone(what, json.dumps(_begins(tree)))))
+    for rank, mine in enumerate(said):
+        for path, begins in mine.items():
+            first = rank % session.ranks_per_node
+            if begins != said[first].get(path, begins):
+                names = session.topology.name(rank), session.topology.name(first)
+                raise session.control.error(
+                    f"The shards of leaf {path} begin at {begins} on {names[0]}, and at "
+                    f"{said[first][path]} on {names[1]}, with which it exchanges them. Make the "
+                    "meshes of all nodes of their devices in the same order, as session.mesh is."
+                )
+
+
+def _begins(tree: PyTree) -> dict[str, list[list[int]]]:
+    """The places where this rank's shards of leaves begin, if it has only parts of these."""
+    return {
+        path_of(path): [[x.start or 0 for x in shard.index] for shard in leaf.addressable_shards]
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+        if spans_processes(leaf)
+    }

@@ -78,6 +78,14 @@ def refuse_other_axes(axis: LocalAxis, call: str, sharded: Sequence[str] = ()) -
         call: the user's call, for the message.
         sharded: the axes that ``sharded=`` names.
     """
+    left = {name: size for name, size in unmapped_axes().items() if size > 1}
+    for name, size in left.items():
+        raise ValueError(
+            f"{call} is called inside a jax.shard_map whose axis_names leave out axis {name!r} of "
+            f"size {size} of the mesh, and JAX calls no host function there. Map all axes of the "
+            "mesh, or call it outside of jax.shard_map, under plain jax.jit; the loss may call a "
+            "jax.shard_map of some axes."
+        )
     named, bound = names_of(axis), bound_axes()
     known = (*named, *sharded)
     others = [name for name, size in bound.items() if size > 1 and name not in known]
@@ -93,13 +101,6 @@ def refuse_other_axes(axis: LocalAxis, call: str, sharded: Sequence[str] = ()) -
             f"{remedy}; then the copies are averaged first. If they hold parts (tensor "
             "parallelism, FSDP), pass sharded= the PartitionSpecs of the parameters; or call it "
             "under plain jax.jit, with sharded arrays and local_axis=None. jax.vmap cannot map it."
-        )
-    left = {name: size for name, size in unmapped_axes().items() if size > 1}
-    for name, size in left.items():
-        raise ValueError(
-            f"{call} is called inside a jax.shard_map whose axis_names leave out axis {name!r} of "
-            f"size {size} of the mesh, and JAX calls no host function there. Map all axes of the "
-            "mesh, or call it outside of jax.shard_map, under plain jax.jit."
         )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._exchange.collectives import require_own_devices
+from .._exchange.placing import agree_on_shards
 from .._jax.types import PyTree
 from .._jax.world import spans_processes
 from .._payload.layout import describe
@@ -41,7 +42,8 @@ def agree_on_init(
     facts = [*facts, *((f"leaf {leaf.path}", str(leaf)) for leaf in leaves)]
     facts.append(("the tree", tree if len(tree) < 2000 else str(hash_name(tree))))
     of_shards: dict[str, str] = {}  # ranks have different ones, and some have the same
-    if not any(isinstance(x, Tracer) for x in jax.tree.leaves(params)):
+    known = not any(isinstance(x, Tracer) for x in jax.tree.leaves(params))
+    if known:
         for leaf, x in zip(leaves, jax.tree.leaves(params), strict=True):
             if is_in_parts(x):
                 of_shards |= hash_shards(leaf.path, x)
@@ -51,7 +53,8 @@ def agree_on_init(
     facts += [("the inner optimizer's state", state or "empty"), *about_inner]
     session.agree("initialise an optimizer", facts)
     if session.joined:
-        _agree_on_shards(session, of_shards)
+        agree_on_shards(session, "initialise an optimizer", params if known else ())
+        _agree_on_bits(session, of_shards)
 
 
 def hash_name(text: str) -> int:
@@ -59,7 +62,7 @@ def hash_name(text: str) -> int:
     return zlib.crc32(text.encode()) & 0x7FFFFFFF
 
 
-def _agree_on_shards(session: Session, mine: dict[str, str]) -> None:
+def _agree_on_bits(session: Session, mine: dict[str, str]) -> None:
     """Raises on all ranks unless those that have a shard in common, of any node, have its bits."""
     said = session.all_ranks.everyone("initialise an optimizer", json.dumps(mine))
     seen: dict[str, tuple[int, str]] = {}

@@ -45,16 +45,13 @@ def join_ranks(everyone: Control, timeout_seconds: float | None) -> None:
                 "the program has called jax.distributed.initialize() on some ranks of the node "
                 "only. Make the Session before the first use of JAX, on all ranks alike."
             )
-    if mine is None:
-        mine = _free_address(topology) if topology.place == 0 else ""
-    said = everyone.everyone(doing, mine)
-    address = said[topology.node * topology.ranks_per_node]
+    address = _address_of_node(everyone, doing, mine)
     seconds = min(timeout_seconds or _LONGEST_SECONDS, _LONGEST_SECONDS)
     status = "yes"
     try:
         if not begun:
             join_world(address, topology.ranks_per_node, topology.place, seconds)
-        if (text := _why_not(topology, fits=mine == address or not begun)) is not None:
+        if (text := _why_not(topology, fits=not begun or mine == address)) is not None:
             status = text
     except Exception as error:
         status = f"{type(error).__name__}: {error}"
@@ -79,11 +76,21 @@ def _why_not(topology: Topology, *, fits: bool) -> str | None:
     )
 
 
-def _free_address(topology: Topology) -> str:
-    """An address of this host at which nothing listens."""
+def _address_of_node(everyone: Control, doing: str, mine: str | None) -> str:
+    """The address of this node's world: that of its first rank's, or a free one of its host.
+
+    The port is held until all nodes have found theirs. Otherwise two nodes of one host could find
+    the same, and JAX would open both worlds there: it lets other processes listen at its port.
+    """
+    topology = everyone.topology
     with socket.socket() as free:
         free.bind(("", 0))
-        port = free.getsockname()[1]
+        said = everyone.everyone(doing, mine or _address(topology, free.getsockname()[1]))
+    return said[topology.node * topology.ranks_per_node]
+
+
+def _address(topology: Topology, port: int) -> str:
+    """The address of a port of this host, for the ranks of its node."""
     host = "127.0.0.1" if _hosts(topology) == {topology.host} else topology.host
     return f"{host}:{port}"
 

@@ -51,15 +51,21 @@ def write_arrays(
 
 
 def read_arrays(
-    folder: Path, name: str, leaves: Sequence[Leaf], wanted: Sequence[Leaf] | None = None
+    folder: Path,
+    name: str,
+    leaves: Sequence[Leaf],
+    wanted: Sequence[Leaf],
+    known: dict[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Reads the arrays of ``folder / name``; call `Manifest.verify` first.
+    """Reads arrays of ``folder / name``; call `Manifest.verify` first.
 
     Args:
         folder: of the checkpoint.
         name: the part to read.
         leaves: all leaves that were written there.
-        wanted: the leaves to read; all if None.
+        wanted: the leaves to read.
+        known: `Manifest.small`, to which the part's small arrays are added: they share a file,
+            and a restore reads leaves of it in many turns.
 
     Returns:
         The arrays, by `Leaf.file`.
@@ -68,23 +74,29 @@ def read_arrays(
         DamagedError: orbax cannot read an array, or it differs from the manifest.
     """
     large = [leaf for leaf in leaves if not is_small(leaf)]
-    names = [leaf.file for leaf in large if wanted is None or leaf in wanted]
     small = [leaf for leaf in leaves if is_small(leaf)]
     ends = list(itertools.accumulate((nbytes(leaf) for leaf in small), initial=0))
-    names += [SMALL] * bool(ends[-1])
+    files = {leaf.file for leaf in wanted}
+    names = [leaf.file for leaf in large if leaf.file in files]
+    if ends[-1] and name not in known and any(leaf.file in files for leaf in small):
+        names.append(SMALL)
     partly = len(names) < len(large) + bool(ends[-1])
     plain = any((folder / name / file / _PLAIN).exists() for file in names)
     try:
         found = _read_plain(folder / name, names) if plain else _read(folder / name, names, partly)
     except Exception as error:  # from orbax, tensorstore or libraries below them
         raise DamagedError(f"{folder / name} cannot be read: {error}") from error
-    packed = found.pop(SMALL, np.zeros(0, np.uint8))
-    if packed.shape != (ends[-1],):
-        raise DamagedError(f"{folder / name}: its small leaves differ in size.")
+    if SMALL in found:
+        known[name] = found.pop(SMALL)
+    packed = known.get(name, np.zeros(0, np.uint8))
     for leaf, begin, end in zip(small, ends, ends[1:], strict=False):
+        if leaf.file not in files:
+            continue
+        if packed.shape != (ends[-1],):
+            raise DamagedError(f"{folder / name}: its small leaves differ in size.")
         array = np.array(packed[begin:end]).view(plain_dtype(leaf.dtype))
         found[leaf.file] = array.reshape(leaf.shape)
-    for leaf in leaves if wanted is None else wanted:
+    for leaf in wanted:
         array = found[leaf.file]
         if plain and array.dtype.kind == "V":  # a dtype that NumPy does not know, such as bfloat16
             array = found[leaf.file] = array.view(plain_dtype(leaf.dtype))
@@ -150,5 +162,5 @@ def _checkpointer():
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Returns whether orbax warns of anything but its known, harmless messages."""
-    asked = ("Skipping merge of OCDBT", "The transformations API will eventually")
+    asked = "Skipping merge of OCDBT", "The transformations API will eventually", "ts_context=None"
     return not any(text in str(record.msg) for text in asked)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ._digests import digest, digest_of_file, sync_folder
 
 FORMAT = 2
 COMMON = "common"
@@ -143,17 +144,27 @@ class Manifest:
         """Files that were once found to be as they were saved."""
         return set()
 
+    @cached_property
+    def parts(self) -> dict[int, Manifest]:
+        """Manifests of this save that were read, by their nodes."""
+        return {self.node: self}
+
+    @cached_property
+    def small(self) -> dict[str, np.ndarray]:
+        """The joined small arrays of this node that were read, by the name of their folder."""
+        return {}
+
     def write(self, folder: Path) -> None:
         """Writes the manifest beside the arrays, which are on disk by then."""
         body = {"format": FORMAT, **dataclasses.asdict(self)}
-        text = json.dumps({"body": body, "sha256": _digest(_dumps(body))}, indent=1)
+        text = json.dumps({"body": body, "sha256": digest(_dumps(body))}, indent=1)
         part = folder / f"node_{self.node}.json.part"
         with open(part, "w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, manifest_path(folder, self.node))
-        _sync_folder(folder)
+        sync_folder(folder)
 
     @classmethod
     def read(cls, folder: Path, node: int) -> Manifest:
@@ -166,7 +177,7 @@ class Manifest:
         try:
             text = json.loads(path.read_bytes())
             body = text["body"]
-            if text["sha256"] != _digest(_dumps(body)):
+            if text["sha256"] != digest(_dumps(body)):
                 raise ValueError("its checksum differs")
             if body.pop("format") != FORMAT:
                 raise ValueError(f"its format is not {FORMAT}")
@@ -205,7 +216,7 @@ class Manifest:
             if path in self._verified:
                 continue
             try:
-                if path.stat().st_size == size and _digest_of_file(path) == sha:
+                if path.stat().st_size == size and digest_of_file(path) == sha:
                     self._verified.add(path)
                     continue
                 why = "its checksum differs"
@@ -247,23 +258,6 @@ def plain_dtype(dtype: str) -> str:
     return "uint32" if dtype.startswith("key<") else dtype
 
 
-def checksums(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Returns size and SHA-256 of every file below these folders, after syncing them to disk."""
-    found = {}
-    for name in names:
-        for path in sorted((folder / name).rglob("*")):
-            if path.is_file():
-                with open(path, "rb") as file:
-                    os.fsync(file.fileno())
-                size = path.stat().st_size
-                found[path.relative_to(folder).as_posix()] = (size, _digest_of_file(path))
-            else:
-                _sync_folder(path)
-        if (folder / name).is_dir():
-            _sync_folder(folder / name)
-    return found
-
-
 def _part(leaf: Leaf, node: int) -> str:
     """Returns the folder that holds an array of this node's manifest."""
     return COMMON if leaf.common else node_folder(node)
@@ -281,20 +275,3 @@ def is_small(leaf: Leaf) -> bool:
 
 def _dumps(body: Any) -> bytes:
     return json.dumps(body, sort_keys=True).encode()
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _digest_of_file(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

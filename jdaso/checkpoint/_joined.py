@@ -59,7 +59,10 @@ def read_pieces(
     for node in nodes:
         mine = _of_node(folder, first, here, session, node, partly)
         found = found or mine
-        for value in here if len(nodes) > 1 else ():
+        if len(nodes) == 1:
+            break
+        first.parts.clear()  # with their small arrays, those of many nodes could fill the memory
+        for value in here:
             _add(sums, value.leaf, mine[value.leaf.file])
     for value in here if len(nodes) > 1 else ():
         if value.leaf.file in sums:
@@ -141,15 +144,17 @@ def _of_node(
 
 
 def part_of(folder: Path, rank: int, first: Manifest) -> Manifest:
-    """Returns a rank's manifest.
+    """Returns a rank's manifest, read once for that of the first.
 
     Raises:
         DamagedError: it is missing, damaged, or of another save than the first one's.
     """
-    found = Manifest.read(folder, rank)
-    if (found.run, found.number) != (first.run, first.number):
-        raise DamagedError(f"{folder}: the parts of nodes 0 and {rank} do not belong together.")
-    return found
+    if rank not in first.parts:
+        found = Manifest.read(folder, rank)
+        if (found.run, found.number) != (first.run, first.number):
+            raise DamagedError(f"{folder}: the parts of nodes 0 and {rank} do not belong together.")
+        first.parts[rank] = found
+    return first.parts[rank]
 
 
 def _fitting(

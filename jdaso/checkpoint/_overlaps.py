@@ -46,7 +46,8 @@ def read_overlaps(folder: Path, manifest: Manifest, wanted: Sequence[Wanted]) ->
         mine = [k for k, x in enumerate(wanted) if x.saved.common == common and x.common]
         manifest.verify(folder, (name,), [wanted[k].saved for k in mine])
         for some in _in_turn(mine, wanted):
-            arrays = read_arrays(folder, name, of_part, [wanted[k].saved for k in some])
+            leaves = [wanted[k].saved for k in some]
+            arrays = read_arrays(folder, name, of_part, leaves, manifest.small)
             for k in some:
                 saved, rooms = wanted[k]
                 for piece in saved_pieces(saved, arrays[saved.file]):

@@ -76,7 +76,7 @@ def read_resized(folder: Path, fitting: dict[str, Leaf], nodes: int) -> dict[str
             if node == 0 or not common:
                 parts = [leaf for leaf in manifest.leaves if leaf.common == common]
                 of_part = [leaf for leaf in needed if leaf.common == common]
-                arrays |= read_arrays(folder, name, parts, of_part)
+                arrays |= read_arrays(folder, name, parts, of_part, manifest.small)
         if node == 0:
             found = {file: arrays[leaf.file] for file, leaf in fitting.items()}
         for file, leaf in own.items():

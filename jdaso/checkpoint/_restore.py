@@ -112,7 +112,7 @@ def _read(
         for part, of in ((COMMON, first), (name, own)):
             leaves = [leaf for leaf in of.leaves if leaf.common == (part == COMMON)]
             wanted = [leaf for leaf in leaves if not is_flight(leaf)]
-            arrays |= read_arrays(folder, part, leaves, wanted)
+            arrays |= read_arrays(folder, part, leaves, wanted, of.small)
     return arrays
 
 

@@ -284,7 +284,7 @@ def _others(
             if wanted:
                 name = COMMON_FOLDER if common else node_folder(manifest.node)
                 manifest.verify(folder, (name,), wanted)
-                arrays = read_arrays(folder, name, of_part, wanted)
+                arrays = read_arrays(folder, name, of_part, wanted, manifest.small)
                 found |= {x.kind: arrays[x.leaf.file] for x in mine if x.leaf.file in arrays}
     return found
 

@@ -18,7 +18,7 @@ from .._exchange.collectives import require_own_devices
 from .._jax.types import PyTree
 from .._launch.paths import shown
 from .._session import Session
-from . import _arrays, _complete, _files
+from . import _arrays, _complete, _digests
 from ._facts import facts_of
 from ._files import COMMON, CheckpointError, Leaf, Manifest, node_folder
 from ._flights import Kept, flight_arrays, keep_flights
@@ -189,7 +189,7 @@ class Saver:
                 else:
                     leaves += _arrays.write_arrays(folder, name, part)
             self._session.reach("save")
-            files = _files.checksums(folder, (COMMON, own) if manifest.node == 0 else (own,))
+            files = _digests.checksums(folder, (COMMON, own) if manifest.node == 0 else (own,))
             manifest = dataclasses.replace(manifest, leaves=tuple(leaves), files=files)
             manifest.write(folder)
         except Exception as error:

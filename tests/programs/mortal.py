@@ -202,6 +202,7 @@ def many(session):
 
 logging.basicConfig(format="log: %(message)s")
 ON_DEATH = os.environ.get("ON_DEATH", "shrink")
-with jdaso.Session(on_death=ON_DEATH, timeout_seconds=30) as session:
+about = {"on_death": ON_DEATH, "ranks_per_node": int(os.environ.get("RANKS_PER_NODE", 1))}
+with jdaso.Session(timeout_seconds=30, **about) as session:
     result = globals()[CASE](session)
     print(f"{session.node} end {json.dumps(result)}\n", end="", flush=True)

@@ -218,6 +218,27 @@ def fails(session):
                 seen = str(error)
                 break
         assert n > 3 and "not finite" in seen and "node 1, leaf ['w']" in seen, (spec, n, seen)
+    if RANKS > 1:
+        ranks_differ(session)
+
+
+def ranks_differ(session):
+    """Means of leaves that ranks have for themselves; meshes in which node 1 has another order."""
+    devices, rank = session.devices, session.topology.rank
+    whole = jax.device_put(jnp.arange(3), NamedSharding(session.mesh, P()))
+    found = jdaso.mean({"of_rank": float(rank), "of_node": whole}, session)
+    assert found["of_rank"] == np.float32(1.5) and found["of_node"] is not None, found
+    mesh = jax.make_mesh((4,), ("d",), devices=devices[::-1] if session.node else devices)
+    placed = NamedSharding(mesh, P("d"))
+    params = {"a": jax.make_array_from_callback((8,), placed, lambda at: np.arange(8.0)[at])}
+    tx = jdaso.daso(optax.sgd(0.1), phases=jdaso.Phases(**PHASES), session=session)
+    for call in (lambda: jdaso.broadcast(params, session), lambda: tx.init(params)):
+        try:
+            call()
+        except jdaso.NodeError as error:
+            assert "of leaf ['a'] begin at" in str(error) and "node 1 (rank 2)" in str(error), error
+        else:
+            raise AssertionError("no error")
 
 
 def refuses(session):
@@ -385,6 +406,53 @@ def libraries(session):
     assert mlp.layers[1].weight.sharding.is_equivalent_to(split, 2)
 
 
+def partly(session):
+    """A `shard_map` that leaves an axis to the compiler: fine in a loss, refused in a step."""
+    mesh = mesh_of(session, "data_model")[0]
+    specs = {"up": P(None, "model"), "down": P("model", None)}
+    shapes = {"up": (16, 32), "down": (32, 16)}
+    random, own = np.random.default_rng(0), np.random.default_rng(1 + session.node)
+    put = lambda x, spec: jax.device_put(x.astype(np.float32), NamedSharding(mesh, spec))  # noqa: E731
+    params = {k: put(random.normal(size=x) / 8, specs[k]) for k, x in shapes.items()}
+    x = put(own.normal(size=(8, 16)), P("data"))
+
+    def mapped_layers(up, down, x):
+        return jax.lax.psum(jnp.tanh(x @ up) @ down, "model")
+
+    about = {"in_specs": (*specs.values(), P()), "out_specs": P(), "axis_names": {"model"}}
+    by_hand = jax.shard_map(mapped_layers, mesh=mesh, **about)
+    ends = {}
+    for name, layers in (("partly", by_hand), ("plain", lambda u, d, x: jnp.tanh(x @ u) @ d)):
+        phases = jdaso.Phases(12, warmup_steps=2, cooldown_steps=3, sync_every=2, delay=1)
+        tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session)
+
+        @jax.jit
+        def step(params, state, x, tx=tx, layers=layers):
+            loss = lambda p: jnp.mean((layers(p["up"], p["down"], x) - 1) ** 2)  # noqa: E731
+            value, grads = jax.value_and_grad(loss)(params)
+            updates, state = tx.update(grads, state, params, value=value)
+            return optax.apply_updates(params, updates), state
+
+        found, state = params, tx.init(params)
+        for _ in range(12):
+            found, state = step(found, state, x)
+        ends[name] = {k: parts_of(y) for k, y in jdaso.finalize(found, state, session).items()}
+    for name, of_leaf in ends["plain"].items():
+        for place, (_, data) in of_leaf.of_place.items():
+            mine = ends["partly"][name].of_place[place][1]
+            np.testing.assert_allclose(mine, data, rtol=1e-4, atol=1e-6, err_msg=name)
+            moved = np.abs(data - parts_of(params[name]).of_place[place][1]).max()
+            assert moved > 0.01, (name, moved)
+    step = lambda p, x: tx.update({"w": p + x}, tx.init({"w": p}), {"w": p})[0]["w"]  # noqa: E731
+    part = jax.shard_map(step, mesh=mesh, in_specs=(P(), P()), out_specs=P(), axis_names={"data"})
+    try:
+        jax.jit(part)(params["up"], params["up"])
+    except ValueError as error:
+        assert "axis_names leave out axis 'model' of size 2" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
 def compiles(session):
     """Beyond a bare step, none that gathers a divided leaf, and half a shard of memory at most."""
     split = NamedSharding(session.mesh, P("local"))
@@ -526,7 +594,7 @@ def equal(one, two, far=0, about=""):
             np.testing.assert_allclose(data, other, rtol=0, atol=near, err_msg=about)
 
 
-ALL = (fails, compiles, drifts, differ, refuses, libraries, saves, restores)
+ALL = (fails, compiles, partly, drifts, differ, refuses, libraries, saves, restores)
 CASES = {case.__name__: case for case in ALL}
 
 if LAYOUT == "moves":

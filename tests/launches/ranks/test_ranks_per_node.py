@@ -1,6 +1,7 @@
 """Two nodes of two ranks with two devices each: one JAX world a node."""
 
 import re
+import shutil
 
 import compiling
 import pytest
@@ -28,6 +29,12 @@ def test_numbers_that_are_not_finite_end_all_ranks():
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(("ranks", "devices", "case"), [(2, 4, "partly"), (4, 2, "partly,ranks")])
+def test_a_loss_may_map_some_axes_of_the_mesh_and_leave_the_others(ranks, devices, case):
+    check(case, ranks=ranks, devices=devices, quick_compiling=True)
+
+
+@pytest.mark.nightly
 def test_copies_that_differ_between_ranks_are_found():
     """A bit that flips in one, and gradients that are not averaged inside `shard_map`."""
     check("drifts,ranks", timeout=60, quick_compiling=True)
@@ -44,24 +51,42 @@ def test_every_merge_and_wire_as_with_one_rank_a_node(layout):
     assert set(joined) == set(check(layout, "night", timeout=1200, ranks=2, devices=4))
 
 
+def train(folder, *words, ranks=4, **about):
+    """Runs `joined.py` to the end; returns where it has begun, and the bits of each rank."""
+    args = [JOINED, folder, 20, *words]
+    done = mpirun(ranks, args, devices=2, timeout=150, quick_compiling=True, **about)
+    assert done.returncode == 0, done.stdout
+    bits = sorted(re.findall(r"rank \d: bits \w{8}", done.stdout))
+    assert len(bits) == ranks, done.stdout
+    return done.stdout, re.findall(r"begins at (\d+)", done.stdout), bits
+
+
 def test_a_run_goes_on_bit_for_bit_after_the_death_of_one_rank(tmp_path):
-    """It was saved with fragments of a narrow wire in flight. Each sample comes to one device."""
+    """It was saved with fragments of a narrow wire in flight. Each sample comes to one device.
 
-    def run(folder, *fault):
-        args = [JOINED, tmp_path / folder, 20, *fault]
-        return mpirun(4, args, devices=2, timeout=120, quick_compiling=True)
-
-    whole = run("whole")
-    assert whole.returncode == 0, whole.stdout
-    samples = re.findall(r"rank \d: samples \[(.*?)\];", whole.stdout)
+    The run that is never stopped uses the other MPI and the other engine, which have the same bits.
+    """
+    text, _, whole = train(tmp_path / "whole", "engine=mpi4jax", mpi="openmpi")
+    samples = re.findall(r"rank \d: samples \[(.*?)\];", text)
     assert sorted(int(x) for row in samples for x in row.split(",")) == list(range(48))
     assert len(samples) == 4 and all(row.count(",") == 11 for row in samples)
-    assert run("killed", 3, 13).returncode != 0
-    again = run("killed")
-    begun = re.findall(r"begins at (\d+)", again.stdout)  # a save may have been cut short
-    assert again.returncode == 0 and begun in (["5"] * 4, ["10"] * 4), again.stdout
-    bits = [sorted(re.findall(r"rank \d: bits \w{8}", done.stdout)) for done in (whole, again)]
-    assert len(bits[0]) == 4 and bits[0] == bits[1]
+    text, begun, bits = train(tmp_path / "killed", 3, 13, restarts=1)
+    assert "dies at 13" in text and "node 1 (rank 3) died first" in text, text
+    assert begun[4:] in (["5"] * 4, ["10"] * 4), text  # a save may have been cut short
+    assert bits == whole
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+def test_a_run_goes_on_with_another_number_of_nodes(mpi, tmp_path):
+    """From the mean over the nodes that were, as `Reader` finds it."""
+    train(tmp_path, "wire=auto", mpi=mpi)
+    for ranks in (6, 2):
+        folder = tmp_path.with_name(f"{tmp_path.name}-{ranks}")
+        shutil.copytree(tmp_path, folder)
+        _, begun, bits = train(folder, "wire=auto", ranks=ranks, mpi=mpi)
+        assert begun == ["15"] * ranks
+        assert len({line.rpartition(" ")[2] for line in bits}) == 2  # of the ranks of one node
 
 
 @pytest.mark.nightly

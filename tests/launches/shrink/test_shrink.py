@@ -170,6 +170,14 @@ def test_by_default_a_death_ends_the_job_and_is_named():
     )
 
 
+@pytest.mark.nightly
+def test_nodes_of_several_ranks_are_told_that_they_cannot():
+    ends, done = run(4, "numbers", "", env={"RANKS_PER_NODE": "2"}, timeout=60)
+    assert done.returncode != 0 and not ends
+    text = 'ValueError: on_death="shrink" goes on without a rank that failed, and a node of '
+    assert done.stdout.count(f"{text}ranks_per_node=2 cannot.") == 4
+
+
 @pytest.mark.parametrize(("mpi", "options"), [at_night(("mpich", [])), ("openmpi", [])])
 def test_where_mpi_cannot_do_it_all_are_told(mpi, options):
     done = mpirun(2, [SCRIPT, "numbers", ""], mpi=mpi, options=options)

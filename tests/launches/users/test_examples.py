@@ -74,6 +74,12 @@ def test_example(name, tmp_path):
         first, end = last_lines(done.stdout)[0][0], last_lines(again.stdout)[0]
         assert end[0] < 0.1 * first, "it began anew"
         assert end[2] != restored["0"], "it trained nothing more"
+        arguments.append("2")  # ranks for each node, which restore what others have saved
+        joined = mpirun(4, [script, *arguments], devices=2, quick_compiling=True, timeout=250)
+        assert joined.returncode == 0, joined.stdout
+        restored = re.findall(r"node (\d): restored ([0-9a-f]{8})", joined.stdout)
+        assert sorted(restored) == [(str(n), end[2]) for n in (0, 0, 1, 1)], joined.stdout
+        check(joined, None)
     if name == "datasets_source.py":
         assert done.stdout.count(" 5120 images,") == 2, done.stdout
 

@@ -63,7 +63,7 @@ PHASES = {
     "the folder": ("pathlib.Path.mkdir", full),
     "arrays": ("jdaso.checkpoint._arrays.write_arrays", half),
     "fsync": ("os.fsync", full),
-    "checksums": ("jdaso.checkpoint._files.checksums", full),
+    "checksums": ("jdaso.checkpoint._digests.checksums", full),
     "the manifest": ("jdaso.checkpoint._files.Manifest.write", half_a_manifest),
     "its name": ("os.replace", full),
 }

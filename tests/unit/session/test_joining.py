@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from jdaso._mpi.topology import Topology
+from jdaso._nodes.control import Control
 from jdaso._session import joining
 
 
@@ -15,12 +16,34 @@ def topology(rank, hosts, ranks_per_node=2):
     )
 
 
-def test_the_address_is_free_and_reached_by_the_whole_node():
-    host, port = joining._free_address(topology(2, "aabb")).split(":")
-    assert host == "127.0.0.1"
+class Ranks(Control):
+    """Calls of all ranks, each of which gives what this one does; notes it and its port's state."""
+
+    def __init__(self, mine):
+        self.topology, self.heard = mine, []
+
+    def everyone(self, _, text):
+        self.heard.append((text, is_free(text)))
+        return [text] * self.topology.num_ranks
+
+
+def is_free(address):
+    host, port = address.split(":")
     with socket.socket() as found:
-        found.bind((host, int(port)))
-    assert joining._free_address(topology(2, "aabc")).split(":")[0] == "b"
+        try:
+            found.bind((host if host == "127.0.0.1" else "", int(port)))
+        except OSError:
+            return False
+    return True
+
+
+def test_the_address_is_reached_by_the_whole_node_and_held_until_all_have_theirs():
+    ranks = Ranks(topology(2, "aabb"))
+    address = joining._address_of_node(ranks, "join", None)
+    assert address.startswith("127.0.0.1:") and is_free(address)
+    assert ranks.heard == [(address, False)]
+    assert joining._address_of_node(Ranks(topology(2, "aabc")), "join", None).startswith("b:")
+    assert joining._address_of_node(Ranks(topology(2, "aabb")), "join", "c:123") == "c:123"
 
 
 @pytest.mark.parametrize(
