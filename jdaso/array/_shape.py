@@ -87,7 +87,7 @@ def moveaxis(x: Any, source: Axes, destination: Axes) -> Array:
 
 
 @method("expand_dims")
-def expand_dims(x: Any, *, axis: int = 0) -> Array:
+def expand_dims(x: Any, axis: int = 0) -> Array:
     """The array with one more axis, of length 1. Nothing moves."""
     x = as_array(x)
     place = axis_of(axis, x.ndim + 1)
