@@ -24,7 +24,7 @@ from ._elementwise import elementwise, piece
 from ._index import checked, full, is_mask, layout_taken, place_of, sliced_counts, without_new
 from ._layout import Layout
 from ._move import laid, resplit
-from ._shape import broadcast_to, expand_dims, flip, reshape
+from ._shape import broadcast_to, expand_dims, flip, squeeze
 
 
 @method("at")
@@ -96,12 +96,20 @@ def _changed(x: Array, key: Any, value: Any, how: str) -> Array:
     value = Array(value.block.astype(x.dtype), value.layout, value.world)
     if any(is_mask(one) for one in keys):
         return _at_mask(x, keys, value, how)
-    shape = x.shape
-    x, keys = without_new(x, full(keys, x.ndim))
+    keys = full(keys, x.ndim)
+    new = tuple(axis for axis, one in enumerate(keys) if one is None)
+    x, keys = without_new(x, keys)
     wanted = _shape_at(x, keys)
-    if np.broadcast_shapes(value.shape, wanted) != wanted:
+    if not _fits(value.shape, wanted):
         raise ValueError(f"A value of {value.shape} does not fit the shape {wanted} of x[key].")
-    return reshape(_at(x, keys, value, wanted, how), shape)
+    found = _at(x, keys, value, wanted, how)
+    return squeeze(found, new) if new else found
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Returns whether a shape is repeated to another one."""
+    both = zip(shape[::-1], wanted[::-1], strict=False)
+    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in both)
 
 
 def _shape_at(x: Array, keys: list[Any]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
     git clone --recursive https://github.com/data-apis/array-api-tests SUITE
     pip install ndindex pytest-json-report  # which the suite needs
-    JDASO_ARRAY_SPLIT=0 mpiexec -n 2 python tools/conformance.py SUITE
+    JDASO_ARRAY_SPLIT=0 mpiexec -n 2 python tests/programs/conformance.py SUITE
 
 Arguments after SUITE go to pytest (`-k`, file names, ...). All ranks test the same examples at a
 time: hypothesis is derandomized, and after each example the ranks tell each other how it ended, so
@@ -20,13 +20,17 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
+
+import compiled_once
 import jax
 import pytest
 
-jax.config.update("jax_enable_x64", True)  # the standard's default types have 64 bits
+import jdaso
+import jdaso.array as ja
 
-import jdaso  # noqa: E402
-import jdaso.array as ja  # noqa: E402
+compiled_once.share()
+jax.config.update("jax_enable_x64", True)  # the standard's default types have 64 bits
 
 LIMIT_SECONDS = 60.0
 """A rank that does not come to the end of an example in this time ends the run."""
