@@ -25,6 +25,7 @@ from ._array import Array, as_array, made, method, world_of
 from ._create import placed
 from ._layout import Layout
 from ._move import cut, laid, resplit
+from ._special import SPECIAL
 
 
 def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
@@ -73,7 +74,7 @@ def piece(x: Any, layout: Layout, node: int) -> Any:
 
 
 def _of_numpy(name: str) -> Callable[..., Array]:
-    function = getattr(jnp, name)
+    function = SPECIAL.get(name, getattr(jnp, name))
 
     def call(x: Any, /) -> Array:
         return elementwise(function, x)
@@ -82,7 +83,7 @@ def _of_numpy(name: str) -> Callable[..., Array]:
 
 
 def _of_two(name: str) -> Callable[..., Array]:
-    function = getattr(jnp, name)
+    function = SPECIAL.get(name, getattr(jnp, name))
 
     def call(x1: Any, x2: Any, /) -> Array:
         return elementwise(function, x1, x2)
