@@ -145,8 +145,10 @@ class Array(Operators):
         copy: bool | None = None,
     ) -> Any:
         """Gathers the array on every node, for another library of the same process."""
-        options = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
-        return METHODS["resplit"](self, None).block.__dlpack__(stream=stream, **options)
+        block = METHODS["resplit"](self, None).block
+        # Of consumers of old versions, JAX knows only those that tell none.
+        known = max_version if max_version is None or max_version >= (0, 5) else None
+        return block.__dlpack__(stream=stream, max_version=known, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> Any:
         return self.block.__dlpack_device__()

@@ -29,6 +29,8 @@ def getitem(x: Array, key: Any) -> Array:
     rows; a whole number on the split axis one row to each node; an array of them its rows.
     """
     keys = key if isinstance(key, tuple) else (key,)
+    if _is_element(x, keys):
+        return Array(x.block[keys], _NUMBER, x.world)
     keys = tuple(np.asarray(one) if isinstance(one, list) else one for one in keys)
     masks = [one for one in keys if is_mask(one)]
     if len(masks) == 1 and masks[0] is keys[0]:
@@ -45,6 +47,17 @@ def getitem(x: Array, key: Any) -> Array:
     for axis in numbers:
         x = _one(x, axis, keys[axis])
     return squeeze(x, tuple(numbers)) if numbers else x
+
+
+_NUMBER = Layout(())
+
+
+def _is_element(x: Array, keys: Sequence[Any]) -> bool:
+    """Returns whether keys name one element, and this node has it."""
+    if len(keys) != len(x.layout.shape) or (x.layout.split is not None and x.world.nodes > 1):
+        return False
+    sizes = x.layout.shape
+    return all(type(k) is int and -n <= k < n for k, n in zip(keys, sizes, strict=True))
 
 
 def _by_numbers(keys: Sequence[Any]) -> list[Any]:

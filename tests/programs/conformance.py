@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
 import compiled_once
 import jax
 import pytest
+from hypothesis import HealthCheck, settings
 
 import jdaso
 import jdaso.array as ja
@@ -49,6 +50,15 @@ class Together:
 
     def __init__(self, session: jdaso.Session):
         self._session, self._file = session, ""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        """Lets no clock decide about an example: ranks differ in time."""
+        known = settings.get_profile("array-api-tests")
+        settings.register_profile(
+            "ranks", known, suppress_health_check=list(HealthCheck), database=None
+        )
+        settings.load_profile("ranks")
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Wraps what hypothesis calls with an example; other tests as a whole."""
