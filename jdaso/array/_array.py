@@ -17,7 +17,7 @@ from ._methods import made as made
 from ._methods import method as method
 from ._world import World, world
 
-API_VERSIONS = "2021.12", "2022.12", "2023.12", "2024.12"
+API_VERSIONS = "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"
 """The versions of the array API standard that this namespace follows."""
 
 

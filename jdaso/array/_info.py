@@ -24,9 +24,9 @@ class Info:
         """Returns the device of a new block: this node's first one, or JAX's default."""
         return jnp.zeros(()).device
 
-    def devices(self) -> list[jax.Device]:
+    def devices(self) -> tuple[jax.Device, ...]:
         """Returns the devices of this node."""
-        return jax.local_devices()
+        return tuple(jax.local_devices())
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype]:
         """Returns the types of new arrays: of 64 bits with `jax_enable_x64`, else of 32."""

@@ -75,7 +75,7 @@ def tile(x: Any, repetitions: Sequence[int], /) -> Array:
     return take_rows(wide, axis, np.tile(np.arange(x.shape[axis]), times[axis]))
 
 
-def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
+def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
     """Coordinates of a grid, from those of each axis.
 
     Args:
@@ -104,10 +104,10 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
         for axis in range(len(order)):
             x = x if axis == order[k] else expand_dims(x, axis=axis)
         found.append(broadcast_to(x, shape))
-    return found
+    return tuple(found)
 
 
-def broadcast_arrays(*arrays: Any) -> list[Array]:
+def broadcast_arrays(*arrays: Any) -> tuple[Array, ...]:
     """Arrays repeated to one shape; see `broadcast_to`.
 
     Raises:
@@ -115,7 +115,7 @@ def broadcast_arrays(*arrays: Any) -> list[Array]:
     """
     given = [as_array(x) for x in arrays]
     shape = np.broadcast_shapes(*(x.shape for x in given))
-    return [broadcast_to(x, shape) for x in given]
+    return tuple(broadcast_to(x, shape) for x in given)
 
 
 @method("unstack")

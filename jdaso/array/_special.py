@@ -18,7 +18,7 @@ INF, NAN, HALF = np.inf, np.nan, np.pi / 2
 
 
 def _mended(name: str, *rules: tuple[Part, Number, Number]) -> Callable[[jax.Array], jax.Array]:
-    """A function with rules for complex numbers x + iy: (x, y) of which, real and imaginary part."""
+    """A function with rules for complex x + iy: at which (x, y), real and imaginary part."""
     function = getattr(jnp, name)
 
     @jax.jit
