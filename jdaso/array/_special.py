@@ -77,6 +77,13 @@ _x_plus_y_nan, _x_minus_y_nan = (
 _plus, _minus = (_both(_x(lambda x, e=e: x == e), _y(_endless)) for e in (INF, -INF))
 _inf_and_nan = _either(_both(_x(jnp.isinf), _y(jnp.isnan)), _both(_x(jnp.isnan), _y(jnp.isinf)))
 
+# Beside a NaN any other finite number may be the part: both parts of the result are NaN.
+_unknown = (
+    _either(_both(_x(jnp.isfinite), _y(jnp.isnan)), _both(_x(jnp.isnan), _y(jnp.isfinite))),
+    _is(NAN),
+    _is(NAN),
+)
+
 
 def _exponential(name: str, least: float) -> Callable[[jax.Array], jax.Array]:
     return _mended(name, (_plus, _is(INF), _is(NAN)), (_minus, _is(least), _is(0.0)))
@@ -112,9 +119,9 @@ def _slope(numbers: Sequence[jax.Array], changes: Sequence[jax.Array]) -> tuple[
 
 
 SPECIAL: dict[str, Callable[..., jax.Array]] = {
-    "acos": _mended("acos", (_x_null_y_nan, _is(HALF), None)),
-    "acosh": _mended("acosh", (_x_null_y_nan, None, _is(HALF))),
-    "asinh": _mended("asinh", (_both(_x(jnp.isnan), _y(_null)), None, lambda x, y: y)),
+    "acos": _mended("acos", _unknown, (_x_null_y_nan, _is(HALF), None)),
+    "acosh": _mended("acosh", _unknown, (_x_null_y_nan, None, _is(HALF))),
+    "asinh": _mended("asinh", _unknown, (_both(_x(jnp.isnan), _y(_null)), None, lambda x, y: y)),
     "atanh": _mended(
         "atanh",
         (_either(_x(jnp.isnan), _y(jnp.isnan)), _is(NAN), _is(NAN)),

@@ -83,27 +83,27 @@ class Together:
                 found = test(*args, **kwargs)
             except Exception as raised:
                 error = raised
-            told = "" if error is None else "".join(traceback.format_exception(error))
-            ends = self._session.control.everyone("end an example", told)
-            failures = [f"node {k}: {end}" for k, end in enumerate(ends) if end]
-            if error is not None and not self._fails(error):
+            ends = self._session.control.everyone("end an example", _told(error))
+            failures = [f"node {k}: {end}" for k, end in enumerate(ends) if "Traceback" in end]
+            if failures or len(set(ends)) > 1:
+                raise Failed(failures[0] if failures else f"nodes end otherwise: {ends}")
+            if error is not None:
                 raise error
-            if failures:
-                raise Failed(failures[0])
             return found
 
         joined.joined = True
         return joined
 
-    def _fails(self, error: Exception) -> bool:
-        """Tells failures from hypothesis's and pytest's own signals, which all ranks raise."""
-        return not type(error).__module__.startswith(("hypothesis", "_pytest"))
+
+def _told(error: Exception | None) -> str:
+    """Tells an end of an example: a failure, or one of hypothesis's signals, in words."""
+    if error is None or type(error).__module__.startswith("hypothesis"):
+        return type(error).__name__
+    return "".join(traceback.format_exception(error))
 
 
 def _arguments() -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description="Runs array-api-tests; see the top of this file.")
     parser.add_argument("suite", type=Path, help="a checkout of data-apis/array-api-tests")
     parser.add_argument("--examples", type=int, default=5, help="of each test (default: 5)")
     return parser.parse_known_args()
@@ -119,7 +119,7 @@ def main() -> int:
     os.chdir(suite)
     sys.path.insert(0, str(suite))
     options = ["--max-examples", str(given.examples), "--derandomize", "--disable-deadline"]
-    options += ["-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "-rs", "-q"]
+    options += ["-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "-rfs", "-q"]
     tests = [one for one in rest if one.startswith("array_api_tests")] or ["array_api_tests"]
     options += [one for one in rest if one not in tests]
     with jdaso.Session(timeout_seconds=LIMIT_SECONDS) as session, contextlib.ExitStack() as stack:
