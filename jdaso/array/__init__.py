@@ -12,11 +12,14 @@ May not: optimizers, engines' channels, and MPI itself (`_mpi.arrays` has it).
 
 import jax.numpy as _jnp
 
+from . import _at as _at
 from . import _index as _index
 from . import cluster as cluster
+from . import fft as fft
 from . import io as io
 from . import linalg as linalg
 from . import random as random
+from ._array import API_VERSIONS as _API_VERSIONS
 from ._array import Array as Array
 from ._create import arange as arange
 from ._create import asarray as asarray
@@ -24,6 +27,7 @@ from ._create import empty as empty
 from ._create import empty_like as empty_like
 from ._create import eye as eye
 from ._create import from_blocks as from_blocks
+from ._create import from_dlpack as from_dlpack
 from ._create import full as full
 from ._create import full_like as full_like
 from ._create import linspace as linspace
@@ -31,6 +35,12 @@ from ._create import ones as ones
 from ._create import ones_like as ones_like
 from ._create import zeros as zeros
 from ._create import zeros_like as zeros_like
+from ._dtypes import broadcast_shapes as broadcast_shapes
+from ._dtypes import can_cast as can_cast
+from ._dtypes import finfo as finfo
+from ._dtypes import iinfo as iinfo
+from ._dtypes import isdtype as isdtype
+from ._dtypes import result_type as result_type
 from ._elementwise import abs as abs
 from ._elementwise import acos as acos
 from ._elementwise import acosh as acosh
@@ -102,6 +112,7 @@ from ._elementwise import trunc as trunc
 from ._elementwise import where as where
 from ._histogram import bincount as bincount
 from ._histogram import histogram as histogram
+from ._info import __array_namespace_info__ as __array_namespace_info__
 from ._move import balance as balance
 from ._move import resplit as resplit
 from ._products import matmul as matmul
@@ -115,6 +126,11 @@ from ._reduce import count_nonzero as count_nonzero
 from ._reduce import mean as mean
 from ._reduce import std as std
 from ._reduce import var as var
+from ._repeat import broadcast_arrays as broadcast_arrays
+from ._repeat import meshgrid as meshgrid
+from ._repeat import repeat as repeat
+from ._repeat import tile as tile
+from ._repeat import unstack as unstack
 from ._scan import cumulative_prod as cumulative_prod
 from ._scan import cumulative_sum as cumulative_sum
 from ._scan import diff as diff
@@ -136,12 +152,21 @@ from ._sort import argsort as argsort
 from ._sort import median as median
 from ._sort import percentile as percentile
 from ._sort import sort as sort
-from ._sort import unique_counts as unique_counts
-from ._sort import unique_values as unique_values
+from ._take import isin as isin
+from ._take import nonzero as nonzero
+from ._take import searchsorted as searchsorted
+from ._take import take as take
+from ._take import take_along_axis as take_along_axis
+from ._unique import unique_all as unique_all
+from ._unique import unique_counts as unique_counts
+from ._unique import unique_inverse as unique_inverse
+from ._unique import unique_values as unique_values
 from ._world import Count as Count
 from ._world import counted as counted
 from .io import load as load
 from .io import save as save
+
+__array_api_version__ = _API_VERSIONS[-1]
 
 e, pi, inf, nan, newaxis = _jnp.e, _jnp.pi, _jnp.inf, _jnp.nan, None
 bool, int8, int16, int32, int64 = _jnp.bool_, _jnp.int8, _jnp.int16, _jnp.int32, _jnp.int64  # noqa: A001

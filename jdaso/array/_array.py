@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,43 +11,17 @@ import numpy as np
 from jax.core import Tracer
 
 from ._layout import Layout, Shape
+from ._methods import METHODS as METHODS
+from ._methods import Operators
+from ._methods import made as made
+from ._methods import method as method
 from ._world import World, world
 
-METHODS: dict[str, Callable[..., Any]] = {}
-"""Operators and methods by name: the modules above this one put their functions here."""
+API_VERSIONS = "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"
+"""The versions of the array API standard that this namespace follows."""
 
 
-def method(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a function the method of a name."""
-
-    def put(function: Callable[..., Any]) -> Callable[..., Any]:
-        METHODS[name] = function
-        return function
-
-    return put
-
-
-def made(name: str, doc: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Names a function that was made from another one, and makes it a method."""
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = doc
-    return method(name)(call)
-
-
-def _operator(name: str, *, swapped: bool = False) -> Callable[[Array, Any], Array]:
-    def operator(self: Array, other: Any) -> Array:
-        if not is_operand(other):
-            return NotImplemented
-        return METHODS[name](other, self) if swapped else METHODS[name](self, other)
-
-    return operator
-
-
-def _both(name: str) -> tuple[Callable[[Array, Any], Array], Callable[[Array, Any], Array]]:
-    return _operator(name), _operator(name, swapped=True)
-
-
-class Array:
+class Array(Operators):
     """An immutable array on all nodes; a pytree whose one leaf is this node's block.
 
     All nodes call operations on arrays together, in the same order. The docstring of an
@@ -163,13 +136,38 @@ class Array:
         found = np.asarray(METHODS["resplit"](self, None).block, dtype)
         return found.copy() if copy else found
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return METHODS["resplit"](self, None).block.__dlpack__(**options)
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: Any = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Gathers the array on every node, for another library of the same process."""
+        block = METHODS["resplit"](self, None).block
+        # Of consumers of old versions, JAX knows only those that tell none.
+        known = max_version if max_version is None or max_version >= (0, 5) else None
+        return block.__dlpack__(stream=stream, max_version=known, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> Any:
-        return METHODS["resplit"](self, None).block.__dlpack_device__()  # pyright: ignore
+        return self.block.__dlpack_device__()
 
-    def __array_namespace__(self, api_version: str | None = None) -> Any:
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
+        """Returns the array with this node's block on another of the node's devices.
+
+        Args:
+            device: one of ``__array_namespace_info__().devices()``.
+            stream: None: JAX orders its work itself.
+        """
+        return Array(jax.device_put(self.block, device), self.layout, self.world)
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
+        if api_version not in (None, *API_VERSIONS):
+            raise ValueError(
+                f"There is no version {api_version} of the standard here. Take one of "
+                f"{', '.join(API_VERSIONS)}."
+            )
         return sys.modules[__package__ or ""]
 
     def _number(self, kind: type) -> Any:
@@ -198,57 +196,25 @@ class Array:
             raise TypeError(f"An index must be a whole number, got {self.dtype}.")
         return self._number(int)
 
-    def __getitem__(self, key: Any) -> Array:
+    def __getitem__(self, key: Any, /) -> Array:
         return METHODS["getitem"](self, key)
+
+    def __setitem__(self, key: Any, value: Any, /) -> None:
+        raise TypeError("An Array is immutable. Take x = x.at[key].set(value), or .add, .max, ...")
+
+    @property
+    def at(self) -> Any:
+        """Assignment that makes a new array: ``x.at[key].set(value)``; see `At`."""
+        return METHODS["at"](self)
 
     def __iter__(self) -> Any:
         return (self[k] for k in range(len(self)))
-
-    def __matmul__(self, other: Any) -> Array:
-        return METHODS["matmul"](self, other)
-
-    def __rmatmul__(self, other: Any) -> Array:
-        return METHODS["matmul"](other, self)
-
-    def __neg__(self) -> Array:
-        return METHODS["negative"](self)
-
-    def __pos__(self) -> Array:
-        return METHODS["positive"](self)
-
-    def __abs__(self) -> Array:
-        return METHODS["abs"](self)
-
-    def __invert__(self) -> Array:
-        return METHODS["bitwise_invert"](self)
-
-    __add__, __radd__ = _both("add")
-    __sub__, __rsub__ = _both("subtract")
-    __mul__, __rmul__ = _both("multiply")
-    __truediv__, __rtruediv__ = _both("divide")
-    __floordiv__, __rfloordiv__ = _both("floor_divide")
-    __mod__, __rmod__ = _both("remainder")
-    __pow__, __rpow__ = _both("pow")
-    __and__, __rand__ = _both("bitwise_and")
-    __or__, __ror__ = _both("bitwise_or")
-    __xor__, __rxor__ = _both("bitwise_xor")
-    __lshift__, __rlshift__ = _both("bitwise_left_shift")
-    __rshift__, __rrshift__ = _both("bitwise_right_shift")
-    __lt__ = _operator("less")
-    __le__ = _operator("less_equal")
-    __gt__ = _operator("greater")
-    __ge__ = _operator("greater_equal")
-
-    __eq__ = _operator("equal")  # pyright: ignore[reportAssignmentType]
-    __ne__ = _operator("not_equal")  # pyright: ignore[reportAssignmentType]
 
     def __getattr__(self, name: str) -> Any:
         """Functions of the namespace that are methods, too: ``x.sum(axis=0)``, ``x.resplit(1)``."""
         if name.startswith("_") or name not in METHODS:
             raise AttributeError(f"Array has no attribute {name!r}.")
         return METHODS[name].__get__(self)
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
 jax.tree_util.register_pytree_node(
@@ -259,11 +225,6 @@ jax.tree_util.register_pytree_node(
 
 Operand = Array | jax.Array | np.ndarray | bool | int | float | complex
 """Whatever stands beside an array; all but `Array` must be the same on all nodes."""
-
-
-def is_operand(x: object) -> bool:
-    """Returns whether an operator takes it."""
-    return isinstance(x, Array | jax.Array | np.ndarray | np.generic | bool | int | float | complex)
 
 
 def as_array(x: Any) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,29 +12,79 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array
-from ._layout import Layout, axis_of, balanced, replaced
-from ._move import laid, resplit
+from ._layout import Layout, Shape, axis_of, replaced
+from ._move import resplit
 from ._together import together
-from ._world import using, world
+from ._world import world
+
+SPLIT = "JDASO_ARRAY_SPLIT"
+"""The variable that names the split of new arrays for which none is given, for tests."""
+
+
+def chosen(split: int | None, ndim: int) -> int | None:
+    """Returns the split of a new array: the one given, else that of `SPLIT` if it has the axis."""
+    if split is not None:
+        return axis_of(split, ndim)
+    told = os.environ.get(SPLIT, "")
+    return int(told) if told and int(told) < ndim else None
 
 
 def asarray(
-    obj: Any, *, dtype: Any = None, split: int | None = None, copy: bool | None = None
+    obj: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    copy: bool | None = None,
+    split: int | None = None,
 ) -> Array:
     """Returns an array of numbers that all nodes have; each keeps its own rows. Nothing moves.
 
     Args:
         obj: numbers, nested lists, an array of NumPy or JAX, or an `Array`; the same on all nodes.
         dtype: the type; None: as given.
-        split: the axis to divide over nodes; None: as it is.
+        device: of this node's block; None: JAX's default.
         copy: whether to copy; None: if needed.
+        split: the axis to divide over nodes; None: as it is.
+
+    Raises:
+        ValueError: `copy` is False, and the numbers have to be copied.
     """
+    if copy is False and not _as_is(obj, dtype):
+        raise ValueError(
+            f"asarray of {type(obj).__name__} has to copy, and copy is False. Give copy=None."
+        )
     if isinstance(obj, Array):
-        found = obj if dtype is None else Array(obj.block.astype(dtype), obj.layout, obj.world)
+        block = jnp.array(obj.block, dtype=dtype, copy=bool(copy))
+        found = Array(placed(block, device), obj.layout, obj.world)
         return found if split is None else resplit(found, split)
     block = jnp.array(obj, dtype=dtype) if copy else jnp.asarray(obj, dtype=dtype)
-    found = as_array(block)
-    return found if split is None else resplit(found, split)
+    found = as_array(placed(block.astype(block.dtype), device))  # not of a weak type
+    return resplit(found, chosen(split, found.ndim))
+
+
+def _as_is(obj: Any, dtype: Any) -> bool:
+    """Returns whether numbers are a block already."""
+    return isinstance(obj, Array | jax.Array) and (dtype is None or obj.dtype == jnp.dtype(dtype))
+
+
+def placed(block: jax.Array, device: Any) -> jax.Array:
+    """Returns a block on a device; None: where it is."""
+    return block if device is None else jax.device_put(block, device)
+
+
+def from_dlpack(
+    x: Any, *, device: Any = None, copy: bool | None = None, split: int | None = None
+) -> Array:
+    """Returns an array of the numbers of another library's; the same on all nodes. Nothing moves.
+
+    Args:
+        x: has ``__dlpack__``: of CuPy, PyTorch, NumPy, JAX, ... An `Array` stays as it is laid.
+        device: of this node's block; None: where the numbers are.
+        copy: whether to copy; None: if needed.
+        split: the axis to divide over nodes; None: as it is.
+    """
+    block = x if isinstance(x, Array) else jnp.from_dlpack(x, device=device, copy=copy)
+    return asarray(block, device=device, copy=copy or None, split=split)
 
 
 def from_blocks(block: Any, *, split: int = 0) -> Array:
@@ -63,48 +114,65 @@ def from_blocks(block: Any, *, split: int = 0) -> Array:
     return Array(here, Layout(replaced(here.shape, axis, sum(counts)), axis, counts), at)
 
 
-def filled(make: Callable[[tuple[int, ...]], jax.Array], shape: Any, split: int | None) -> Array:
+def filled(make: Callable[[Shape], jax.Array], shape: Any, device: Any, split: Any) -> Array:
     """Returns an array whose elements are alike: `make` gives a block of a shape."""
-    at, shape = world(), _shape_of(shape)
-    layout = Layout(shape).over(None if split is None else axis_of(split, len(shape)), at.nodes)
-    return Array(make(layout.block_shape(at.node)), layout, at)
+    at, shape = world(), shape_of(shape)
+    layout = Layout(shape).over(chosen(split, len(shape)), at.nodes)
+    return Array(placed(make(layout.block_shape(at.node)), device), layout, at)
 
 
-def zeros(shape: Any, *, dtype: Any = None, split: int | None = None) -> Array:
+def zeros(shape: Any, *, dtype: Any = None, device: Any = None, split: int | None = None) -> Array:
     """An array of zeros."""
-    return filled(lambda block: jnp.zeros(block, dtype), shape, split)
+    return filled(lambda block: jnp.zeros(block, dtype), shape, device, split)
 
 
-def ones(shape: Any, *, dtype: Any = None, split: int | None = None) -> Array:
+def ones(shape: Any, *, dtype: Any = None, device: Any = None, split: int | None = None) -> Array:
     """An array of ones."""
-    return filled(lambda block: jnp.ones(block, dtype), shape, split)
+    return filled(lambda block: jnp.ones(block, dtype), shape, device, split)
 
 
-def full(shape: Any, value: Any, *, dtype: Any = None, split: int | None = None) -> Array:
-    """An array of one value."""
-    return filled(lambda block: jnp.full(block, value, dtype), shape, split)
+def full(
+    shape: Any,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    split: int | None = None,
+) -> Array:
+    """An array of one value, of its type if none is given."""
+    kind = jnp.result_type(fill_value) if dtype is None else dtype
+    return filled(lambda block: jnp.full(block, fill_value, kind), shape, device, split)
 
 
-def empty(shape: Any, *, dtype: Any = None, split: int | None = None) -> Array:
+def empty(shape: Any, *, dtype: Any = None, device: Any = None, split: int | None = None) -> Array:
     """An array of zeros: JAX has no memory without a value."""
-    return zeros(shape, dtype=dtype, split=split)
+    return zeros(shape, dtype=dtype, device=device, split=split)
 
 
-def like(make: Callable[..., Array]) -> Callable[..., Array]:
-    """Returns the function that makes an array in the layout of another one."""
-
-    def call(x: Any, *values: Any, dtype: Any = None) -> Array:
-        x = as_array(x)
-        with using(x.world):
-            found = make(x.shape, *values, dtype=x.dtype if dtype is None else dtype, split=x.split)
-        return laid(found, x.layout)
-
-    call.__name__ = call.__qualname__ = f"{make.__name__}_like"
-    call.__doc__ = f"As `{make.__name__}`, with shape, type and layout of another array."
-    return call
+def _like(x: Any, make: Callable[[Shape, Any], jax.Array], dtype: Any, device: Any) -> Array:
+    x = as_array(x)
+    block = make(x.layout.block_shape(x.world.node), x.dtype if dtype is None else dtype)
+    return Array(placed(block, device), x.layout, x.world)
 
 
-zeros_like, ones_like, full_like, empty_like = map(like, (zeros, ones, full, empty))
+def zeros_like(x: Any, *, dtype: Any = None, device: Any = None) -> Array:
+    """An array of zeros, with shape, type and layout of another one."""
+    return _like(x, jnp.zeros, dtype, device)
+
+
+def ones_like(x: Any, *, dtype: Any = None, device: Any = None) -> Array:
+    """An array of ones, with shape, type and layout of another one."""
+    return _like(x, jnp.ones, dtype, device)
+
+
+def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Array:
+    """An array of zeros, with shape, type and layout of another one."""
+    return _like(x, jnp.zeros, dtype, device)
+
+
+def full_like(x: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
+    """An array of one value, with shape, type and layout of another one."""
+    return _like(x, lambda block, kind: jnp.full(block, fill_value, kind), dtype, device)
 
 
 def arange(
@@ -113,16 +181,25 @@ def arange(
     step: float = 1,
     *,
     dtype: Any = None,
+    device: Any = None,
     split: int | None = None,
 ) -> Array:
     """Numbers from start (from 0 if it stands alone) up to, but without, stop."""
     begin, end = (0, start) if stop is None else (start, stop)
     if all(np.asarray(one).dtype.kind in "iub" for one in (begin, end, step)):
-        size, kind = len(range(int(begin), int(end), int(step))), int
+        begin, step = int(begin), int(step)
+        size, kind = len(range(begin, int(end), step)), int
     else:
         size, kind = max(0, math.ceil((end - begin) / step)), float
     dtype = jnp.result_type(kind) if dtype is None else dtype
-    return _line(size, lambda k: (begin + k * step).astype(dtype), split)
+    at = world()
+    layout = Layout((size,)).over(chosen(split, 1), at.nodes)
+    part = layout.slice_of(at.node) if layout.counts else slice(0, size)
+    if kind is int:  # of 64 bits exactly
+        numbers = np.arange(begin + part.start * step, begin + part.stop * step, step)
+    else:
+        numbers = begin + np.arange(part.start, part.stop) * step
+    return Array(placed(jnp.asarray(numbers.astype(jnp.dtype(dtype))), device), layout, at)
 
 
 def linspace(
@@ -131,45 +208,39 @@ def linspace(
     num: int,
     *,
     dtype: Any = None,
+    device: Any = None,
     endpoint: bool = True,
     split: int | None = None,
 ) -> Array:
-    """Numbers from start to stop at equal distances."""
+    """Numbers from start to stop at equal distances; complex if one of both is."""
     whole = np.linspace(start, stop, num, endpoint=endpoint)
-    dtype = jnp.result_type(float) if dtype is None else dtype
-    return asarray(jnp.asarray(whole, dtype), split=split)
+    kind = complex if whole.dtype.kind == "c" else float
+    dtype = jnp.result_type(kind) if dtype is None else dtype
+    return asarray(jnp.asarray(whole, dtype), device=device, split=split)
 
 
 def eye(
-    rows: int,
-    columns: int | None = None,
+    n_rows: int,
+    n_cols: int | None = None,
     *,
     k: int = 0,
     dtype: Any = None,
+    device: Any = None,
     split: int | None = None,
 ) -> Array:
     """A matrix with ones on a diagonal."""
-    shape = rows, rows if columns is None else columns
+    shape = n_rows, n_rows if n_cols is None else n_cols
     at = world()
-    layout = Layout(shape).over(split, at.nodes)
+    layout = Layout(shape).over(chosen(split, 2), at.nodes)
     first = [0, 0]
     if layout.split is not None:
         first[layout.split] = layout.begins[at.node]
     block = layout.block_shape(at.node)
     across = jnp.arange(block[1]) + first[1] - (jnp.arange(block[0])[:, None] + first[0])
-    return Array(
-        (across == k).astype(jnp.result_type(float) if dtype is None else dtype), layout, at
-    )
+    ones = (across == k).astype(jnp.result_type(float) if dtype is None else dtype)
+    return Array(placed(ones, device), layout, at)
 
 
-def _line(size: int, value: Callable[[jax.Array], jax.Array], split: int | None) -> Array:
-    """An array of one axis, whose elements are a function of their index."""
-    at = world()
-    counts = balanced(size, at.nodes) if split is not None else ()
-    layout = Layout((size,), None if split is None else axis_of(split, 1), counts)
-    begin = layout.begins[at.node] if counts else 0
-    return Array(value(begin + jnp.arange(layout.block_shape(at.node)[0])), layout, at)
-
-
-def _shape_of(shape: Any) -> tuple[int, ...]:
+def shape_of(shape: Any) -> Shape:
+    """Returns a shape of one number or several."""
     return (int(shape),) if np.ndim(shape) == 0 else tuple(int(n) for n in shape)

@@ -22,8 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, made, method, world_of
+from ._create import placed
 from ._layout import Layout
 from ._move import cut, laid, resplit
+from ._special import SPECIAL
 
 
 def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
@@ -42,7 +44,7 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
     )
     layout = _layout_of(arrays, shape)
     at = world_of(*arrays)
-    return Array(function(*(_piece(x, layout, at.node) for x in operands)), layout, at)
+    return Array(function(*(piece(x, layout, at.node) for x in operands)), layout, at)
 
 
 def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> Layout:
@@ -57,8 +59,8 @@ def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> Layout:
     return Layout(shape) if best is None else best[1]
 
 
-def _piece(x: Any, layout: Layout, node: int) -> Any:
-    """The part of an operand that meets a node's block of the result."""
+def piece(x: Any, layout: Layout, node: int) -> Any:
+    """Returns the part of an operand that meets a node's block of the result."""
     if not isinstance(x, Array):
         if np.ndim(x) == 0:
             return x
@@ -72,70 +74,79 @@ def _piece(x: Any, layout: Layout, node: int) -> Any:
 
 
 def _of_numpy(name: str) -> Callable[..., Array]:
-    function = getattr(jnp, name)
+    function = SPECIAL.get(name, getattr(jnp, name))
 
-    def call(*operands: Any) -> Array:
-        return elementwise(function, *operands)
+    def call(x: Any, /) -> Array:
+        return elementwise(function, x)
 
-    told = "element by element. Moves nothing if all operands lie alike, else the smaller ones."
+    return made(name, f"`jax.numpy.{name}`, element by element. Moves nothing.", call)
+
+
+def _of_two(name: str) -> Callable[..., Array]:
+    function = SPECIAL.get(name, getattr(jnp, name))
+
+    def call(x1: Any, x2: Any, /) -> Array:
+        return elementwise(function, x1, x2)
+
+    told = "element by element. Moves nothing if both lie alike, else the smaller one."
     return made(name, f"`jax.numpy.{name}`, {told}", call)
 
 
 abs = _of_numpy("abs")  # noqa: A001
 acos = _of_numpy("acos")
 acosh = _of_numpy("acosh")
-add = _of_numpy("add")
+add = _of_two("add")
 asin = _of_numpy("asin")
 asinh = _of_numpy("asinh")
 atan = _of_numpy("atan")
-atan2 = _of_numpy("atan2")
+atan2 = _of_two("atan2")
 atanh = _of_numpy("atanh")
-bitwise_and = _of_numpy("bitwise_and")
+bitwise_and = _of_two("bitwise_and")
 bitwise_invert = _of_numpy("bitwise_invert")
-bitwise_left_shift = _of_numpy("bitwise_left_shift")
-bitwise_or = _of_numpy("bitwise_or")
-bitwise_right_shift = _of_numpy("bitwise_right_shift")
-bitwise_xor = _of_numpy("bitwise_xor")
+bitwise_left_shift = _of_two("bitwise_left_shift")
+bitwise_or = _of_two("bitwise_or")
+bitwise_right_shift = _of_two("bitwise_right_shift")
+bitwise_xor = _of_two("bitwise_xor")
 ceil = _of_numpy("ceil")
 conj = _of_numpy("conj")
-copysign = _of_numpy("copysign")
+copysign = _of_two("copysign")
 cos = _of_numpy("cos")
 cosh = _of_numpy("cosh")
-divide = _of_numpy("divide")
-equal = _of_numpy("equal")
+divide = _of_two("divide")
+equal = _of_two("equal")
 exp = _of_numpy("exp")
 expm1 = _of_numpy("expm1")
 floor = _of_numpy("floor")
-floor_divide = _of_numpy("floor_divide")
-greater = _of_numpy("greater")
-greater_equal = _of_numpy("greater_equal")
-hypot = _of_numpy("hypot")
+floor_divide = _of_two("floor_divide")
+greater = _of_two("greater")
+greater_equal = _of_two("greater_equal")
+hypot = _of_two("hypot")
 imag = _of_numpy("imag")
 isfinite = _of_numpy("isfinite")
 isinf = _of_numpy("isinf")
 isnan = _of_numpy("isnan")
-less = _of_numpy("less")
-less_equal = _of_numpy("less_equal")
+less = _of_two("less")
+less_equal = _of_two("less_equal")
 log = _of_numpy("log")
 log10 = _of_numpy("log10")
 log1p = _of_numpy("log1p")
 log2 = _of_numpy("log2")
-logaddexp = _of_numpy("logaddexp")
-logical_and = _of_numpy("logical_and")
+logaddexp = _of_two("logaddexp")
+logical_and = _of_two("logical_and")
 logical_not = _of_numpy("logical_not")
-logical_or = _of_numpy("logical_or")
-logical_xor = _of_numpy("logical_xor")
-maximum = _of_numpy("maximum")
-minimum = _of_numpy("minimum")
-multiply = _of_numpy("multiply")
+logical_or = _of_two("logical_or")
+logical_xor = _of_two("logical_xor")
+maximum = _of_two("maximum")
+minimum = _of_two("minimum")
+multiply = _of_two("multiply")
 negative = _of_numpy("negative")
-nextafter = _of_numpy("nextafter")
-not_equal = _of_numpy("not_equal")
+nextafter = _of_two("nextafter")
+not_equal = _of_two("not_equal")
 positive = _of_numpy("positive")
-pow = _of_numpy("pow")  # noqa: A001
+pow = _of_two("pow")  # noqa: A001
 real = _of_numpy("real")
 reciprocal = _of_numpy("reciprocal")
-remainder = _of_numpy("remainder")
+remainder = _of_two("remainder")
 round = _of_numpy("round")  # noqa: A001
 sign = _of_numpy("sign")
 signbit = _of_numpy("signbit")
@@ -143,7 +154,7 @@ sin = _of_numpy("sin")
 sinh = _of_numpy("sinh")
 sqrt = _of_numpy("sqrt")
 square = _of_numpy("square")
-subtract = _of_numpy("subtract")
+subtract = _of_two("subtract")
 tan = _of_numpy("tan")
 tanh = _of_numpy("tanh")
 trunc = _of_numpy("trunc")
@@ -168,9 +179,17 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Array:  # noqa: A002
 
 
 @method("astype")
-def astype(x: Any, dtype: Any, *, copy: bool = True) -> Array:
-    """Elements of another type. Nothing moves."""
+def astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Array:
+    """Elements of another type; of complex numbers the real parts. Nothing moves.
+
+    Args:
+        x: the array.
+        dtype: the type.
+        copy: JAX's arrays are immutable: whether to copy makes no difference.
+        device: of this node's block; None: where it is.
+    """
     x = as_array(x)
-    if x.dtype == dtype and not copy:
-        return x
-    return elementwise(lambda block: block.astype(dtype), x)
+    block = x.block
+    if x.dtype.kind == "c" and not jnp.isdtype(dtype, ("complex floating", "bool")):
+        block = block.real
+    return Array(placed(block.astype(dtype), device), x.layout, x.world)

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._array import METHODS, Array, method, of_one_world
-from ._layout import Layout, replaced
-from ._move import flat_rows, laid, resplit, take_rows
-from ._shape import expand_dims, flip, squeeze
+from ._array import Array, as_array, method, of_one_world
+from ._layout import Layout, balanced, replaced
+from ._move import flat_rows, laid, resplit
+from ._shape import expand_dims, flip, reshape, squeeze
 
 
 @method("getitem")
@@ -29,12 +29,14 @@ def getitem(x: Array, key: Any) -> Array:
     rows; a whole number on the split axis one row to each node; an array of them its rows.
     """
     keys = key if isinstance(key, tuple) else (key,)
+    if _is_element(x, keys):
+        return Array(x.block[keys], _NUMBER, x.world)
     keys = tuple(np.asarray(one) if isinstance(one, list) else one for one in keys)
-    masks = [one for one in keys if _is_mask(one)]
-    if masks:
+    masks = [one for one in keys if is_mask(one)]
+    if len(masks) == 1 and masks[0] is keys[0]:
         return _masked(x, keys)
-    keys = _full(keys, x.ndim)
-    x, keys = _without_new(x, keys)
+    keys = full(_by_numbers(keys) if masks else keys, x.ndim)
+    x, keys = without_new(x, keys)
     arrays = [axis for axis, one in enumerate(keys) if not isinstance(one, slice | int)]
     for axis, one in enumerate(keys):
         if isinstance(one, slice):
@@ -47,12 +49,34 @@ def getitem(x: Array, key: Any) -> Array:
     return squeeze(x, tuple(numbers)) if numbers else x
 
 
-def _is_mask(one: Any) -> bool:
+_NUMBER = Layout(())
+
+
+def _is_element(x: Array, keys: Sequence[Any]) -> bool:
+    """Returns whether keys name one element, and this node has it."""
+    if len(keys) != len(x.layout.shape) or (x.layout.split is not None and x.world.nodes > 1):
+        return False
+    sizes = x.layout.shape
+    return all(type(k) is int and -n <= k < n for k, n in zip(keys, sizes, strict=True))
+
+
+def _by_numbers(keys: Sequence[Any]) -> list[Any]:
+    """Keys with the places of masks instead of masks."""
+    found: list[Any] = []
+    for one in keys:
+        if is_mask(one) and not np.ndim(one):
+            raise NotImplementedError("A truth must be the only index. Index in two steps.")
+        found += np.nonzero(np.asarray(one)) if is_mask(one) else [one]
+    return found
+
+
+def is_mask(one: Any) -> bool:
+    """Returns whether an index is a mask."""
     return isinstance(one, bool) or getattr(getattr(one, "dtype", None), "kind", "") == "b"
 
 
-def _full(keys: Sequence[Any], ndim: int) -> list[Any]:
-    """Keys with ``...`` spelled out, one for each axis and each None."""
+def full(keys: Sequence[Any], ndim: int) -> list[Any]:
+    """Returns keys with ``...`` spelled out, one for each axis and each None."""
     keys = [_plain(one) for one in keys]
     given = sum(one is not None and one is not Ellipsis for one in keys)
     if given > ndim or sum(one is Ellipsis for one in keys) > 1:
@@ -74,8 +98,8 @@ def _plain(one: Any) -> Any:
     return found.astype(int)
 
 
-def _without_new(x: Array, keys: list[Any]) -> tuple[Array, list[Any]]:
-    """The array with the axes that None asks for, and the keys of all of its axes."""
+def without_new(x: Array, keys: list[Any]) -> tuple[Array, list[Any]]:
+    """Returns the array with the axes that None asks for, and the keys of all of its axes."""
     for axis, one in enumerate(keys):
         if one is None:
             x = expand_dims(x, axis=axis)
@@ -96,13 +120,20 @@ def _sliced(x: Array, axis: int, part: slice) -> Array:
     if axis != x.split:
         block = jax.lax.slice_in_dim(x.block, begin, max(stop, begin), step, axis)
         return Array(block, Layout(shape, x.split, x.counts), x.world)
-    ends = [_below(chosen, first) for first in (*x.layout.begins, size)]
-    counts = tuple(after - before for before, after in itertools.pairwise(ends))
-    count, own = counts[x.world.node], begin + ends[x.world.node] * step
-    first = own - x.layout.begins[x.world.node] if count else 0
+    counts, first = sliced_counts(x, axis, chosen)
+    count = counts[x.world.node]
     end = first + (count - 1) * step + 1 if count else 0
     block = jax.lax.slice_in_dim(x.block, first, end, step, axis)
     return Array(block, Layout(shape, axis, counts), x.world)
+
+
+def sliced_counts(x: Array, axis: int, chosen: range) -> tuple[tuple[int, ...], int]:
+    """Returns how many indices of a rising range each node has, and this node's first one."""
+    node, begins = x.world.node, x.layout.begins
+    ends = [_below(chosen, first) for first in (*begins, x.shape[axis])]
+    counts = tuple(after - before for before, after in itertools.pairwise(ends))
+    first = chosen.start + ends[node] * chosen.step - begins[node] if counts[node] else 0
+    return counts, first
 
 
 def _below(chosen: range, bound: int) -> int:
@@ -126,24 +157,55 @@ def _one(x: Array, axis: int, index: int) -> Array:
 def _taken(x: Array, keys: list[Any], arrays: list[int]) -> Array:
     """Arrays of whole numbers, broadcast against each other and the single numbers."""
     chosen = [k for k, one in enumerate(keys) if not isinstance(one, slice)]
-    indices = [_checked(keys[axis], x.shape[axis], axis) for axis in chosen]
+    indices = [checked(keys[axis], x.shape[axis], axis) for axis in chosen]
     if x.split not in chosen:
-        found = x.block[tuple(_spread(keys, chosen, indices))]
-        layout = _layout_taken(x, chosen, indices, found.ndim)
-        return Array(found, layout, x.world)
-    if len(chosen) == 1:
-        (axis,), (index,) = chosen, indices
-        rows = take_rows(x, axis, index.reshape(-1))
-        shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-        if index.ndim == 1:
-            return rows
-        return METHODS["reshape"](rows, shape)
-    whole = resplit(x, None)  # indices of several axes, the split among them
-    found = whole.block[tuple(_spread(keys, chosen, indices))]
-    return Array(found, Layout(found.shape), x.world)
+        found = x.block[tuple(spread(keys, chosen, indices))]
+        return Array(found, layout_taken(x, chosen, indices), x.world)
+    return _fetched(x, keys, chosen, indices)
 
 
-def _checked(index: Any, size: int, axis: int) -> np.ndarray:
+def _fetched(x: Array, keys: list[Any], chosen: list[int], indices: list[np.ndarray]) -> Array:
+    """Places of the split axis and maybe others: each element moves once to each place it takes.
+
+    The result is split evenly along the longest axis of the indices.
+    """
+    assert x.split is not None
+    node, nodes, layout = x.world.node, x.world.nodes, x.layout
+    every = np.broadcast_arrays(*indices)
+    shape, first = every[0].shape, place_of(chosen)
+    axis = int(np.argmax(shape))
+    counts = balanced(shape[axis], nodes)
+    ends = np.array(layout.begins) + np.array(x.counts)  # nodes without rows own none
+    owner = np.searchsorted(ends, every[chosen.index(x.split)], side="right")
+    local = [
+        one - layout.begins[node] * (k == x.split) for k, one in zip(chosen, every, strict=True)
+    ]
+    sent, cuts = [], np.cumsum((0, *counts))
+    for k in range(nodes):
+        part = np.s_[(slice(None),) * axis + (slice(cuts[k], cuts[k + 1]),)]
+        mine = owner[part] == node
+        sent.append(x.block[tuple(spread(keys, chosen, [one[part][mine] for one in local]))])
+    own = np.take(owner, range(cuts[node], cuts[node + 1]), axis)
+    kept = [n for k, n in enumerate(x.shape) if k not in chosen]
+    lead, rest = kept[:first], kept[first:]
+    rows = x.world.trade(sent, [(*lead, int((own == k).sum()), *rest) for k in range(nodes)])
+    order = np.argsort(np.argsort(own.reshape(-1), kind="stable"), kind="stable")
+    block = jnp.take(jnp.concatenate(rows, first), jnp.asarray(order), first)
+    whole = Layout((*lead, *shape, *rest), first + axis, counts)
+    return Array(block.reshape(whole.block_shape(node)), whole, x.world)
+
+
+def place_of(chosen: list[int]) -> int:
+    """Returns the axis of the result at which those of index arrays are, as NumPy puts them."""
+    return chosen[0] if chosen == list(range(chosen[0], chosen[-1] + 1)) else 0
+
+
+def checked(index: Any, size: int, axis: int) -> np.ndarray:
+    """Returns indices counted from the front.
+
+    Raises:
+        IndexError: one is out of range.
+    """
     found = np.asarray(index)
     if found.size and not (-size <= found.min() and found.max() < size):
         raise IndexError(
@@ -153,47 +215,50 @@ def _checked(index: Any, size: int, axis: int) -> np.ndarray:
     return np.where(found < 0, found + size, found)
 
 
-def _spread(keys: list[Any], chosen: list[int], indices: list[np.ndarray]) -> list[Any]:
+def spread(keys: list[Any], chosen: list[int], indices: list[np.ndarray]) -> list[Any]:
+    """Returns the keys of all axes: indices of the chosen ones, the others whole."""
     found: list[Any] = [slice(None)] * len(keys)
     for axis, index in zip(chosen, indices, strict=True):
         found[axis] = index
     return found
 
 
-def _layout_taken(x: Array, chosen: list[int], indices: list[np.ndarray], ndim: int) -> Layout:
-    """The layout if the split axis is sliced: only its place changes."""
-    shape = list(
-        jax.eval_shape(
-            lambda a: a[tuple(_spread([0] * x.ndim, chosen, indices))],
-            jax.ShapeDtypeStruct(x.shape, x.dtype),
-        ).shape
-    )
+def layout_taken(x: Array, chosen: list[int], indices: list[np.ndarray]) -> Layout:
+    """Returns the layout if the split axis is sliced: only its place changes."""
+    wide = np.broadcast_shapes(*(one.shape for one in indices))
+    kept = [k for k in range(x.ndim) if k not in chosen]
+    first = place_of(chosen) if chosen else 0
+    sizes = [x.shape[k] for k in kept]
+    shape = (*sizes[:first], *wide, *sizes[first:])
     if x.split is None:
-        return Layout(tuple(shape))
-    together = chosen == list(range(chosen[0], chosen[-1] + 1))
-    wide = ndim - (x.ndim - len(chosen))
-    before = sum(axis < x.split for axis in chosen)
-    first = wide if not together or chosen[0] < x.split else 0
-    return Layout(tuple(shape), x.split - before + first, x.counts)
+        return Layout(shape)
+    place = kept.index(x.split)
+    return Layout(shape, place + len(wide) * (place >= first), x.counts)
 
 
 def _masked(x: Array, keys: Sequence[Any]) -> Array:
     """A mask: of the first axes, alone or followed by slices of the others."""
     mask, rest = keys[0], keys[1:]
-    if not _is_mask(mask) or any(_is_mask(one) for one in rest):
-        raise NotImplementedError("A mask must come first, and only one. Index in two steps.")
     x, mask = of_one_world(x, mask)
+    if 0 in mask.shape and mask.ndim <= x.ndim:
+        sizes = zip(mask.shape, x.shape, strict=False)
+        mask = mask if any(n not in (0, m) for n, m in sizes) else _none_of(x, mask.ndim)
     if mask.shape != x.shape[: mask.ndim]:
         raise IndexError(
             f"The mask has shape {mask.shape}, the array {x.shape}. They must begin alike."
         )
     if mask.ndim == 0:
-        x, mask = expand_dims(x, axis=0), METHODS["reshape"](mask, (1,))
+        x, mask = expand_dims(x, axis=0), reshape(mask, (1,))
     if mask.ndim > 1:
         x = flat_rows(x, (mask.size, *x.shape[mask.ndim :]))
         mask = flat_rows(mask, (x.shape[0],))
     found = _kept(x, mask)
     return getitem(found, (slice(None), *rest)) if rest else found
+
+
+def _none_of(x: Array, ndim: int) -> Array:
+    """A mask without a place, for one that has an axis of length 0."""
+    return as_array(np.zeros(x.shape[:ndim], bool))
 
 
 def _kept(x: Array, mask: Array) -> Array:

@@ -42,15 +42,20 @@ class _Rule(NamedTuple):
 
 
 def _least(dtype: np.dtype) -> Any:
-    if dtype.kind == "b":
-        return False
-    return jnp.iinfo(dtype).min if jnp.issubdtype(dtype, jnp.integer) else -jnp.inf
+    return False if dtype.kind == "b" else _limits(dtype)[0]
 
 
 def _most(dtype: np.dtype) -> Any:
-    if dtype.kind == "b":
-        return True
-    return jnp.iinfo(dtype).max if jnp.issubdtype(dtype, jnp.integer) else jnp.inf
+    return True if dtype.kind == "b" else _limits(dtype)[1]
+
+
+def _limits(dtype: np.dtype) -> tuple[Any, Any]:
+    """The smallest and the largest number of a type: infinite if the type has infinity."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
+    ends = np.array([-np.inf, np.inf]).astype(dtype)
+    about = jnp.finfo(dtype)
+    return tuple(ends) if np.isinf(ends.astype(float)).all() else (about.min, about.max)
 
 
 _RULES = {
@@ -193,32 +198,49 @@ def count_nonzero(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Array
     """The number of elements that are not 0, over axes (None: all)."""
     x = as_array(x)
     nonzero = Array(x.block != 0, x.layout, x.world)
-    return REDUCTIONS["sum"](nonzero, axis=axis, dtype=int, keepdims=keepdims)
+    return REDUCTIONS["sum"](nonzero, axis=axis, dtype=index_type(x.size), keepdims=keepdims)
+
+
+def index_type(size: int) -> np.dtype:
+    """Returns the type of indices and counts, up to a size.
+
+    Raises:
+        ValueError: the type has 32 bits, which are too few.
+    """
+    kind = np.dtype(jnp.result_type(int))
+    if size > np.iinfo(kind).max:
+        raise ValueError(
+            f"{size} elements need indices of 64 bits, JAX is set to 32. Set "
+            "jax.config.update('jax_enable_x64', True)."
+        )
+    return kind
 
 
 def _extreme(x: Any, axis: int | None, *, keepdims: bool, least: bool) -> Array:
     """The index of the first smallest or largest element."""
     x = as_array(x)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"argmin of {x.dtype}: complex numbers have no order. Take abs or real.")
     if axis is None:
         return _extreme_of_all(x, keepdims=keepdims, least=least)
     (along,) = axes_of(axis, x.ndim)
     layout = _left(x, (along,), keepdims=keepdims)
-    pick = jnp.argmin if least else jnp.argmax
+    pick, kind = jnp.argmin if least else jnp.argmax, index_type(x.shape[along])
     if x.shape[along] == 0:
         raise ValueError(f"The first extreme of no elements: the shape is {x.shape}.")
     if not _joins(x, (along,)):
-        return Array(pick(x.block, along, keepdims=keepdims), layout, x.world)
+        return Array(pick(x.block, along, keepdims=keepdims).astype(kind), layout, x.world)
     shape = replaced(x.shape, along, 1)
     if x.block.shape[along]:
-        index = pick(x.block, along, keepdims=True)
+        index = pick(x.block, along, keepdims=True).astype(kind)
         value = jnp.take_along_axis(x.block, index, along)
     else:
-        index, value = jnp.zeros(shape, int), jnp.zeros(shape, x.dtype)
+        index, value = jnp.zeros(shape, kind), jnp.zeros(shape, x.dtype)
     ones = (1,) * x.world.nodes
     values, indices = x.world.gather(value[None], ones), x.world.gather(index[None], ones)
     filled = np.flatnonzero(x.counts)  # nodes without rows have no candidate
     best = pick(values[filled], 0, keepdims=True)
-    begins = jnp.asarray(np.array(x.layout.begins)[filled])
+    begins = jnp.asarray(np.array(x.layout.begins)[filled], kind)
     found = jnp.take_along_axis(indices[filled], best, 0)[0] + begins[best[0]]
     return Array(found if keepdims else jnp.squeeze(found, along), layout, x.world)
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from ._array import Array, as_array, method
 from ._elementwise import subtract
 from ._index import getitem
-from ._layout import axis_of
+from ._layout import Layout, axis_of, replaced
+from ._shape import concat
 
 
 class _Rule(NamedTuple):
@@ -22,38 +23,74 @@ class _Rule(NamedTuple):
     join: Callable[..., jax.Array]
 
 
-def _running(x: Any, axis: int | None, dtype: Any, rule: _Rule) -> Array:
+def _running(x: Any, axis: int | None, dtype: Any, rule: _Rule, *, include_initial: bool) -> Array:
     """A running reduction: each node's own, joined with the totals of the nodes before it."""
     x = as_array(x)
     if axis is None and x.ndim != 1:
         raise ValueError(f"An array of {x.ndim} axes needs one to run along. Give axis=...")
     along = axis_of(axis or 0, x.ndim)
-    block = rule.run(x.block, axis=along, dtype=dtype)
+    kind = rule.whole(jnp.zeros((0,), x.dtype)).dtype if dtype is None else dtype
+    block = rule.run(x.block, axis=along, dtype=kind)
     if x.split == along:
         total = rule.whole(x.block, axis=along, keepdims=True, dtype=block.dtype)
         totals = x.world.gather(total[None], (1,) * x.world.nodes)
         for k in range(x.world.node):
             block = rule.join(block, totals[k])
-    return Array(block, x.layout, x.world)
+    found = Array(block, x.layout, x.world)
+    return _begun(found, along, rule) if include_initial else found
+
+
+def _begun(x: Array, axis: int, rule: _Rule) -> Array:
+    """The array with what a running reduction has before its first element: on the first node."""
+    shape, counts, split = replaced(x.shape, axis, x.shape[axis] + 1), x.counts, x.split
+    if split == axis:
+        counts = (counts[0] + 1, *counts[1:])
+    layout, block = Layout(shape, split, counts), x.block
+    if split != axis or x.world.node == 0:
+        nothing = jnp.zeros(replaced(block.shape, axis, 0), x.dtype)
+        block = jnp.concatenate([rule.whole(nothing, axis=axis, keepdims=True), block], axis)
+    return Array(block.astype(x.dtype), layout, x.world)
 
 
 @method("cumulative_sum")
-def cumulative_sum(x: Any, *, axis: int | None = None, dtype: Any = None) -> Array:
-    """Running sums along an axis. Moves one row of totals of each node along the split."""
-    return _running(x, axis, dtype, _Rule(jnp.cumulative_sum, jnp.sum, jnp.add))
+def cumulative_sum(
+    x: Any, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Array:
+    """Running sums along an axis, with `include_initial` a 0 before them.
+
+    Moves one row of totals of each node along the split.
+    """
+    rule = _Rule(jnp.cumulative_sum, jnp.sum, jnp.add)
+    return _running(x, axis, dtype, rule, include_initial=include_initial)
 
 
 @method("cumulative_prod")
-def cumulative_prod(x: Any, *, axis: int | None = None, dtype: Any = None) -> Array:
-    """Running products along an axis. Moves one row of totals of each node along the split."""
-    return _running(x, axis, dtype, _Rule(jnp.cumulative_prod, jnp.prod, jnp.multiply))
+def cumulative_prod(
+    x: Any, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Array:
+    """Running products along an axis, with `include_initial` a 1 before them.
+
+    Moves one row of totals of each node along the split.
+    """
+    rule = _Rule(jnp.cumulative_prod, jnp.prod, jnp.multiply)
+    return _running(x, axis, dtype, rule, include_initial=include_initial)
 
 
 @method("diff")
-def diff(x: Any, *, axis: int = -1, n: int = 1) -> Array:
-    """Differences of neighbours along an axis, n times. Moves rows across the nodes' borders."""
+def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Array:
+    """Differences of neighbours along an axis, n times. Moves rows across the nodes' borders.
+
+    Args:
+        x: the array.
+        axis: the axis.
+        n: the number of times.
+        prepend: rows that come before the first one; None: none.
+        append: rows that come behind the last one; None: none.
+    """
     x = as_array(x)
     along = axis_of(axis, x.ndim)
+    parts = [one for one in (prepend, x, append) if one is not None]
+    x = concat(parts, axis=along) if len(parts) > 1 else x
     for _ in range(n):
         lead = (slice(None),) * along
         x = subtract(getitem(x, (*lead, slice(1, None))), getitem(x, (*lead, slice(None, -1))))

@@ -87,13 +87,14 @@ def moveaxis(x: Any, source: Axes, destination: Axes) -> Array:
 
 
 @method("expand_dims")
-def expand_dims(x: Any, *, axis: int = 0) -> Array:
-    """The array with one more axis, of length 1. Nothing moves."""
+def expand_dims(x: Any, axis: Axes = 0) -> Array:
+    """The array with one more axis of length 1, or several, at these places. Nothing moves."""
     x = as_array(x)
-    place = axis_of(axis, x.ndim + 1)
-    shape = (*x.shape[:place], 1, *x.shape[place:])
-    split = None if x.split is None else x.split + (x.split >= place)
-    return Array(jnp.expand_dims(x.block, place), Layout(shape, split, x.counts), x.world)
+    for place in axes_of(axis, x.ndim + len(_each(axis))):
+        shape = (*x.shape[:place], 1, *x.shape[place:])
+        split = None if x.split is None else x.split + (x.split >= place)
+        x = Array(jnp.expand_dims(x.block, place), Layout(shape, split, x.counts), x.world)
+    return x
 
 
 @method("squeeze")

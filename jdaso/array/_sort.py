@@ -14,9 +14,9 @@ import numpy as np
 
 from ._array import Array, as_array, method
 from ._layout import Layout, axis_of, balanced
-from ._move import laid, resplit
+from ._move import resplit
 from ._reduce import type_of_means
-from ._shape import concat, flip, ravel
+from ._shape import flip, ravel
 from ._world import World
 
 
@@ -63,8 +63,8 @@ def _cuts(order: np.ndarray, begins: np.ndarray, world: World) -> np.ndarray:
     return below + np.clip(wanted - earlier, 0, ties)
 
 
-def _sorted_line(x: Array) -> tuple[Array, Array]:
-    """A sorted array of one axis, split, and the places that its numbers had."""
+def sorted_line(x: Array) -> tuple[Array, Array]:
+    """Returns a sorted array of one axis, split, and the places that its numbers had."""
     node, nodes = x.world.node, x.world.nodes
     numbers = np.asarray(x.block)
     order = order_of(numbers)
@@ -91,7 +91,7 @@ def _along(x: Any, axis: int, *, places: bool) -> Array:
         raise TypeError(f"sort of {x.dtype}: complex numbers have no order. Take abs or real.")
     if x.split == along:
         if x.ndim == 1:
-            return _sorted_line(x)[places]
+            return sorted_line(x)[places]
         other = max((k for k in range(x.ndim) if k != along), key=lambda k: x.shape[k])
         return resplit(_along(resplit(x, other), along, places=places), along)
     function = jnp.argsort if places else jnp.sort
@@ -120,8 +120,8 @@ def argsort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = 
     return _along(x, axis, places=True)
 
 
-def _neighbours(x: Array) -> np.ndarray:
-    """Tells for each own number of a sorted line whether the one before differs; of NaN yes."""
+def neighbours(x: Array) -> np.ndarray:
+    """Returns for each own number of a sorted line whether the one before differs; of NaN yes."""
     numbers = np.asarray(x.block)
     order = order_of(numbers)
     last = int(order[-1].astype(np.int64)) if len(order) else 0
@@ -132,33 +132,6 @@ def _neighbours(x: Array) -> np.ndarray:
     if len(order):
         differs[0] = before is None or before != int(order[0].astype(np.int64))
     return differs | np.isnan(numbers) if jnp.issubdtype(x.dtype, jnp.floating) else differs
-
-
-def unique_values(x: Any) -> Array:
-    """The different elements, in rising order; each NaN counts by itself.
-
-    Moves what `sort` moves, and two numbers of each node.
-    """
-    line = sort(ravel(x))
-    if line.split is None:
-        found = jnp.unique(line.block, equal_nan=False)
-        return Array(found, Layout(found.shape), line.world)
-    kept = _neighbours(line)
-    return line[Array(jnp.asarray(kept), line.layout, line.world)]
-
-
-def unique_counts(x: Any) -> tuple[Array, Array]:
-    """The different elements, in rising order, and the number of times that each is there.
-
-    Moves what `sort` moves, some numbers of each node, and the places of the different elements.
-    """
-    line = resplit(sort(ravel(x)), 0)
-    kept = _neighbours(line)
-    first = Array(jnp.asarray(kept), line.layout, line.world)
-    begin, count = line.layout.begins[line.world.node], len(line.block)
-    places = Array(begin + jnp.arange(count), line.layout, line.world)[first]
-    ends = concat([places[1:], as_array(jnp.asarray([line.size]))[: min(1, line.size)]])
-    return line[first], laid(ends, places.layout) - places
 
 
 @method("percentile")

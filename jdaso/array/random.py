@@ -12,10 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ._array import Array
-from ._layout import Layout, axis_of
+from ._create import chosen, shape_of
+from ._layout import Layout
 from ._move import laid
 from ._world import world
 
@@ -23,12 +23,12 @@ Key = jax.Array | int
 
 
 def _drawn(key: Key, shape: Any, split: int | None, draw: Callable[..., jax.Array]) -> Array:
-    shape = (int(shape),) if np.ndim(shape) == 0 else tuple(int(n) for n in shape)
+    shape = shape_of(shape)
     key = jax.random.key(key) if isinstance(key, int) else key
     at = world()
     if not shape:
         return Array(draw(key, ()), Layout(()), at)
-    layout = Layout(shape).over(None if split is None else axis_of(split, len(shape)), at.nodes)
+    layout = Layout(shape).over(chosen(split, len(shape)), at.nodes)
     rows = layout if layout.split == 0 else Layout(shape)
     first, count = (rows.begins[at.node], rows.counts[at.node]) if rows.counts else (0, shape[0])
     block = _rows(key, first, count, shape[1:], draw)

@@ -1,0 +1,203 @@
+"""Assignment that makes a new array: each node changes its own block.
+
+================================  ============================================================
+index of the split axis           moves
+================================  ============================================================
+a slice                           the value's rows that lie otherwise than those of ``x[key]``
+a whole number, an array of them  the value to all nodes, if it is split
+a mask, and one value or rows     nothing if the mask lies as the array; the value as an
+that all chosen places take       operand of a function of elements
+a mask, and a value of its rows   the mask and the value to all nodes
+================================  ============================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._array import METHODS, Array, as_array, method, of_one_world
+from ._elementwise import elementwise, piece
+from ._index import checked, full, is_mask, layout_taken, place_of, sliced_counts, without_new
+from ._layout import Layout
+from ._move import laid, resplit
+from ._shape import broadcast_to, expand_dims, flip, squeeze
+
+
+@method("at")
+class At:
+    """``x.at[key]``: the places of an array to change; see `AtPlaces`.
+
+    Args:
+        x: the array.
+    """
+
+    def __init__(self, x: Array):
+        self._x = x
+
+    def __getitem__(self, key: Any, /) -> AtPlaces:
+        return AtPlaces(self._x, key)
+
+
+class AtPlaces:
+    """Places of an array: each method returns a new array, and moves what the module's table tells.
+
+    Args:
+        x: the array.
+        key: as in ``x[key]``.
+
+    Values are repeated to the shape of ``x[key]``, and take its type. Those that are no `Array` are
+    the same on all nodes. Of equal places `add`, `multiply`, `min` and `max` take each, `set` one.
+    """
+
+    def __init__(self, x: Array, key: Any):
+        self._x, self._key = x, key
+
+    def set(self, value: Any) -> Array:
+        """Returns the array with the value at these places."""
+        return _changed(self._x, self._key, value, "set")
+
+    def add(self, value: Any) -> Array:
+        """Returns the array with the value added at these places."""
+        return _changed(self._x, self._key, value, "add")
+
+    def multiply(self, value: Any) -> Array:
+        """Returns the array with these places times the value."""
+        return _changed(self._x, self._key, value, "multiply")
+
+    def divide(self, value: Any) -> Array:
+        """Returns the array with these places divided by the value."""
+        return _changed(self._x, self._key, value, "divide")
+
+    def power(self, value: Any) -> Array:
+        """Returns the array with these places to the power of the value."""
+        return _changed(self._x, self._key, value, "power")
+
+    def min(self, value: Any) -> Array:
+        """Returns the array with the smaller one of both at these places."""
+        return _changed(self._x, self._key, value, "min")
+
+    def max(self, value: Any) -> Array:
+        """Returns the array with the larger one of both at these places."""
+        return _changed(self._x, self._key, value, "max")
+
+    def get(self) -> Array:
+        """Returns ``x[key]``."""
+        return METHODS["getitem"](self._x, self._key)
+
+
+def _changed(x: Array, key: Any, value: Any, how: str) -> Array:
+    keys = key if isinstance(key, tuple) else (key,)
+    keys = tuple(np.asarray(one) if isinstance(one, list) else one for one in keys)
+    x, value = of_one_world(x, value)
+    value = Array(value.block.astype(x.dtype), value.layout, value.world)
+    if any(is_mask(one) for one in keys):
+        return _at_mask(x, keys, value, how)
+    keys = full(keys, x.ndim)
+    new = tuple(axis for axis, one in enumerate(keys) if one is None)
+    x, keys = without_new(x, keys)
+    wanted = _shape_at(x, keys)
+    if not _fits(value.shape, wanted):
+        raise ValueError(f"A value of {value.shape} does not fit the shape {wanted} of x[key].")
+    found = _at(x, keys, value, wanted, how)
+    return squeeze(found, new) if new else found
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Returns whether a shape is repeated to another one."""
+    both = zip(shape[::-1], wanted[::-1], strict=False)
+    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in both)
+
+
+def _shape_at(x: Array, keys: list[Any]) -> tuple[int, ...]:
+    """The shape of ``x[keys]``."""
+    chosen = [axis for axis, one in enumerate(keys) if not isinstance(one, slice)]
+    wide = np.broadcast_shapes(*(np.shape(keys[axis]) for axis in chosen))
+    both = zip(x.shape, keys, strict=True)
+    kept = [len(range(n)[one]) for n, one in both if isinstance(one, slice)]
+    first = place_of(chosen) if chosen else 0
+    return (*kept[:first], *wide, *kept[first:])
+
+
+def _at(x: Array, keys: list[Any], value: Array, wanted: tuple[int, ...], how: str) -> Array:
+    """Changes places that slices, whole numbers and arrays of them name, one key for each axis."""
+    for axis, one in enumerate(keys):
+        if not isinstance(one, slice):
+            keys[axis] = checked(one, x.shape[axis], axis)
+    key = None if x.split is None else keys[x.split]
+    if isinstance(key, slice):
+        return _at_slice(x, keys, value, wanted, how)
+    whole = broadcast_to(resplit(value, None), wanted).block
+    if key is None:
+        return _put(x, keys, whole, how)
+    arrays = {axis: one for axis, one in enumerate(keys) if not isinstance(one, slice)}
+    every = dict(zip(arrays, np.broadcast_arrays(*arrays.values()), strict=True))
+    rows = x.layout.slice_of(x.world.node)
+    flat = {axis: one.reshape(-1) for axis, one in every.items()}
+    mine = np.flatnonzero((flat[x.split or 0] >= rows.start) & (flat[x.split or 0] < rows.stop))
+    place, ndim = place_of(list(arrays)), every[x.split or 0].ndim
+    lead, rest = whole.shape[:place], whole.shape[place + ndim :]
+    taken = jnp.take(whole.reshape(*lead, -1, *rest), jnp.asarray(mine), place)
+    for axis, one in flat.items():
+        keys[axis] = one[mine] - (rows.start if axis == x.split else 0)
+    return _put(x, keys, taken, how)
+
+
+def _at_slice(x: Array, keys: list[Any], value: Array, wanted: tuple[int, ...], how: str) -> Array:
+    """The split axis has a slice: each node changes its part of it."""
+    axis = x.split or 0
+    chosen = [k for k, one in enumerate(keys) if not isinstance(one, slice)]
+    around = [keys[k] for k in chosen]
+    steps = range(x.shape[axis])[keys[axis]]
+    place = layout_taken(x, chosen, around).split or 0
+    if steps.step < 0:
+        value = _turned(value, place - len(wanted))
+        steps = steps[::-1]
+    counts, first = sliced_counts(x, axis, steps)
+    own = counts[x.world.node]
+    part = piece(value, Layout(wanted, place, counts), x.world.node)
+    keys[axis] = slice(first, first + (own - 1) * steps.step + 1 if own else first, steps.step)
+    return _put(x, keys, part, how)
+
+
+def _turned(value: Array, axis: int) -> Array:
+    return flip(value, axis=axis) if -axis <= value.ndim else value
+
+
+def _put(x: Array, keys: list[Any], part: Any, how: str) -> Array:
+    return Array(getattr(x.block.at[tuple(keys)], how)(part), x.layout, x.world)
+
+
+_MERGED = {
+    "set": lambda old, new: new,
+    "add": jnp.add,
+    "multiply": jnp.multiply,
+    "divide": jnp.divide,
+    "power": jnp.power,
+    "min": jnp.minimum,
+    "max": jnp.maximum,
+}
+
+
+def _at_mask(x: Array, keys: tuple[Any, ...], value: Array, how: str) -> Array:
+    """Changes the places of a mask of the first axes."""
+    if len(keys) > 1:
+        raise NotImplementedError("A mask must be the only index of x.at[]. Change in two steps.")
+    mask = as_array(keys[0])
+    if mask.shape != x.shape[: mask.ndim]:
+        raise IndexError(
+            f"The mask has shape {mask.shape}, the array {x.shape}. They must begin alike."
+        )
+    if value.ndim <= x.ndim - mask.ndim:  # all chosen places take the same
+        for _ in range(x.ndim - mask.ndim):
+            mask = expand_dims(mask, axis=mask.ndim)
+
+        def merged(mask: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
+            return jnp.where(mask, _MERGED[how](old, new).astype(old.dtype), old)
+
+        return laid(elementwise(merged, mask, x, value), x.layout)
+    places = np.nonzero(np.asarray(resplit(mask, None).block))
+    return _changed(x, places, value, how)

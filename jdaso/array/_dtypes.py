@@ -1,0 +1,122 @@
+"""Types of elements: their kinds, their limits, and the type that several make together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ._array import Array
+
+KINDS = {
+    "bool": ("bool",),
+    "signed integer": ("int8", "int16", "int32", "int64"),
+    "unsigned integer": ("uint8", "uint16", "uint32", "uint64"),
+    "real floating": ("float32", "float64"),
+    "complex floating": ("complex64", "complex128"),
+}
+"""The standard's types, by their kinds."""
+KINDS["integral"] = KINDS["signed integer"] + KINDS["unsigned integer"]
+KINDS["numeric"] = KINDS["integral"] + KINDS["real floating"] + KINDS["complex floating"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FloatLimits:
+    """Limits of a type of floats; of complex numbers those of their parts.
+
+    Attributes:
+        bits: of a number.
+        eps: the distance from 1 to the next number.
+        max: the largest number.
+        min: the smallest number.
+        smallest_normal: the smallest positive number of full precision.
+        dtype: the type of real numbers.
+    """
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: np.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class IntegerLimits:
+    """Limits of a type of whole numbers.
+
+    Attributes:
+        bits: of a number.
+        max: the largest number.
+        min: the smallest number.
+        dtype: the type.
+    """
+
+    bits: int
+    max: int
+    min: int
+    dtype: np.dtype
+
+
+def dtype_of(x: Any) -> np.dtype:
+    """Returns a type as NumPy's, of an array its own."""
+    return x.dtype if hasattr(x, "dtype") and not isinstance(x, type) else jnp.dtype(x)
+
+
+def finfo(type: Any, /) -> FloatLimits:  # noqa: A002
+    """Returns the limits of a type of floats or of an array's type. Moves nothing.
+
+    Raises:
+        ValueError: the type has whole numbers or truths.
+    """
+    about = jnp.finfo(dtype_of(type))
+    names = ("eps", "max", "min", "smallest_normal")
+    numbers = [float(getattr(about, name)) for name in names]
+    return FloatLimits(int(about.bits), *numbers, np.dtype(about.dtype))
+
+
+def iinfo(type: Any, /) -> IntegerLimits:  # noqa: A002
+    """Returns the limits of a type of whole numbers or of an array's type. Moves nothing.
+
+    Raises:
+        ValueError: the type has floats or truths.
+    """
+    about = jnp.iinfo(dtype_of(type))
+    return IntegerLimits(int(about.bits), int(about.max), int(about.min), np.dtype(about.dtype))
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Returns whether a type is of a kind.
+
+    Args:
+        dtype: the type.
+        kind: another type, one of "bool", "signed integer", "unsigned integer", "integral",
+            "real floating", "complex floating", "numeric", or a tuple of these.
+    """
+    return jnp.isdtype(dtype_of(dtype), kind)
+
+
+def can_cast(from_: Any, to: Any, /) -> bool:
+    """Returns whether elements of a type (or an array) become another one by promotion."""
+    first, second = dtype_of(from_), dtype_of(to)
+    try:
+        return jnp.promote_types(first, second) == second
+    except (ValueError, TypeError):
+        return False
+
+
+def result_type(*arrays_and_dtypes: Any) -> np.dtype:
+    """Returns the type that an operation of these arrays, types and numbers has. Moves nothing."""
+    return jnp.result_type(*(x.block if isinstance(x, Array) else x for x in arrays_and_dtypes))
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape to which shapes are repeated together.
+
+    Raises:
+        ValueError: they do not fit.
+    """
+    return np.broadcast_shapes(*map(tuple, shapes))

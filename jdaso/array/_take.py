@@ -1,0 +1,150 @@
+"""Elements by whole numbers, and the numbers of elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ._array import METHODS, Array, as_array, method, of_one_world
+from ._elementwise import elementwise, piece
+from ._index import checked, getitem
+from ._layout import Layout, axis_of, balanced, replaced
+from ._move import resplit, take_rows
+from ._reduce import index_type
+
+
+@method("take")
+def take(x: Any, indices: Any, *, axis: int | None = None) -> Array:
+    """Indices of an axis, in their order: ``x[..., indices, ...]``.
+
+    Args:
+        x: the array.
+        indices: whole numbers, the same on all nodes.
+        axis: the axis; None only for an array of one axis.
+
+    Moves nothing, or along the split the rows that are on another node.
+
+    Raises:
+        ValueError: the array has several axes, and none is given.
+    """
+    x = as_array(x)
+    if axis is None and x.ndim != 1:
+        raise ValueError(f"take of an array of {x.ndim} axes needs one. Give axis=...")
+    along = axis_of(axis or 0, x.ndim)
+    return getitem(x, (*(slice(None),) * along, as_array(indices)))
+
+
+@method("take_along_axis")
+def take_along_axis(x: Any, indices: Any, *, axis: int = -1) -> Array:
+    """Elements ``x[..., indices[..., k, ...], ...]``: an index of an axis for each place.
+
+    Args:
+        x: the array.
+        indices: whole numbers, of as many axes; all but `axis` are repeated to one shape.
+        axis: the axis.
+
+    Moves nothing if neither is split along the axis and both lie alike; else both as `resplit` to
+    another axis does, along which the result is split then. Of one axis, the numbers to all nodes
+    and each element once.
+
+    Raises:
+        ValueError: the numbers of axes differ.
+        IndexError: a number of a split array of one axis is out of range.
+    """
+    x, index = of_one_world(x, indices)
+    if x.ndim != index.ndim:
+        raise ValueError(
+            f"take_along_axis needs as many axes of both, got {x.shape} and {index.shape}."
+        )
+    along = axis_of(axis, x.ndim)
+    if x.split is None and index.split is None:
+        found = jnp.take_along_axis(x.block, index.block, along)
+        return Array(found, Layout(found.shape), x.world)
+    if x.ndim == 1:
+        return take_rows(resplit(x, 0), 0, checked(np.asarray(index), x.size, 0))
+    shape = np.broadcast_shapes(replaced(x.shape, along, 1), replaced(index.shape, along, 1))
+    other, counts = _other_split(x, index, along, shape)
+    layouts = [Layout(replaced(shape, along, y.shape[along]), other, counts) for y in (x, index)]
+    blocks = [piece(y, at, x.world.node) for y, at in zip((x, index), layouts, strict=True)]
+    return Array(jnp.take_along_axis(*blocks, along), layouts[1], x.world)
+
+
+def _other_split(
+    x: Array, index: Array, along: int, shape: tuple[int, ...]
+) -> tuple[int, tuple[int, ...]]:
+    """An axis beside one, and its counts, at which to divide both: where one of them is divided."""
+    for y in (index, x):
+        if y.split not in (None, along) and y.shape[y.split or 0] == shape[y.split or 0]:
+            return y.split or 0, y.counts
+    other = max((k for k in range(len(shape)) if k != along), key=lambda k: shape[k])
+    return other, balanced(shape[other], x.world.nodes)
+
+
+@method("nonzero")
+def nonzero(x: Any) -> tuple[Array, ...]:
+    """The places of the elements that are not 0: their indices of each axis, in rising order.
+
+    Moves one number of each node, and before, if rows are not split, what `resplit` to 0 moves.
+
+    Raises:
+        ValueError: the array has no axes.
+    """
+    x = as_array(x)
+    if not x.ndim:
+        raise ValueError("nonzero of an array without axes. Take x.reshape((1,)).")
+    if x.split is not None:
+        x = resplit(x, 0)
+    kind, at = index_type(max(x.shape)), x.world
+    places = [np.asarray(one) for one in np.nonzero(np.asarray(x.block))]
+    counts: tuple[int, ...] = ()
+    if x.split is not None:
+        places[0] = places[0] + x.layout.begins[at.node]
+        counts = tuple(at.numbers(np.array([len(places[0])]))[:, 0].tolist())
+    size = sum(counts) if counts else len(places[0])
+    layout = Layout((size,), x.split, counts)
+    return tuple(Array(jnp.asarray(one, kind), layout, at) for one in places)
+
+
+@method("searchsorted")
+def searchsorted(x1: Any, x2: Any, *, side: str = "left", sorter: Any = None) -> Array:
+    """The places in a rising line before which numbers belong.
+
+    Args:
+        x1: the line, of one axis.
+        x2: the numbers; the result is laid as they are.
+        side: "left": before equal numbers; "right": behind them.
+        sorter: indices that sort the line; None: it is sorted.
+
+    Moves nothing if the line is whole on each node; else the smaller of both to all nodes and, for
+    numbers that are whole, one reduction of the result.
+
+    Raises:
+        ValueError: the line has not one axis, or there is no such side.
+    """
+    line, x = of_one_world(x1, x2)
+    if line.ndim != 1 or side not in ("left", "right"):
+        raise ValueError(
+            f"searchsorted takes a line and 'left' or 'right', got {line.shape}, {side!r}."
+        )
+    if sorter is not None:
+        line = take(line, sorter)
+    kind = index_type(line.size)
+
+    def places(rows: Any) -> Any:
+        return lambda block: jnp.searchsorted(rows, block, side=side).astype(kind)
+
+    if line.split is not None and (x.split is None or x.nbytes < line.nbytes):
+        whole = resplit(x, None)
+        share = places(line.block)(whole.block)
+        found = Array(line.world.reduce(share, "sum"), whole.layout, line.world)
+        return METHODS["resplit"](found, x.split)
+    return elementwise(places(resplit(line, None).block), x)
+
+
+def isin(x1: Any, x2: Any, *, invert: bool = False) -> Array:
+    """Tells for each element of x1 whether x2 has it. Moves x2 to all nodes, if it is split."""
+    x, found = of_one_world(x1, x2)
+    whole = resplit(found, None).block
+    return elementwise(lambda block: jnp.isin(block, whole, invert=invert), x)
