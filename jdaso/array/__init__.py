@@ -6,16 +6,24 @@ code inside `jax.jit` are the same.
 
 May live here: `_layout` (who holds what; pure), `_world` (the nodes), `_array` (the class),
 functions by kind (`_elementwise`, `_reduce`, `_move`, `_shape`, `_index`, `_products`, ...), files
-(`io`), random numbers (`random`) and estimators (`cluster`).
+(`io`), random numbers (`random`), linear algebra (`linalg`) and estimators (`cluster`,
+`decomposition`, `linear_model`, `naive_bayes`, `neighbors`, `preprocessing`; `_estimator` is their
+base).
 May not: optimizers, engines' channels, and MPI itself (`_mpi.arrays` has it).
 """
 
 import jax.numpy as _jnp
 
 from . import _index as _index
+from . import _pickle as _pickle
 from . import cluster as cluster
+from . import decomposition as decomposition
 from . import io as io
 from . import linalg as linalg
+from . import linear_model as linear_model
+from . import naive_bayes as naive_bayes
+from . import neighbors as neighbors
+from . import preprocessing as preprocessing
 from . import random as random
 from ._array import Array as Array
 from ._create import arange as arange
@@ -31,6 +39,8 @@ from ._create import ones as ones
 from ._create import ones_like as ones_like
 from ._create import zeros as zeros
 from ._create import zeros_like as zeros_like
+from ._distances import cdist as cdist
+from ._distances import rbf as rbf
 from ._elementwise import abs as abs
 from ._elementwise import acos as acos
 from ._elementwise import acosh as acosh

@@ -119,7 +119,7 @@ REDUCTIONS: dict[str, Callable[..., Array]] = {
 """Reductions, by their names in the array API standard."""
 
 
-def _moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int]:
+def moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int]:
     """Mean, sum of squared distances from the mean, and their number, over axes that are kept.
 
     Nodes' means are merged by their counts (Chan, Golub and LeVeque 1983), in one gather.
@@ -154,7 +154,7 @@ def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims
     x = as_array(x)
     axes = axes_of(axis, x.ndim)
     layout = _left(x, axes, keepdims=keepdims)
-    found = value(*_moments(x, axes))
+    found = value(*moments(x, axes))
     if not keepdims:
         found = jnp.squeeze(found, axes)
     if jnp.issubdtype(x.dtype, jnp.floating):

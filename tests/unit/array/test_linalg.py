@@ -42,6 +42,23 @@ def test_norms_and_factors(nodes, axis):
     check(nodes, lambda: ja.linalg.lstsq(split(), ja.asarray(B, split=0)), solved)
 
 
-def test_a_wide_matrix_has_no_tall_factors():
+@pytest.mark.parametrize(("m", "n"), rows([(2, 5), (5, 5), (1, 1), (0, 3)], day=[(2, 5)]))
+def test_factors_of_all_shapes(m, n):
+    shape = m, n
+    x = RNG.normal(size=shape).astype(np.float32) + 1j * RNG.normal(size=shape)
+    x = x.astype(np.complex64)
+
+    def run():
+        q, r = ja.linalg.qr(ja.asarray(x, split=0))
+        return q @ r, q.T.conj() @ q, r
+
+    for again, squares, r in on_nodes(3, lambda: [np.asarray(one) for one in run()]):
+        np.testing.assert_allclose(again, x, atol=1e-5)
+        np.testing.assert_allclose(squares, np.eye(min(shape)), atol=1e-5)
+        np.testing.assert_allclose(r, np.triu(r), atol=1e-6)
+        assert (np.diagonal(r).real >= 0).all()
+
+
+def test_least_squares_need_a_tall_matrix():
     with pytest.raises(ValueError, match=r"m >= n, the shape is \(3, 12\)"):
-        ja.linalg.qr(A.T)
+        ja.linalg.lstsq(A.T, B[:3])
