@@ -26,6 +26,10 @@ from . import neighbors as neighbors
 from . import preprocessing as preprocessing
 from . import random as random
 from ._array import Array as Array
+from ._covariance import average as average
+from ._covariance import corrcoef as corrcoef
+from ._covariance import cov as cov
+from ._covariance import outer as outer
 from ._create import arange as arange
 from ._create import asarray as asarray
 from ._create import empty as empty
@@ -111,9 +115,14 @@ from ._elementwise import tanh as tanh
 from ._elementwise import trunc as trunc
 from ._elementwise import where as where
 from ._histogram import bincount as bincount
+from ._histogram import digitize as digitize
 from ._histogram import histogram as histogram
+from ._histogram import histogram2d as histogram2d
 from ._move import balance as balance
 from ._move import resplit as resplit
+from ._percentile import median as median
+from ._percentile import percentile as percentile
+from ._percentile import quantile as quantile
 from ._products import matmul as matmul
 from ._products import matrix_transpose as matrix_transpose
 from ._products import tensordot as tensordot
@@ -143,15 +152,15 @@ from ._shape import roll as roll
 from ._shape import squeeze as squeeze
 from ._shape import stack as stack
 from ._sort import argsort as argsort
-from ._sort import median as median
-from ._sort import percentile as percentile
 from ._sort import sort as sort
 from ._sort import unique_counts as unique_counts
 from ._sort import unique_values as unique_values
+from ._topk import topk as topk
 from ._world import Count as Count
 from ._world import counted as counted
 from .io import load as load
 from .io import save as save
+from .linalg import trace as trace
 
 e, pi, inf, nan, newaxis = _jnp.e, _jnp.pi, _jnp.inf, _jnp.nan, None
 bool, int8, int16, int32, int64 = _jnp.bool_, _jnp.int8, _jnp.int16, _jnp.int32, _jnp.int64  # noqa: A001

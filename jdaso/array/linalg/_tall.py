@@ -15,6 +15,7 @@ from .._array import Array, as_array
 from .._layout import Layout
 from .._move import resplit
 from .._products import matmul
+from ._stacks import of_matrices, square_or_not
 
 
 class QR(NamedTuple):
@@ -24,19 +25,27 @@ class QR(NamedTuple):
     R: Array
 
 
-def qr(x: Any) -> QR:
-    """The QR factors of a matrix ``[m, n]``: Q ``[m, k]``, R ``[k, n]``, k = min(m, n).
+def qr(x: Any, *, mode: str = "reduced") -> QR:
+    """The QR factors of matrices ``[m, n]``: Q ``[m, k]``, R ``[k, n]``, k = min(m, n).
+
+    Args:
+        x: the matrices.
+        mode: reduced; or complete: k = m, for which one matrix is gathered.
 
     Q is split as the rows, R whole on each node; the diagonal of R is not negative, so that the
     factors do not depend on the number of nodes. Moves min(rows of the block, n) n numbers from
     each node. A wide matrix is factored by its first m columns: R moves by one reduction more.
 
+    Of a stack each node factors some, and only these diagonals may have any sign.
+
     Raises:
-        ValueError: there are not two axes.
+        ValueError: there are fewer than two axes, or there is no such mode.
     """
-    x = as_array(x)
-    if x.ndim != 2:
-        raise ValueError(f"qr takes a matrix, the shape is {x.shape}. Take its parts one by one.")
+    x = square_or_not(x)
+    if mode not in ("reduced", "complete"):
+        raise ValueError(f"mode must be reduced or complete, got {mode!r}.")
+    if x.ndim > 2 or mode == "complete":
+        return QR(*of_matrices(lambda block: tuple(jnp.linalg.qr(block, mode=mode)), x))
     rows, columns = x.shape
     x = resplit(x, 0) if x.split == 1 else x
     if rows < columns:
@@ -79,15 +88,25 @@ class SVD(NamedTuple):
     Vh: Array
 
 
-def svd(x: Any) -> SVD:
-    """The singular value factors of a matrix, the small ones only: U ``[m, k]``, k = min(m, n).
+def svd(x: Any, *, full_matrices: bool = True) -> SVD:
+    """The singular value factors of matrices: U ``[m, k]``, S ``[k]``, Vh ``[k, n]``.
 
-    By `qr` and the factors of R. Moves k² numbers from each node; a wide matrix that is split along
-    its columns is the transpose of a tall one.
+    Here k is the lesser one of m and n.
+
+    Args:
+        x: the matrices.
+        full_matrices: whether U is ``[m, m]`` and Vh ``[n, n]``: one matrix is gathered for that,
+            and each node holds both factors. False for tall matrices that no node can hold.
+
+    Without full matrices by `qr` and the factors of R. Moves k² numbers from each node, and no
+    row; a wide matrix that is split along its columns is the transpose of a tall one. Of a stack
+    each node factors some.
     """
-    x = as_array(x)
+    x = square_or_not(x)
+    if x.ndim > 2 or full_matrices:
+        return SVD(*of_matrices(lambda block: tuple(jnp.linalg.svd(block, full_matrices)), x))
     if x.shape[0] < x.shape[1]:
-        u, s, vh = svd(x.T.conj())
+        u, s, vh = svd(x.T.conj(), full_matrices=False)
         return SVD(vh.T.conj(), s, u.T.conj())
     q, r = qr(x)
     u, s, vh = jnp.linalg.svd(r.block, full_matrices=False)
@@ -97,7 +116,7 @@ def svd(x: Any) -> SVD:
 
 def svdvals(x: Any) -> Array:
     """The singular values, the largest first; see `svd`."""
-    return svd(x).S
+    return svd(x, full_matrices=False).S
 
 
 def lstsq(a: Any, b: Any) -> Array:
