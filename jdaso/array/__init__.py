@@ -6,7 +6,9 @@ code inside `jax.jit` are the same.
 
 May live here: `_layout` (who holds what; pure), `_world` (the nodes), `_array` (the class),
 functions by kind (`_elementwise`, `_reduce`, `_move`, `_shape`, `_index`, `_products`, ...), files
-(`io`), random numbers (`random`) and estimators (`cluster`).
+(`io`), random numbers (`random`), linear algebra (`linalg`) and estimators (`cluster`,
+`decomposition`, `linear_model`, `naive_bayes`, `neighbors`, `preprocessing`; `_estimator` is their
+base).
 May not: optimizers, engines' channels, and MPI itself (`_mpi.arrays` has it).
 """
 
@@ -14,13 +16,23 @@ import jax.numpy as _jnp
 
 from . import _at as _at
 from . import _index as _index
+from . import _pickle as _pickle
 from . import cluster as cluster
+from . import decomposition as decomposition
 from . import fft as fft
 from . import io as io
 from . import linalg as linalg
+from . import linear_model as linear_model
+from . import naive_bayes as naive_bayes
+from . import neighbors as neighbors
+from . import preprocessing as preprocessing
 from . import random as random
 from ._array import API_VERSIONS as _API_VERSIONS
 from ._array import Array as Array
+from ._covariance import average as average
+from ._covariance import corrcoef as corrcoef
+from ._covariance import cov as cov
+from ._covariance import outer as outer
 from ._create import arange as arange
 from ._create import asarray as asarray
 from ._create import empty as empty
@@ -35,6 +47,8 @@ from ._create import ones as ones
 from ._create import ones_like as ones_like
 from ._create import zeros as zeros
 from ._create import zeros_like as zeros_like
+from ._distances import cdist as cdist
+from ._distances import rbf as rbf
 from ._dtypes import broadcast_shapes as broadcast_shapes
 from ._dtypes import can_cast as can_cast
 from ._dtypes import finfo as finfo
@@ -111,10 +125,15 @@ from ._elementwise import tanh as tanh
 from ._elementwise import trunc as trunc
 from ._elementwise import where as where
 from ._histogram import bincount as bincount
+from ._histogram import digitize as digitize
 from ._histogram import histogram as histogram
+from ._histogram import histogram2d as histogram2d
 from ._info import __array_namespace_info__ as __array_namespace_info__
 from ._move import balance as balance
 from ._move import resplit as resplit
+from ._percentile import median as median
+from ._percentile import percentile as percentile
+from ._percentile import quantile as quantile
 from ._products import matmul as matmul
 from ._products import matrix_transpose as matrix_transpose
 from ._products import tensordot as tensordot
@@ -149,14 +168,13 @@ from ._shape import roll as roll
 from ._shape import squeeze as squeeze
 from ._shape import stack as stack
 from ._sort import argsort as argsort
-from ._sort import median as median
-from ._sort import percentile as percentile
 from ._sort import sort as sort
 from ._take import isin as isin
 from ._take import nonzero as nonzero
 from ._take import searchsorted as searchsorted
 from ._take import take as take
 from ._take import take_along_axis as take_along_axis
+from ._topk import topk as topk
 from ._unique import unique_all as unique_all
 from ._unique import unique_counts as unique_counts
 from ._unique import unique_inverse as unique_inverse
@@ -165,6 +183,7 @@ from ._world import Count as Count
 from ._world import counted as counted
 from .io import load as load
 from .io import save as save
+from .linalg import trace as trace
 
 __array_api_version__ = _API_VERSIONS[-1]
 

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, of_one_world
+from ._elementwise import elementwise
 from ._layout import Layout
 from ._move import laid
-from ._reduce import REDUCTIONS
+from ._reduce import REDUCTIONS, countable
 
 
 def histogram(
@@ -63,14 +64,90 @@ def _weighed(x: Any, weights: Any) -> tuple[Array, jax.Array | None]:
 
 def _counts(x: Array, edges: np.ndarray, weights: jax.Array | None) -> jax.Array:
     """This node's counts; of whole numbers by NumPy, to which edges in 64 bits are exact."""
+    if weights is None:
+        countable(x.size)
     if x.dtype.kind in "iub":
         block = np.asarray(x.block).astype(x.dtype if x.dtype.kind in "iu" else np.uint8)
         theirs = None if weights is None else np.asarray(weights)
         counts = jnp.asarray(np.histogram(block, edges, weights=theirs)[0])
     else:
-        flat = None if weights is None else weights.reshape(-1)
-        counts = jnp.histogram(x.block.reshape(-1), jnp.asarray(edges), weights=flat)[0]
+        places = _places(x.block.reshape(-1), jnp.asarray(edges))
+        counts = _sums(places, len(edges) - 1, weights)
     return counts.astype(int) if weights is None else counts.astype(weights.dtype)
+
+
+def _places(line: jax.Array, edges: jax.Array) -> jax.Array:
+    """The bin of each number; those outside come into one more. The last bin has both its edges."""
+    bins = len(edges) - 1
+    found = jnp.searchsorted(edges, line, side="right") - 1
+    found = jnp.where(line == edges[-1], bins - 1, found)
+    return jnp.where((line >= edges[0]) & (line <= edges[-1]), found, bins)
+
+
+def _sums(places: jax.Array, bins: int, weights: jax.Array | None) -> jax.Array:
+    """Numbers of elements of each bin, counted in whole numbers, or the sums of their weights."""
+    flat = None if weights is None else weights.reshape(-1)
+    return jnp.bincount(places, flat, length=bins + 1)[:-1]
+
+
+def histogram2d(
+    x: Any,
+    y: Any,
+    bins: Any = 10,
+    range: Any = None,  # noqa: A002
+    *,
+    weights: Any = None,
+    density: bool = False,
+) -> tuple[Array, Array, Array]:
+    """Counts pairs in boxes; returns counts and the edges of both axes, as `numpy.histogram2d`.
+
+    Args:
+        x: the first numbers of the pairs, ``[n]``.
+        y: the second ones, ``[n]``.
+        bins: the number of bins, or edges, for both axes; or a pair of these, one for each.
+        range: a pair of pairs: the outer edges; None: the smallest and the largest element.
+        weights: of each pair; None: 1 each.
+        density: whether to divide by the sum and the area of each box.
+
+    Raises:
+        ValueError: the arrays differ in shape or are no lines, or a range is not finite or falls.
+
+    Moves: two reductions for each range that is not given, and one sum of the counts.
+    """
+    x, weighed = _weighed(x, weights)
+    x, y = of_one_world(x, y)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise ValueError(f"histogram2d takes two lines of one length, got {x.shape}, {y.shape}.")
+    x = laid(x, y.layout) if x.split is None and weighed is None else x
+    y = laid(y, x.layout)
+    each = bins if hasattr(bins, "__len__") and len(bins) == 2 else (bins, bins)
+    ranges = (None, None) if range is None else range
+    edges = [_edges(*one) for one in zip((x, y), each, ranges, strict=True)]
+    countable(x.size)
+    wide, high = (len(one) - 1 for one in edges)
+    first, second = (
+        _places(one.block, jnp.asarray(edge)) for one, edge in zip((x, y), edges, strict=True)
+    )
+    outside = (first == wide) | (second == high)
+    places = jnp.where(outside, wide * high, first * high + second)
+    counts = _sums(places, wide * high, weighed).reshape(wide, high)
+    counts = counts if x.split is None else x.world.reduce(counts, "sum")
+    if density:
+        counts = counts / jnp.sum(counts) / np.outer(*(np.diff(one) for one in edges))
+    a, b, c = (Array(one, Layout(one.shape), x.world) for one in (counts, *map(jnp.asarray, edges)))
+    return a, b, c
+
+
+def digitize(x: Any, bins: Any, *, right: bool = False) -> Array:
+    """The number of the bin of each element, as `numpy.digitize`. Nothing moves.
+
+    Args:
+        x: the array.
+        bins: the edges, rising or falling, the same on all nodes.
+        right: whether a bin has its right edge instead of its left one.
+    """
+    edges = jnp.asarray(bins)
+    return elementwise(lambda block: jnp.digitize(block, edges, right=right), as_array(x))
 
 
 def _edges(x: Array, bins: Any, given: tuple[float, float] | None) -> np.ndarray:
@@ -102,6 +179,7 @@ def bincount(x: Any, *, weights: Any = None, minlength: int = 0) -> Array:
     if x.size and least < 0:
         raise ValueError(f"bincount counts the values 0, 1, ..., got {least}. Shift them.")
     length = max(minlength, largest + 1)
+    countable(x.size)
     counts = jnp.bincount(x.block, weights=weighed, length=length)
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")

@@ -12,6 +12,7 @@ import numpy as np
 
 from ._array import Array, as_array, method
 from ._layout import Layout, axis_of, balanced, overlap, replaced, shifted
+from ._varied import varied
 
 
 @method("resplit")
@@ -45,7 +46,8 @@ def laid(x: Array, layout: Layout) -> Array:
     if old == layout:
         return x
     if old.split is None:
-        return Array(cut(x.block, layout.split, layout.slice_of(node)), layout, x.world)
+        shared = varied(x.block, x.world)
+        return Array(cut(shared, layout.split, layout.slice_of(node)), layout, x.world)
     if layout.split is None:
         rows = x.world.gather(jnp.moveaxis(x.block, old.split, 0), old.counts)
         return Array(jnp.moveaxis(rows, 0, old.split), layout, x.world)

@@ -34,6 +34,7 @@ from ._layout import Layout
 from ._move import cut, laid, resplit
 from ._reduce import REDUCTIONS
 from ._shape import expand_dims, permute_dims, squeeze
+from ._varied import varied
 
 ROWS, COLUMNS = -2, -1
 
@@ -70,7 +71,9 @@ def _shape(a: Array, b: Array) -> tuple[int, int]:
 def _local(split: int | None) -> Callable[[Array, Array], Array]:
     def product(a: Array, b: Array) -> Array:
         counts = () if split is None else a.counts if split == 0 else b.counts
-        return Array(a.block @ b.block, Layout(_shape(a, b), split, counts), a.world)
+        left = varied(a.block, a.world) if split == 1 else a.block
+        right = varied(b.block, b.world) if split == 0 else b.block
+        return Array(left @ right, Layout(_shape(a, b), split, counts), a.world)
 
     return product
 

@@ -124,7 +124,7 @@ REDUCTIONS: dict[str, Callable[..., Array]] = {
 """Reductions, by their names in the array API standard."""
 
 
-def _moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int]:
+def moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int]:
     """Mean, sum of squared distances from the mean, and their number, over axes that are kept.
 
     Nodes' means are merged by their counts (Chan, Golub and LeVeque 1983), in one gather.
@@ -142,10 +142,24 @@ def _moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int
     nodes = x.world.gather(both[None], (1,) * x.world.nodes)
     weights = jnp.asarray(np.array(x.counts, float) / sum(x.counts), spread.dtype)
     weights = weights.reshape(-1, *(1,) * x.ndim)
-    means, spreads = nodes[:, 0], nodes[:, 1].astype(spread.dtype)
+    means, spreads = nodes[:, 0], nodes[:, 1].real.astype(spread.dtype)
     mean = jnp.sum(weights.astype(means.dtype) * means, 0)
     between = float(number) * jnp.sum(weights * jnp.abs(means - mean) ** 2, 0)
     return mean, jnp.sum(spreads, 0) + between, number
+
+
+def countable(size: int) -> None:
+    """Refuses numbers of elements that JAX's whole numbers cannot count.
+
+    Raises:
+        OverflowError: there are more than 2^31 - 1, in 32 bits.
+    """
+    most = jnp.iinfo(jnp.result_type(int)).max
+    if size > most:
+        raise OverflowError(
+            f"{size} elements are more than whole numbers of 32 bits can count. Set "
+            "jax_enable_x64, or take fewer at a time."
+        )
 
 
 def type_of_means(dtype: np.dtype) -> np.dtype:
@@ -159,7 +173,7 @@ def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims
     x = as_array(x)
     axes = axes_of(axis, x.ndim)
     layout = _left(x, axes, keepdims=keepdims)
-    found = value(*_moments(x, axes))
+    found = value(*moments(x, axes))
     if not keepdims:
         found = jnp.squeeze(found, axes)
     if jnp.issubdtype(x.dtype, jnp.floating):
@@ -197,6 +211,7 @@ def std(x: Any, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
 def count_nonzero(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The number of elements that are not 0, over axes (None: all)."""
     x = as_array(x)
+    countable(x.size)
     nonzero = Array(x.block != 0, x.layout, x.world)
     return REDUCTIONS["sum"](nonzero, axis=axis, dtype=index_type(x.size), keepdims=keepdims)
 
@@ -224,6 +239,7 @@ def _extreme(x: Any, axis: int | None, *, keepdims: bool, least: bool) -> Array:
     if axis is None:
         return _extreme_of_all(x, keepdims=keepdims, least=least)
     (along,) = axes_of(axis, x.ndim)
+    countable(x.shape[along])
     layout = _left(x, (along,), keepdims=keepdims)
     pick, kind = jnp.argmin if least else jnp.argmax, index_type(x.shape[along])
     if x.shape[along] == 0:
@@ -246,6 +262,7 @@ def _extreme(x: Any, axis: int | None, *, keepdims: bool, least: bool) -> Array:
 
 
 def _extreme_of_all(x: Array, *, keepdims: bool, least: bool) -> Array:
+    countable(x.size)
     flat = METHODS["reshape"](x, (-1,))
     found = _extreme(flat, 0, keepdims=False, least=least)
     return METHODS["reshape"](found, (1,) * x.ndim) if keepdims else found

@@ -15,8 +15,7 @@ import numpy as np
 from ._array import Array, as_array, method
 from ._layout import Layout, axis_of, balanced
 from ._move import resplit
-from ._reduce import type_of_means
-from ._shape import flip, ravel
+from ._shape import flip
 from ._world import World
 
 
@@ -132,40 +131,3 @@ def neighbours(x: Array) -> np.ndarray:
     if len(order):
         differs[0] = before is None or before != int(order[0].astype(np.int64))
     return differs | np.isnan(numbers) if jnp.issubdtype(x.dtype, jnp.floating) else differs
-
-
-@method("percentile")
-def percentile(x: Any, q: Any) -> Array:
-    """Percentiles of all elements, interpolated linearly between neighbours, as `numpy.percentile`.
-
-    Args:
-        x: the array.
-        q: percents, 0 to 100: a number or an array of them.
-
-    Moves what `sort` moves, and two rows for each percentile.
-
-    Raises:
-        ValueError: there are no elements, or a percent is out of range.
-    """
-    x, wanted = as_array(x), np.asarray(q, float)
-    if not x.size or not ((wanted >= 0) & (wanted <= 100)).all():
-        raise ValueError(
-            f"percentile needs elements and percents of 0 to 100, got {q} of {x.size}."
-        )
-    line = sort(ravel(x))
-    place = wanted / 100 * (x.size - 1)
-    low, high = np.floor(place).astype(int), np.ceil(place).astype(int)
-    places = np.concatenate([low.reshape(-1), high.reshape(-1), [x.size - 1]])
-    numbers = resplit(line[places], None).block.astype(type_of_means(x.dtype))
-    low_values, high_values = numbers[:-1].reshape(2, -1)
-    share = jnp.asarray((place - low).reshape(-1), numbers.dtype)
-    between = low_values + (high_values - low_values) * share
-    found = jnp.where(share == 0, low_values, between)  # infinite neighbours have no difference
-    found = jnp.where(jnp.isnan(numbers[-1]), numbers[-1], found).reshape(wanted.shape)
-    return Array(found, Layout(found.shape), line.world)
-
-
-@method("median")
-def median(x: Any) -> Array:
-    """The median of all elements; see `percentile`."""
-    return percentile(x, 50.0)

@@ -1,4 +1,4 @@
-"""k-means: Lloyd's iterations, each with one reduction of (k + 1) (d + 1) numbers."""
+"""k-means: Lloyd's iterations, each with one reduction of (k + 1) (d + 2) numbers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from .._array import Array, as_array
-from .._layout import Layout
-from .._move import resplit
-from .._world import ALONE, World
+from .._array import Array
+from .._estimator import like_rows, sharers, whole
+from .._world import World
+from ._groups import Groups, first
 
 
 class _Found(NamedTuple):
@@ -31,12 +30,21 @@ def _distances(block: jax.Array, centers: jax.Array) -> jax.Array:
     return jnp.maximum(squares - 2 * products, 0)
 
 
+HIGH = 2**12
+"""Numbers of rows are two floats, of which this is the greater one's unit: each is exact."""
+
+
 @jax.jit
 def _shares(block: jax.Array, centers: jax.Array) -> jax.Array:
-    """A node's sums of rows, their numbers, and its part of the inertia, ``[k + 1, d + 1]``."""
+    """A node's sums of rows, their numbers, and its part of the inertia, ``[k + 1, d + 2]``.
+
+    Numbers of rows are counted in whole numbers: floats of 32 bits stop at 2^24.
+    """
     distances = _distances(block, centers)
-    nearest = jax.nn.one_hot(jnp.argmin(distances, 1), len(centers), dtype=block.dtype)
-    sums = jnp.concatenate([nearest.T @ block, jnp.sum(nearest, 0)[:, None]], 1)
+    labels = jnp.argmin(distances, 1)
+    nearest = jax.nn.one_hot(labels, len(centers), dtype=block.dtype)
+    numbers = jnp.stack(jnp.divmod(jnp.bincount(labels, length=len(centers)), HIGH), 1)
+    sums = jnp.concatenate([nearest.T @ block, numbers.astype(block.dtype)], 1)
     least = jnp.sum(jnp.min(distances, 1))
     return jnp.concatenate([sums, jnp.full((1, sums.shape[1]), least)])
 
@@ -44,8 +52,8 @@ def _shares(block: jax.Array, centers: jax.Array) -> jax.Array:
 def _step(block: jax.Array, world: World, found: _Found) -> _Found:
     """One iteration; a center without rows stays where it is."""
     sums = world.reduce(_shares(block, found.centers), "sum")
-    numbers = sums[:-1, -1:]
-    centers = jnp.where(numbers > 0, sums[:-1, :-1] / jnp.maximum(numbers, 1), found.centers)
+    numbers = sums[:-1, -2:] @ jnp.asarray([[HIGH], [1]], sums.dtype)
+    centers = jnp.where(numbers > 0, sums[:-1, :-2] / jnp.maximum(numbers, 1), found.centers)
     # Nodes of other processors may differ in the last bit, and must not decide by their own.
     shift = world.reduce(jnp.sum((centers - found.centers) ** 2), "max")
     return _Found(centers, shift, sums[-1, 0], found.iterations + 1)
@@ -70,7 +78,7 @@ def _eager(block: jax.Array, begin: _Found, tolerance: float, *, world: World, m
     return found
 
 
-class KMeans:
+class KMeans(Groups):
     """k-means clustering, as `sklearn.cluster.KMeans`.
 
     Each iteration moves each center to the mean of the rows that are nearest to it, until the
@@ -79,6 +87,8 @@ class KMeans:
     Args:
         n_clusters: k.
         init: ``"k-means++"``, or the first centers, ``[k, d]``.
+        n_init: the number of runs, from other first centers each; the one with the least inertia is
+            kept.
         max_iter: the most iterations.
         tol: see above.
         random_state: a seed of the first centers.
@@ -100,12 +110,13 @@ class KMeans:
         n_clusters: int = 8,
         *,
         init: Any = "k-means++",
+        n_init: int = 1,
         max_iter: int = 300,
         tol: float = 1e-4,
-        random_state: int = 0,
+        random_state: int | None = 0,
         compiled: bool = False,
     ):
-        self.n_clusters, self.init, self.max_iter = n_clusters, init, max_iter
+        self.n_clusters, self.init, self.n_init, self.max_iter = n_clusters, init, n_init, max_iter
         self.tol, self.random_state, self.compiled = tol, random_state, compiled
 
     def fit(self, x: Any, y: Any = None) -> KMeans:
@@ -116,84 +127,37 @@ class KMeans:
             y: ignored.
 
         Raises:
-            ValueError: there are fewer rows than clusters, or `x` is no matrix.
+            ValueError: there are fewer rows than clusters, or `x` is no matrix of finite numbers.
         """
-        x = _rows(x)
-        if x.shape[0] < self.n_clusters:
-            raise ValueError(f"{self.n_clusters} clusters need as many rows, got {x.shape[0]}.")
-        world, offset = _world_of(x), x.mean(axis=0).block
+        x = self._rows(x)
+        world, offset = sharers(x), x.mean(axis=0).block
         x = _moved(x, offset)
-        begin = jnp.asarray(self._first(x, world, offset), x.dtype)
-        state = _Found(begin, jnp.asarray(jnp.inf, x.dtype), jnp.zeros((), x.dtype), jnp.int32(0))
         tolerance = self.tol * float(world.reduce(jnp.mean(x.var(axis=0).block), "max"))
-        run = _compiled if self.compiled else _eager
-        found = run(x.block, state, tolerance, world=world, most=self.max_iter)
-        centers = found.centers + offset
-        self.cluster_centers_ = Array(centers, Layout(centers.shape), x.world)
+        seeds = range(self.random_state or 0, (self.random_state or 0) + self.n_init)
+        runs = (self._run(x, world, self._first(x, seed, offset), tolerance) for seed in seeds)
+        found, self.inertia_ = min(runs, key=lambda one: one[1])
+        self.cluster_centers_ = whole(found.centers + offset, x)
         self.n_iter_ = int(found.iterations)
         self.labels_ = _nearest(x, found.centers)
-        self.inertia_ = float(world.reduce(_shares(x.block, found.centers)[-1, 0], "sum"))
         return self
+
+    def _first(self, x: Array, seed: int, offset: jax.Array) -> jax.Array:
+        return first(x, self.n_clusters, self.init, seed, _distances, offset)
+
+    def _run(
+        self, x: Array, world: World, begin: jax.Array, tolerance: float
+    ) -> tuple[_Found, float]:
+        """One run from first centers, and its inertia."""
+        state = _Found(begin, jnp.asarray(jnp.inf, x.dtype), jnp.zeros((), x.dtype), jnp.int32(0))
+        run = _compiled if self.compiled else _eager
+        found = run(x.block, state, tolerance, world=world, most=self.max_iter)
+        return found, float(world.reduce(_shares(x.block, found.centers)[-1, 0], "sum"))
 
     def predict(self, x: Any) -> Array:
         """Returns the index of the nearest center of each row. Nothing moves."""
-        centers = self.cluster_centers_.block
+        x, centers = self._more_rows(x), self.cluster_centers_.block
         offset = jnp.mean(centers, 0)
-        return _nearest(_moved(_rows(x), offset), centers - offset)
-
-    def fit_predict(self, x: Any, y: Any = None) -> Array:
-        """Finds the centers and returns the labels."""
-        return self.fit(x).labels_
-
-    def _first(self, x: Array, world: World, offset: jax.Array) -> Any:
-        if not isinstance(self.init, str):
-            centers = resplit(as_array(self.init), None).block
-            if centers.shape != (self.n_clusters, x.shape[1]):
-                wanted = (self.n_clusters, x.shape[1])
-                raise ValueError(f"init must have the shape {wanted}, got {centers.shape}.")
-            return centers - offset
-        if self.init != "k-means++":
-            raise ValueError(f"init must be 'k-means++' or the centers, got {self.init!r}.")
-        return plus_plus(x, world, self.n_clusters, self.random_state)
-
-
-def plus_plus(x: Array, world: World, clusters: int, seed: int) -> jax.Array:
-    """Chooses rows as first centers: each with a probability in proportion to its squared distance.
-
-    Each choice moves P numbers and one row; all nodes draw the same random numbers.
-    """
-    draws = np.random.default_rng(seed).random(clusters)
-    weights = jnp.ones(x.block.shape[0], x.dtype)
-    chosen: list[jax.Array] = []
-    for draw in draws:
-        chosen.append(_drawn(x, world, weights, draw))
-        last = jnp.sum((x.block - chosen[-1]) ** 2, 1)
-        weights = last if len(chosen) == 1 else jnp.minimum(weights, last)
-    return jnp.stack(chosen)
-
-
-def _drawn(x: Array, world: World, weights: jax.Array, draw: float) -> jax.Array:
-    """The row at which the running sum of all nodes' weights passes a share of their total."""
-    sums = np.asarray(world.gather(jnp.sum(weights)[None], (1,) * world.nodes), float)
-    ends = np.cumsum(sums)
-    owner = min(int(np.searchsorted(ends, draw * ends[-1], side="right")), len(ends) - 1)
-    if not ends[-1]:  # all distances are 0: any row will do
-        owner = next(k for k, count in enumerate(x.counts or (1,)) if count)
-    row = jnp.zeros(x.shape[1], x.dtype)
-    if owner == world.node and x.block.shape[0]:
-        left = draw * ends[-1] - (ends[owner] - sums[owner])
-        place = int(jnp.searchsorted(jnp.cumsum(weights), left, side="right"))
-        row = x.block[min(place, x.block.shape[0] - 1)]
-    return world.reduce(row, "sum")
-
-
-def _rows(x: Any) -> Array:
-    x = as_array(x)
-    if x.ndim != 2:
-        raise ValueError(f"k-means takes rows, [n, d]; the shape is {x.shape}.")
-    x = resplit(x, 0) if x.split == 1 else x
-    wide = x.dtype.kind == "f" and x.itemsize >= 4
-    return x if wide else Array(x.block.astype(jnp.float32), x.layout, x.world)
+        return _nearest(_moved(x, offset), centers - offset)
 
 
 def _moved(x: Array, offset: jax.Array) -> Array:
@@ -202,10 +166,4 @@ def _moved(x: Array, offset: jax.Array) -> Array:
 
 
 def _nearest(x: Array, centers: jax.Array) -> Array:
-    nearest = jnp.argmin(_distances(x.block, centers), 1)
-    return Array(nearest, Layout(x.shape[:1], x.split, x.counts), x.world)
-
-
-def _world_of(x: Array) -> World:
-    """The nodes that share the rows; one that has all of them needs no other."""
-    return ALONE if x.split is None else x.world
+    return like_rows(jnp.argmin(_distances(x.block, centers), 1), x)

@@ -1,20 +1,24 @@
 """Norms and factors of matrices, against NumPy."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from array_nodes import on_nodes
 from nights import rows
 
 import jdaso.array as ja
+from jdaso.array.linalg import _solve
 
 RNG = np.random.default_rng(0)
 A = RNG.normal(size=(12, 3)).astype(np.float32)
 B = RNG.normal(size=12).astype(np.float32)
 
 
-def check(nodes, function, expected):
+def check(nodes, function, expected, rtol=1e-4, atol=1e-5):
     for found in on_nodes(nodes, lambda: np.asarray(function())):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert found.shape == np.shape(expected)
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("nodes", rows((1, 3, 9), day=(3,)))
@@ -24,7 +28,7 @@ def test_norms_and_factors(nodes, axis):
         return ja.asarray(A, split=axis)
 
     def again():
-        u, s, vh = ja.linalg.svd(split())
+        u, s, vh = ja.linalg.svd(split(), full_matrices=False)
         return (u * s) @ vh
 
     def squares():
@@ -42,6 +46,119 @@ def test_norms_and_factors(nodes, axis):
     check(nodes, lambda: ja.linalg.lstsq(split(), ja.asarray(B, split=0)), solved)
 
 
-def test_a_wide_matrix_has_no_tall_factors():
+@pytest.mark.parametrize(("m", "n"), rows([(2, 5), (5, 5), (1, 1), (0, 3)], day=[(2, 5)]))
+def test_factors_of_all_shapes(m, n):
+    shape = m, n
+    x = RNG.normal(size=shape).astype(np.float32) + 1j * RNG.normal(size=shape)
+    x = x.astype(np.complex64)
+
+    def run():
+        q, r = ja.linalg.qr(ja.asarray(x, split=0))
+        return q @ r, q.T.conj() @ q, r
+
+    for again, squares, r in on_nodes(3, lambda: [np.asarray(one) for one in run()]):
+        np.testing.assert_allclose(again, x, atol=1e-5)
+        np.testing.assert_allclose(squares, np.eye(min(shape)), atol=1e-5)
+        np.testing.assert_allclose(r, np.triu(r), atol=1e-6)
+        assert (np.diagonal(r).real >= 0).all()
+
+
+def test_least_squares_need_a_tall_matrix():
     with pytest.raises(ValueError, match=r"m >= n, the shape is \(3, 12\)"):
-        ja.linalg.qr(A.T)
+        ja.linalg.lstsq(A.T, B[:3])
+
+
+S = RNG.normal(size=(7, 7)).astype(np.float32)
+C = (S + 1j * RNG.normal(size=S.shape)).astype(np.complex64)
+H = C @ C.T.conj() + 7 * np.eye(7, dtype=np.float32)
+STACK = RNG.normal(size=(4, 3, 3)).astype(np.float32)
+RIGHT = RNG.normal(size=(7, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("nodes", rows((1, 3, 9), day=(3,)))
+@pytest.mark.parametrize("axis", rows((None, 0, 1), day=(0,)))
+def test_square_systems(nodes, axis, monkeypatch):
+    monkeypatch.setattr(_solve, "PANEL", 3)  # several panels
+
+    def split(x, axis=axis):
+        return ja.asarray(x, split=axis)
+
+    near = dict(rtol=1e-3, atol=2e-4)
+    for matrix in (S, C):
+        for right in (RIGHT, RIGHT[:, 0]):
+            wanted = np.linalg.solve(matrix, right)
+            solve = partial(lambda a, b: ja.linalg.solve(split(a), split(b, 0)), matrix, right)
+            check(nodes, solve, wanted, **near)
+        check(nodes, lambda a=matrix: ja.linalg.inv(split(a)), np.linalg.inv(matrix), **near)
+    check(nodes, lambda: ja.linalg.cholesky(split(H)), np.linalg.cholesky(H), **near)
+    upper = np.linalg.cholesky(H).T.conj()
+    check(nodes, lambda: ja.linalg.cholesky(split(H), upper=True), upper, **near)
+    wanted = np.linalg.solve(H, C[0])
+    check(nodes, lambda: ja.linalg.cg(split(H), C[0], tol=1e-6), wanted, **near)
+
+
+@pytest.mark.parametrize("nodes", rows((1, 3), day=(3,)))
+@pytest.mark.parametrize("axis", rows((None, 0, 1, 2), day=(0,)))
+@pytest.mark.parametrize("matrix", rows(("S", "C", "STACK"), day=("C", "STACK")))
+def test_values_of_matrices(nodes, axis, matrix):
+    x = globals()[matrix]
+    axis = axis if axis is None else min(axis, x.ndim - 1)
+
+    def split(y=x):
+        return ja.asarray(y, split=axis)
+
+    near, both = dict(rtol=1e-3, atol=1e-3), x + np.swapaxes(x, -1, -2).conj()
+    singular = np.linalg.svd(x, compute_uv=False)
+    for name in ("det", "pinv", "matrix_rank"):
+        wanted = getattr(np.linalg, name)(x)
+        check(nodes, lambda name=name: getattr(ja.linalg, name)(split()), wanted, **near)
+    check(nodes, lambda: ja.linalg.slogdet(split()).logabsdet, np.linalg.slogdet(x)[1], **near)
+    check(nodes, lambda: ja.linalg.svdvals(split()), singular, **near)
+    check(nodes, lambda: ja.linalg.eigvalsh(split(both)), np.linalg.eigvalsh(both), **near)
+    check(nodes, lambda: ja.linalg.trace(split(), offset=1), np.trace(x, 1, -2, -1), **near)
+    for offset in (-2, 0, 1, 99):
+        wanted = np.diagonal(x, offset, -2, -1)
+        check(nodes, lambda k=offset: ja.linalg.diagonal(split(), offset=k), wanted)
+    for power in (0, 3, -1):
+        wanted = np.linalg.matrix_power(x, power)
+        check(nodes, lambda n=power: ja.linalg.matrix_power(split(), n), wanted, 2e-2, 2e-2)
+    for kind in ("fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf):
+        wanted = np.linalg.norm(x, kind, (-2, -1), keepdims=True)
+        norm = partial(lambda k: ja.linalg.matrix_norm(split(), ord=k, keepdims=True), kind)
+        check(nodes, norm, wanted, **near)
+        norm = partial(lambda k: ja.linalg.norm(split(), k, axis=(-2, -1)), kind)
+        check(nodes, norm, wanted[..., 0, 0], **near)
+
+
+@pytest.mark.parametrize("axis", rows((None, 0, 1), day=(0,)))
+def test_vector_products(axis):
+    x, y = A, A[::-1].copy()
+    wanted = np.cross(x, y)
+    check(3, lambda: ja.linalg.cross(ja.asarray(x, split=axis), ja.asarray(y, split=0)), wanted)
+    check(3, lambda: ja.linalg.outer(ja.asarray(B, split=0), A[0]), np.outer(B, A[0]))
+
+
+@pytest.mark.parametrize("axis", rows((None, 0, 1), day=(0,)))
+def test_bases_of_powers(axis):
+    both = (C + C.T.conj()).astype(np.complex64)
+
+    def run():
+        v, t = ja.linalg.lanczos(ja.asarray(both, split=axis), 7)
+        return v @ t @ v.T.conj(), v.T.conj() @ v, t
+
+    for again, squares, t in on_nodes(3, lambda: [np.asarray(one) for one in run()]):
+        np.testing.assert_allclose(again, both, atol=1e-4)
+        np.testing.assert_allclose(squares, np.eye(7), atol=1e-5)
+        np.testing.assert_allclose(t, np.triu(np.tril(t, 1), -1))
+
+
+@pytest.mark.parametrize("axis", rows((None, 0, 1), day=(0,)))
+def test_factors_of_low_rank(axis):
+    x = (RNG.normal(size=(40, 3)) @ RNG.normal(size=(3, 20))).astype(np.float32)
+
+    def run():
+        u, s, vh = ja.linalg.rsvd(ja.asarray(x, split=axis), 3, oversamples=2)
+        assert u.shape == (40, 3) and (axis == 0) == (u.split == 0)
+        return (u * s) @ vh
+
+    check(3, run, x)

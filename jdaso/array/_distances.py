@@ -1,0 +1,158 @@
+"""Distances between rows: each node those of its rows, while the others' pass by.
+
+=========  =========  ===============================================  =========
+rows x     rows y     movement                                         result
+=========  =========  ===============================================  =========
+whole      whole      nothing                                          whole
+split      whole      nothing                                          rows
+whole      split      nothing                                          columns
+split      split      blocks of y pass from node to node               rows
+=========  =========  ===============================================  =========
+
+A block that passes on is sent while the distances to it are computed, so that a node holds two of
+them at a time, beside its part of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ._array import Array, as_array, of_one_world
+from ._layout import Layout
+from ._move import resplit
+from ._products import passing
+from ._reduce import type_of_means
+
+TOGETHER = 8
+"""Columns whose differences are added in one pass over the result."""
+AT_A_TIME = 2**22
+"""Distances that are in memory at a time where sums or the least of them are looked for."""
+
+
+def squares(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Returns squared distances, ``[n, d]``, ``[m, d]`` -> ``[n, m]``."""
+    return _added(x, y, lambda total, difference: total + difference**2)
+
+
+def _added(x: jax.Array, y: jax.Array, add: Callable[..., jax.Array]) -> jax.Array:
+    """Adds columns' differences to the result, several at a time; no digits cancel."""
+    groups = -(-x.shape[1] // TOGETHER)
+    rest = groups * TOGETHER - x.shape[1]
+
+    def grouped(rows: jax.Array) -> jax.Array:
+        return jnp.pad(rows, ((0, 0), (0, rest))).T.reshape(groups, TOGETHER, len(rows))
+
+    def step(total: jax.Array, both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        first, second = both
+        for k in range(TOGETHER):
+            total = add(total, jnp.abs(first[k][:, None] - second[k]))
+        return total, None
+
+    begin = jnp.zeros((len(x), len(y)), x.dtype)
+    return jax.lax.scan(step, begin, (grouped(x), grouped(y)))[0]
+
+
+@jax.jit
+def euclidean(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Returns the distances of blocks' rows, ``[n, d]``, ``[m, d]`` -> ``[n, m]``."""
+    return jnp.sqrt(squares(x, y))
+
+
+@jax.jit
+def _by_products(x: jax.Array, y: jax.Array) -> jax.Array:
+    lengths = jnp.sum(x**2, 1)[:, None] + jnp.sum(y**2, 1)
+    return jnp.sqrt(jnp.maximum(lengths - 2 * x @ y.T, 0))
+
+
+@jax.jit
+def city(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Returns the sums of absolute differences of blocks' rows."""
+    return _added(x, y, jnp.add)
+
+
+@jax.jit
+def _largest(x: jax.Array, y: jax.Array) -> jax.Array:
+    return _added(x, y, jnp.maximum)
+
+
+_METRICS = {
+    "euclidean": euclidean,
+    "sqeuclidean": jax.jit(squares),
+    "cityblock": city,
+    "chebyshev": _largest,
+}
+
+
+def cdist(
+    x: Any, y: Any = None, metric: str = "euclidean", *, quadratic_expansion: bool = False
+) -> Array:
+    """Distances between the rows of two matrices, ``[n, d]``, ``[m, d]`` -> ``[n, m]``.
+
+    Args:
+        x: rows.
+        y: rows; None: those of x.
+        metric: euclidean, sqeuclidean, cityblock or chebyshev.
+        quadratic_expansion: whether to compute euclidean ones from products, as
+            ``|x|² + |y|² - 2 x y``: faster for many columns, but rows that are close to each other
+            beside their distance from 0 lose digits.
+
+    Moves: see the table of this module; if both are split, m d (P - 1) / P numbers from each node.
+
+    Raises:
+        ValueError: the rows differ in length, are complex, or there is no such metric.
+    """
+    if metric not in _METRICS:
+        raise ValueError(f"There is no metric {metric!r}. Take one of {', '.join(_METRICS)}.")
+    if quadratic_expansion and metric != "euclidean":
+        raise ValueError(f"quadratic_expansion is for euclidean distances, the metric is {metric}.")
+    function = _by_products if quadratic_expansion else _METRICS[metric]
+    return _each(x, x if y is None else y, function)
+
+
+def rbf(x: Any, y: Any = None, *, sigma: float = 1.0, quadratic_expansion: bool = False) -> Array:
+    """The kernel ``exp(-|x - y|² / 2 sigma²)`` of the rows of two matrices; moves as `cdist`."""
+    found = cdist(x, y, quadratic_expansion=quadratic_expansion)
+    return Array(_kernel(found.block, 1 / (2 * sigma**2)), found.layout, found.world)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _kernel(distances: jax.Array, gamma: Any) -> jax.Array:
+    return jnp.exp(-gamma * distances**2)
+
+
+def _each(x: Any, y: Any, function: Callable[..., jax.Array]) -> Array:
+    a, b = (_lines(one) for one in of_one_world(x, y))
+    if a.shape[1] != b.shape[1]:
+        raise ValueError(f"Rows of {a.shape} and {b.shape} differ in length. Give equal ones.")
+    dtype = jnp.result_type(a.dtype, b.dtype)
+    a, b = (Array(one.block.astype(dtype), one.layout, one.world) for one in (a, b))
+    shape = (a.shape[0], b.shape[0])
+    if a.split is None or b.split is None:
+        split = None if a.split == b.split else 0 if b.split is None else 1
+        layout = Layout(shape, split, a.counts or b.counts)
+        return Array(function(a.block, b.block), layout, a.world)
+    parts = {owner: function(a.block, rows) for owner, rows in passing(b)}
+    block = jnp.concatenate([parts[k] for k in range(b.world.nodes)], 1)
+    return Array(block, Layout(shape, 0, a.counts), a.world)
+
+
+def _lines(x: Any) -> Array:
+    x = as_array(x)
+    if x.ndim != 2 or jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise ValueError(f"Distances are of rows of real numbers, got {x.shape} of {x.dtype}.")
+    x = resplit(x, 0) if x.split == 1 else x
+    return Array(x.block.astype(type_of_means(x.dtype)), x.layout, x.world)
+
+
+def passing_by(rows: Array) -> Iterator[tuple[int, jax.Array]]:
+    """Yields (the number of its first row, a block) of each node; moves as `passing`."""
+    if rows.split is None:
+        yield 0, rows.block
+        return
+    for owner, block in passing(rows):
+        yield rows.layout.begins[owner], block

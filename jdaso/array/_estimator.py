@@ -1,0 +1,226 @@
+"""The base of estimators: scikit-learn's interface, without scikit-learn."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from ._array import Array, as_array, of_one_world
+from ._layout import Layout
+from ._move import laid, resplit
+from ._reduce import type_of_means
+from ._unique import unique_values
+from ._world import ALONE, World
+
+
+class NotFittedError(ValueError, AttributeError):
+    """An estimator is used before `fit`; of the same bases as scikit-learn's error."""
+
+
+class Estimator:
+    """An estimator: arguments are kept under their names, results get names that end in ``_``.
+
+    All nodes call its methods together. Rows are split along axis 0, or whole on each node.
+    """
+
+    _kind: ClassVar[str] = "transformer"
+    """Its kind, in scikit-learn's words."""
+
+    n_features_in_: int
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        return sorted(name for name in inspect.signature(cls).parameters)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Returns the arguments by name; `deep` makes no difference, for none is an estimator."""
+        return {name: getattr(self, name) for name in self._names()}
+
+    def set_params(self, **params: Any) -> Any:
+        """Sets arguments by name.
+
+        Raises:
+            ValueError: there is no such argument.
+        """
+        for name, value in params.items():
+            if name not in self._names():
+                raise ValueError(
+                    f"Invalid parameter {name!r} for {type(self).__name__}. It has {self._names()}."
+                )
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        default = {k: one.default for k, one in inspect.signature(type(self)).parameters.items()}
+        given = self.get_params().items()
+        changed = [f"{name}={one!r}" for name, one in given if repr(one) != repr(default[name])]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        """Tells scikit-learn, which alone calls it, what the estimator is."""
+        from sklearn import utils
+
+        parts = {
+            "transformer": utils.TransformerTags(preserves_dtype=["float64", "float32"]),
+            "classifier": utils.ClassifierTags(),
+            "regressor": utils.RegressorTags(),
+        }
+        own = {f"{name}_tags": parts[name] for name in parts if name == self._kind}
+        return utils.Tags(
+            estimator_type=self._kind,
+            target_tags=utils.TargetTags(required=self._kind in ("classifier", "regressor")),
+            **{"transformer_tags": None, "regressor_tags": None, "classifier_tags": None, **own},
+        )
+
+    def _rows(self, x: Any) -> Array:
+        """Rows to fit; their number of columns is that of all rows to come."""
+        found = rows_of(x)
+        self.n_features_in_ = found.shape[1]
+        return found
+
+    def _more_rows(self, x: Any) -> Array:
+        """Rows for a fitted estimator."""
+        if not hasattr(self, "n_features_in_"):
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet. Call fit first.")
+        found = rows_of(x)
+        if found.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {found.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+        return found
+
+
+def rows_of(x: Any) -> Array:
+    """Returns rows of finite floats, ``[n, d]``, split along axis 0 or whole on each node.
+
+    Moves one reduction of two numbers, by which all nodes find the same errors; columns that are
+    split as `resplit` does.
+
+    Raises:
+        ValueError: there are not two axes, no rows or no columns, complex or not finite numbers.
+        TypeError: it is sparse.
+    """
+    found = _numbers(x)
+    if found.ndim != 2:
+        raise ValueError(
+            f"Expected 2D array, got {found.ndim}D array instead, of the shape {found.shape}. "
+            "Reshape your data: rows are samples, columns are features."
+        )
+    for count, what in zip(found.shape, ("sample(s)", "feature(s)"), strict=True):
+        if not count:
+            raise ValueError(
+                f"Found array with 0 {what} (shape={found.shape}) while a minimum of 1 is required."
+            )
+    found = resplit(found, 0) if found.split == 1 else found
+    _check_finite(found, "X")
+    return found
+
+
+def _numbers(x: Any) -> Array:
+    if not isinstance(x, Array | jax.Array):
+        if hasattr(x, "toarray"):
+            raise TypeError("Sparse data was passed, but dense data is required. Use x.toarray().")
+        x = np.asarray(x)
+        x = x.astype(float) if x.dtype.kind in "OUS" else x
+    found = as_array(x)
+    if jnp.issubdtype(found.dtype, jnp.complexfloating):
+        raise ValueError(f"Complex data not supported: got {found.dtype}. Take real and imag.")
+    return Array(found.block.astype(type_of_means(found.dtype)), found.layout, found.world)
+
+
+def _check_finite(x: Array, name: str) -> None:
+    if isinstance(x.block, Tracer):
+        return
+    wrong = jnp.stack([jnp.isnan(x.block).any(), jnp.isinf(x.block).any()]).astype(jnp.int32)
+    nan, infinite = np.asarray(sharers(x).reduce(wrong, "max"))
+    if nan or infinite:
+        what = "NaN" if nan else "infinity"
+        raise ValueError(f"Input {name} contains {what}. Give finite numbers, or leave rows out.")
+
+
+def targets_of(y: Any, x: Array) -> Array:
+    """Returns the numbers that belong to rows, ``[n]``, laid as the rows.
+
+    Raises:
+        ValueError: they are missing, not one for each row, or not finite.
+    """
+    return _beside(_numbers(_given(y)), x)
+
+
+def _given(y: Any) -> Any:
+    if y is None:
+        raise ValueError("fit requires y to be passed, but the target y is None.")
+    return y
+
+
+def _beside(y: Array, x: Array) -> Array:
+    if y.shape != x.shape[:1]:
+        raise ValueError(f"y should be a 1d array of {x.shape[0]} numbers, got shape {y.shape}.")
+    if jnp.issubdtype(y.dtype, jnp.floating):
+        _check_finite(y, "y")
+    _, y = of_one_world(x, y)
+    return laid(y, Layout(y.shape, x.split, x.counts))
+
+
+def classes_of(y: Any, x: Array) -> tuple[np.ndarray, Array]:
+    """Returns the different labels, on the host, and the number of each row's label among them.
+
+    Args:
+        y: labels ``[n]``: an `Array`, or whatever NumPy takes, also words, the same on all nodes.
+        x: the rows.
+
+    Moves what `unique_values` does if y is split.
+    """
+    if isinstance(_given(y), Array | jax.Array):
+        y = _beside(as_array(y), x)
+        classes = np.asarray(resplit(unique_values(y), None).block)
+        codes = jnp.searchsorted(jnp.asarray(classes), y.block)
+        return _checked(classes), Array(codes, y.layout, y.world)
+    labels = np.asarray(y)
+    if labels.dtype.kind == "f":
+        _beside(as_array(labels), x)
+    classes, codes = np.unique(labels, return_inverse=True)
+    return _checked(classes), _beside(as_array(codes.reshape(labels.shape)), x)
+
+
+def _checked(classes: np.ndarray) -> np.ndarray:
+    if classes.dtype.kind == "f" and (classes != np.round(classes)).any():
+        raise ValueError("Unknown label type: continuous. Labels are whole numbers or words.")
+    return classes
+
+
+def labelled(codes: Array, classes: np.ndarray) -> Any:
+    """Returns labels by their numbers, laid as the rows.
+
+    Words, of which JAX has no arrays, are NumPy's: then every node gets those of all rows.
+    """
+    if classes.dtype.kind in "OUS":
+        return classes[np.asarray(codes)]
+    return Array(jnp.asarray(classes)[codes.block], codes.layout, codes.world)
+
+
+def like_rows(block: jax.Array, x: Array) -> Array:
+    """Returns an array of which each node has made the rows that belong to its rows of another."""
+    return Array(block, Layout((x.shape[0], *block.shape[1:]), x.split, x.counts), x.world)
+
+
+def whole(block: jax.Array, x: Array) -> Array:
+    """Returns an array that each node has made whole, on the nodes of another."""
+    return Array(block, Layout(block.shape), x.world)
+
+
+def sharers(x: Array) -> World:
+    """Returns the nodes that share rows; one that has all of them needs no other."""
+    return ALONE if x.split is None else x.world
+
+
+def agreed(at: World, *found: jax.Array) -> list[jax.Array]:
+    """Returns the first node's numbers, on all: processors may differ in the last bit."""
+    first = at.node == 0
+    return [at.reduce(one if first else jnp.zeros_like(one), "sum") for one in found]

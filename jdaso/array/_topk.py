@@ -1,0 +1,64 @@
+"""The largest or smallest elements along an axis, without sorting it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._array import Array, as_array, method
+from ._layout import Layout, axis_of, replaced
+from ._reduce import countable
+
+
+@method("topk")
+def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
+    """The k largest elements along an axis, falling, and their indices; of equal ones the first.
+
+    Args:
+        x: the array.
+        k: their number.
+        axis: the axis.
+        largest: False: the smallest ones, rising.
+
+    Moves nothing along another axis than the split; along it k elements and indices of each node.
+
+    Raises:
+        ValueError: there are fewer than k, or they are complex.
+    """
+    x = as_array(x)
+    along = axis_of(axis, x.ndim)
+    if not 0 <= k <= x.shape[along] or jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise ValueError(f"topk of {k} real elements along axis {axis} of {x.shape}, {x.dtype}.")
+    countable(x.shape[along])
+    block = jnp.moveaxis(x.block, along, -1)
+    values, indices = _best(block, min(k, block.shape[-1]), largest)
+    shape, split = replaced(x.shape, along, k), x.split
+    if split == along:
+        indices = indices + x.layout.begins[x.world.node]
+        counts = tuple(min(k, count) for count in x.counts)
+        values, indices = (_gathered(one, counts, x) for one in (values, indices))
+        values, places = _best(values, k, largest)
+        indices = jnp.take_along_axis(indices, places, -1)
+        split = None
+    layout = Layout(shape, split, () if split is None else x.counts)
+    found = (jnp.moveaxis(one, -1, along) for one in (values, indices))
+    first, second = (Array(one, layout, x.world) for one in found)
+    return first, second
+
+
+def _gathered(block: jax.Array, counts: tuple[int, ...], x: Array) -> jax.Array:
+    return jnp.moveaxis(x.world.gather(jnp.moveaxis(block, -1, 0), counts), 0, -1)
+
+
+def _best(block: jax.Array, k: int, largest: bool) -> tuple[jax.Array, jax.Array]:
+    """The best elements of the last axis, and their places; NaN is the largest number."""
+    rank = block.astype(np.uint8) if block.dtype == bool else block
+    if not largest and jnp.issubdtype(rank.dtype, jnp.integer):
+        rank = ~rank
+    elif not largest:
+        rank = jnp.where(jnp.isnan(rank), -jnp.inf, -rank)
+    places = jax.lax.top_k(rank, k)[1]
+    return jnp.take_along_axis(block, places, -1), places

@@ -1,0 +1,97 @@
+"""The part that estimators of groups have in common: first centers, and nearest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._array import Array, as_array
+from .._estimator import Estimator, sharers
+from .._move import resplit
+from .._world import World
+
+Distances = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+class Groups(Estimator):
+    """An estimator of `n_clusters` groups."""
+
+    _kind = "clusterer"
+
+    n_clusters: int
+    labels_: Array
+
+    def fit(self, x: Any, y: Any = None) -> Any:
+        """Finds the groups of rows, ``[n, d]``; y is ignored."""
+        raise NotImplementedError
+
+    def fit_predict(self, x: Any, y: Any = None) -> Array:
+        """Finds the groups and returns the labels of the rows, laid as the rows."""
+        return self.fit(x).labels_
+
+    def _rows(self, x: Any) -> Array:
+        found = super()._rows(x)
+        if found.shape[0] < self.n_clusters:
+            raise ValueError(
+                f"{self.n_clusters} clusters need as many rows, got n_samples={found.shape[0]}."
+            )
+        return found
+
+
+def first(
+    x: Array, clusters: int, init: Any, seed: int | None, distances: Distances, offset: Any = 0
+) -> jax.Array:
+    """Returns the first centers, ``[k, d]``.
+
+    Args:
+        x: rows, from which an offset was subtracted.
+        clusters: their number.
+        init: the centers, or k-means++.
+        seed: of their choice; None is 0.
+        distances: of rows ``[n, d]`` to centers ``[k, d]``, as the inertia sums them up.
+        offset: the offset of the rows.
+    """
+    if not isinstance(init, str):
+        centers = resplit(as_array(init), None).block
+        wanted = (clusters, x.shape[1])
+        if centers.shape != wanted:
+            raise ValueError(f"init must have the shape {wanted}, got {centers.shape}.")
+        return jnp.asarray(centers - offset, x.dtype)
+    if init != "k-means++":
+        raise ValueError(f"init must be 'k-means++' or the centers, got {init!r}.")
+    return plus_plus(x, clusters, seed or 0, distances)
+
+
+def plus_plus(x: Array, clusters: int, seed: int, distances: Distances) -> jax.Array:
+    """Chooses rows as first centers: each with a probability in proportion to its distance.
+
+    Each choice moves P numbers and one row; all nodes draw the same random numbers.
+    """
+    world = sharers(x)
+    draws = np.random.default_rng(seed).random(clusters)
+    weights = jnp.ones(x.block.shape[0], x.dtype)
+    chosen: list[jax.Array] = []
+    for draw in draws:
+        chosen.append(_drawn(x, world, weights, draw))
+        last = distances(x.block, chosen[-1][None])[:, 0]
+        weights = last if len(chosen) == 1 else jnp.minimum(weights, last)
+    return jnp.stack(chosen)
+
+
+def _drawn(x: Array, world: World, weights: jax.Array, draw: float) -> jax.Array:
+    """The row at which the running sum of all nodes' weights passes a share of their total."""
+    sums = np.asarray(world.gather(jnp.sum(weights)[None], (1,) * world.nodes), float)
+    ends = np.cumsum(sums)
+    owner = min(int(np.searchsorted(ends, draw * ends[-1], side="right")), len(ends) - 1)
+    if not ends[-1]:  # all distances are 0: any row will do
+        owner = next(k for k, count in enumerate(x.counts or (1,)) if count)
+    row = jnp.zeros(x.shape[1], x.dtype)
+    if owner == world.node and x.block.shape[0]:
+        left = draw * ends[-1] - (ends[owner] - sums[owner])
+        place = int(jnp.searchsorted(jnp.cumsum(weights), left, side="right"))
+        row = x.block[min(place, x.block.shape[0] - 1)]
+    return world.reduce(row, "sum")

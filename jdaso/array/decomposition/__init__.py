@@ -1,0 +1,3 @@
+"""Estimators that find the main directions of rows, with scikit-learn's interface."""
+
+from ._pca import PCA as PCA

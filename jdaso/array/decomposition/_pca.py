@@ -1,0 +1,147 @@
+"""Principal components, from the triangular factor of the centered rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._array import Array, as_array
+from .._estimator import Estimator, agreed, like_rows, sharers, whole
+from .._reduce import moments
+from ..linalg._tall import triangle
+
+
+class PCA(Estimator):
+    """Principal component analysis, as `sklearn.decomposition.PCA`.
+
+    The rows' mean is subtracted, and the singular values and right vectors of what is left come
+    from its triangular factor R, ``[min(n, d), d]``. `fit` moves two numbers of each column and R
+    from each node; `transform` moves nothing. No node holds the rows of another.
+
+    Args:
+        n_components: their number; a share in (0, 1): as many as explain it; None: min(n, d).
+        whiten: whether to divide by the standard deviations.
+        svd_solver: ``"full"``: R by QR factors of the blocks (TSQR), which loses no digits;
+            ``"covariance_eigh"``: from the sums of products, one reduction of d² numbers, faster
+            for many rows, but singular values below the root of the precision are lost;
+            ``"auto"``: ``"full"``.
+
+    Attributes:
+        components_: ``[k, d]``, the same on all nodes, as are all that follow; the largest
+            coefficient of each is positive.
+        explained_variance_: ``[k]``.
+        explained_variance_ratio_: ``[k]``.
+        singular_values_: ``[k]``.
+        mean_: ``[d]``.
+        n_components_: k.
+        n_samples_: n.
+        noise_variance_: the mean variance of the components left out.
+
+    Reference: Tipping and Bishop (1999), Journal of the Royal Statistical Society B 61.
+    """
+
+    def __init__(
+        self,
+        n_components: int | float | None = None,
+        *,
+        whiten: bool = False,
+        svd_solver: str = "auto",
+    ):
+        self.n_components, self.whiten, self.svd_solver = n_components, whiten, svd_solver
+
+    def fit(self, x: Any, y: Any = None) -> PCA:
+        """Finds the components of rows, ``[n, d]``; y is ignored."""
+        vars(self).pop("n_samples_", None)
+        return self.partial_fit(x)
+
+    def partial_fit(self, x: Any, y: Any = None) -> PCA:
+        """Takes more rows into account, exactly: of data larger than memory, a part at a time.
+
+        The factor of all rows is that of the old factor, the factor of the new rows, and one row
+        for the distance between both means.
+        """
+        first = not hasattr(self, "n_samples_")
+        x = self._rows(x) if first else self._more_rows(x)
+        mean, _, number = moments(x, (0,))
+        mean = mean[0]
+        factor = self._factor(Array(x.block - mean, x.layout, x.world))
+        if not first:
+            seen, old = self.n_samples_, self.mean_.block
+            between = (mean - old) * np.sqrt(seen * number / (seen + number)).astype(mean.dtype)
+            factor = jnp.linalg.qr(
+                jnp.concatenate([self._triangle, factor, between[None]]), mode="r"
+            )
+            mean = old + (mean - old) * (number / (seen + number))
+            number += seen
+        self._triangle, self.n_samples_, self.mean_ = factor, number, whole(mean, x)
+        self._keep(x, *agreed(sharers(x), *_axes(factor)))
+        return self
+
+    def _factor(self, centered: Array) -> jax.Array:
+        if self.svd_solver in ("auto", "full"):
+            return triangle(centered)
+        if self.svd_solver != "covariance_eigh":
+            solvers = "auto, full, covariance_eigh"
+            raise ValueError(f"svd_solver must be one of {solvers}, got {self.svd_solver!r}.")
+        products = sharers(centered).reduce(centered.block.T @ centered.block, "sum")
+        values, vectors = jnp.linalg.eigh(products)
+        return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
+
+    def _keep(self, x: Array, singular: jax.Array, axes: jax.Array) -> None:
+        """Keeps the components that are asked for."""
+        most = min(self.n_samples_, self.n_features_in_)
+        singular, axes = singular[:most], axes[:most]
+        variance = singular**2 / max(self.n_samples_ - 1, 1)
+        ratio = variance / jnp.maximum(jnp.sum(variance), jnp.finfo(variance.dtype).tiny)
+        kept = self._number(np.asarray(ratio), most)
+        self.n_components_ = kept
+        self.components_ = whole(axes[:kept], x)
+        self.singular_values_ = whole(singular[:kept], x)
+        self.explained_variance_ = whole(variance[:kept], x)
+        self.explained_variance_ratio_ = whole(ratio[:kept], x)
+        self.noise_variance_ = float(jnp.mean(variance[kept:])) if kept < most else 0.0
+
+    def _number(self, ratio: np.ndarray, most: int) -> int:
+        wanted = self.n_components
+        if wanted is None:
+            return most
+        if isinstance(wanted, float) and 0 < wanted < 1:
+            sums = np.cumsum(ratio.astype(float))
+            return min(int(np.searchsorted(sums, wanted, side="right")) + 1, most)
+        if not 1 <= wanted <= most or wanted != int(wanted):
+            raise ValueError(
+                f"n_components={wanted!r} must be between 1 and min(n_samples, n_features)={most}, "
+                "a share between 0 and 1, or None."
+            )
+        return int(wanted)
+
+    def _scale(self) -> jax.Array:
+        """The divisors of components: 1 without whitening."""
+        variance = self.explained_variance_.block
+        least = jnp.finfo(variance.dtype).eps
+        return jnp.sqrt(jnp.maximum(variance, least)) if self.whiten else jnp.ones_like(variance)
+
+    def transform(self, x: Any) -> Array:
+        """Returns the coordinates of rows, ``[n, k]``, laid as the rows."""
+        x = self._more_rows(x)
+        axes = self.components_.block
+        return like_rows((x.block - self.mean_.block) @ axes.T / self._scale(), x)
+
+    def inverse_transform(self, x: Any) -> Array:
+        """Returns the rows with these coordinates, ``[n, k]`` -> ``[n, d]``."""
+        return (as_array(x) * self._scale()) @ self.components_ + self.mean_
+
+    def fit_transform(self, x: Any, y: Any = None) -> Array:
+        """Finds the components and returns the coordinates."""
+        return self.fit(x).transform(x)
+
+
+@jax.jit
+def _axes(factor: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Singular values and right vectors, the largest coefficient of each positive."""
+    _, singular, axes = jnp.linalg.svd(factor, full_matrices=False)
+    largest = jnp.take_along_axis(axes, jnp.argmax(jnp.abs(axes), 1)[:, None], 1)
+    return singular, axes * jnp.where(largest < 0, -1, 1)

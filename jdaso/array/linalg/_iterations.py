@@ -1,0 +1,125 @@
+"""Solutions and factors of large matrices by products with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .. import random
+from .._array import Array, as_array, of_one_world
+from .._layout import Layout
+from .._move import laid, resplit
+from .._products import matmul
+from .._shape import permute_dims
+from .._world import ALONE, using
+from ._krylov import drawn, grown
+from ._stacks import square, square_or_not
+from ._tall import SVD, qr
+
+
+def cg(a: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, maxiter: int | None = None) -> Array:
+    """The x of ``a x = b`` by conjugate gradients, ``[n]``, on all nodes.
+
+    Args:
+        a: a matrix ``[n, n]`` that equals its adjoint and is positive.
+        b: ``[n]``.
+        x0: where to begin; None: 0.
+        tol: the length of ``b - a x`` at which to stop, as a share of b's.
+        maxiter: the most steps; None: 10 n.
+
+    A step moves the product, n numbers, to all nodes, and one number.
+
+    Reference: Hestenes and Stiefel (1952), Journal of Research of the NBS 49.
+    """
+    a, b = of_one_world(square(a), b)
+    right = resplit(b, None).block
+    at = ALONE if a.split is None else a.world
+
+    def product(vector: Any) -> Any:
+        whole = Array(vector, Layout(vector.shape), a.world)
+        return resplit(matmul(a, whole), None).block
+
+    found = jnp.zeros_like(right) if x0 is None else resplit(as_array(x0), None).block
+    rest = right - product(found)
+    along, length = rest, jnp.vdot(rest, rest).real
+    goal = (tol * float(jnp.linalg.norm(right))) ** 2
+    for _ in range(10 * len(right) if maxiter is None else maxiter):
+        # All nodes stop at the same step, also where their processors differ in the last bit.
+        if float(at.reduce(length, "max")) <= goal:
+            break
+        image = product(along)
+        step = length / jnp.vdot(along, image).real
+        found, rest = found + step * along, rest - step * image
+        before, length = length, jnp.vdot(rest, rest).real
+        along = rest + length / before * along
+    return Array(found, Layout(found.shape), a.world)
+
+
+def lanczos(a: Any, m: int, v0: Any = None, *, key: Any = 0) -> tuple[Array, Array]:
+    """A basis V of ``v, a v, ..., aᵐ⁻¹ v`` and the tridiagonal T, with ``a V ≈ V T``.
+
+    The eigenvalues of T approximate the outermost ones of a.
+
+    Args:
+        a: a matrix ``[n, n]`` that equals its adjoint.
+        m: the number of vectors.
+        v0: the first one; None: a random one.
+        key: of the random vector.
+
+    Returns:
+        V ``[n, m]`` of orthonormal columns, split as a's rows, and T ``[m, m]``, on all nodes.
+
+    A step moves the new vector, n numbers, to all nodes, and five small operations.
+    """
+    a = square(a)
+    a = resplit(a, 0) if a.split == 1 else a
+    if v0 is None:
+        begin = drawn(key, a, 1)
+    else:
+        column = as_array(v0).reshape((-1, 1)).astype(a.dtype)
+        begin = laid(column, Layout(column.shape, a.split, a.counts))
+    *_, basis = grown(lambda vectors: matmul(a, resplit(vectors, None)), begin, m)
+    upper = np.triu(np.tril(basis.among, 1))
+    both = jnp.asarray(upper + np.triu(upper, 1).T.conj())
+    layout = Layout((a.shape[0], m), a.split, a.counts)
+    return Array(basis.vectors, layout, a.world), Array(both, Layout(both.shape), a.world)
+
+
+def rsvd(x: Any, rank: int, *, oversamples: int = 10, iterations: int = 2, key: Any = 0) -> SVD:
+    """The largest singular values and their vectors, approximately, by random projections.
+
+    Args:
+        x: a matrix ``[m, n]``.
+        rank: the number of values.
+        oversamples: how many more vectors are projected.
+        iterations: how many times the projection is multiplied by ``x xᴴ``: more for values that
+            fall slowly.
+        key: of the random numbers.
+
+    Returns:
+        U ``[m, rank]``, split as the rows; S and Vh on all nodes.
+
+    Each iteration moves one reduction of n (rank + oversamples) numbers, and the square of the
+    latter from each node; so does the end. No node holds more than its rows.
+
+    Reference: Halko, Martinsson and Tropp (2011), SIAM Review 53.
+    """
+    x = square_or_not(x)
+    x = resplit(x, 0) if x.split == 1 else x
+    width = min(rank + oversamples, *x.shape)
+    if x.ndim != 2 or not 1 <= rank <= min(x.shape):
+        raise ValueError(f"rsvd of rank {rank} needs a matrix of that rank, got {x.shape}.")
+    with using(x.world):
+        test = random.normal(key, (x.shape[1], width), dtype=x.block.real.dtype)
+    adjoint = permute_dims(x.conj(), (1, 0))
+    q, _ = qr(matmul(x, test))
+    for _ in range(iterations):
+        back, _ = qr(matmul(adjoint, q))
+        q, _ = qr(matmul(x, back))
+    small = matmul(permute_dims(q.conj(), (1, 0)), x)
+    u, s, vh = jnp.linalg.svd(resplit(small, None).block, full_matrices=False)
+    parts = (Array(one, Layout(one.shape), x.world) for one in (u[:, :rank], s[:rank], vh[:rank]))
+    u, s, vh = parts
+    return SVD(matmul(q, u), s, vh)

@@ -1,0 +1,107 @@
+"""Eigenvectors of large symmetric matrices by products with them (block Lanczos).
+
+The basis is split along its rows, as the matrix is, and kept orthogonal in full. A step moves the
+new vectors to all nodes, for the product, and five small operations. The method: Golub and
+Underwood (1977), The block Lanczos method for computing eigenvalues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import random
+from .._array import Array
+from .._layout import Layout
+from .._move import laid
+from .._world import ALONE, using
+from ._tall import qr
+
+Apply = Callable[[Array], Array]
+"""A product with a symmetric matrix, of vectors ``[n, b]`` that are laid like its rows."""
+
+
+class _Basis(NamedTuple):
+    """Orthonormal vectors ``[n, most]``, 0 beyond `size`; the matrix in it; what is left."""
+
+    vectors: jax.Array
+    size: int
+    among: np.ndarray
+    rest: np.ndarray
+
+
+@jax.jit
+def _shares(vectors: jax.Array, new: jax.Array) -> jax.Array:
+    return vectors.T.conj() @ new
+
+
+@jax.jit
+def _without(vectors: jax.Array, new: jax.Array, shares: jax.Array) -> jax.Array:
+    return new - vectors @ shares
+
+
+def _orthogonal(vectors: jax.Array, new: Array) -> tuple[Array, np.ndarray]:
+    """New vectors without their part in the basis, and that part, ``[most, b]``."""
+    at = ALONE if new.split is None else new.world
+    shares = at.reduce(_shares(vectors, new.block), "sum")
+    left = _without(vectors, new.block, shares)
+    return Array(left, new.layout, new.world), np.asarray(shares)
+
+
+def grown(apply: Apply, begin: Array, most: int) -> Iterator[_Basis]:
+    """Yields bases of ``b, A b, A² b, ...``, one block of vectors larger each."""
+    width = begin.shape[1]
+    new, _ = qr(begin)
+    vectors = jnp.zeros((new.block.shape[0], most), new.dtype)
+    among = np.zeros((most, most), new.dtype)
+    for size in range(0, most - width + 1, width):
+        vectors = jax.lax.dynamic_update_slice(vectors, new.block, (0, size))
+        left, first = _orthogonal(vectors, apply(new))
+        left, second = _orthogonal(vectors, left)
+        among[:, size : size + width] = first + second
+        new, r = qr(left)
+        # Vectors of which nothing was left are any ones so far: they must leave the basis, too.
+        new, again = qr(_orthogonal(vectors, new)[0])
+        yield _Basis(vectors, size + width, among, np.asarray(again.block) @ np.asarray(r.block))
+
+
+def largest(
+    apply: Apply, begin: Array, count: int, *, tol: float, most: int
+) -> tuple[Array, Array]:
+    """The largest eigenvalues of a symmetric matrix, falling, and their vectors ``[n, count]``.
+
+    Args:
+        apply: the product with the matrix.
+        begin: vectors to begin with, at least `count` of them, so that eigenvalues that are the
+            same are found as often as they are there.
+        count: the number of eigenvalues.
+        tol: the length of what is left, as a share of the largest eigenvalue, at which to stop.
+        most: the most vectors of a basis.
+    """
+    at = ALONE if begin.split is None else begin.world
+    for basis in grown(apply, begin, most):
+        inner = basis.among[: basis.size, : basis.size]
+        values, vectors = np.linalg.eigh(inner, UPLO="U")  # below it is what was not yet known
+        values, vectors = values[::-1][:count], vectors[:, ::-1][:, :count]
+        left = np.linalg.norm(basis.rest @ vectors[basis.size - begin.shape[1] :], axis=0)
+        # All nodes stop at the same step, also where their processors differ in the last bit.
+        worst = jnp.asarray(left.max() / max(np.abs(values).max(), np.finfo(float).tiny))
+        if float(at.reduce(worst, "max")) <= tol:
+            break
+    chosen = jnp.asarray(vectors, basis.vectors.dtype)
+    found = basis.vectors[:, : basis.size] @ chosen
+    layout = Layout((begin.shape[0], count), begin.split, begin.counts)
+    values = jnp.asarray(values.copy())
+    return Array(values, Layout(values.shape), begin.world), Array(found, layout, begin.world)
+
+
+def drawn(key: Any, like: Array, width: int) -> Array:
+    """Returns random vectors ``[n, width]``, laid like the rows of a matrix."""
+    with using(like.world):
+        whole = random.normal(key, (like.shape[0], width), dtype=like.block.real.dtype)
+    vectors = Array(whole.block.astype(like.dtype), whole.layout, like.world)
+    return laid(vectors, Layout(whole.shape, like.split, like.counts))

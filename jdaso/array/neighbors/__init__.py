@@ -1,0 +1,3 @@
+"""Estimators that look at the nearest rows, with scikit-learn's interface."""
+
+from ._classifier import KNeighborsClassifier as KNeighborsClassifier

@@ -1,0 +1,309 @@
+"""Estimators beside scikit-learn's, on its data sets, over one, two and three nodes alike."""
+
+import jax
+import numpy as np
+import pytest
+from array_nodes import on_nodes
+from nights import rows
+from sklearn import (
+    cluster,
+    datasets,
+    decomposition,
+    linear_model,
+    naive_bayes,
+    neighbors,
+    preprocessing,
+)
+
+import jdaso.array as ja
+
+NODES = rows((1, 2, 3), day=(3,))
+LOADERS = {
+    name: getattr(datasets, f"load_{name}")
+    for name in ("iris", "wine", "digits", "breast_cancer", "diabetes")
+}
+BY_DAY = ("wine",)
+CLASSES = ("iris", "wine", "digits", "breast_cancer")
+
+
+def data(name):
+    x, y = LOADERS[name](return_X_y=True)
+    return x.astype(np.float32), y
+
+
+def split(x):
+    return ja.asarray(x, split=0)
+
+
+def each(nodes, function):
+    """Results of all nodes, as NumPy's."""
+    return on_nodes(nodes, lambda: {k: np.asarray(v) for k, v in function().items()})
+
+
+def close(found, expected, **about):
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, err_msg=name, **about)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("name", rows(LOADERS, day=BY_DAY))
+def test_standard_scaler(nodes, name):
+    x, _ = data(name)
+    theirs = preprocessing.StandardScaler().fit(x.astype(float))
+
+    def run(parts):
+        model = ja.preprocessing.StandardScaler()
+        for part in parts:
+            model.partial_fit(split(part))
+        scaled = model.transform(split(x))
+        back = model.inverse_transform(scaled)
+        return dict(mean=model.mean_, var=model.var_, scaled=scaled, back=back)
+
+    expected = dict(mean=theirs.mean_, var=theirs.var_, scaled=theirs.transform(x), back=x)
+    for parts in ([x], [x[:50], x[50:51], x[51:]]):
+        for found in each(nodes, lambda parts=parts: run(parts)):
+            close(found, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("name", rows(LOADERS, day=BY_DAY))
+@pytest.mark.parametrize("solver", rows(("full", "covariance_eigh"), day=("full",)))
+def test_pca(nodes, name, solver):
+    x, _ = data(name)
+    theirs = decomposition.PCA(3, whiten=True).fit(x.astype(float))
+
+    def run(parts):
+        model = ja.decomposition.PCA(3, whiten=True, svd_solver=solver)
+        for part in parts:
+            model.partial_fit(split(part))
+        found = model.transform(split(x))
+        assert (model.n_components_, found.split) == (3, 0)
+        return dict(
+            components=model.components_,
+            ratio=model.explained_variance_ratio_,
+            singular=model.singular_values_,
+            noise=model.noise_variance_,
+            scores=found,
+            back=model.inverse_transform(found),
+        )
+
+    scores = theirs.transform(x)
+    expected = dict(
+        components=theirs.components_,
+        ratio=theirs.explained_variance_ratio_,
+        singular=theirs.singular_values_,
+        noise=theirs.noise_variance_,
+        scores=scores,
+        back=theirs.inverse_transform(scores),
+    )
+    for parts in ([x], [x[:80], x[80:82], x[82:]]):
+        for found in each(nodes, lambda parts=parts: run(parts)):
+            close(found, expected, rtol=2e-3, atol=2e-3 * np.sqrt(x.var(0).max()))
+
+
+def test_a_share_of_the_variance_says_how_many_components():
+    x, _ = data("digits")
+    theirs = decomposition.PCA(0.9, svd_solver="full").fit(x)
+    for found in on_nodes(2, lambda: ja.decomposition.PCA(0.9).fit(split(x)).n_components_):
+        assert found == theirs.n_components_
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("name", rows(LOADERS, day=("diabetes",)))
+def test_lasso(nodes, name):
+    x, y = data(name)
+    x = preprocessing.StandardScaler().fit_transform(x)
+    alpha = 0.05 * np.std(y)
+    theirs = linear_model.Lasso(alpha, tol=1e-6).fit(x, y)
+    alphas, path, _ = linear_model.lasso_path(x, y - y.mean(), alphas=7, tol=1e-6)
+
+    def run():
+        model = ja.linear_model.Lasso(float(alpha), tol=1e-6).fit(split(x), split(y))
+        target = split((y - y.mean()).astype(np.float32))
+        ours = ja.linear_model.lasso_path(split(x), target, n_alphas=7, tol=1e-6)
+        return dict(
+            coef=model.coef_,
+            intercept=model.intercept_,
+            predicted=model.predict(split(x)),
+            score=model.score(split(x), split(y)),
+            alphas=ours[0],
+            path=ours[1],
+        )
+
+    expected = dict(
+        coef=theirs.coef_,
+        intercept=theirs.intercept_,
+        predicted=theirs.predict(x),
+        score=theirs.score(x, y),
+        alphas=alphas,
+        path=path,
+    )
+    for found in each(nodes, run):
+        close(found, expected, rtol=1e-3, atol=2e-3 * np.std(y))
+
+
+def test_the_slope_of_a_loss_by_the_penalty_is_that_of_differences():
+    x, y = data("diabetes")
+    x, y = preprocessing.StandardScaler().fit_transform(x).astype(float), y / 50
+
+    with jax.enable_x64(True):
+
+        def loss(alpha):
+            w = ja.linear_model.lasso(x[:300], y[:300], alpha, tol=0, max_iter=5000)
+            return ja.mean((x[300:] @ w - (y[300:] - y.mean())) ** 2).block
+
+        for alpha in (0.02, 0.2):
+            slope = float(jax.jit(jax.grad(loss))(alpha))
+            by_differences = float(loss(alpha + 1e-5) - loss(alpha - 1e-5)) / 2e-5
+            assert slope == pytest.approx(by_differences, rel=1e-6)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("name", rows(CLASSES, day=BY_DAY))
+def test_nearest_neighbours(nodes, name):
+    x, y = data(name)
+    some, other = np.arange(len(x)) % 3 > 0, np.arange(len(x)) % 3 == 0
+    for weights in ("uniform", "distance"):
+        theirs = neighbors.KNeighborsClassifier(4, weights=weights, algorithm="brute")
+        theirs.fit(x[some], y[some])
+
+        def run(weights=weights):
+            model = ja.neighbors.KNeighborsClassifier(4, weights=weights)
+            model.fit(split(x[some]), split(y[some]))
+            distances, _ = model.kneighbors(split(x[other]))
+            found = model.predict_proba(split(x[other]))
+            score = model.score(split(x[other]), split(y[other]))
+            return dict(distances=distances, shares=found, score=score)
+
+        near = theirs.kneighbors(x[other])[0]
+        expected = theirs.predict_proba(x[other])
+        for found in each(nodes, run):
+            np.testing.assert_allclose(found["distances"], near, rtol=1e-4, atol=1e-3)
+            differ = np.abs(found["shares"] - expected).max(1) > 1e-3
+            assert differ.mean() < 0.02, "more than ties"
+            assert found["score"] == pytest.approx(theirs.score(x[other], y[other]), abs=0.01)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("name", rows(CLASSES, day=BY_DAY))
+def test_gaussian_naive_bayes(nodes, name):
+    x, y = data(name)
+    theirs = naive_bayes.GaussianNB(var_smoothing=1e-4).fit(x.astype(float), y)
+
+    def run():
+        model = ja.naive_bayes.GaussianNB(var_smoothing=1e-4).fit(split(x), split(y))
+        return dict(
+            classes=model.classes_,
+            theta=model.theta_,
+            var=model.var_,
+            prior=model.class_prior_,
+            logs=model.predict_joint_log_proba(split(x)),
+            labels=model.predict(split(x)),
+            score=model.score(split(x), split(y)),
+        )
+
+    expected = dict(
+        classes=theirs.classes_,
+        theta=theirs.theta_,
+        var=theirs.var_,
+        prior=theirs.class_prior_,
+        logs=theirs.predict_joint_log_proba(x),
+        labels=theirs.predict(x),
+        score=theirs.score(x, y),
+    )
+    for found in each(nodes, run):
+        close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def begin_of(x, k):
+    """First centers that are rows, far from each other."""
+    return x[np.linspace(0, len(x) - 1, k).astype(int)]
+
+
+def same_groups(found, expected):
+    """Labels are the same up to naming."""
+    pairs = set(zip(found.tolist(), expected.tolist(), strict=True))
+    return len(pairs) == len(set(found.tolist())) == len(set(expected.tolist()))
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("name", rows(CLASSES, day=BY_DAY))
+def test_k_means(nodes, name):
+    x, _ = data(name)
+    theirs = cluster.KMeans(3, init=begin_of(x, 3), n_init=1, tol=1e-6).fit(x)
+
+    def run():
+        model = ja.cluster.KMeans(3, init=begin_of(x, 3), tol=1e-6).fit(split(x))
+        return dict(centers=model.cluster_centers_, labels=model.labels_, inertia=model.inertia_)
+
+    for found in each(nodes, run):
+        assert same_groups(found["labels"], theirs.labels_)
+        assert found["inertia"] == pytest.approx(theirs.inertia_, rel=1e-4)
+        close(found, dict(centers=theirs.cluster_centers_), rtol=1e-3, atol=1e-3)
+
+
+def medians(x, centers):
+    """The method in NumPy: centers, labels and sum of distances."""
+    while True:
+        distances = np.abs(x[:, None] - centers).sum(2)
+        labels = distances.argmin(1)
+        moved = np.stack([np.median(x[labels == k], 0) for k in range(len(centers))])
+        if (moved == centers).all():
+            return centers, labels, distances.min(1).sum()
+        centers = moved
+
+
+def medoids(x, centers):
+    while True:
+        distances = np.sqrt(((x[:, None] - centers) ** 2).sum(2))
+        labels = distances.argmin(1)
+        moved = []
+        for k in range(len(centers)):
+            own = x[labels == k]
+            moved.append(own[np.sqrt(((own[:, None] - own) ** 2).sum(2)).sum(1).argmin()])
+        if (np.stack(moved) == centers).all():
+            return centers, labels, distances.min(1).sum()
+        centers = np.stack(moved)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("name", rows(CLASSES, day=BY_DAY))
+@pytest.mark.parametrize(
+    ("make", "reference"),
+    [
+        (lambda first: ja.cluster.KMedians(3, init=first, tol=0), medians),
+        (lambda first: ja.cluster.KMedoids(3, init=first), medoids),
+    ],
+    ids=["medians", "medoids"],
+)
+def test_other_centers_than_means(nodes, name, make, reference):
+    x = data(name)[0][:400]
+    centers, labels, inertia = reference(x.astype(float), begin_of(x, 3).astype(float))
+
+    def run():
+        model = make(begin_of(x, 3)).fit(split(x))
+        return dict(
+            centers=model.cluster_centers_,
+            labels=model.labels_,
+            inertia=model.inertia_,
+            again=model.predict(split(x)),
+        )
+
+    for found in each(nodes, run):
+        expected = dict(centers=centers, labels=labels, again=labels, inertia=inertia)
+        close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+def test_spectral_clustering(nodes):
+    x, y = datasets.make_moons(240, noise=0.05, random_state=0)
+    theirs = cluster.SpectralClustering(2, gamma=30, random_state=0).fit(x)
+
+    def run():
+        model = ja.cluster.SpectralClustering(2, gamma=30).fit(split(x.astype(np.float32)))
+        assert model.affinity_matrix_.split == 0
+        return dict(labels=model.labels_)
+
+    assert same_groups(theirs.labels_, y)
+    for found in each(nodes, run):
+        assert same_groups(found["labels"], y)

@@ -1,0 +1,252 @@
+"""Statistics against NumPy, of whole and split arrays, with blocks of any length."""
+
+import itertools
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+from array_nodes import on_nodes
+from hypothesis import strategies as st
+from nights import nightly, rows
+from scipy.spatial import distance
+
+import jdaso.array as ja
+from jdaso.array._layout import Layout
+from jdaso.array._percentile import METHODS_OF_NUMPY
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(7, 4)).astype(np.float32)
+Y = RNG.normal(size=(5, 4)).astype(np.float32)
+Z = (X + 1j * RNG.normal(size=X.shape)).astype(np.complex64)
+LINE = np.array([3, 1, 2, 2, 9, -4, 2], np.float32)
+SPLITS = rows((None, 0, 1), day=(0,))
+
+
+def split(x, axis):
+    return ja.asarray(x, split=axis)
+
+
+def ragged(x, counts):
+    """An array of which each node has so many rows."""
+    node = ja.asarray(0).world.node
+    begin = sum(counts[:node])
+    return ja.from_blocks(x[begin : begin + counts[node]])
+
+
+def check(function, expected, nodes=3, rtol=2e-5, atol=2e-5):
+    """All nodes have the expected numbers, which may be several arrays."""
+    for found in on_nodes(nodes, lambda: jax.tree.map(np.asarray, function(), is_leaf=_is_array)):
+        found, wanted = (one if isinstance(one, tuple) else (one,) for one in (found, expected))
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert ours.shape == np.shape(theirs)
+            np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)
+
+
+def _is_array(x):
+    return isinstance(x, ja.Array)
+
+
+@pytest.mark.parametrize("axis", SPLITS)
+@pytest.mark.parametrize("x", [X, Z], ids=["real", "complex"])
+def test_covariances(axis, x):
+    check(lambda: ja.cov(split(x, axis)), np.cov(x))
+    check(lambda: ja.cov(split(x, axis), rowvar=False, correction=0), np.cov(x.T, ddof=0))
+    check(lambda: ja.corrcoef(split(x, axis), rowvar=False), np.corrcoef(x.T))
+    check(lambda: ja.cov(split(x[:, 0], None if axis is None else 0)), np.cov(x[:, 0]))
+
+
+@pytest.mark.parametrize("axis", SPLITS)
+def test_weighted_means(axis):
+    check(lambda: ja.average(split(X, axis), weights=np.abs(X)), np.average(X, weights=np.abs(X)))
+    weights = np.arange(1, 8.0, dtype=np.float32)
+    check(
+        lambda: ja.average(split(X, axis), axis=0, weights=split(weights, 0)),
+        np.average(X, axis=0, weights=weights),
+    )
+    check(lambda: ja.average(split(X, axis), axis=1), np.average(X, axis=1))
+    with pytest.raises(ValueError, match="one for each index of the axis"):
+        ja.average(X, axis=1, weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), rows(itertools.product((None, 0, 1), (None, 0, 1)), day=[(0, 0)])
+)
+@pytest.mark.parametrize(
+    "metric", rows(("euclidean", "sqeuclidean", "cityblock", "chebyshev"), day=("euclidean",))
+)
+def test_distances(first, second, metric):
+    wanted = distance.cdist(X, Y, metric)
+    check(lambda: ja.cdist(split(X, first), split(Y, second), metric), wanted)
+    if metric == "euclidean":
+        expand = dict(quadratic_expansion=True)
+        check(lambda: ja.cdist(split(X, first), split(Y, second), **expand), wanted, atol=1e-3)
+        kernel = np.exp(-(wanted**2) / (2 * 1.5**2))
+        check(lambda: ja.rbf(split(X, first), split(Y, second), sigma=1.5), kernel)
+
+
+def test_distances_move_blocks_while_they_are_computed():
+    def moved():
+        with ja.counted() as count:
+            ja.cdist(split(X, 0), split(Y, 0))
+        return count.calls, count.bytes_sent
+
+    found = on_nodes(3, moved)
+    assert [calls for calls, _ in found] == [2, 2, 2]
+    assert sum(sent for _, sent in found) == 2 * Y.nbytes
+
+
+def test_distances_of_near_rows_far_from_the_origin_keep_their_digits():
+    far = np.float32(1e4) + np.arange(4, dtype=np.float32)[:, None] / 64
+    check(lambda: ja.cdist(split(far, 0)), np.abs(far - far.T), rtol=1e-6, atol=0)
+
+
+PERCENTS = np.array([[0, 7, 25, 50], [62.5, 75, 99, 100]])
+METHODS = (
+    "linear",
+    "lower",
+    "higher",
+    "midpoint",
+    "nearest",
+    "hazen",
+    "weibull",
+    "median_unbiased",
+    "normal_unbiased",
+    "inverted_cdf",
+    "averaged_inverted_cdf",
+    "closest_observation",
+    "interpolated_inverted_cdf",
+)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_of_percentiles(method):
+    for n in (*range(1, 12), 100):
+        share = np.unique([*np.arange(0, 2 * n + 1) / (2 * n), *PERCENTS.ravel() / 100])
+        low, rest = METHODS_OF_NUMPY[method](n, share)
+        places = np.clip(low + rest, 0, n - 1)
+        theirs = np.quantile(np.arange(n, dtype=float), share, method=method)
+        np.testing.assert_allclose(places, theirs, atol=1e-9, err_msg=f"{n} {share}")
+
+
+@pytest.mark.parametrize("axis", SPLITS)
+@pytest.mark.parametrize("along", rows((None, 0, 1), day=(1,)))
+def test_percentiles(axis, along):
+    for method in ("linear", "averaged_inverted_cdf"):
+        for keepdims in (False, True):
+            about = dict(axis=along, method=method, keepdims=keepdims)
+            wanted = np.percentile(X, PERCENTS, **about)
+            check(lambda about=about: ja.percentile(split(X, axis), PERCENTS, **about), wanted)
+    check(lambda: ja.median(split(X, axis), axis=along), np.median(X, axis=along))
+    check(lambda: ja.quantile(split(X, axis), 0.3, axis=along), np.quantile(X, 0.3, axis=along))
+
+
+def top(x, k, axis, largest):
+    order = np.argsort(-x if largest else x, axis=axis, kind="stable")
+    places = np.take(order, range(k), axis)
+    return np.take_along_axis(x, places, axis), places
+
+
+@pytest.mark.parametrize("axis", SPLITS)
+def test_largest_elements(axis):
+    many = np.round(X * 2).astype(np.int32)
+    for along, largest, x in itertools.product((0, 1), (True, False), (X, many)):
+        check(
+            lambda along=along, largest=largest, x=x: ja.topk(
+                split(x, axis), 3, axis=along, largest=largest
+            ),
+            top(x, 3, along, largest),
+        )
+    check(lambda: ja.topk(split(LINE, 0), 7), top(LINE, 7, 0, True), nodes=9)
+    nan = np.where(LINE == 9, np.float32("nan"), LINE)
+    check(lambda: ja.topk(split(nan, 0), 1), (np.float32(["nan"]), [4]))
+    check(lambda: ja.topk(split(nan, 0), 2, largest=False), (np.float32([-4, 1]), [5, 1]))
+
+
+def test_a_top_of_more_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="topk of 9 real elements"):
+        ja.topk(LINE, 9)
+
+
+def test_the_largest_elements_move_no_more_than_themselves():
+    def moved():
+        with ja.counted() as count:
+            ja.topk(split(np.arange(300.0, dtype=np.float32), 0), 2)
+        return count.calls, count.bytes_sent
+
+    assert on_nodes(3, moved) == [(2, 2 * 2 * 4 * 2)] * 3
+
+
+def test_pairs_in_boxes():
+    x, y = RNG.normal(size=(2, 50)).astype(np.float32)
+    edges = np.array([-1, 0, 0.5, 3], np.float32)
+    weights = np.abs(x)
+    for about in ({}, dict(bins=(3, edges)), dict(bins=4, density=True), dict(weights=weights)):
+        wanted = np.histogram2d(x, y, **about)
+        check(lambda about=about: ja.histogram2d(split(x, 0), y, **about), wanted)
+
+
+def test_numbers_of_bins():
+    for edges, right in (([-1, 0, 2], False), ([2, 0, -1], True)):
+        wanted = np.digitize(X, edges, right=right)
+        check(lambda e=edges, r=right: ja.digitize(split(X, 0), e, right=r), wanted)
+
+
+@pytest.mark.parametrize("axis", SPLITS)
+def test_products_of_all_pairs(axis):
+    check(lambda: ja.outer(split(Z, axis), split(LINE, 0)), np.outer(Z, LINE))
+    check(lambda: ja.trace(split(X, axis)), np.trace(X))
+
+
+def test_counts_do_not_stop_at_the_last_float_that_has_a_next_one():
+    many = 2**24 + 3  # elements, of which floats of 32 bits count only 2**24
+
+    def run():
+        x = ja.zeros(many, split=0)
+        return ja.histogram(x, 2, range=(0, 1))[0], ja.bincount(x.astype(int))
+
+    check(run, ([many, 0], [many]), nodes=1, rtol=0)
+
+
+def test_more_elements_than_32_bits_count_are_an_error():
+    x = ja.zeros(3, dtype=ja.int8, split=0)
+    x = ja.Array(x.block, Layout((2**31,), 0, (3, 2**31 - 3)), x.world)
+    for function in (ja.count_nonzero, ja.argmax, ja.bincount, lambda x: ja.topk(x, 1)):
+        with pytest.raises(OverflowError, match="2147483648 elements are more than"):
+            function(x)
+
+
+@st.composite
+def arrays(draw):
+    """Rows of 3 nodes, some of which may have none."""
+    counts = tuple(draw(st.lists(st.integers(0, 3), min_size=3, max_size=3)))
+    hypothesis.assume(sum(counts))
+    dtype = draw(st.sampled_from([np.float32, np.int32, np.complex64]))
+    columns = draw(st.integers(1, 3))
+    numbers = st.integers(-5, 5)
+    size = sum(counts) * columns
+    x = np.array(draw(st.lists(numbers, min_size=size, max_size=size)), dtype)
+    if dtype == np.complex64:
+        x = x * np.exp(1j * np.arange(size)).astype(dtype)
+    return x.reshape(-1, columns), counts
+
+
+@nightly
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(arrays(), st.integers(0, 100))
+def test_any_rows_on_any_nodes(given, percent):
+    x, counts = given
+    wide = np.atleast_2d(np.cov(x, rowvar=False, ddof=0))
+    check(lambda: ja.cov(ragged(x, counts), rowvar=False, correction=0), wide, atol=1e-4)
+    weights = np.arange(1, len(x) + 1, dtype=np.float32)
+    average = np.average(x, axis=0, weights=weights)
+    check(lambda: ja.average(ragged(x, counts), axis=0, weights=weights), average)
+    check(lambda: ja.outer(ragged(x, counts), x[0]), np.outer(x, x[0]), atol=1e-4)
+    if not np.iscomplexobj(x):
+        check(lambda: ja.cdist(ragged(x, counts)), distance.cdist(x, x), atol=1e-4)
+        wanted = np.percentile(x, percent, axis=0)
+        check(lambda: ja.percentile(ragged(x, counts), percent, axis=0), wanted, atol=1e-4)
+        check(lambda: ja.topk(ragged(x, counts), 1, axis=0), top(x, 1, 0, True))
+        bins = np.arange(-5, 6)
+        wanted = np.histogram(x, bins)[0]
+        check(lambda: ja.histogram(ragged(x, counts), bins)[0], wanted)
