@@ -13,6 +13,7 @@ import functools
 import itertools
 import threading
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -176,6 +177,7 @@ class Connected:
         note(1, 2 * x.nbytes * self._others)
         if isinstance(x, Tracer):
             return self._reduce_compiled(x, operation)
+        self._same(f"reduce {x.dtype} of {x.shape} by {operation}")
         array = np.ascontiguousarray(x).reshape(x.shape)
         wide = arrays.computed_as(array.dtype)
         return self._wait(
@@ -194,6 +196,7 @@ class Connected:
         if isinstance(x, Tracer):
             return self._gather_compiled(x, counts)
         note(1, x.nbytes * (self.nodes - 1))
+        self._same(f"gather {tuple(counts)} {x.dtype} rows of {x.shape[1:]}")
         array = np.ascontiguousarray(x).reshape(x.shape)
         return self._wait(f"gather rows of {x.shape}", arrays.gather_all, array, counts)
 
@@ -210,6 +213,7 @@ class Connected:
                 "cannot do. Call resplit, sort or reshape outside of jax.jit."
             )
         note(1, sum(one.nbytes for node, one in enumerate(sent) if node != self.node))
+        self._same(f"move {sent[0].dtype} rows")
         host = [np.asarray(one) for one in sent]
         with self._control.explained():
             request, kept, found = arrays.trade_all(self._comm, host, shapes)
@@ -225,6 +229,7 @@ class Connected:
             room = jnp.zeros(shape, wide.dtype)
             got = import_mpi4jax().sendrecv(wide, room, after, before, comm=self._comm)
             return lambda: got.astype(x.dtype)
+        self._same(f"pass {x.dtype} blocks on")
         array, tag = np.asarray(x), next(self._tags) % 2**14
         with self._control.explained():
             requests, found = arrays.pass_on(self._comm, array, before, after, shape, tag)
@@ -241,11 +246,24 @@ class Connected:
         """Returns the whole numbers of all nodes, ``[nodes, n]``, in 64 bits, on the host."""
         row = np.asarray(own, np.int64)[None]
         note(1, row.nbytes * (self.nodes - 1))
+        self._same(f"gather {row.size} counts")
         return self._host("gather counts", arrays.gather_all, row, (1,) * self.nodes)
 
     def texts(self, what: str, text: str) -> list[str]:
         """Returns the texts of all nodes."""
         return self._control.everyone(what, text)
+
+    def _same(self, call: str) -> None:
+        """Raises on all nodes unless all make the same call.
+
+        Else an operation would wait for good, or mix the numbers of two. All nodes see the same
+        least and largest code, and so compare their calls together. Two numbers beside the
+        operation, which `counted` leaves out as it does MPI's own headers.
+        """
+        code = zlib.crc32(call.encode())
+        both = self._host(f"begin to {call}", arrays.reduce_all, np.array([code, -code]), "max")
+        if both[0] != -both[1]:
+            self._control.agree(call, [])
 
     @property
     def _others(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,26 +25,71 @@ class _Found(NamedTuple):
     iterations: jax.Array
 
 
-def _distances(block: jax.Array, centers: jax.Array) -> jax.Array:
-    """Squared distances, ``[rows, k]``."""
-    products = block @ centers.T
-    squares = jnp.sum(block**2, 1, keepdims=True) + jnp.sum(centers**2, 1)
-    return jnp.maximum(squares - 2 * products, 0)
+ROWS = 4096
+"""Rows that are looked at together: what is computed of them stays in the processor's cache."""
+
+
+def _nearest_of(rows: jax.Array, centers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The nearest center of each row, and its squared distance less the row's own square."""
+    far = jnp.sum(centers**2, 1)[:, None] - 2 * (centers @ rows.T)
+    return jnp.argmin(far, 0), jnp.min(far, 0)
+
+
+def _over_rows(
+    block: jax.Array, add: Callable[[jax.Array, jax.Array, Any, Any], Any], begin: Any
+) -> Any:
+    """Goes over the rows by parts: ``add(rows, new, place, found)`` returns the next `found`.
+
+    All parts have one length, so the last one may begin with rows of the one before: `new` is false
+    for those.
+    """
+    size = min(ROWS, len(block))
+
+    def step(k: Any, found: Any) -> Any:
+        place = jnp.minimum(k * size, len(block) - size)
+        rows = jax.lax.dynamic_slice_in_dim(block, place, size)
+        return add(rows, place + jnp.arange(size) >= k * size, place, found)
+
+    return jax.lax.fori_loop(0, -(-len(block) // size), step, begin) if size else begin
 
 
 @jax.jit
-def _shares(block: jax.Array, centers: jax.Array) -> jax.Array:
+def _shares(block: jax.Array, offset: jax.Array, centers: jax.Array) -> jax.Array:
     """A node's sums of rows, their numbers, and its part of the inertia, ``[k + 1, d + 1]``."""
-    distances = _distances(block, centers)
-    nearest = jax.nn.one_hot(jnp.argmin(distances, 1), len(centers), dtype=block.dtype)
-    sums = jnp.concatenate([nearest.T @ block, jnp.sum(nearest, 0)[:, None]], 1)
-    least = jnp.sum(jnp.min(distances, 1))
-    return jnp.concatenate([sums, jnp.full((1, sums.shape[1]), least)])
+    clusters = jnp.arange(len(centers))[:, None]
+
+    def add(rows: jax.Array, new: jax.Array, place: Any, found: jax.Array) -> jax.Array:
+        rows = rows - offset
+        best, least = _nearest_of(rows, centers)
+        mine = ((best == clusters) & new).astype(rows.dtype)
+        sums = jnp.concatenate([mine @ rows, jnp.sum(mine, 1)[:, None]], 1)
+        squares = jnp.where(new, jnp.maximum(least + jnp.sum(rows**2, 1), 0), 0)
+        return found + jnp.concatenate([sums, jnp.full((1, sums.shape[1]), jnp.sum(squares))])
+
+    shape = len(centers) + 1, block.shape[1] + 1
+    return _over_rows(block, add, jnp.zeros(shape, block.dtype))
 
 
-def _step(block: jax.Array, world: World, found: _Found) -> _Found:
+@jax.jit
+def _labels(block: jax.Array, offset: jax.Array, centers: jax.Array) -> jax.Array:
+    """The index of the nearest center of each row."""
+
+    def add(rows: jax.Array, new: jax.Array, place: Any, found: jax.Array) -> jax.Array:
+        best = _nearest_of(rows - offset, centers)[0].astype(found.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(found, best, place, 0)
+
+    return _over_rows(block, add, jnp.zeros(len(block), int))
+
+
+@jax.jit
+def _closer(block: jax.Array, row: jax.Array, before: jax.Array) -> jax.Array:
+    """Squared distances to a row, where they are smaller than before."""
+    return jnp.minimum(before, jnp.sum((block - row) ** 2, 1))
+
+
+def _step(block: jax.Array, offset: jax.Array, world: World, found: _Found) -> _Found:
     """One iteration; a center without rows stays where it is."""
-    sums = world.reduce(_shares(block, found.centers), "sum")
+    sums = world.reduce(_shares(block, offset, found.centers), "sum")
     numbers = sums[:-1, -1:]
     centers = jnp.where(numbers > 0, sums[:-1, :-1] / jnp.maximum(numbers, 1), found.centers)
     # Nodes of other processors may differ in the last bit, and must not decide by their own.
@@ -57,16 +103,18 @@ def _goes_on(most: int, tolerance: float, found: _Found) -> Any:
 
 @partial(jax.jit, static_argnames=("world", "most"))
 def _compiled(
-    block: jax.Array, begin: _Found, tolerance: float, *, world: World, most: int
+    block: jax.Array, offset: jax.Array, begin: _Found, tolerance: float, *, world: World, most: int
 ) -> _Found:
     goes_on = partial(_goes_on, most, tolerance)
-    return jax.lax.while_loop(goes_on, partial(_step, block, world), begin)
+    return jax.lax.while_loop(goes_on, partial(_step, block, offset, world), begin)
 
 
-def _eager(block: jax.Array, begin: _Found, tolerance: float, *, world: World, most: int) -> _Found:
+def _eager(
+    block: jax.Array, offset: jax.Array, begin: _Found, tolerance: float, *, world: World, most: int
+) -> _Found:
     found = begin
     while _goes_on(most, tolerance, found):
-        found = _step(block, world, found)
+        found = _step(block, offset, world, found)
     return found
 
 
@@ -122,24 +170,24 @@ class KMeans:
         if x.shape[0] < self.n_clusters:
             raise ValueError(f"{self.n_clusters} clusters need as many rows, got {x.shape[0]}.")
         world, offset = _world_of(x), x.mean(axis=0).block
-        x = _moved(x, offset)
         begin = jnp.asarray(self._first(x, world, offset), x.dtype)
         state = _Found(begin, jnp.asarray(jnp.inf, x.dtype), jnp.zeros((), x.dtype), jnp.int32(0))
         tolerance = self.tol * float(world.reduce(jnp.mean(x.var(axis=0).block), "max"))
         run = _compiled if self.compiled else _eager
-        found = run(x.block, state, tolerance, world=world, most=self.max_iter)
+        found = run(x.block, offset, state, tolerance, world=world, most=self.max_iter)
         centers = found.centers + offset
         self.cluster_centers_ = Array(centers, Layout(centers.shape), x.world)
         self.n_iter_ = int(found.iterations)
-        self.labels_ = _nearest(x, found.centers)
-        self.inertia_ = float(world.reduce(_shares(x.block, found.centers)[-1, 0], "sum"))
+        self.labels_ = _nearest(x, offset, found.centers)
+        last = _shares(x.block, offset, found.centers)[-1, 0]
+        self.inertia_ = float(world.reduce(last, "sum"))
         return self
 
     def predict(self, x: Any) -> Array:
         """Returns the index of the nearest center of each row. Nothing moves."""
         centers = self.cluster_centers_.block
         offset = jnp.mean(centers, 0)
-        return _nearest(_moved(_rows(x), offset), centers - offset)
+        return _nearest(_rows(x), offset, centers - offset)
 
     def fit_predict(self, x: Any, y: Any = None) -> Array:
         """Finds the centers and returns the labels."""
@@ -154,7 +202,7 @@ class KMeans:
             return centers - offset
         if self.init != "k-means++":
             raise ValueError(f"init must be 'k-means++' or the centers, got {self.init!r}.")
-        return plus_plus(x, world, self.n_clusters, self.random_state)
+        return plus_plus(x, world, self.n_clusters, self.random_state) - offset
 
 
 def plus_plus(x: Array, world: World, clusters: int, seed: int) -> jax.Array:
@@ -164,11 +212,11 @@ def plus_plus(x: Array, world: World, clusters: int, seed: int) -> jax.Array:
     """
     draws = np.random.default_rng(seed).random(clusters)
     weights = jnp.ones(x.block.shape[0], x.dtype)
+    furthest = jnp.full(x.block.shape[0], jnp.inf, x.dtype)
     chosen: list[jax.Array] = []
     for draw in draws:
         chosen.append(_drawn(x, world, weights, draw))
-        last = jnp.sum((x.block - chosen[-1]) ** 2, 1)
-        weights = last if len(chosen) == 1 else jnp.minimum(weights, last)
+        weights = _closer(x.block, chosen[-1], furthest if len(chosen) == 1 else weights)
     return jnp.stack(chosen)
 
 
@@ -196,14 +244,9 @@ def _rows(x: Any) -> Array:
     return x if wide else Array(x.block.astype(jnp.float32), x.layout, x.world)
 
 
-def _moved(x: Array, offset: jax.Array) -> Array:
-    """Rows nearer to the origin, where squares lose no digits."""
-    return Array(x.block - offset, x.layout, x.world)
-
-
-def _nearest(x: Array, centers: jax.Array) -> Array:
-    nearest = jnp.argmin(_distances(x.block, centers), 1)
-    return Array(nearest, Layout(x.shape[:1], x.split, x.counts), x.world)
+def _nearest(x: Array, offset: jax.Array, centers: jax.Array) -> Array:
+    """The nearest centers; rows are moved nearer to the origin, where squares lose no digits."""
+    return Array(_labels(x.block, offset, centers), Layout(x.shape[:1], x.split, x.counts), x.world)
 
 
 def _world_of(x: Array) -> World:
