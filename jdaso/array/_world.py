@@ -15,6 +15,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -166,6 +167,7 @@ class Connected:
     def __init__(self, session: Session):
         self._control, self._tags = session.control, itertools.count()
         self.node, self.nodes = session.node, session.num_nodes
+        self._devices = len(session.devices)
 
     @functools.cached_property
     def _comm(self) -> Any:
@@ -189,7 +191,17 @@ class Connected:
 
     def _reduce_compiled(self, x: jax.Array, operation: str) -> jax.Array:
         wide, op = x.astype(arrays.computed_as(x.dtype)), arrays.operation(operation)
-        return import_mpi4jax().allreduce(wide, op, comm=self._comm).astype(x.dtype)
+        return self._mpi4jax().allreduce(wide, op, comm=self._comm).astype(x.dtype)
+
+    def _mpi4jax(self) -> ModuleType:
+        """The library whose operations a compiled program takes."""
+        if self._devices > 1:
+            raise NotImplementedError(
+                f"A compiled program cannot join nodes of several devices, and this one has "
+                f"{self._devices}. Call the operation outside of jax.jit, or start one rank for "
+                "each device."
+            )
+        return import_mpi4jax()
 
     def gather(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
         """Returns all nodes' rows, in the order of nodes."""
@@ -227,7 +239,7 @@ class Connected:
         if isinstance(x, Tracer):
             wide = x.astype(arrays.computed_as(x.dtype))
             room = jnp.zeros(shape, wide.dtype)
-            got = import_mpi4jax().sendrecv(wide, room, after, before, comm=self._comm)
+            got = self._mpi4jax().sendrecv(wide, room, after, before, comm=self._comm)
             return lambda: got.astype(x.dtype)
         self._same(f"pass {x.dtype} blocks on")
         array, tag = np.asarray(x), next(self._tags) % 2**14
