@@ -115,6 +115,7 @@ from ._reduce import count_nonzero as count_nonzero
 from ._reduce import mean as mean
 from ._reduce import std as std
 from ._reduce import var as var
+from ._rows import Rows as Rows
 from ._scan import cumulative_prod as cumulative_prod
 from ._scan import cumulative_sum as cumulative_sum
 from ._scan import diff as diff

@@ -79,7 +79,8 @@ def read(stored: Any, where: list[slice], dtype: Any) -> jax.Array:
     precision.
     """
     shape = tuple(part.stop - part.start for part in where)
-    kind = np.dtype(jax.dtypes.canonicalize_dtype(stored.dtype if dtype is None else dtype))
+    kind = np.dtype(stored.dtype if dtype is None else dtype).newbyteorder("=")
+    kind = np.dtype(jax.dtypes.canonicalize_dtype(kind))
     found = aligned.zeros(shape, kind)
     if not shape:
         found[...] = stored[()]

@@ -1,4 +1,4 @@
-"""Operations between nodes as parts of compiled programs: mpi4jax's, on real ranks, beside NumPy."""
+"""Operations between nodes as parts of compiled programs: mpi4jax, on real ranks, beside NumPy."""
 
 import jax
 import jax.numpy as jnp
