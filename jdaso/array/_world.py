@@ -25,6 +25,7 @@ from jax.core import Tracer
 
 from .._engines.mpi4jax import import_mpi4jax
 from .._mpi import arrays
+from .._mpi.arrays import Parts
 from .._nodes.exit import open_members
 from .._session import Session
 from ._layout import Shape
@@ -105,6 +106,17 @@ class World(Protocol):
         """Sends an array to each node; returns those that each has sent here, of these shapes."""
         ...
 
+    def move(self, x: jax.Array, sent: Parts, shape: Shape, received: Parts) -> jax.Array:
+        """Sends a part of an array to each node; returns an array of the parts received.
+
+        Args:
+            x: the array.
+            sent: the part of `x` for each node.
+            shape: of the result.
+            received: the place in the result of the part that each node sends.
+        """
+        ...
+
     def start_shift(self, x: jax.Array, shape: Shape) -> Callable[[], jax.Array]:
         """Starts to send an array to the node before this one; returns a wait for the next one's.
 
@@ -139,6 +151,10 @@ class Alone:
     def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
         """Returns the arrays."""
         return list(sent)
+
+    def move(self, x: jax.Array, sent: Parts, shape: Shape, received: Parts) -> jax.Array:
+        """Returns the array."""
+        return x
 
     def start_shift(self, x: jax.Array, shape: Shape) -> Callable[[], jax.Array]:
         """Returns the array."""
@@ -219,18 +235,27 @@ class Connected:
 
     def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
         """Sends an array to each node; returns those that each has sent here, of these shapes."""
-        if any(isinstance(one, Tracer) for one in sent):
-            raise NotImplementedError(
-                "Rows move between nodes here, by other numbers to each, which a compiled program "
-                "cannot do. Call resplit, sort or reshape outside of jax.jit."
-            )
+        _refuse_compiled(*sent)
         note(1, sum(one.nbytes for node, one in enumerate(sent) if node != self.node))
         self._same(f"move {sent[0].dtype} rows")
         host = [np.asarray(one) for one in sent]
         with self._control.explained():
             request, kept, found = arrays.trade_all(self._comm, host, shapes)
-            self._control.wait(request, "move rows between nodes", kept, found)
+            self._control.wait(request, "move rows between nodes", kept, found, most_pause=0)
         return [jnp.asarray(one) for one in found]
+
+    def move(self, x: jax.Array, sent: Parts, shape: Shape, received: Parts) -> jax.Array:
+        """Sends a part of an array to each node; returns an array of the parts received."""
+        _refuse_compiled(x)
+        note(1, sent.elements(x.shape, but=self.node) * x.dtype.itemsize)
+        self._same(f"lay {x.dtype} parts of axis {sent.axis} along axis {received.axis}")
+        with self._control.explained():
+            block = np.asarray(x)
+            request, types, found = arrays.trade_parts(self._comm, block, sent, shape, received)
+            what = "move parts between nodes"
+            self._control.wait(request, what, block, types, found, most_pause=0)
+            arrays.free(types)
+        return jax.device_put(found)
 
     def start_shift(self, x: jax.Array, shape: Shape) -> Callable[[], jax.Array]:
         """Starts to send to the node before this one; returns a wait for the next one's array."""
@@ -248,7 +273,7 @@ class Connected:
 
         def wait() -> jax.Array:
             for request in requests:
-                self._control.wait(request, "pass a block on", array, found)
+                self._control.wait(request, "pass a block on", array, found, most_pause=0)
             arrays.passed_on(found)
             return jnp.asarray(found)
 
@@ -292,8 +317,16 @@ class Connected:
         """Starts an operation of MPI and waits for its result."""
         with self._control.explained():
             request, found = start(self._comm, array, *rest)
-            self._control.wait(request, what, array, found)
+            self._control.wait(request, what, array, found, most_pause=0)
         return found
+
+
+def _refuse_compiled(*given: Any) -> None:
+    if any(isinstance(one, Tracer) for one in given):
+        raise NotImplementedError(
+            "Rows move between nodes here, by other numbers to each, which a compiled program "
+            "cannot do. Call resplit, sort or reshape outside of jax.jit."
+        )
 
 
 _worlds: weakref.WeakKeyDictionary[Any, World] = weakref.WeakKeyDictionary()
