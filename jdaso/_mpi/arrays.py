@@ -6,11 +6,13 @@ that compute need a type: `reduce_all` refuses such numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._jax.ffi import aligned
 from .requests import byte
 
 _underway: dict[int, Any] = {}
@@ -79,6 +81,70 @@ def trade_all(
         for end, size, shape in zip(ends, sizes, shapes, strict=True)
     ]
     return request, out, found
+
+
+class Parts(NamedTuple):
+    """A part of an array for each rank: ranges of one axis, of which the other axes are whole."""
+
+    axis: int
+    ranges: Sequence[slice]
+
+    def of(self, rank: int) -> tuple[slice, ...]:
+        """Returns the index of a rank's part."""
+        return (*(slice(None),) * self.axis, self.ranges[rank])
+
+    def elements(self, shape: tuple[int, ...], but: int) -> int:
+        """Returns the number of elements of all parts but one."""
+        row = math.prod(shape[: self.axis]) * math.prod(shape[self.axis + 1 :])
+        return row * sum(p.stop - p.start for k, p in enumerate(self.ranges) if k != but)
+
+
+def trade_parts(
+    comm: Any, array: np.ndarray, sent: Parts, shape: tuple[int, ...], received: Parts
+) -> tuple[Any, list[Any], np.ndarray]:
+    """Starts an all-to-all of parts of an array, which become parts of another; nothing is packed.
+
+    Args:
+        comm: the communicator.
+        array: this rank's.
+        sent: its part for each rank.
+        shape: of the array that is received.
+        received: the place there of each rank's part.
+
+    Returns:
+        The request, MPI's types to free once it is done, and the array that will be received.
+    """
+    array = np.ascontiguousarray(array)
+    found = aligned.zeros(shape, array.dtype)
+    counts, types = _types(array, sent)
+    their_counts, their_types = _types(found, received)
+    begins = [0] * len(counts)
+    request = comm.Ialltoallw(
+        [_bytes(array), (counts, begins), types],
+        [_bytes(found), (their_counts, begins), their_types],
+    )
+    return request, [*types, *their_types], found
+
+
+def _types(array: np.ndarray, parts: Parts) -> tuple[list[int], list[Any]]:
+    """MPI's type of each rank's part, and 1, or 0 for a part without elements."""
+    element = byte().Create_contiguous(array.dtype.itemsize)
+    counts, types = [], []
+    for part in parts.ranges:
+        sizes, begins = list(array.shape), [0] * array.ndim
+        sizes[parts.axis], begins[parts.axis] = part.stop - part.start, part.start
+        counts.append(int(math.prod(sizes) > 0))
+        whole = counts[-1] > 0
+        one = element.Create_subarray(array.shape, sizes, begins) if whole else element.Dup()
+        types.append(one.Commit())
+    element.Free()
+    return counts, types
+
+
+def free(types: Sequence[Any]) -> None:
+    """Frees the types of `trade_parts`, once all has been received."""
+    for one in types:
+        one.Free()
 
 
 def pass_on(

@@ -150,6 +150,7 @@ from ._repeat import meshgrid as meshgrid
 from ._repeat import repeat as repeat
 from ._repeat import tile as tile
 from ._repeat import unstack as unstack
+from ._rows import Rows as Rows
 from ._scan import cumulative_prod as cumulative_prod
 from ._scan import cumulative_sum as cumulative_sum
 from ._scan import diff as diff

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._mpi.arrays import Parts
 from ._array import Array, as_array, method
 from ._layout import Layout, axis_of, balanced, overlap, replaced, shifted
 from ._varied import varied
@@ -55,21 +56,17 @@ def laid(x: Array, layout: Layout) -> Array:
 
 
 def _traded(x: Array, new: Layout) -> jax.Array:
-    """The block of a layout that is split, too: one piece from each node."""
+    """The block of a layout that is split, too: one part from each node."""
     node, nodes, old = x.world.node, x.world.nodes, x.layout
     assert old.split is not None and new.split is not None
     if old.split == new.split:
-        mine = old.slice_of(node)
-        parts = [shifted(overlap(mine, new.slice_of(k)), mine.start) for k in range(nodes)]
-        wanted = new.slice_of(node)
-        sizes = [_length(overlap(wanted, old.slice_of(k))) for k in range(nodes)]
-        shapes = [replaced(x.shape, old.split, size) for size in sizes]
+        mine, wanted = old.slice_of(node), new.slice_of(node)
+        sent = [shifted(overlap(mine, new.slice_of(k)), mine.start) for k in range(nodes)]
+        got = [shifted(overlap(wanted, old.slice_of(k)), wanted.start) for k in range(nodes)]
     else:
-        parts = [new.slice_of(k) for k in range(nodes)]
-        shape = new.block_shape(node)
-        shapes = [replaced(shape, old.split, count) for count in old.counts]
-    sent = [cut(x.block, new.split, part) for part in parts]
-    return jnp.concatenate(x.world.trade(sent, shapes), old.split)
+        sent, got = ([one.slice_of(k) for k in range(nodes)] for one in (new, old))
+    shape = new.block_shape(node)
+    return x.world.move(x.block, Parts(new.split, sent), shape, Parts(old.split, got))
 
 
 def flat_rows(x: Array, shape: Sequence[int]) -> Array:
@@ -115,7 +112,3 @@ def cut(block: jax.Array, axis: int | None, part: slice) -> jax.Array:
     if axis is None or (part.start, part.stop) == (0, block.shape[axis]):
         return block
     return jax.lax.slice_in_dim(block, part.start, part.stop, axis=axis)
-
-
-def _length(part: slice) -> int:
-    return part.stop - part.start

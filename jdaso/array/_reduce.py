@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -131,9 +132,7 @@ def moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int]
     """
     number = math.prod(x.shape[k] for k in axes)
     here = math.prod(x.block.shape[k] for k in axes)
-    block = x.block.astype(type_of_means(x.dtype))
-    mean = jnp.sum(block, axes, keepdims=True) / float(max(here, 1))
-    spread = jnp.sum(jnp.abs(block - mean) ** 2, axes, keepdims=True)
+    mean, spread = _local_moments(x.block, axes, float(max(here, 1)))
     if not number:
         mean = jnp.full_like(mean, jnp.nan)
     if not number or not _joins(x, axes):
@@ -146,6 +145,16 @@ def moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int]
     mean = jnp.sum(weights.astype(means.dtype) * means, 0)
     between = float(number) * jnp.sum(weights * jnp.abs(means - mean) ** 2, 0)
     return mean, jnp.sum(spreads, 0) + between, number
+
+
+@partial(jax.jit, static_argnames="axes")
+def _local_moments(
+    block: jax.Array, axes: tuple[int, ...], number: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Mean and sum of squared distances from the mean of a block; no copy of the block is made."""
+    block = block.astype(type_of_means(block.dtype))
+    mean = jnp.sum(block, axes, keepdims=True) / number
+    return mean, jnp.sum(jnp.abs(block - mean) ** 2, axes, keepdims=True)
 
 
 def countable(size: int) -> None:

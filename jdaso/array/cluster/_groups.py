@@ -42,25 +42,22 @@ class Groups(Estimator):
         return found
 
 
-def first(
-    x: Array, clusters: int, init: Any, seed: int | None, distances: Distances, offset: Any = 0
-) -> jax.Array:
+def first(x: Array, clusters: int, init: Any, seed: int | None, distances: Distances) -> jax.Array:
     """Returns the first centers, ``[k, d]``.
 
     Args:
-        x: rows, from which an offset was subtracted.
+        x: rows.
         clusters: their number.
         init: the centers, or k-means++.
         seed: of their choice; None is 0.
         distances: of rows ``[n, d]`` to centers ``[k, d]``, as the inertia sums them up.
-        offset: the offset of the rows.
     """
     if not isinstance(init, str):
         centers = resplit(as_array(init), None).block
         wanted = (clusters, x.shape[1])
         if centers.shape != wanted:
             raise ValueError(f"init must have the shape {wanted}, got {centers.shape}.")
-        return jnp.asarray(centers - offset, x.dtype)
+        return jnp.asarray(centers, x.dtype)
     if init != "k-means++":
         raise ValueError(f"init must be 'k-means++' or the centers, got {init!r}.")
     return plus_plus(x, clusters, seed or 0, distances)

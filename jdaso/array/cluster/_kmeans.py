@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,35 +24,81 @@ class _Found(NamedTuple):
     iterations: jax.Array
 
 
-def _distances(block: jax.Array, centers: jax.Array) -> jax.Array:
-    """Squared distances, ``[rows, k]``."""
-    products = block @ centers.T
-    squares = jnp.sum(block**2, 1, keepdims=True) + jnp.sum(centers**2, 1)
-    return jnp.maximum(squares - 2 * products, 0)
-
+ROWS = 4096
+"""Rows that are looked at together: what is computed of them stays in the processor's cache."""
 
 HIGH = 2**12
 """Numbers of rows are two floats, of which this is the greater one's unit: each is exact."""
 
 
 @jax.jit
-def _shares(block: jax.Array, centers: jax.Array) -> jax.Array:
+def _squares(block: jax.Array, centers: jax.Array) -> jax.Array:
+    """Squared distances of rows to centers, ``[n, k]``."""
+    return jnp.sum((block[:, None] - centers) ** 2, 2)
+
+
+def _nearest_of(rows: jax.Array, centers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The nearest center of each row, and its squared distance less the row's own square."""
+    far = jnp.sum(centers**2, 1)[:, None] - 2 * (centers @ rows.T)
+    return jnp.argmin(far, 0), jnp.min(far, 0)
+
+
+def _over_rows(
+    block: jax.Array, add: Callable[[jax.Array, jax.Array, Any, Any], Any], begin: Any
+) -> Any:
+    """Goes over the rows by parts: ``add(rows, new, place, found)`` returns the next `found`.
+
+    All parts have one length, so the last one may begin with rows of the one before: `new` is false
+    for those.
+    """
+    size = min(ROWS, len(block))
+
+    def step(k: Any, found: Any) -> Any:
+        place = jnp.minimum(k * size, len(block) - size)
+        rows = jax.lax.dynamic_slice_in_dim(block, place, size)
+        return add(rows, place + jnp.arange(size) >= k * size, place, found)
+
+    return jax.lax.fori_loop(0, -(-len(block) // size), step, begin) if size else begin
+
+
+@jax.jit
+def _shares(block: jax.Array, offset: jax.Array, centers: jax.Array) -> jax.Array:
     """A node's sums of rows, their numbers, and its part of the inertia, ``[k + 1, d + 2]``.
 
     Numbers of rows are counted in whole numbers: floats of 32 bits stop at 2^24.
     """
-    distances = _distances(block, centers)
-    labels = jnp.argmin(distances, 1)
-    nearest = jax.nn.one_hot(labels, len(centers), dtype=block.dtype)
-    numbers = jnp.stack(jnp.divmod(jnp.bincount(labels, length=len(centers)), HIGH), 1)
-    sums = jnp.concatenate([nearest.T @ block, numbers.astype(block.dtype)], 1)
-    least = jnp.sum(jnp.min(distances, 1))
-    return jnp.concatenate([sums, jnp.full((1, sums.shape[1]), least)])
+    clusters = jnp.arange(len(centers))[:, None]
+
+    def add(rows: jax.Array, new: jax.Array, place: Any, found: Any) -> Any:
+        sums, numbers, total = found
+        rows = rows - offset
+        best, least = _nearest_of(rows, centers)
+        mine = (best == clusters) & new
+        squares = jnp.where(new, jnp.maximum(least + jnp.sum(rows**2, 1), 0), 0)
+        sums = sums + mine.astype(rows.dtype) @ rows
+        return sums, numbers + jnp.sum(mine, 1), total + jnp.sum(squares)
+
+    zero = jnp.zeros((), block.dtype)
+    begin = jnp.zeros_like(centers), jnp.zeros(len(centers), int), zero
+    sums, numbers, total = _over_rows(block, add, begin)
+    numbers = jnp.stack(jnp.divmod(numbers, HIGH), 1).astype(block.dtype)
+    return jnp.pad(jnp.concatenate([sums, numbers], 1), ((0, 1), (0, 0))).at[-1].set(total)
 
 
-def _step(block: jax.Array, world: World, found: _Found) -> _Found:
+@jax.jit
+def _labels(block: jax.Array, offset: jax.Array, centers: jax.Array) -> jax.Array:
+    """The index of the nearest center of each row."""
+
+    def add(rows: jax.Array, new: jax.Array, place: Any, found: jax.Array) -> jax.Array:
+        best = _nearest_of(rows - offset, centers)[0].astype(found.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(found, best, place, 0)
+
+    return _over_rows(block, add, jnp.zeros(len(block), int))
+
+
+def _step(block: jax.Array, offset: jax.Array, world: World, found: _Found) -> _Found:
     """One iteration; a center without rows stays where it is."""
-    sums = world.reduce(_shares(block, found.centers), "sum")
+    sums = world.reduce(_shares(block, offset, found.centers), "sum")
     numbers = sums[:-1, -2:] @ jnp.asarray([[HIGH], [1]], sums.dtype)
     centers = jnp.where(numbers > 0, sums[:-1, :-2] / jnp.maximum(numbers, 1), found.centers)
     # Nodes of other processors may differ in the last bit, and must not decide by their own.
@@ -65,16 +112,18 @@ def _goes_on(most: int, tolerance: float, found: _Found) -> Any:
 
 @partial(jax.jit, static_argnames=("world", "most"))
 def _compiled(
-    block: jax.Array, begin: _Found, tolerance: float, *, world: World, most: int
+    block: jax.Array, offset: jax.Array, begin: _Found, tolerance: float, *, world: World, most: int
 ) -> _Found:
     goes_on = partial(_goes_on, most, tolerance)
-    return jax.lax.while_loop(goes_on, partial(_step, block, world), begin)
+    return jax.lax.while_loop(goes_on, partial(_step, block, offset, world), begin)
 
 
-def _eager(block: jax.Array, begin: _Found, tolerance: float, *, world: World, most: int) -> _Found:
+def _eager(
+    block: jax.Array, offset: jax.Array, begin: _Found, tolerance: float, *, world: World, most: int
+) -> _Found:
     found = begin
     while _goes_on(most, tolerance, found):
-        found = _step(block, world, found)
+        found = _step(block, offset, world, found)
     return found
 
 
@@ -130,40 +179,29 @@ class KMeans(Groups):
             ValueError: there are fewer rows than clusters, or `x` is no matrix of finite numbers.
         """
         x = self._rows(x)
-        world, offset = sharers(x), x.mean(axis=0).block
-        x = _moved(x, offset)
+        world, offset = sharers(x), x.mean(axis=0).block  # nearer to 0 squares lose no digits
         tolerance = self.tol * float(world.reduce(jnp.mean(x.var(axis=0).block), "max"))
         seeds = range(self.random_state or 0, (self.random_state or 0) + self.n_init)
-        runs = (self._run(x, world, self._first(x, seed, offset), tolerance) for seed in seeds)
+        runs = (self._run(x, world, offset, seed, tolerance) for seed in seeds)
         found, self.inertia_ = min(runs, key=lambda one: one[1])
         self.cluster_centers_ = whole(found.centers + offset, x)
         self.n_iter_ = int(found.iterations)
-        self.labels_ = _nearest(x, found.centers)
+        self.labels_ = like_rows(_labels(x.block, offset, found.centers), x)
         return self
 
-    def _first(self, x: Array, seed: int, offset: jax.Array) -> jax.Array:
-        return first(x, self.n_clusters, self.init, seed, _distances, offset)
-
     def _run(
-        self, x: Array, world: World, begin: jax.Array, tolerance: float
+        self, x: Array, world: World, offset: jax.Array, seed: int, tolerance: float
     ) -> tuple[_Found, float]:
-        """One run from first centers, and its inertia."""
+        """One run from first centers, and its inertia; centers without the offset."""
+        begin = first(x, self.n_clusters, self.init, seed, _squares) - offset
         state = _Found(begin, jnp.asarray(jnp.inf, x.dtype), jnp.zeros((), x.dtype), jnp.int32(0))
         run = _compiled if self.compiled else _eager
-        found = run(x.block, state, tolerance, world=world, most=self.max_iter)
-        return found, float(world.reduce(_shares(x.block, found.centers)[-1, 0], "sum"))
+        found = run(x.block, offset, state, tolerance, world=world, most=self.max_iter)
+        last = _shares(x.block, offset, found.centers)[-1, 0]
+        return found, float(world.reduce(last, "sum"))
 
     def predict(self, x: Any) -> Array:
         """Returns the index of the nearest center of each row. Nothing moves."""
         x, centers = self._more_rows(x), self.cluster_centers_.block
         offset = jnp.mean(centers, 0)
-        return _nearest(_moved(x, offset), centers - offset)
-
-
-def _moved(x: Array, offset: jax.Array) -> Array:
-    """Rows nearer to the origin, where squares lose no digits."""
-    return Array(x.block - offset, x.layout, x.world)
-
-
-def _nearest(x: Array, centers: jax.Array) -> Array:
-    return like_rows(jnp.argmin(_distances(x.block, centers), 1), x)
+        return like_rows(_labels(x.block, offset, centers - offset), x)

@@ -5,36 +5,57 @@ import re
 import h5py
 import numpy as np
 import pytest
-from launcher import ROOT, mpirun
+from launcher import PROGRAMS, ROOT, mpirun
 from nights import rows
 from sklearn.cluster import KMeans
 
 SCRIPT = ROOT / "examples" / "arrays.py"
+LIMIT_MEGABYTES = 1000
+"""The most that a rank may allocate; it has 370 of them before it reads a row."""
+
+TIMES = 13
+"""The file repeats the same rows so many times: the test has memory for them."""
 
 
-def points(path, count):
-    """Four groups of rows, in a file; returns them."""
+def points(path):
+    """Four groups of rows, many times over, in a file that is larger than the limit."""
     random = np.random.default_rng(4)
-    centers = np.array([[-9, -9, 0], [-9, 9, 0], [9, -9, 0], [9, 9, 0.0]])
-    x = (centers[random.integers(4, size=count)] + random.normal(size=(count, 3))).astype("f4")
+    centers = random.normal(scale=40.0, size=(4, 64))
+    x = centers[random.integers(4, size=160_001)] + random.normal(size=(160_001, 64))
     with h5py.File(path, "w") as file:
-        file["x"] = x
+        stored = file.create_dataset("x", (TIMES * len(x), 64), float)
+        for k in range(TIMES):
+            stored[k * len(x) : (k + 1) * len(x)] = x
+    assert path.stat().st_size > LIMIT_MEGABYTES * 2**20
     return x
 
 
-@pytest.mark.parametrize(("nodes", "mpi"), rows([(3, "mpich"), (2, "openmpi")], day=[(3, "mpich")]))
-def test_the_example_over_nodes_has_the_numbers_of_one(tmp_path, nodes, mpi):
-    x = points(tmp_path / "points.h5", 1001)
-    done = mpirun(nodes, [SCRIPT, tmp_path / "points.h5"], mpi=mpi, timeout=120)
+@pytest.mark.parametrize(
+    ("nodes", "mpi"),
+    rows(
+        [(2, "mpich"), (3, "mpich"), (2, "openmpi"), (3, "openmpi")],
+        day=[(3, "mpich")],
+    ),
+)
+def test_a_file_larger_than_a_nodes_memory_has_the_numbers_of_numpy(tmp_path, nodes, mpi):
+    x = points(tmp_path / "points.h5")
+    program = [PROGRAMS / "limited.py", LIMIT_MEGABYTES, tmp_path / "points.h5"]
+    done = mpirun(nodes, [*map(str, program), SCRIPT, tmp_path / "points.h5"], mpi=mpi, timeout=200)
     assert done.returncode == 0, done.stdout
-    expected = (x - x.mean(0, dtype=float)) / x.std(0, dtype=float)
+    assert done.stdout.count("whole: Unable to allocate") == nodes, done.stdout
+    expected = (x - x.mean(0)) / x.std(0)
     with h5py.File(tmp_path / "standardized.h5") as file:
-        np.testing.assert_allclose(file["x"][:], expected, rtol=1e-4, atol=1e-5)
+        assert len(file["x"]) == TIMES * len(x)
+        for k in (0, TIMES - 1):
+            found = file["x"][k * len(x) : (k + 1) * len(x)]
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     inertia = float(re.search(r"inertia (\S+)", done.stdout)[1])
-    theirs = KMeans(4, n_init=10, random_state=0).fit(expected)
-    assert inertia == pytest.approx(theirs.inertia_, rel=1e-3)
+    theirs = KMeans(4, n_init=3, random_state=0).fit(expected[::10])
+    nearest = theirs.predict(expected)
+    own = sum(((g := expected[nearest == k]) - g.mean(0)).__pow__(2).sum() for k in range(4))
+    assert inertia == pytest.approx(TIMES * own, rel=1e-3)
     counts, _ = np.histogram(expected[:, 0], bins=8)
-    assert f"column 0: {counts.tolist()}" in done.stdout
+    assert f"column 0: {(TIMES * counts).tolist()}" in done.stdout
 
 
 def test_a_node_that_cannot_read_its_rows_ends_all_with_its_words(tmp_path):
@@ -44,7 +65,8 @@ def test_a_node_that_cannot_read_its_rows_ends_all_with_its_words(tmp_path):
         "with jdaso.Session() as session:\n"
         "    ja.load(sys.argv[1 + session.node])\n"
     )
-    points(tmp_path / "points.h5", 10)
+    with h5py.File(tmp_path / "points.h5", "w") as file:
+        file["x"] = np.zeros((10, 3))
     gone = tmp_path / "gone" / "points.h5"
     done = mpirun(2, [program, gone, tmp_path / "points.h5"], timeout=60)
     assert done.returncode != 0

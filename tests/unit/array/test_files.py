@@ -1,16 +1,25 @@
 """Files that each node reads and writes in part."""
 
+import sys
+from functools import partial
+
 import h5py
 import numpy as np
 import pytest
+import zarr
 from array_nodes import on_nodes
+from scipy.io import netcdf_file
 
 import jdaso.array as ja
+from jdaso.data import Source
 
 X = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", ["x.h5", "x.npy"])
+NAMES = ["x.h5", "x.npy", "x.nc", "x.zarr", "x.csv"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("axis", [None, 0, 1])
 def test_what_is_saved_is_read_again_on_other_nodes(tmp_path, name, axis):
     path = tmp_path / name
@@ -21,6 +30,74 @@ def test_what_is_saved_is_read_again_on_other_nodes(tmp_path, name, axis):
     if name == "x.h5":
         with h5py.File(path) as file:
             np.testing.assert_array_equal(file["x"][:], X)
+
+
+def test_files_of_other_programs(tmp_path):
+    """A table with a header and blanks, both kinds of netCDF, Zarr's older version."""
+    text = "a;b;c\n" + "\n".join("; ".join(map(repr, row)) for row in X.tolist())
+    (tmp_path / "x.csv").write_text(text)
+    with netcdf_file(tmp_path / "x.nc", "w") as file:
+        file.createDimension("row", 7)
+        file.createDimension("column", 3)
+        file.createVariable("row", "i4", ("row",))[:] = np.arange(7)
+        file.createVariable("x", "f4", ("row", "column"))[:] = X
+    zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(2, 2), zarr_format=2)
+    for name, about in (("x.csv", {"delimiter": ";", "header": 1}), ("x.nc", {}), ("x.zarr", {})):
+        for split in (0, 1, None):
+            read = partial(ja.load, tmp_path / name, split=split, **about)
+            for found in on_nodes(3, lambda read=read: np.asarray(read())):
+                np.testing.assert_array_equal(found, X)
+
+
+def test_each_node_reads_a_part_of_the_lines(tmp_path):
+    ja.save(ja.asarray(np.arange(40, dtype=np.int32)), tmp_path / "x.csv")
+    parts = on_nodes(3, lambda: (x := ja.load(tmp_path / "x.csv", dtype=int)).counts and x.block)
+    assert all(10 < len(part) < 17 for part in parts)
+    np.testing.assert_array_equal(np.concatenate(parts)[:, 0], np.arange(40))
+
+
+def test_a_netcdf_file_has_dimensions(tmp_path):
+    on_nodes(2, lambda: ja.save(ja.asarray(X, split=0), tmp_path / "x.nc", dataset="x"))
+    with h5py.File(tmp_path / "x.nc") as file:
+        scales = [dimension[0] for dimension in file["x"].dims]
+        assert [scale.shape for scale in scales] == [(7,), (3,)]
+        assert all(b"netCDF dimension" in scale.attrs["NAME"] for scale in scales)
+
+
+@pytest.mark.parametrize("name", ["x.h5", "x.zarr", "x.nc"])
+def test_a_missing_package_is_named_with_what_to_install(tmp_path, monkeypatch, name):
+    path, package = tmp_path / name, "zarr" if name == "x.zarr" else "h5py"
+    ja.save(ja.asarray(X), path)
+    monkeypatch.setitem(sys.modules, package, None)
+    for use in (lambda: ja.load(path), lambda: ja.save(ja.asarray(X, split=0), path)):
+        with pytest.raises((ImportError, OSError), match=f"pip install {package}"):
+            on_nodes(2, use)
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "words"),
+    [("x.csv", X[None], "Save a matrix"), ("x.nc", X + 1j, "no type for complex64")],
+)
+def test_what_a_format_cannot_hold_is_an_error(tmp_path, name, x, words):
+    with pytest.raises(TypeError, match=words):
+        ja.save(ja.asarray(x), tmp_path / name)
+
+
+def test_rows_are_a_source_of_samples_on_the_node_that_holds_them():
+    labels = np.arange(7)
+
+    def deal():
+        source = ja.Rows({"x": ja.asarray(X, split=1), "label": ja.asarray(labels, split=0)})
+        batch = source.rows(np.arange(len(source))[::-1])
+        return isinstance(source, Source), batch
+
+    found = on_nodes(3, deal)
+    assert all(is_source for is_source, _ in found)
+    assert [batch["label"].tolist() for _, batch in found] == [[1, 0], [4, 3], [6, 5]]
+    for _, batch in found:
+        np.testing.assert_array_equal(batch["x"], X[batch["label"]])
+    with pytest.raises(ValueError, match="one at least on each of 9 nodes"):
+        on_nodes(9, lambda: ja.Rows(ja.asarray(X, split=0)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""Text with a row of numbers a line: each node reads the lines of its part of the bytes."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._array import Array
+from .._layout import Layout, axis_of
+from .._move import resplit
+from .._together import together
+from .._world import world
+from ._base import PIECE_BYTES, Choice
+
+DIGITS = {2: 5, 4: 9, 8: 17}
+"""Digits after which a float is read again as it was, by its bytes."""
+
+
+class Csv:
+    """``.csv``: lines of numbers, with a delimiter between them."""
+
+    def load(self, path: Path, choice: Choice) -> Array:
+        """Reads lines; a row stays on the node that finds it, so nodes may have unequal numbers."""
+        at = world()
+        kind = np.dtype(jax.dtypes.canonicalize_dtype(choice.dtype or float))
+        with together(at, f"read {path.name}"):
+            nodes = at.nodes if choice.split is not None else 1
+            node = at.node if choice.split is not None else 0
+            lines = _lines(path, node, nodes, choice.header)
+            rows = _numbers(lines, kind, choice.delimiter)
+        if choice.split is None:
+            return Array(jnp.asarray(rows), Layout(rows.shape), at)
+        counts = at.numbers(np.array(rows.shape))
+        width = int(counts[:, 1].max())
+        with together(at, f"read {path.name}"):
+            if len(rows) and rows.shape[1] != width:
+                raise ValueError(f"{path} has rows of {rows.shape[1]} and {width} numbers.")
+        each = tuple(counts[:, 0].tolist())
+        layout = Layout((sum(each), width), 0, each)
+        block = jnp.asarray(rows.reshape(-1, width))
+        return resplit(Array(block, layout, at), axis_of(choice.split, 2))
+
+    def save(self, x: Array, path: Path, dataset: str) -> None:
+        """Writes lines, replacing the file; nodes tell their bytes, and write at the same time."""
+        if x.ndim not in (1, 2) or np.dtype(x.dtype).kind not in "iufb":
+            raise TypeError(
+                f"CSV holds rows of real numbers, got {x.dtype} of shape {x.shape}. Save a matrix."
+            )
+        x = x if x.split in (None, 0) else resplit(x, 0)
+        at = x.world
+        with tempfile.TemporaryFile() as text:
+            with together(at, f"write {path.name}"):
+                if x.split == 0 or at.node == 0:
+                    _write(text, np.asarray(x.block))
+            sizes = at.numbers(np.array([text.tell()]))[:, 0]
+            with together(at, f"make {path.name}"):
+                if at.node == 0:
+                    with path.open("wb") as file:
+                        file.truncate(int(sizes.sum()))
+            with together(at, f"write {path.name}"), path.open("r+b") as file:
+                file.seek(int(sizes[: at.node].sum()))
+                text.seek(0)
+                while piece := text.read(PIECE_BYTES):
+                    file.write(piece)
+
+
+def _lines(path: Path, node: int, nodes: int, header: int) -> Iterator[bytes]:
+    """Lines that begin in a node's part of the bytes behind the header."""
+    with path.open("rb") as file:
+        for _ in range(header):
+            file.readline()
+        first = file.tell()
+        size = path.stat().st_size - first
+        begin, end = (first + size * k // nodes for k in (node, node + 1))
+        if begin > first:  # the line that holds the byte before belongs to the node before
+            file.seek(begin - 1)
+            file.readline()
+        while file.tell() < end:
+            yield file.readline()
+
+
+def _numbers(lines: Iterator[bytes], kind: np.dtype, delimiter: str) -> np.ndarray:
+    """Numbers of lines, ``[rows, columns]``; without a line ``[0, 0]``."""
+    filled = (line for line in lines if line.strip())
+    first = next(filled, None)
+    if first is None:
+        return np.zeros((0, 0), kind)
+    both = itertools.chain([first], filled)
+    return np.loadtxt(both, kind, delimiter=delimiter, ndmin=2)
+
+
+def _write(text: BinaryIO, rows: np.ndarray) -> None:
+    """Writes rows as lines, by pieces."""
+    kind: Any = rows.dtype
+    form = f"%.{DIGITS[kind.itemsize]}g" if kind.kind == "f" else "%d"
+    step = max(1, PIECE_BYTES // max(1, 32 * rows[:1].size))
+    for begin in range(0, len(rows), step):
+        np.savetxt(text, rows[begin : begin + step], form, ",")

@@ -1,0 +1,114 @@
+"""Operations between nodes as parts of compiled programs: mpi4jax, on real ranks, beside NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdaso
+import jdaso.array as ja
+
+pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.two_nodes]
+
+RNG = np.random.default_rng(0)
+A, B = RNG.normal(size=(2, 7, 5)).astype(np.float32)
+W = RNG.normal(size=5).astype(np.float32)
+NEAR = {"rtol": 2e-5, "atol": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def session():
+    with jdaso.Session() as session:
+        ja.sum(ja.ones(9, split=0))  # the nodes' communicator is opened outside of programs
+        yield session
+
+
+PROGRAMS = {
+    "sum": (lambda x, y: ja.sum(x, axis=0), A.sum(0)),
+    "whole sum": (lambda x, y: ja.sum(x * y), (A * B).sum()),
+    "product": (lambda x, y: ja.prod(x, axis=0), A.prod(0)),
+    "greatest": (lambda x, y: ja.max(x, axis=0), A.max(0)),
+    "place of the greatest": (lambda x, y: ja.argmax(x, axis=0), A.argmax(0)),
+    "deviation": (lambda x, y: ja.std(x, axis=0), A.std(0)),
+    "standardized": (
+        lambda x, y: (x - ja.mean(x, axis=0)) / ja.std(x, axis=0),
+        (A - A.mean(0)) / A.std(0),
+    ),
+    "inner product": (lambda x, y: x.T @ y, A.T @ B),
+    "product of rows": (lambda x, y: x @ y.T, A @ B.T),
+    "one row": (lambda x, y: x[5], A[5]),
+    "running sum": (lambda x, y: ja.cumulative_sum(x, axis=0), A.cumsum(0)),
+    "histogram": (
+        lambda x, y: ja.histogram(x, 4, range=(-2, 2))[0],
+        np.histogram(A, 4, range=(-2, 2))[0],
+    ),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_compiled_operation_has_numpys_numbers(session, program):
+    function, expected = program
+    x, y = ja.asarray(A, split=0), ja.asarray(B, split=0)
+    found = jax.jit(function)(x, y)
+    assert found.block.shape == found.layout.block_shape(session.node)
+    np.testing.assert_allclose(np.asarray(found), expected, **NEAR)
+
+
+def test_a_loop_around_operations_is_one_program(session):
+    """Power iteration on ``A^T A``: two products of which one is a reduction, until it stands."""
+
+    def loop(x):
+        def step(state):
+            vector, _, count = state
+            image = (x.T @ (x @ vector)).block
+            image = image / jnp.linalg.norm(image)
+            return image, jnp.max(jnp.abs(image - vector)), count + 1
+
+        begin = jnp.ones(5) / 5**0.5, jnp.float32(1), 0
+        return jax.lax.while_loop(lambda s: (s[1] > 1e-6) & (s[2] < 500), step, begin)
+
+    vector, _, count = jax.jit(loop)(ja.asarray(A, split=0))
+    assert 3 < count < 500
+    value, expected = np.linalg.norm(A @ vector), np.linalg.norm(A, 2)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+def test_gradients_go_through_operations(session):
+    x = ja.asarray(A, split=0)
+
+    def loss(w, x):
+        """Of numbers that all nodes have, and of a node's own rows."""
+        return ja.mean((x @ w - 1) ** 2).block + ja.sum(ja.var(x, axis=0)).block
+
+    of_w, of_x = jax.jit(jax.grad(lambda w, x: loss(w, x), argnums=(0, 1)))(W, x)
+    left = A @ W - 1
+    by_x = 2 / 7 * left[:, None] * W + 2 / 7 * (A - A.mean(0))
+    np.testing.assert_allclose(np.asarray(of_x), by_x, **NEAR)
+    mine = x.layout.slice_of(session.node)  # each node has the part of its own rows
+    np.testing.assert_allclose(of_w, 2 / 7 * A[mine].T @ left[mine], **NEAR)
+    np.testing.assert_allclose(ja.from_blocks(of_w[None]).sum(axis=0), 2 / 7 * A.T @ left, **NEAR)
+
+
+def test_one_reduction_for_a_batch(session):
+    x, weights = ja.asarray(A, split=0), np.stack([W, 2 * W, -W])
+    found = jax.jit(jax.vmap(lambda w: ja.sum((x * w) ** 2, axis=0).block))(weights)
+    np.testing.assert_allclose(found, ((A * weights[:, None]) ** 2).sum(1), **NEAR)
+
+
+def test_compiled_clusters_are_the_eager_ones(session):
+    rows = np.concatenate([RNG.normal(m, 1.0, (50, 3)) for m in (-3, 0, 3)]).astype(np.float32)
+    x = ja.asarray(rows, split=0)
+    eager, compiled = (
+        ja.cluster.KMeans(3, random_state=1, compiled=way).fit(x) for way in (False, True)
+    )
+    assert eager.n_iter_ == compiled.n_iter_ > 2
+    np.testing.assert_allclose(
+        np.asarray(compiled.cluster_centers_), np.asarray(eager.cluster_centers_), rtol=1e-6
+    )
+    assert compiled.inertia_ == pytest.approx(eager.inertia_, rel=1e-6)
+
+
+def test_what_cannot_be_compiled_says_so(session):
+    x = ja.asarray(A, split=0)
+    with pytest.raises(NotImplementedError, match="outside of jax.jit"):
+        jax.jit(lambda x: x.resplit(1))(x)
