@@ -1,4 +1,4 @@
-"""What this namespace can do, as the array API standard asks for it."""
+"""Types, devices and capabilities of this namespace, as the array API standard asks for them."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ class Info:
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807
-    """Returns what this namespace can do: its types, devices and capabilities."""
+    """Returns the types, devices and capabilities of this namespace."""
     return Info()
