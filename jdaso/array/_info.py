@@ -20,11 +20,11 @@ class Info:
         named = "boolean indexing", "data-dependent shapes"
         return {**dict.fromkeys(named, True), "max dimensions": 64}
 
-    def default_device(self) -> jax.Device:
+    def default_device(self) -> Any:
         """Returns the device of a new block: this node's first one, or JAX's default."""
         return jnp.zeros(()).device
 
-    def devices(self) -> tuple[jax.Device, ...]:
+    def devices(self) -> tuple[Any, ...]:
         """Returns the devices of this node."""
         return tuple(jax.local_devices())
 
