@@ -151,7 +151,7 @@ class Array(Operators):
         return block.__dlpack__(stream=stream, max_version=known, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> Any:
-        return self.block.__dlpack_device__()
+        return self.block.__dlpack_device__()  # pyright: ignore
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
         """Returns the array with this node's block on another of the node's devices.

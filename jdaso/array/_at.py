@@ -13,6 +13,7 @@ a mask, and a value of its rows   the mask and the value to all nodes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -182,7 +183,7 @@ _MERGED = {
 }
 
 
-def _at_mask(x: Array, keys: tuple[Any, ...], value: Array, how: str) -> Array:
+def _at_mask(x: Array, keys: Sequence[Any], value: Array, how: str) -> Array:
     """Changes the places of a mask of the first axes."""
     if len(keys) > 1:
         raise NotImplementedError("A mask must be the only index of x.at[]. Change in two steps.")

@@ -74,8 +74,8 @@ def finfo(type: Any, /) -> FloatLimits:  # noqa: A002
     """
     about = jnp.finfo(dtype_of(type))
     names = ("eps", "max", "min", "smallest_normal")
-    numbers = [float(getattr(about, name)) for name in names]
-    return FloatLimits(int(about.bits), *numbers, np.dtype(about.dtype))
+    numbers = {name: float(getattr(about, name)) for name in names}
+    return FloatLimits(bits=int(about.bits), dtype=np.dtype(about.dtype), **numbers)
 
 
 def iinfo(type: Any, /) -> IntegerLimits:  # noqa: A002

@@ -74,7 +74,7 @@ def piece(x: Any, layout: Layout, node: int) -> Any:
 
 
 def _of_numpy(name: str) -> Callable[..., Array]:
-    function = SPECIAL.get(name, getattr(jnp, name))
+    function: Callable[..., jax.Array] = SPECIAL.get(name) or getattr(jnp, name)
 
     def call(x: Any, /) -> Array:
         return elementwise(function, x)
@@ -83,7 +83,7 @@ def _of_numpy(name: str) -> Callable[..., Array]:
 
 
 def _of_two(name: str) -> Callable[..., Array]:
-    function = SPECIAL.get(name, getattr(jnp, name))
+    function: Callable[..., jax.Array] = SPECIAL.get(name) or getattr(jnp, name)
 
     def call(x1: Any, x2: Any, /) -> Array:
         return elementwise(function, x1, x2)

@@ -1,4 +1,4 @@
-"""What this namespace can do, as the array API standard asks for it."""
+"""Types, devices and capabilities of this namespace, as the array API standard asks for them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Info:
         named = "boolean indexing", "data-dependent shapes"
         return {**dict.fromkeys(named, True), "max dimensions": 64}
 
-    def default_device(self) -> jax.Device:
+    def default_device(self) -> Any:
         """Returns the device of a new block: this node's first one, or JAX's default."""
         return jnp.zeros(()).device
 
-    def devices(self) -> tuple[jax.Device, ...]:
+    def devices(self) -> tuple[Any, ...]:
         """Returns the devices of this node."""
         return tuple(jax.local_devices())
 
@@ -49,5 +49,5 @@ class Info:
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807
-    """Returns what this namespace can do: its types, devices and capabilities."""
+    """Returns the types, devices and capabilities of this namespace."""
     return Info()

@@ -114,7 +114,9 @@ def _of_divisors_sign(x1: jax.Array, x2: jax.Array) -> jax.Array:
 
 
 @_of_divisors_sign.defjvp
-def _slope(numbers: Sequence[jax.Array], changes: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+def _slope(
+    numbers: Sequence[jax.Array], changes: Sequence[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     return _of_divisors_sign(*numbers), jax.jvp(jnp.remainder, numbers, changes)[1]
 
 

@@ -29,11 +29,14 @@ PLACES = {
     "mask, each its own": (A > 1, np.arange((A > 1).sum(), dtype=np.float32)),
 }
 
+DAY = ("element", "rows", "back", "pairs", "mask", "mask, each its own")
+
 
 @pytest.mark.parametrize("nodes", rows((1, 2, 3, 9), day=(3,)))
 @pytest.mark.parametrize("axis", rows(SPLITS, day=(0,)))
-@pytest.mark.parametrize(("key", "value"), PLACES.values(), ids=PLACES)
-def test_places_of_a_new_array_have_the_value(nodes, axis, key, value):
+@pytest.mark.parametrize("name", rows(PLACES, day=DAY))
+def test_places_of_a_new_array_have_the_value(nodes, axis, name):
+    key, value = PLACES[name]
     expected = A.copy()
     expected[key] = value
 

@@ -1,5 +1,7 @@
 """Fourier transforms against NumPy's, for each split, and what they move."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from array_nodes import on_nodes
@@ -11,6 +13,9 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 5)).astype(np.float32)
 Z = (X + 1j * X[::-1]).astype(np.complex64)
 
+LINES = {"fft": Z, "ifft": Z, "rfft": X, "irfft": Z, "hfft": Z, "ihfft": X}
+PLANES = {"fftn": Z, "ifftn": Z, "rfftn": X, "irfftn": Z, "fft2": Z, "ifft2": Z}
+
 
 def check(nodes, function, expected):
     for found in on_nodes(nodes, lambda: np.asarray(function())):
@@ -19,15 +24,26 @@ def check(nodes, function, expected):
 
 @pytest.mark.parametrize("nodes", rows((1, 3, 8), day=(3,)))
 @pytest.mark.parametrize("axis", rows((None, 0, 1), day=(0,)))
-def test_transforms_of_any_split(nodes, axis):
-    for name, x in (("fft", Z), ("ifft", Z), ("rfft", X), ("irfft", Z), ("hfft", Z), ("ihfft", X)):
-        ours, theirs = getattr(ja.fft, name), getattr(np.fft, name)
-        for about in ({"axis": 0}, {"axis": 1, "n": 4, "norm": "ortho"}):
-            call = lambda o=ours, x=x, about=about: o(ja.asarray(x, split=axis), **about)  # noqa: E731
-            check(nodes, call, theirs(x, **about))
-    for name, x in (("fftn", Z), ("ifftn", Z), ("rfftn", X), ("irfftn", Z), ("fft2", Z)):
-        ours, theirs = getattr(ja.fft, name), getattr(np.fft, name)
-        check(nodes, lambda o=ours, x=x: o(ja.asarray(x, split=axis)), theirs(x))
+@pytest.mark.parametrize("name", rows(LINES, day=("fft", "irfft")))
+def test_transforms_along_an_axis(nodes, axis, name):
+    x = LINES[name]
+    ours, theirs = getattr(ja.fft, name), getattr(np.fft, name)
+    for about in ({"axis": 0}, {"axis": 1, "n": 4, "norm": "ortho"}):
+        call = partial(lambda about: ours(ja.asarray(x, split=axis), **about), about)
+        check(nodes, call, theirs(x, **about))
+
+
+@pytest.mark.parametrize("nodes", rows((1, 3, 8), day=(3,)))
+@pytest.mark.parametrize("axis", rows((None, 0, 1), day=(0,)))
+@pytest.mark.parametrize("name", rows(PLANES, day=("fftn", "rfftn")))
+def test_transforms_along_several_axes(nodes, axis, name):
+    x = PLANES[name]
+    check(nodes, lambda: getattr(ja.fft, name)(ja.asarray(x, split=axis)), getattr(np.fft, name)(x))
+
+
+@pytest.mark.parametrize("nodes", rows((1, 3, 8), day=(3,)))
+@pytest.mark.parametrize("axis", rows((None, 0, 1), day=(0,)))
+def test_sizes_and_shifts(nodes, axis):
     cut = {"s": (4, 8), "axes": (0, 1)}
     check(nodes, lambda: ja.fft.fftn(ja.asarray(Z, split=axis), **cut), np.fft.fftn(Z, **cut))
     check(nodes, lambda: ja.fft.fftshift(ja.asarray(X, split=axis)), np.fft.fftshift(X))
