@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._jax.ffi import aligned
 from .requests import byte
+
+PIECE_BYTES = 1 << 24
+"""Bytes that move at a time where an array is laid along another axis."""
 
 _underway: dict[int, Any] = {}
 """Messages that nobody has waited for yet, with their data: MPI may still read and write there."""
@@ -71,7 +73,10 @@ def trade_all(
         The request, a buffer to keep until it is done, and the arrays that will be received.
     """
     dtype = sent[0].dtype
-    out = np.concatenate([_bytes(one) for one in sent])
+    out = np.empty(sum(one.nbytes for one in sent), np.uint8)
+    ends = np.cumsum([one.nbytes for one in sent])
+    for one, end in zip(sent, ends, strict=True):
+        out[end - one.nbytes : end].view(dtype).reshape(one.shape)[...] = one
     sizes = [int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape in shapes]
     room = np.empty(sum(sizes), np.uint8)
     request = comm.Ialltoallv([out, [one.nbytes for one in sent], byte()], [room, sizes, byte()])
@@ -99,52 +104,47 @@ class Parts(NamedTuple):
         return row * sum(p.stop - p.start for k, p in enumerate(self.ranges) if k != but)
 
 
+def rounds(shape: tuple[int, ...], itemsize: int, sent: Parts, received: Parts) -> list[slice]:
+    """Returns the rows to move at a time, alike on all ranks, so that buffers stay small.
+
+    Rows are indices of the axis along which the parts are received, of which each rank has its own.
+    Parts of one and the same axis move at once.
+    """
+    if sent.axis == received.axis:
+        return [slice(0, max(part.stop - part.start for part in received.ranges))]
+    axis = received.axis
+    row_bytes = itemsize * math.prod(shape[:axis]) * math.prod(shape[axis + 1 :])
+    step = max(1, PIECE_BYTES // max(1, row_bytes))
+    most = max(part.stop - part.start for part in received.ranges)
+    return [slice(begin, begin + step) for begin in range(0, max(most, 1), step)]
+
+
 def trade_parts(
-    comm: Any, array: np.ndarray, sent: Parts, shape: tuple[int, ...], received: Parts
-) -> tuple[Any, list[Any], np.ndarray]:
-    """Starts an all-to-all of parts of an array, which become parts of another; nothing is packed.
+    comm: Any, array: np.ndarray, sent: Parts, found: np.ndarray, received: Parts, rows: slice
+) -> tuple[Any, Any, list[tuple[np.ndarray, np.ndarray]]]:
+    """Starts to move some rows of parts of an array, which become parts of another.
 
     Args:
         comm: the communicator.
         array: this rank's.
         sent: its part for each rank.
-        shape: of the array that is received.
+        found: the array to fill.
         received: the place there of each rank's part.
+        rows: those that move; see `rounds`.
 
     Returns:
-        The request, MPI's types to free once it is done, and the array that will be received.
+        The request, a buffer to keep until it is done, and then pairs of a place and its numbers.
     """
-    array = np.ascontiguousarray(array)
-    found = aligned.zeros(shape, array.dtype)
-    counts, types = _types(array, sent)
-    their_counts, their_types = _types(found, received)
-    begins = [0] * len(counts)
-    request = comm.Ialltoallw(
-        [_bytes(array), (counts, begins), types],
-        [_bytes(found), (their_counts, begins), their_types],
-    )
-    return request, [*types, *their_types], found
-
-
-def _types(array: np.ndarray, parts: Parts) -> tuple[list[int], list[Any]]:
-    """MPI's type of each rank's part, and 1, or 0 for a part without elements."""
-    element = byte().Create_contiguous(array.dtype.itemsize)
-    counts, types = [], []
-    for part in parts.ranges:
-        sizes, begins = list(array.shape), [0] * array.ndim
-        sizes[parts.axis], begins[parts.axis] = part.stop - part.start, part.start
-        counts.append(int(math.prod(sizes) > 0))
-        whole = counts[-1] > 0
-        one = element.Create_subarray(array.shape, sizes, begins) if whole else element.Dup()
-        types.append(one.Commit())
-    element.Free()
-    return counts, types
-
-
-def free(types: Sequence[Any]) -> None:
-    """Frees the types of `trade_parts`, once all has been received."""
-    for one in types:
-        one.Free()
+    ranks = range(len(sent.ranges))
+    places = [found[received.of(k)] for k in ranks]
+    if sent.axis == received.axis:
+        parts = [array[sent.of(k)] for k in ranks]
+    else:
+        index = (*(slice(None),) * received.axis, rows)
+        places = [place[index] for place in places]
+        parts = [array[index][sent.of(k)] for k in ranks]
+    request, kept, pieces = trade_all(comm, parts, [place.shape for place in places])
+    return request, kept, list(zip(places, pieces, strict=True))
 
 
 def pass_on(

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from ._array import Array, as_array, of_one_world
 from ._elementwise import elementwise
@@ -40,7 +41,7 @@ def histogram(
     """
     x, weighed = _weighed(x, weights)
     edges = _edges(x, bins, range)
-    counts = _counts(x, edges, weighed)
+    counts = _counts(x, edges, weighed, even=not np.ndim(bins))
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")
     if density:
@@ -62,14 +63,23 @@ def _weighed(x: Any, weights: Any) -> tuple[Array, jax.Array | None]:
     return x, laid(weights, x.layout).block
 
 
-def _counts(x: Array, edges: np.ndarray, weights: jax.Array | None) -> jax.Array:
-    """This node's counts; of whole numbers by NumPy, to which edges in 64 bits are exact."""
+def _counts(x: Array, edges: np.ndarray, weights: jax.Array | None, *, even: bool) -> jax.Array:
+    """This node's counts; `even` tells that bins have equal widths.
+
+    Of whole numbers by NumPy, to which edges in 64 bits are exact.
+    """
     if weights is None:
         countable(x.size)
     if x.dtype.kind in "iub":
         block = np.asarray(x.block).astype(x.dtype if x.dtype.kind in "iu" else np.uint8)
         theirs = None if weights is None else np.asarray(weights)
         counts = jnp.asarray(np.histogram(block, edges, weights=theirs)[0])
+    elif even and x.dtype.kind == "f" and x.itemsize > 2 and not isinstance(x.block, Tracer):
+        # NumPy's way for bins of equal width is fifty times as fast as a search among edges.
+        theirs = None if weights is None else np.asarray(weights)
+        ends = float(edges[0]), float(edges[-1])
+        found = np.histogram(np.asarray(x.block), len(edges) - 1, ends, weights=theirs)[0]
+        counts = jnp.asarray(found)
     else:
         places = _places(x.block.reshape(-1), jnp.asarray(edges))
         counts = _sums(places, len(edges) - 1, weights)

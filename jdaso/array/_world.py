@@ -24,6 +24,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._engines.mpi4jax import import_mpi4jax
+from .._jax.ffi import aligned
 from .._mpi import arrays
 from .._mpi.arrays import Parts
 from .._nodes.exit import open_members
@@ -249,12 +250,15 @@ class Connected:
         _refuse_compiled(x)
         note(1, sent.elements(x.shape, but=self.node) * x.dtype.itemsize)
         self._same(f"lay {x.dtype} parts of axis {sent.axis} along axis {received.axis}")
-        with self._control.explained():
-            block = np.asarray(x)
-            request, types, found = arrays.trade_parts(self._comm, block, sent, shape, received)
-            what = "move parts between nodes"
-            self._control.wait(request, what, block, types, found, most_pause=0)
-            arrays.free(types)
+        block, found = np.asarray(x), aligned.zeros(shape, x.dtype)
+        for rows in arrays.rounds(x.shape, x.dtype.itemsize, sent, received):
+            with self._control.explained():
+                about = self._comm, block, sent, found, received, rows
+                request, kept, pieces = arrays.trade_parts(*about)
+                what = "move parts between nodes"
+                self._control.wait(request, what, block, kept, pieces, most_pause=0)
+            for place, piece in pieces:
+                place[...] = piece
         return jax.device_put(found)
 
     def start_shift(self, x: jax.Array, shape: Shape) -> Callable[[], jax.Array]:
