@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import jax
 from jax.core import Tracer
 
@@ -15,22 +12,10 @@ def varied(x: jax.Array, at: World) -> jax.Array:
     """Returns numbers that all nodes share, for use beside a node's own rows.
 
     Each node sees the derivative by way of its rows alone; the derivative of the shared numbers is
-    the sum of all. Nothing moves forward; backward one reduction.
+    the sum of all. Nothing moves forward; backward one reduction. In a program that is traced this
+    is the transpose of a reduction, which is the identity, and whose transpose is a reduction.
     """
-    return _varied(at, x) if isinstance(x, Tracer) and at.nodes > 1 else x
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _varied(at: World, x: jax.Array) -> jax.Array:
-    return x
-
-
-@_varied.defjvp
-def _derivative(at: World, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """The derivative is the same in both directions; transposed, it is a sum over nodes."""
-
-    def backward(_: Any, slope: jax.Array) -> jax.Array:
-        return at.reduce(slope, "sum")
-
-    (x,), (change,) = primals, tangents
-    return x, jax.custom_derivatives.linear_call(lambda _, t: t, backward, (), change)
+    if at.nodes == 1 or not isinstance(x, Tracer):
+        return x
+    (same,) = jax.linear_transpose(lambda rows: at.reduce(rows, "sum"), x)(x)
+    return same

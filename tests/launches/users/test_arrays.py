@@ -1,12 +1,13 @@
 """Arrays of a file that each node reads in part: the example, over real nodes, beside NumPy."""
 
+import ast
 import re
 
 import h5py
 import numpy as np
 import pytest
 from launcher import PROGRAMS, ROOT, mpirun
-from nights import rows
+from nights import nightly, rows
 from sklearn.cluster import KMeans
 
 SCRIPT = ROOT / "examples" / "arrays.py"
@@ -71,3 +72,16 @@ def test_a_node_that_cannot_read_its_rows_ends_all_with_its_words(tmp_path):
     done = mpirun(2, [program, gone, tmp_path / "points.h5"], timeout=60)
     assert done.returncode != 0
     assert "Node 0 could not read points.h5: FileNotFoundError" in done.stdout
+
+
+@nightly
+@pytest.mark.parametrize(("nodes", "mpi"), [(2, "mpich"), (3, "openmpi")])
+def test_estimators_over_nodes_have_the_numbers_of_one(nodes, mpi):
+    """Beside them a LASSO and a k-means that are one compiled program, with their reductions."""
+    program = PROGRAMS / "fitted.py"
+    found = []
+    for count in (1, nodes):
+        done = mpirun(count, [program], mpi=mpi, timeout=300)
+        assert done.returncode == 0, done.stdout
+        found.append(ast.literal_eval(re.search(r"found ({.*})", done.stdout)[1]))
+    assert found[1] == pytest.approx(found[0], rel=1e-6)

@@ -1,6 +1,7 @@
 """Statistics against NumPy, of whole and split arrays, with blocks of any length."""
 
 import itertools
+from functools import partial
 
 import hypothesis
 import jax
@@ -16,8 +17,9 @@ from jdaso.array._layout import Layout
 from jdaso.array._percentile import METHODS_OF_NUMPY
 
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(7, 4)).astype(np.float32)
-Y = RNG.normal(size=(5, 4)).astype(np.float32)
+# As many rows on each of three nodes, which compile one program then.
+X = RNG.normal(size=(6, 4)).astype(np.float32)
+Y = RNG.normal(size=(3, 4)).astype(np.float32)
 Z = (X + 1j * RNG.normal(size=X.shape)).astype(np.complex64)
 LINE = np.array([3, 1, 2, 2, 9, -4, 2], np.float32)
 SPLITS = rows((None, 0, 1), day=(0,))
@@ -48,8 +50,9 @@ def _is_array(x):
 
 
 @pytest.mark.parametrize("axis", SPLITS)
-@pytest.mark.parametrize("x", [X, Z], ids=["real", "complex"])
-def test_covariances(axis, x):
+@pytest.mark.parametrize("kind", rows(("real", "complex"), day=("complex",)))
+def test_covariances(axis, kind):
+    x = Z if kind == "complex" else X
     check(lambda: ja.cov(split(x, axis)), np.cov(x))
     check(lambda: ja.cov(split(x, axis), rowvar=False, correction=0), np.cov(x.T, ddof=0))
     check(lambda: ja.corrcoef(split(x, axis), rowvar=False), np.corrcoef(x.T))
@@ -59,7 +62,7 @@ def test_covariances(axis, x):
 @pytest.mark.parametrize("axis", SPLITS)
 def test_weighted_means(axis):
     check(lambda: ja.average(split(X, axis), weights=np.abs(X)), np.average(X, weights=np.abs(X)))
-    weights = np.arange(1, 8.0, dtype=np.float32)
+    weights = np.arange(1, 7.0, dtype=np.float32)
     check(
         lambda: ja.average(split(X, axis), axis=0, weights=split(weights, 0)),
         np.average(X, axis=0, weights=weights),
@@ -132,11 +135,10 @@ def test_methods_of_percentiles(method):
 @pytest.mark.parametrize("axis", SPLITS)
 @pytest.mark.parametrize("along", rows((None, 0, 1), day=(1,)))
 def test_percentiles(axis, along):
-    for method in ("linear", "averaged_inverted_cdf"):
-        for keepdims in (False, True):
-            about = dict(axis=along, method=method, keepdims=keepdims)
-            wanted = np.percentile(X, PERCENTS, **about)
-            check(lambda about=about: ja.percentile(split(X, axis), PERCENTS, **about), wanted)
+    for method, keepdims in (("linear", False), ("averaged_inverted_cdf", True)):
+        about = dict(axis=along, method=method, keepdims=keepdims)
+        wanted = np.percentile(X, PERCENTS, **about)
+        check(lambda about=about: ja.percentile(split(X, axis), PERCENTS, **about), wanted)
     check(lambda: ja.median(split(X, axis), axis=along), np.median(X, axis=along))
     check(lambda: ja.quantile(split(X, axis), 0.3, axis=along), np.quantile(X, 0.3, axis=along))
 
@@ -148,15 +150,15 @@ def top(x, k, axis, largest):
 
 
 @pytest.mark.parametrize("axis", SPLITS)
-def test_largest_elements(axis):
-    many = np.round(X * 2).astype(np.int32)
-    for along, largest, x in itertools.product((0, 1), (True, False), (X, many)):
-        check(
-            lambda along=along, largest=largest, x=x: ja.topk(
-                split(x, axis), 3, axis=along, largest=largest
-            ),
-            top(x, 3, along, largest),
-        )
+@pytest.mark.parametrize("along", rows((0, 1), day=(0,)))
+@pytest.mark.parametrize("largest", rows((True, False), day=(False,)))
+def test_largest_elements(axis, along, largest):
+    for x in (X, np.round(X * 2).astype(np.int32)):
+        find = partial(lambda x: ja.topk(split(x, axis), 3, axis=along, largest=largest), x)
+        check(find, top(x, 3, along, largest))
+
+
+def test_largest_elements_of_few_and_of_nan():
     check(lambda: ja.topk(split(LINE, 0), 7), top(LINE, 7, 0, True), nodes=9)
     nan = np.where(LINE == 9, np.float32("nan"), LINE)
     check(lambda: ja.topk(split(nan, 0), 1), (np.float32(["nan"]), [4]))
@@ -181,7 +183,7 @@ def test_pairs_in_boxes():
     x, y = RNG.normal(size=(2, 50)).astype(np.float32)
     edges = np.array([-1, 0, 0.5, 3], np.float32)
     weights = np.abs(x)
-    for about in ({}, dict(bins=(3, edges)), dict(bins=4, density=True), dict(weights=weights)):
+    for about in (dict(bins=(3, edges)), dict(bins=4, density=True, weights=weights)):
         wanted = np.histogram2d(x, y, **about)
         check(lambda about=about: ja.histogram2d(split(x, 0), y, **about), wanted)
 
@@ -198,6 +200,7 @@ def test_products_of_all_pairs(axis):
     check(lambda: ja.trace(split(X, axis)), np.trace(X))
 
 
+@nightly
 def test_counts_do_not_stop_at_the_last_float_that_has_a_next_one():
     many = 2**24 + 3  # elements, of which floats of 32 bits count only 2**24
 
