@@ -29,6 +29,8 @@ from . import preprocessing as preprocessing
 from . import random as random
 from ._array import API_VERSIONS as _API_VERSIONS
 from ._array import Array as Array
+from ._counting import Count as Count
+from ._counting import counted as counted
 from ._covariance import average as average
 from ._covariance import corrcoef as corrcoef
 from ._covariance import cov as cov
@@ -180,8 +182,6 @@ from ._unique import unique_all as unique_all
 from ._unique import unique_counts as unique_counts
 from ._unique import unique_inverse as unique_inverse
 from ._unique import unique_values as unique_values
-from ._world import Count as Count
-from ._world import counted as counted
 from .io import load as load
 from .io import save as save
 from .linalg import trace as trace

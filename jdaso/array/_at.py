@@ -159,7 +159,7 @@ def _at_slice(x: Array, keys: list[Any], value: Array, wanted: tuple[int, ...], 
         steps = steps[::-1]
     counts, first = sliced_counts(x, axis, steps)
     own = counts[x.world.node]
-    part = piece(value, Layout(wanted, place, counts), x.world.node)
+    part = piece(value, Layout(wanted, place, counts), x.world)
     keys[axis] = slice(first, first + (own - 1) * steps.step + 1 if own else first, steps.step)
     return _put(x, keys, part, how)
 

@@ -26,6 +26,8 @@ from ._create import placed
 from ._layout import Layout
 from ._move import cut, laid, resplit
 from ._special import SPECIAL
+from ._varied import varied
+from ._world import World
 
 
 def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
@@ -44,7 +46,7 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
     )
     layout = _layout_of(arrays, shape)
     at = world_of(*arrays)
-    return Array(function(*(piece(x, layout, at.node) for x in operands)), layout, at)
+    return Array(function(*(piece(x, layout, at) for x in operands)), layout, at)
 
 
 def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> Layout:
@@ -59,17 +61,19 @@ def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> Layout:
     return Layout(shape) if best is None else best[1]
 
 
-def piece(x: Any, layout: Layout, node: int) -> Any:
+def piece(x: Any, layout: Layout, at: World) -> Any:
     """Returns the part of an operand that meets a node's block of the result."""
     if not isinstance(x, Array):
         if np.ndim(x) == 0:
-            return x
+            return x if layout.split is None else varied(x, at)
         x = as_array(x)
-    axis = None if layout.split is None else layout.split - len(layout.shape) + x.ndim
-    if axis is None or axis < 0 or (x.shape[axis] == 1 and layout.shape[axis - x.ndim] != 1):
+    if layout.split is None:
         return resplit(x, None).block
+    axis = layout.split - len(layout.shape) + x.ndim
+    if axis < 0 or (x.shape[axis] == 1 and layout.shape[axis - x.ndim] != 1):
+        return varied(resplit(x, None).block, at)
     if x.split is None:
-        return cut(x.block, axis, layout.slice_of(node))
+        return cut(varied(x.block, at), axis, layout.slice_of(at.node))
     return laid(x, Layout(x.shape, axis, layout.counts)).block
 
 

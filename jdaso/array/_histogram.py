@@ -14,7 +14,7 @@ from ._array import Array, as_array, of_one_world
 from ._elementwise import elementwise
 from ._layout import Layout
 from ._move import laid
-from ._reduce import REDUCTIONS, countable
+from ._reduce import REDUCTIONS, index_type
 
 
 def histogram(
@@ -69,7 +69,7 @@ def _counts(x: Array, edges: np.ndarray, weights: jax.Array | None, *, even: boo
     Of whole numbers by NumPy, to which edges in 64 bits are exact.
     """
     if weights is None:
-        countable(x.size)
+        index_type(x.size)
     if x.dtype.kind in "iub":
         block = np.asarray(x.block).astype(x.dtype if x.dtype.kind in "iu" else np.uint8)
         theirs = None if weights is None else np.asarray(weights)
@@ -133,7 +133,7 @@ def histogram2d(
     each = bins if hasattr(bins, "__len__") and len(bins) == 2 else (bins, bins)
     ranges = (None, None) if range is None else range
     edges = [_edges(*one) for one in zip((x, y), each, ranges, strict=True)]
-    countable(x.size)
+    index_type(x.size)
     wide, high = (len(one) - 1 for one in edges)
     first, second = (
         _places(one.block, jnp.asarray(edge)) for one, edge in zip((x, y), edges, strict=True)
@@ -189,7 +189,7 @@ def bincount(x: Any, *, weights: Any = None, minlength: int = 0) -> Array:
     if x.size and least < 0:
         raise ValueError(f"bincount counts the values 0, 1, ..., got {least}. Shift them.")
     length = max(minlength, largest + 1)
-    countable(x.size)
+    index_type(x.size)
     counts = jnp.bincount(x.block, weights=weighed, length=length)
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")

@@ -157,20 +157,6 @@ def _local_moments(
     return mean, jnp.sum(jnp.abs(block - mean) ** 2, axes, keepdims=True)
 
 
-def countable(size: int) -> None:
-    """Refuses numbers of elements that JAX's whole numbers cannot count.
-
-    Raises:
-        OverflowError: there are more than 2^31 - 1, in 32 bits.
-    """
-    most = jnp.iinfo(jnp.result_type(int)).max
-    if size > most:
-        raise OverflowError(
-            f"{size} elements are more than whole numbers of 32 bits can count. Set "
-            "jax_enable_x64, or take fewer at a time."
-        )
-
-
 def type_of_means(dtype: np.dtype) -> np.dtype:
     """Returns the type of means: floats for whole numbers, float32 for narrower floats."""
     if not jnp.issubdtype(dtype, jnp.inexact):
@@ -220,7 +206,6 @@ def std(x: Any, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
 def count_nonzero(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The number of elements that are not 0, over axes (None: all)."""
     x = as_array(x)
-    countable(x.size)
     nonzero = Array(x.block != 0, x.layout, x.world)
     return REDUCTIONS["sum"](nonzero, axis=axis, dtype=index_type(x.size), keepdims=keepdims)
 
@@ -248,7 +233,6 @@ def _extreme(x: Any, axis: int | None, *, keepdims: bool, least: bool) -> Array:
     if axis is None:
         return _extreme_of_all(x, keepdims=keepdims, least=least)
     (along,) = axes_of(axis, x.ndim)
-    countable(x.shape[along])
     layout = _left(x, (along,), keepdims=keepdims)
     pick, kind = jnp.argmin if least else jnp.argmax, index_type(x.shape[along])
     if x.shape[along] == 0:
@@ -271,7 +255,6 @@ def _extreme(x: Any, axis: int | None, *, keepdims: bool, least: bool) -> Array:
 
 
 def _extreme_of_all(x: Array, *, keepdims: bool, least: bool) -> Array:
-    countable(x.size)
     flat = METHODS["reshape"](x, (-1,))
     found = _extreme(flat, 0, keepdims=False, least=least)
     return METHODS["reshape"](found, (1,) * x.ndim) if keepdims else found

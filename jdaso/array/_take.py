@@ -67,7 +67,7 @@ def take_along_axis(x: Any, indices: Any, *, axis: int = -1) -> Array:
     shape = np.broadcast_shapes(replaced(x.shape, along, 1), replaced(index.shape, along, 1))
     other, counts = _other_split(x, index, along, shape)
     layouts = [Layout(replaced(shape, along, y.shape[along]), other, counts) for y in (x, index)]
-    rows, numbers = (piece(y, at, x.world.node) for y, at in zip((x, index), layouts, strict=True))
+    rows, numbers = (piece(y, at, x.world) for y, at in zip((x, index), layouts, strict=True))
     return Array(jnp.take_along_axis(rows, numbers, along), layouts[1], x.world)
 
 

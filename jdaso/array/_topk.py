@@ -10,7 +10,7 @@ import numpy as np
 
 from ._array import Array, as_array, method
 from ._layout import Layout, axis_of, replaced
-from ._reduce import countable
+from ._reduce import index_type
 
 
 @method("topk")
@@ -32,7 +32,7 @@ def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Array
     along = axis_of(axis, x.ndim)
     if not 0 <= k <= x.shape[along] or jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise ValueError(f"topk of {k} real elements along axis {axis} of {x.shape}, {x.dtype}.")
-    countable(x.shape[along])
+    index_type(x.shape[along])
     block = jnp.moveaxis(x.block, along, -1)
     values, indices = _best(block, min(k, block.shape[-1]), largest)
     shape, split = replaced(x.shape, along, k), x.split

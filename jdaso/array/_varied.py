@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 from jax.core import Tracer
 
 from ._world import World
 
 
-def varied(x: jax.Array, at: World) -> jax.Array:
+def varied(x: Any, at: World) -> Any:
     """Returns numbers that all nodes share, for use beside a node's own rows.
 
     Each node sees the derivative by way of its rows alone; the derivative of the shared numbers is

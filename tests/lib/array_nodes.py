@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax.numpy as jnp
 import numpy as np
 
-from jdaso.array import _world
+from jdaso.array import _counting, _world
 
 LIMIT_SECONDS = 60
 
@@ -36,7 +36,7 @@ class Threads:
         return found
 
     def reduce(self, x, operation):
-        _world.note(1, 2 * x.nbytes * (self.nodes - 1) / self.nodes)
+        _counting.note(1, 2 * x.nbytes * (self.nodes - 1) / self.nodes)
         both = {"sum": np.add, "prod": np.multiply, "min": _lesser, "max": _greater}[operation]
         found = self._all(np.asarray(x))
         assert len({(one.shape, one.dtype) for one in found}) == 1, "reductions of other shapes"
@@ -46,19 +46,19 @@ class Threads:
         return jnp.asarray(total).astype(x.dtype)
 
     def gather(self, x, counts):
-        _world.note(1, x.nbytes * (self.nodes - 1))
+        _counting.note(1, x.nbytes * (self.nodes - 1))
         found = self._all(np.asarray(x))
         assert [len(one) for one in found] == list(counts), "gathered rows are not those announced"
         return jnp.concatenate(found)
 
     def trade(self, sent, shapes):
-        _world.note(1, sum(one.nbytes for k, one in enumerate(sent) if k != self.node))
+        _counting.note(1, sum(one.nbytes for k, one in enumerate(sent) if k != self.node))
         found = [pieces[self.node] for pieces in self._all([np.asarray(one) for one in sent])]
         assert [one.shape for one in found] == [tuple(s) for s in shapes], "pieces of other shapes"
         return [jnp.asarray(one) for one in found]
 
     def move(self, x, sent, shape, received):
-        _world.note(1, sent.elements(x.shape, but=self.node) * x.dtype.itemsize)
+        _counting.note(1, sent.elements(x.shape, but=self.node) * x.dtype.itemsize)
         found = np.empty(shape, x.dtype)
         for k, (array, parts) in enumerate(self._all((np.asarray(x), sent))):
             place, part = found[received.of(k)], array[parts.of(self.node)]
@@ -67,13 +67,13 @@ class Threads:
         return jnp.asarray(found)
 
     def start_shift(self, x, shape):
-        _world.note(1, x.nbytes)
+        _counting.note(1, x.nbytes)
         found = self._all(np.asarray(x))[(self.node + 1) % self.nodes]
         assert found.shape == tuple(shape), "a block of another shape"
         return lambda: jnp.asarray(found)
 
     def numbers(self, own):
-        _world.note(1, 8 * own.size * (self.nodes - 1))
+        _counting.note(1, 8 * own.size * (self.nodes - 1))
         return np.stack(self._all(np.asarray(own, np.int64)))
 
     def texts(self, what, text):

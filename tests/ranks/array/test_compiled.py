@@ -84,9 +84,24 @@ def test_gradients_go_through_operations(session):
     left = A @ W - 1
     by_x = 2 / 7 * left[:, None] * W + 2 / 7 * (A - A.mean(0))
     np.testing.assert_allclose(np.asarray(of_x), by_x, **NEAR)
-    mine = x.layout.slice_of(session.node)  # each node has the part of its own rows
-    np.testing.assert_allclose(of_w, 2 / 7 * A[mine].T @ left[mine], **NEAR)
-    np.testing.assert_allclose(ja.from_blocks(of_w[None]).sum(axis=0), 2 / 7 * A.T @ left, **NEAR)
+    np.testing.assert_allclose(of_w, 2 / 7 * A.T @ left, **NEAR)  # the sum over the nodes
+
+
+def test_gradients_of_shared_numbers_beside_rows(session):
+    """In functions of elements: a number, a row, a column that is cut, and a split row."""
+    x, column = ja.asarray(A, split=0), np.arange(1.0, 8, dtype=np.float32)
+
+    def loss(number, row, column):
+        return ja.sum(x * number * ja.asarray(row) * column[:, None]).block
+
+    found = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(np.float32(2), W, column)
+    wide = A * column[:, None]
+    np.testing.assert_allclose(found[0], (wide * W).sum(), **NEAR)
+    np.testing.assert_allclose(found[1], 2 * wide.sum(0), **NEAR)
+    np.testing.assert_allclose(found[2], 2 * (A * W).sum(1), **NEAR)
+    line = ja.asarray(W, split=0)
+    of_line = jax.jit(jax.grad(lambda line: ja.sum(x * line).block))(line)
+    np.testing.assert_allclose(np.asarray(of_line), A.sum(0), **NEAR)
 
 
 def test_one_reduction_for_a_batch(session):

@@ -1,0 +1,187 @@
+"""The operations that join the blocks of a session's nodes.
+
+Eagerly a block is host memory, and the operation is MPI's, under the session's limits: a node that
+fails or does not come is named, and the wait ends. Inside `jax.jit` the operation is mpi4jax's and
+a part of the compiled program.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .._engines.mpi4jax import import_mpi4jax
+from .._jax.ffi import aligned
+from .._mpi import arrays
+from .._mpi.arrays import Parts
+from .._session import Session
+from ._counting import note
+from ._layout import Shape
+
+
+class Connected:
+    """The nodes of a session.
+
+    Args:
+        session: of several nodes.
+    """
+
+    def __init__(self, session: Session):
+        self._control, self._tags = session.control, itertools.count()
+        self.node, self.nodes = session.node, session.num_nodes
+        self._devices = len(session.devices)
+
+    @functools.cached_property
+    def _comm(self) -> Any:
+        """A communicator of its own, made by all nodes at the first operation between them."""
+        return self._control.duplicate().comm
+
+    def reduce(self, x: jax.Array, operation: str) -> jax.Array:
+        """Returns the sum, prod, min or max of all nodes' arrays, which have one shape."""
+        note(1, 2 * x.nbytes * self._others)
+        if isinstance(x, Tracer):
+            return self._reduce_compiled(x, operation)
+        self._same(f"reduce {x.dtype} of {x.shape} by {operation}")
+        array = np.ascontiguousarray(x).reshape(x.shape)
+        wide = arrays.computed_as(array.dtype)
+        return self._wait(
+            f"reduce an array of {x.shape}",
+            arrays.reduce_all,
+            array.astype(wide, copy=False),
+            operation,
+        ).astype(x.dtype)
+
+    def _reduce_compiled(self, x: jax.Array, operation: str) -> jax.Array:
+        wide, op = x.astype(arrays.computed_as(x.dtype)), arrays.operation(operation)
+        return self._mpi4jax().allreduce(wide, op, comm=self._comm).astype(x.dtype)
+
+    def _mpi4jax(self) -> ModuleType:
+        """The library whose operations a compiled program takes."""
+        if self._devices > 1:
+            raise NotImplementedError(
+                f"A compiled program cannot join nodes of several devices, and this one has "
+                f"{self._devices}. Call the operation outside of jax.jit, or start one rank for "
+                "each device."
+            )
+        return import_mpi4jax()
+
+    def gather(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
+        """Returns all nodes' rows, in the order of nodes."""
+        if isinstance(x, Tracer):
+            return self._gather_compiled(x, counts)
+        note(1, x.nbytes * (self.nodes - 1))
+        self._same(f"gather {tuple(counts)} {x.dtype} rows of {x.shape[1:]}")
+        array = np.ascontiguousarray(x).reshape(x.shape)
+        return self._wait(f"gather rows of {x.shape}", arrays.gather_all, array, counts)
+
+    def _gather_compiled(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
+        """As a sum of rows beside zeros, of which a gradient can be taken."""
+        before, after = sum(counts[: self.node]), sum(counts[self.node + 1 :])
+        return self.reduce(jnp.pad(x, [(before, after), *[(0, 0)] * (x.ndim - 1)]), "sum")
+
+    def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
+        """Sends an array to each node; returns those that each has sent here, of these shapes."""
+        _refuse_compiled(*sent)
+        note(1, sum(one.nbytes for node, one in enumerate(sent) if node != self.node))
+        self._same(f"move {sent[0].dtype} rows")
+        host = [np.asarray(one) for one in sent]
+        with self._control.explained():
+            request, kept, found = arrays.trade_all(self._comm, host, shapes)
+            self._control.wait(request, "move rows between nodes", kept, found, most_pause=0)
+        return [jnp.asarray(one) for one in found]
+
+    def move(self, x: jax.Array, sent: Parts, shape: Shape, received: Parts) -> jax.Array:
+        """Sends a part of an array to each node; returns an array of the parts received."""
+        _refuse_compiled(x)
+        note(1, sent.elements(x.shape, but=self.node) * x.dtype.itemsize)
+        self._same(f"lay {x.dtype} parts of axis {sent.axis} along axis {received.axis}")
+        block, found = np.asarray(x), aligned.zeros(shape, x.dtype)
+        for rows in arrays.rounds(x.shape, x.dtype.itemsize, sent, received):
+            with self._control.explained():
+                about = self._comm, block, sent, found, received, rows
+                request, kept, pieces = arrays.trade_parts(*about)
+                what = "move parts between nodes"
+                self._control.wait(request, what, block, kept, pieces, most_pause=0)
+            for place, piece in pieces:
+                place[...] = piece
+        return jax.device_put(found)
+
+    def start_shift(self, x: jax.Array, shape: Shape) -> Callable[[], jax.Array]:
+        """Starts to send to the node before this one; returns a wait for the next one's array."""
+        note(1, x.nbytes)
+        before, after = (self.node - 1) % self.nodes, (self.node + 1) % self.nodes
+        if isinstance(x, Tracer):
+            wide = x.astype(arrays.computed_as(x.dtype))
+            room = jnp.zeros(shape, wide.dtype)
+            got = self._mpi4jax().sendrecv(wide, room, after, before, comm=self._comm)
+            return lambda: got.astype(x.dtype)
+        self._same(f"pass {x.dtype} blocks on")
+        array, tag = np.asarray(x), next(self._tags) % 2**14
+        with self._control.explained():
+            requests, found = arrays.pass_on(self._comm, array, before, after, shape, tag)
+
+        def wait() -> jax.Array:
+            for request in requests:
+                self._control.wait(request, "pass a block on", array, found, most_pause=0)
+            arrays.passed_on(found)
+            return jnp.asarray(found)
+
+        return wait
+
+    def numbers(self, own: np.ndarray) -> np.ndarray:
+        """Returns the whole numbers of all nodes, ``[nodes, n]``, in 64 bits, on the host."""
+        row = np.asarray(own, np.int64)[None]
+        note(1, row.nbytes * (self.nodes - 1))
+        self._same(f"gather {row.size} counts")
+        return self._host("gather counts", arrays.gather_all, row, (1,) * self.nodes)
+
+    def texts(self, what: str, text: str) -> list[str]:
+        """Returns the texts of all nodes."""
+        return self._control.everyone(what, text)
+
+    def _same(self, call: str) -> None:
+        """Raises on all nodes unless all make the same call.
+
+        Else an operation would wait for good, or mix the numbers of two. All nodes see the same
+        least and largest code, and so compare their calls together. Two numbers beside the
+        operation, which `counted` leaves out as it does MPI's own headers.
+        """
+        code = zlib.crc32(call.encode())
+        both = self._host(f"begin to {call}", arrays.reduce_all, np.array([code, -code]), "max")
+        if both[0] != -both[1]:
+            self._control.agree(call, [])
+
+    @property
+    def _others(self) -> float:
+        return (self.nodes - 1) / self.nodes
+
+    def _wait(
+        self, what: str, start: Callable[..., Any], array: np.ndarray, *rest: Any
+    ) -> jax.Array:
+        return jnp.asarray(self._host(what, start, array, *rest))
+
+    def _host(
+        self, what: str, start: Callable[..., Any], array: np.ndarray, *rest: Any
+    ) -> np.ndarray:
+        """Starts an operation of MPI and waits for its result."""
+        with self._control.explained():
+            request, found = start(self._comm, array, *rest)
+            self._control.wait(request, what, array, found, most_pause=0)
+        return found
+
+
+def _refuse_compiled(*given: Any) -> None:
+    if any(isinstance(one, Tracer) for one in given):
+        raise NotImplementedError(
+            "Rows move between nodes here, by other numbers to each, which a compiled program "
+            "cannot do. Call resplit, sort or reshape outside of jax.jit."
+        )
