@@ -7,11 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ._array import METHODS, Array, as_array, method, of_one_world
+from ._array import Array, as_array, method, of_one_world
 from ._elementwise import elementwise, piece
 from ._index import checked, getitem
 from ._layout import Layout, axis_of, balanced, replaced
-from ._move import resplit, take_rows
+from ._move import laid, resplit, take_rows
 from ._reduce import index_type
 
 
@@ -139,7 +139,7 @@ def searchsorted(x1: Any, x2: Any, *, side: str = "left", sorter: Any = None) ->
         whole = resplit(x, None)
         share = places(line.block)(whole.block)
         found = Array(line.world.reduce(share, "sum"), whole.layout, line.world)
-        return METHODS["resplit"](found, x.split)
+        return laid(found, x.layout)
     return elementwise(places(resplit(line, None).block), x)
 
 

@@ -94,6 +94,20 @@ def test_taken_and_found(nodes, axis):
         check(nodes, few, expected[0])
 
 
+def test_places_lie_as_the_numbers_do():
+    """Those of nodes with different numbers of rows, which are fewer than the line's."""
+
+    def run():
+        numbers = split(np.arange(9.0))
+        numbers = numbers[numbers > 3]
+        found = ja.searchsorted(split(np.arange(64.0)), numbers)
+        return found.counts, numbers.counts, np.asarray(found)
+
+    for found, expected, places in on_nodes(3, run):
+        assert found == expected == (0, 2, 3)
+        np.testing.assert_array_equal(places, [4, 5, 6, 7, 8])
+
+
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("name", rows(DIFFERENT, day=("strange", "complex")))
 def test_different_elements_and_their_places(nodes, name):
