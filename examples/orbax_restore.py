@@ -50,6 +50,7 @@ with jdaso.Session(ranks_per_node=ranks_per_node) as session:
     folder = Path(sys.argv[1]).absolute() / "model"
     whole = NamedSharding(session.mesh, P())
     placed = {name: NamedSharding(session.mesh, spec) for name, spec in SPECS.items()}
+    session.agree("look for a checkpoint", [("whether it is there", str(folder.exists()))])
     if folder.exists():  # all ranks of every node read; to Orbax each node is alone
         like = {k: jax.ShapeDtypeStruct(SHAPES[k], jnp.float32, sharding=placed[k]) for k in SHAPES}
         with ocp.StandardCheckpointer() as checkpointer:

@@ -84,8 +84,6 @@ def broadcast(tree: PyTree, session: Session) -> PyTree:
             "training begins."
         )
     _agree_on_shapes(session, "broadcast a tree", tree)
-    if session.joined:
-        agree_on_shards(session, "broadcast a tree", tree)
     return session.control.unless_someone_dies(
         lambda: jax.tree.map(lambda x: _broadcast_leaf(x, session), tree)
     )
@@ -214,6 +212,8 @@ def _agree_on_shapes(session: Session, what: str, tree: PyTree) -> None:
         facts += facts_of(placed(session, tree), tree)
     require_own_devices(session, tree)
     session.agree(what, facts)
+    if session.joined:
+        agree_on_shards(session, what, tree)
 
 
 def _broadcast_leaf(x: Any, session: Session) -> Any:

@@ -151,17 +151,23 @@ def agree_on_shards(session: Session, what: str, tree: PyTree) -> None:
             first = rank % session.ranks_per_node
             if begins != said[first].get(path, begins):
                 names = session.topology.name(rank), session.topology.name(first)
+                lies = [_lies(one) for one in (begins, said[first][path])]
                 raise session.control.error(
-                    f"The shards of leaf {path} begin at {begins} on {names[0]}, and at "
-                    f"{said[first][path]} on {names[1]}, with which it exchanges them. Make the "
-                    "meshes of all nodes of their devices in the same order, as session.mesh is."
+                    f"Leaf {path} lies {lies[0]} on {names[0]}, and {lies[1]} on {names[1]}, with "
+                    "which it is exchanged. Place it alike on all nodes, and make the meshes of "
+                    "all nodes of their devices in the same order, as session.mesh is."
                 )
 
 
-def _begins(tree: PyTree) -> dict[str, list[list[int]]]:
-    """The places where this rank's shards of leaves begin, if it has only parts of these."""
+def _lies(begins: list[list[int]] | None) -> str:
+    return "on one rank" if begins is None else f"in shards that begin at {begins}"
+
+
+def _begins(tree: PyTree) -> dict[str, list[list[int]] | None]:
+    """The places where this rank's shards of leaves begin; None for those it has alone."""
     return {
         path_of(path): [[x.start or 0 for x in shard.index] for shard in leaf.addressable_shards]
-        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
         if spans_processes(leaf)
+        else None
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     }

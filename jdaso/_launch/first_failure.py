@@ -24,7 +24,7 @@ _UNKNOWN = "a node {} first"
 _RANK = re.compile(rf"{RANK_MARK}(\d+(?: \(rank \d+\))?) (\d+) (\S+)( {LIVES_ON})?")
 _NEWS = re.compile(rf"{RANK_MARK}process (\d+) (.*)")
 
-_HELLO_SECONDS, _FIRST_SECONDS = 1.0, 5.0
+_HELLO_SECONDS, _LATE_HELLO_SECONDS, _FIRST_SECONDS = 1.0, 0.05, 5.0
 
 _DEAD = (  # launchers' messages about a process that died
     re.compile(rb"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
@@ -54,7 +54,7 @@ class Deaths:
         self._said: list[tuple[int, str]] = []  # by the launcher: process id, text
         self._through: set[int] = set()  # processes whose session is closed
         self._first: str | None = None
-        self.saved = self.lives_on = False
+        self.saved = self.lives_on = self._ends = False
         self.dead: dict[int, tuple[float, set[int]]] = {}
         """Times at which ranks of this host died, by process, with those still connected then."""
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -130,19 +130,19 @@ class Deaths:
 
     def _watch(self) -> None:
         """Reads reports until `first` asks for the end, and then those that were sent before."""
-        ended, asked, limit = False, False, float("inf")
+        asked, limit = False, float("inf")
         while time.monotonic() < limit:
             events = self._poll.poll(0 if asked else -1)
             if not events:  # all reports sent before the request have been read
                 asked = False
                 self._read_all.set()
-                if ended:
+                if self._ends:
                     return
             for source, _ in events:
                 if source == self._wake:
                     asked = True
                     if not os.read(self._wake, 1):
-                        ended, limit = True, time.monotonic() + _FIRST_SECONDS / 2
+                        self._ends, limit = True, time.monotonic() + _FIRST_SECONDS / 2
                         self._poll.unregister(self._wake)
                 elif source == self._server.fileno():
                     self._welcome()
@@ -193,7 +193,7 @@ class Deaths:
         """Accepts a rank of this host, or a nested supervisor that reports only a saved job."""
         with contextlib.suppress(OSError):
             connection, _ = self._server.accept()
-            connection.settimeout(_HELLO_SECONDS)
+            connection.settimeout(_LATE_HELLO_SECONDS if self._ends else _HELLO_SECONDS)
             said = connection.recv(1024).decode(errors="replace")
             connection.setblocking(False)
             if rank := _RANK.fullmatch(said):
@@ -202,7 +202,8 @@ class Deaths:
                 own = struct.unpack("3i", asked)[0] or int(rank[2])  # in a container it has another
                 self._job.note_files(own)
                 self._ranks[connection.fileno()] = own, int(rank[2]), connection
-                self._poll.register(connection, select.EPOLLIN)
+                # By edge: a report that was read does not go before a death that came after it.
+                self._poll.register(connection, select.EPOLLIN | select.EPOLLET)
             elif said == SAVED:
                 self.saved = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -31,6 +32,10 @@ from .optimizers import Completion, Optimizers
 from .reports import Reports
 from .settings import check_settings
 from .start import agree_on_start, prepare_process, say_alone, topology_of
+
+_PEER_SECONDS = 0.5
+"""Before a rank of a joined node reports its error: the cause may be the death of another rank, of
+which the supervisor then learns first."""
 
 
 class Session:
@@ -117,6 +122,7 @@ class Session:
         self.timeout_seconds = timeout_seconds
         self.of_replicas: dict[int, Session] = {}  # by the number of partitions
         self.last_words = "its session was closed after an error"  # see `fail`
+        self._failed = False
         self.reach: Callable[[str], None] = lambda point: None  # injects faults
         self.closing: list[Callable[[bool], None]] = []  # called with whether an error came first
         self.observers: list[Callable[[str, int | None, str], None]] = []  # see `note`
@@ -301,6 +307,9 @@ class Session:
         self.last_words = text
         if not self.control.alone and not self.closed:
             if self.control.known.failure is None:
+                if self.joined and not self._failed:
+                    time.sleep(_PEER_SECONDS)
+                self._failed = True
                 say_failed()
             where = f"{self.topology.name(self.topology.rank)} on host {self.topology.host}"
             self.control.detector.fail(f"{where} failed: {text}")

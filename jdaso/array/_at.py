@@ -26,6 +26,7 @@ from ._index import checked, full, is_mask, layout_taken, place_of, sliced_count
 from ._layout import Layout
 from ._move import laid, resplit
 from ._shape import broadcast_to, expand_dims, flip, squeeze
+from ._varied import varied
 
 
 @method("at")
@@ -134,6 +135,7 @@ def _at(x: Array, keys: list[Any], value: Array, wanted: tuple[int, ...], how: s
     whole = broadcast_to(resplit(value, None), wanted).block
     if key is None:
         return _put(x, keys, whole, how)
+    whole = varied(whole, x.world)
     arrays = {axis: one for axis, one in enumerate(keys) if not isinstance(one, slice)}
     every = dict(zip(arrays, np.broadcast_arrays(*arrays.values()), strict=True))
     rows = x.layout.slice_of(x.world.node)
@@ -193,11 +195,16 @@ def _at_mask(x: Array, keys: Sequence[Any], value: Array, how: str) -> Array:
             f"The mask has shape {mask.shape}, the array {x.shape}. They must begin alike."
         )
     if value.ndim <= x.ndim - mask.ndim:  # all chosen places take the same
+        if not _fits(value.shape, x.shape[mask.ndim :]):
+            wanted = x.shape[mask.ndim :]
+            raise ValueError(f"A value of {value.shape} does not fit {wanted}, a place of x[mask].")
         for _ in range(x.ndim - mask.ndim):
             mask = expand_dims(mask, axis=mask.ndim)
 
         def merged(mask: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
-            return jnp.where(mask, _MERGED[how](old, new).astype(old.dtype), old)
+            # Elsewhere 1: a slope that is not finite there would make the whole gradient NaN.
+            both = jnp.where(mask, old, 1), jnp.where(mask, new, 1)
+            return jnp.where(mask, _MERGED[how](*both).astype(old.dtype), old)
 
         return laid(elementwise(merged, mask, x, value), x.layout)
     places = np.nonzero(np.asarray(resplit(mask, None).block))

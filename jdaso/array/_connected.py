@@ -50,7 +50,7 @@ class Connected:
         note(1, 2 * x.nbytes * self._others)
         if isinstance(x, Tracer):
             return self._reduce_compiled(x, operation)
-        self._same(f"reduce {x.dtype} of {x.shape} by {operation}")
+        self._same(f"reduce {x.dtype} of {x.shape} by {operation}", x)
         array = np.ascontiguousarray(x).reshape(x.shape)
         wide = arrays.computed_as(array.dtype)
         return self._wait(
@@ -79,7 +79,7 @@ class Connected:
         if isinstance(x, Tracer):
             return self._gather_compiled(x, counts)
         note(1, x.nbytes * (self.nodes - 1))
-        self._same(f"gather {tuple(counts)} {x.dtype} rows of {x.shape[1:]}")
+        self._same(f"gather {tuple(counts)} {x.dtype} rows of {x.shape[1:]}", x)
         array = np.ascontiguousarray(x).reshape(x.shape)
         return self._wait(f"gather rows of {x.shape}", arrays.gather_all, array, counts)
 
@@ -92,7 +92,7 @@ class Connected:
         """Sends an array to each node; returns those that each has sent here, of these shapes."""
         _refuse_compiled(*sent)
         note(1, sum(one.nbytes for node, one in enumerate(sent) if node != self.node))
-        self._same(f"move {sent[0].dtype} rows")
+        self._same(f"move {sent[0].dtype} rows", *sent)
         host = [np.asarray(one) for one in sent]
         with self._control.explained():
             request, kept, found = arrays.trade_all(self._comm, host, shapes)
@@ -103,7 +103,7 @@ class Connected:
         """Sends a part of an array to each node; returns an array of the parts received."""
         _refuse_compiled(x)
         note(1, sent.elements(x.shape, but=self.node) * x.dtype.itemsize)
-        self._same(f"lay {x.dtype} parts of axis {sent.axis} along axis {received.axis}")
+        self._same(f"lay {x.dtype} parts of axis {sent.axis} along axis {received.axis}", x)
         block, found = np.asarray(x), aligned.zeros(shape, x.dtype)
         for rows in arrays.rounds(x.shape, x.dtype.itemsize, sent, received):
             with self._control.explained():
@@ -124,7 +124,7 @@ class Connected:
             room = jnp.zeros(shape, wide.dtype)
             got = self._mpi4jax().sendrecv(wide, room, after, before, comm=self._comm)
             return lambda: got.astype(x.dtype)
-        self._same(f"pass {x.dtype} blocks on")
+        self._same(f"pass {x.dtype} blocks on", x)
         array, tag = np.asarray(x), next(self._tags) % 2**14
         with self._control.explained():
             requests, found = arrays.pass_on(self._comm, array, before, after, shape, tag)
@@ -148,13 +148,14 @@ class Connected:
         """Returns the texts of all nodes."""
         return self._control.everyone(what, text)
 
-    def _same(self, call: str) -> None:
+    def _same(self, call: str, *given: jax.Array) -> None:
         """Raises on all nodes unless all make the same call.
 
         Else an operation would wait for good, or mix the numbers of two. All nodes see the same
         least and largest code, and so compare their calls together. Two numbers beside the
         operation, which `counted` leaves out as it does MPI's own headers.
         """
+        jax.block_until_ready(given)  # a program that makes them may use the communicator
         code = zlib.crc32(call.encode())
         both = self._host(f"begin to {call}", arrays.reduce_all, np.array([code, -code]), "max")
         if both[0] != -both[1]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Count:
     """Operations between nodes, and the bytes that this node sent in them.
 

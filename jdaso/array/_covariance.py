@@ -12,7 +12,9 @@ from ._elementwise import sqrt
 from ._layout import Axes, axis_of
 from ._products import matmul
 from ._reduce import REDUCTIONS, mean, type_of_means, var
-from ._shape import broadcast_to, expand_dims, permute_dims, squeeze
+from ._shape import expand_dims, permute_dims, squeeze
+
+_sum = REDUCTIONS["sum"]
 
 
 def average(x: Any, *, axis: Axes | None = None, weights: Any = None) -> Array:
@@ -31,14 +33,14 @@ def average(x: Any, *, axis: Axes | None = None, weights: Any = None) -> Array:
     if weights is None:
         return mean(x, axis=axis)
     x, weights = of_one_world(x, weights)
-    if weights.shape != x.shape:
-        weights = _along(weights, x, axis)
-    total = REDUCTIONS["sum"](x * weights, axis=axis)
-    return total / REDUCTIONS["sum"](weights, axis=axis)
+    weights = weights.astype(type_of_means(jnp.result_type(x.dtype, weights.dtype)))
+    if weights.shape == x.shape:
+        return _sum(x * weights, axis=axis) / _sum(weights, axis=axis)
+    return _sum(x * _along(weights, x, axis), axis=axis) / _sum(weights)
 
 
 def _along(weights: Array, x: Array, axis: Any) -> Array:
-    """Weights of one axis, repeated along the others."""
+    """Weights of one axis, with the others of length 1."""
     along = axis_of(axis, x.ndim) if hasattr(axis, "__index__") else None
     if along is None or weights.shape != (x.shape[along],):
         raise ValueError(
@@ -47,7 +49,7 @@ def _along(weights: Array, x: Array, axis: Any) -> Array:
         )
     for k in range(x.ndim):
         weights = weights if k == along else expand_dims(weights, axis=k)
-    return broadcast_to(weights, x.shape)
+    return weights
 
 
 def cov(x: Any, *, rowvar: bool = True, correction: float = 1.0) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Callable
 from typing import Any
@@ -213,10 +214,17 @@ def linspace(
     split: int | None = None,
 ) -> Array:
     """Numbers from start to stop at equal distances; complex if one of both is."""
-    whole = np.linspace(start, stop, num, endpoint=endpoint)
-    kind = complex if whole.dtype.kind == "c" else float
-    dtype = jnp.result_type(kind) if dtype is None else dtype
-    return asarray(jnp.asarray(whole, dtype), device=device, split=split)
+    size, at = operator.index(num), world()
+    kind = complex if np.result_type(start, stop).kind == "c" else float
+    layout = Layout((size,)).over(chosen(split, 1), at.nodes)
+    part = layout.slice_of(at.node) if layout.counts else slice(0, size)
+    steps = size - 1 if endpoint else size
+    width = np.subtract(stop, start, dtype=kind) / max(steps, 1)
+    numbers = start + np.arange(part.start, part.stop) * width
+    if endpoint and size > 1 and part.start < part.stop == size:
+        numbers[-1] = stop
+    block = jnp.asarray(numbers, jnp.result_type(kind) if dtype is None else dtype)
+    return Array(placed(block, device), layout, at)
 
 
 def eye(

@@ -10,7 +10,7 @@ split      split      blocks of y pass from node to node               rows
 =========  =========  ===============================================  =========
 
 A block that passes on is sent while the distances to it are computed, so that a node holds two of
-them at a time, beside its part of the result.
+them at a time, beside its part of the result, which it holds twice while its columns are joined.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ import jax
 import jax.numpy as jnp
 
 from ._array import Array, as_array, of_one_world
+from ._elementwise import square
 from ._layout import Layout
 from ._move import resplit
 from ._products import passing
 from ._reduce import type_of_means
+from ._varied import varied
 
 TOGETHER = 8
 """Columns whose differences are added in one pass over the result."""
@@ -116,13 +118,16 @@ def cdist(
 
 def rbf(x: Any, y: Any = None, *, sigma: float = 1.0, quadratic_expansion: bool = False) -> Array:
     """The kernel ``exp(-|x - y|² / 2 sigma²)`` of the rows of two matrices; moves as `cdist`."""
-    found = cdist(x, y, quadratic_expansion=quadratic_expansion)
+    if quadratic_expansion:
+        found = square(cdist(x, y, quadratic_expansion=True))
+    else:
+        found = cdist(x, y, "sqeuclidean")
     return Array(_kernel(found.block, 1 / (2 * sigma**2)), found.layout, found.world)
 
 
 @partial(jax.jit, donate_argnums=0)
-def _kernel(distances: jax.Array, gamma: Any) -> jax.Array:
-    return jnp.exp(-gamma * distances**2)
+def _kernel(squares: jax.Array, gamma: Any) -> jax.Array:
+    return jnp.exp(-gamma * squares)
 
 
 def _each(x: Any, y: Any, function: Callable[..., jax.Array]) -> Array:
@@ -135,7 +140,9 @@ def _each(x: Any, y: Any, function: Callable[..., jax.Array]) -> Array:
     if a.split is None or b.split is None:
         split = None if a.split == b.split else 0 if b.split is None else 1
         layout = Layout(shape, split, a.counts or b.counts)
-        return Array(function(a.block, b.block), layout, a.world)
+        shared = (lambda rows: rows) if split is None else partial(varied, at=a.world)
+        blocks = (shared(one.block) if one.split is None else one.block for one in (a, b))
+        return Array(function(*blocks), layout, a.world)
     parts = {owner: function(a.block, rows) for owner, rows in passing(b)}
     block = jnp.concatenate([parts[k] for k in range(b.world.nodes)], 1)
     return Array(block, Layout(shape, 0, a.counts), a.world)

@@ -13,9 +13,8 @@ from jax.core import Tracer
 from ._array import Array, as_array, of_one_world
 from ._layout import Layout
 from ._move import laid, resplit
-from ._reduce import type_of_means
+from ._reduce import sharers, type_of_means
 from ._unique import unique_values
-from ._world import ALONE, World
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -198,9 +197,9 @@ def _checked(classes: np.ndarray) -> np.ndarray:
 def labelled(codes: Array, classes: np.ndarray) -> Any:
     """Returns labels by their numbers, laid as the rows.
 
-    Words, of which JAX has no arrays, are NumPy's: then every node gets those of all rows.
+    Words, and numbers that JAX cannot hold, are NumPy's: then every node gets those of all rows.
     """
-    if classes.dtype.kind in "OUS":
+    if classes.dtype.kind in "OUS" or (np.asarray(jnp.asarray(classes)) != classes).any():
         return classes[np.asarray(codes)]
     return Array(jnp.asarray(classes)[codes.block], codes.layout, codes.world)
 
@@ -213,14 +212,3 @@ def like_rows(block: jax.Array, x: Array) -> Array:
 def whole(block: jax.Array, x: Array) -> Array:
     """Returns an array that each node has made whole, on the nodes of another."""
     return Array(block, Layout(block.shape), x.world)
-
-
-def sharers(x: Array) -> World:
-    """Returns the nodes that share rows; one that has all of them needs no other."""
-    return ALONE if x.split is None else x.world
-
-
-def agreed(at: World, *found: jax.Array) -> list[jax.Array]:
-    """Returns the first node's numbers, on all: processors may differ in the last bit."""
-    first = at.node == 0
-    return [at.reduce(one if first else jnp.zeros_like(one), "sum") for one in found]

@@ -162,6 +162,8 @@ def digitize(x: Any, bins: Any, *, right: bool = False) -> Array:
 
 def _edges(x: Array, bins: Any, given: tuple[float, float] | None) -> np.ndarray:
     if np.ndim(bins):
+        if (np.diff(np.asarray(bins, float)) < 0).any():
+            raise ValueError(f"The edges of bins must rise, got {bins}.")
         return np.asarray(bins)
     if given is None:
         both = [REDUCTIONS[name](x) for name in ("min", "max")] if x.size else (0.0, 1.0)

@@ -33,7 +33,7 @@ def getitem(x: Array, key: Any) -> Array:
         return Array(x.block[keys], _NUMBER, x.world)
     keys = tuple(np.asarray(one) if isinstance(one, list) else one for one in keys)
     masks = [one for one in keys if is_mask(one)]
-    if len(masks) == 1 and masks[0] is keys[0]:
+    if len(masks) == 1 and masks[0] is keys[0] and not any(map(_is_array, keys[1:])):
         return _masked(x, keys)
     keys = full(_by_numbers(keys) if masks else keys, x.ndim)
     x, keys = without_new(x, keys)
@@ -68,6 +68,10 @@ def _by_numbers(keys: Sequence[Any]) -> list[Any]:
             raise NotImplementedError("A truth must be the only index. Index in two steps.")
         found += np.nonzero(np.asarray(one)) if is_mask(one) else [one]
     return found
+
+
+def _is_array(one: Any) -> bool:
+    return one is not None and np.ndim(one) > 0
 
 
 def is_mask(one: Any) -> bool:
@@ -212,6 +216,7 @@ def checked(index: Any, size: int, axis: int) -> np.ndarray:
             f"Indices {found.min()} to {found.max()} are out of range for axis {axis} of length "
             f"{size}."
         )
+    found = found.astype(np.int64)  # of a narrower type `size` may be no number
     return np.where(found < 0, found + size, found)
 
 

@@ -34,8 +34,9 @@ def _picked(pick: Callable[[np.ndarray], np.ndarray], n: int, share: np.ndarray)
 
 
 def _midpoint(n: int, share: np.ndarray) -> Place:
-    low, rest = _between(1, 1, n, share)
-    return low, np.where(rest == 0, 0.0, 0.5)
+    place = (n - 1) * share
+    low = np.floor(place)
+    return low, np.where(place == low, 0.0, 0.5)
 
 
 def _step(at_step: float, n: int, share: np.ndarray) -> Place:
@@ -125,7 +126,7 @@ def _mixed(rows: jax.Array, share: np.ndarray) -> jax.Array:
     low, high = rows[:-1].reshape(2, len(share), *rows.shape[1:])
     part = jnp.asarray(share.reshape(-1, *[1] * (rows.ndim - 1)), rows.dtype)
     found = jnp.where(part == 1, high, low + (high - low) * part)
-    found = jnp.where(part == 0, low, found)
+    found = jnp.where((part == 0) | (low == high), low, found)
     return jnp.where(jnp.isnan(rows[-1]), rows[-1], found)
 
 

@@ -13,11 +13,11 @@ from ._layout import Layout
 from ._world import world
 
 
-def restored(block: np.ndarray, layout: Layout) -> Array:
+def restored(block: np.ndarray, layout: Layout, node: int) -> Array:
     """Returns the array of a pickle, on the present nodes.
 
     Raises:
-        ValueError: it was split over another number of nodes.
+        ValueError: it was split over another number of nodes, or is another node's.
     """
     at = world()
     if layout.split is not None and len(layout.counts) != at.nodes:
@@ -25,11 +25,16 @@ def restored(block: np.ndarray, layout: Layout) -> Array:
             f"The pickle has a block of an array that {len(layout.counts)} nodes held, here are "
             f"{at.nodes}. Start as many nodes, or save the array itself by save()."
         )
+    if layout.split is not None and node != at.node:
+        raise ValueError(
+            f"The pickle has a block of node {node}, here is node {at.node}. Each node must read "
+            "its own pickle; or save the array itself by save()."
+        )
     return Array(jnp.asarray(block), layout, at)
 
 
 def _reduced(x: Array) -> tuple[Any, ...]:
-    return restored, (np.asarray(x.block), x.layout)
+    return restored, (np.asarray(x.block), x.layout, x.world.node)
 
 
 copyreg.pickle(Array, _reduced)

@@ -149,7 +149,7 @@ def _stacks(a: Array, b: Array) -> Array:
     for x in (a, b):
         along = axis - len(shape) + x.ndim
         if along < 0 or (x.shape[along] == 1 and shape[axis] != 1):
-            parts.append(resplit(x, None).block)
+            parts.append(varied(resplit(x, None).block, x.world))
         else:
             parts.append(laid(x, Layout(x.shape, along, counts)).block)
     return Array(parts[0] @ parts[1], Layout(shape, axis, counts), a.world)
@@ -179,7 +179,10 @@ def tensordot(x1: Any, x2: Any, *, axes: int | Sequence[Sequence[int]] = 2) -> A
         [k for k in range(a.ndim) if k not in inner[0]],
         [k for k in range(b.ndim) if k not in inner[1]],
     )
-    size = math.prod(a.shape[k] for k in inner[0])
+    sums = [[x.shape[k] for k in axes] for x, axes in zip((a, b), inner, strict=True)]
+    if sums[0] != sums[1]:
+        raise ValueError(f"tensordot of {a.shape}, {b.shape} over axes={axes}: these differ.")
+    size = math.prod(sums[0])
     rows, columns = [a.shape[k] for k in outer[0]], [b.shape[k] for k in outer[1]]
     left = permute_dims(a, [*outer[0], *inner[0]]).reshape((math.prod(rows), size))
     right = permute_dims(b, [*inner[1], *outer[1]]).reshape((size, math.prod(columns)))

@@ -13,7 +13,7 @@ import numpy as np
 
 from ._array import METHODS, Array, as_array, made, method
 from ._layout import Axes, Layout, axes_of, replaced
-from ._world import World
+from ._world import ALONE, World
 
 Axis = Axes | None
 
@@ -270,3 +270,14 @@ def argmin(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Array:
 def argmax(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """The index of the first largest element along an axis (None: of the flat array)."""
     return _extreme(x, axis, keepdims=keepdims, least=False)
+
+
+def sharers(x: Array) -> World:
+    """Returns the nodes that share rows; one that has all of them needs no other."""
+    return ALONE if x.split is None else x.world
+
+
+def agreed(at: World, *found: jax.Array) -> list[jax.Array]:
+    """Returns the first node's numbers, on all: processors may differ in the last bit."""
+    first = at.node == 0
+    return [at.reduce(one if first else jnp.zeros_like(one), "sum") for one in found]

@@ -13,6 +13,7 @@ from ._elementwise import subtract
 from ._index import getitem
 from ._layout import Layout, axis_of, replaced
 from ._shape import concat
+from ._varied import varied
 
 
 class _Rule(NamedTuple):
@@ -33,9 +34,12 @@ def _running(x: Any, axis: int | None, dtype: Any, rule: _Rule, *, include_initi
     block = rule.run(x.block, axis=along, dtype=kind)
     if x.split == along:
         total = rule.whole(x.block, axis=along, keepdims=True, dtype=block.dtype)
-        totals = x.world.gather(total[None], (1,) * x.world.nodes)
-        for k in range(x.world.node):
-            block = rule.join(block, totals[k])
+        totals = varied(x.world.gather(total[None], (1,) * x.world.nodes), x.world)
+        # All nodes use all totals, or a derivative would be a reduction that some leave out.
+        before = jnp.arange(x.world.nodes).reshape(-1, *(1,) * x.ndim) < x.world.node
+        nothing = rule.whole(jnp.zeros((0,), block.dtype), dtype=block.dtype)
+        others = rule.whole(jnp.where(before, totals, nothing), axis=0, dtype=block.dtype)
+        block = rule.join(block, others)
     found = Array(block, x.layout, x.world)
     return _begun(found, along, rule) if include_initial else found
 

@@ -55,10 +55,18 @@ def _gathered(block: jax.Array, counts: tuple[int, ...], x: Array) -> jax.Array:
 
 def _best(block: jax.Array, k: int, largest: bool) -> tuple[jax.Array, jax.Array]:
     """The best elements of the last axis, and their places; NaN is the largest number."""
-    rank = block.astype(np.uint8) if block.dtype == bool else block
-    if not largest and jnp.issubdtype(rank.dtype, jnp.integer):
-        rank = ~rank
-    elif not largest:
-        rank = jnp.where(jnp.isnan(rank), -jnp.inf, -rank)
-    places = jax.lax.top_k(rank, k)[1]
+    rank = _order_of(block)
+    places = jax.lax.top_k(rank if largest else ~rank, k)[1]
     return jnp.take_along_axis(block, places, -1), places
+
+
+def _order_of(block: jax.Array) -> jax.Array:
+    """Whole numbers in the order of the elements; see `_sort.order_of`."""
+    if block.dtype == bool or jnp.issubdtype(block.dtype, jnp.unsignedinteger):
+        return block.astype(np.uint8) if block.dtype == bool else block
+    if jnp.issubdtype(block.dtype, jnp.integer):
+        return block
+    plain = jnp.where(block == 0, jnp.zeros((), block.dtype), block)
+    plain = jnp.where(jnp.isnan(plain), jnp.asarray(jnp.nan, block.dtype), plain)
+    bits = jax.lax.bitcast_convert_type(plain, np.dtype(f"i{block.dtype.itemsize}"))
+    return jnp.where(bits < 0, ~bits ^ jnp.iinfo(bits.dtype).min, bits)

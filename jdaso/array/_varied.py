@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.core import Tracer
 
 from ._world import World
@@ -17,7 +18,7 @@ def varied(x: Any, at: World) -> Any:
     the sum of all. Nothing moves forward; backward one reduction. In a program that is traced this
     is the transpose of a reduction, which is the identity, and whose transpose is a reduction.
     """
-    if at.nodes == 1 or not isinstance(x, Tracer):
+    if at.nodes == 1 or not isinstance(x, Tracer) or not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     (same,) = jax.linear_transpose(lambda rows: at.reduce(rows, "sum"), x)(x)
     return same

@@ -25,8 +25,8 @@ def load(
 ) -> Array:
     """Reads an array from a file; each node only its own part.
 
-    A node needs the memory of its block and of 16 MB: the file is read by pieces, each in its final
-    type at once.
+    A node needs the memory of its block and of 16 MB (or one row): the file is read by pieces, each
+    in its final type at once. Of CSV a node holds its rows in 64 bits beside.
 
     Args:
         path: the file, which all nodes see; its ending tells the format.
@@ -62,4 +62,6 @@ def save(x: Array, path: Any, dataset: str = "data") -> None:
     path = Path(path)
     if np.dtype(x.dtype).kind == "V":
         raise TypeError(f"Files have no type for {x.dtype}. Save x.astype('float32').")
+    if x.split is None:  # made before the session: its nodes are to write one file
+        x = Array(x.block, x.layout, world())
     format_of(path).save(x, path, dataset)

@@ -87,7 +87,7 @@ def read_arrays(
     except Exception as error:  # from orbax, tensorstore or libraries below them
         raise DamagedError(f"{folder / name} cannot be read: {error}") from error
     if SMALL in found:
-        known[name] = found.pop(SMALL)
+        known[name] = np.array(found.pop(SMALL))  # a file that is mapped could not be removed
     packed = known.get(name, np.zeros(0, np.uint8))
     for leaf, begin, end in zip(small, ends, ends[1:], strict=False):
         if leaf.file not in files:

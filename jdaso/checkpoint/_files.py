@@ -146,8 +146,8 @@ class Manifest:
 
     @cached_property
     def parts(self) -> dict[int, Manifest]:
-        """Manifests of this save that were read, by their nodes."""
-        return {self.node: self}
+        """Manifests of other ranks of this save that were read, by their ranks."""
+        return {}
 
     @cached_property
     def small(self) -> dict[str, np.ndarray]:

@@ -61,7 +61,9 @@ def read_pieces(
         found = found or mine
         if len(nodes) == 1:
             break
-        first.parts.clear()  # with their small arrays, those of many nodes could fill the memory
+        for part in (first, *first.parts.values()):
+            part.small.clear()  # those of many nodes could fill the memory
+        first.parts.clear()
         for value in here:
             _add(sums, value.leaf, mine[value.leaf.file])
     for value in here if len(nodes) > 1 else ():
@@ -149,6 +151,8 @@ def part_of(folder: Path, rank: int, first: Manifest) -> Manifest:
     Raises:
         DamagedError: it is missing, damaged, or of another save than the first one's.
     """
+    if rank == first.node:
+        return first
     if rank not in first.parts:
         found = Manifest.read(folder, rank)
         if (found.run, found.number) != (first.run, first.number):

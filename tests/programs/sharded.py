@@ -232,11 +232,18 @@ def ranks_differ(session):
     placed = NamedSharding(mesh, P("d"))
     params = {"a": jax.make_array_from_callback((8,), placed, lambda at: np.arange(8.0)[at])}
     tx = jdaso.daso(optax.sgd(0.1), phases=jdaso.Phases(**PHASES), session=session)
-    for call in (lambda: jdaso.broadcast(params, session), lambda: tx.init(params)):
+    mixed = {"a": np.arange(3) if session.node else whole}
+    order, alone = "in shards that begin at [[6]", "on one rank on node 1 (rank 2)"
+    for call, words in (
+        (lambda: jdaso.broadcast(params, session), order),
+        (lambda: jdaso.mean(params, session), order),
+        (lambda: tx.init(params), order),
+        (lambda: jdaso.broadcast(mixed, session), alone),
+    ):
         try:
             call()
         except jdaso.NodeError as error:
-            assert "of leaf ['a'] begin at" in str(error) and "node 1 (rank 2)" in str(error), error
+            assert "Leaf ['a'] lies" in str(error) and words in str(error), error
         else:
             raise AssertionError("no error")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tempfile
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ class Csv:
                 raise ValueError(f"{path} has rows of {rows.shape[1]} and {width} numbers.")
         each = tuple(counts[:, 0].tolist())
         layout = Layout((sum(each), width), 0, each)
-        block = jnp.asarray(rows.reshape(-1, width))
+        block = jnp.asarray(rows.reshape(len(rows), width))
         return resplit(Array(block, layout, at), axis_of(choice.split, 2))
 
     def save(self, x: Array, path: Path, dataset: str) -> None:
@@ -55,8 +56,9 @@ class Csv:
             )
         x = x if x.split in (None, 0) else resplit(x, 0)
         at = x.world
-        with tempfile.TemporaryFile() as text:
+        with contextlib.ExitStack() as stack:
             with together(at, f"write {path.name}"):
+                text = stack.enter_context(tempfile.TemporaryFile())
                 if x.split == 0 or at.node == 0:
                     _write(text, np.asarray(x.block))
             sizes = at.numbers(np.array([text.tell()]))[:, 0]

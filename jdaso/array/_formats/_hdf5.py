@@ -61,4 +61,6 @@ def room(file: Any, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
     about.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     space = h5py.h5s.create_simple(shape)
     kind = h5py.h5t.py_create(dtype, logical=True)
-    h5py.h5d.create(file.id, name.encode(), kind, space, about).close()
+    link = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    link.set_create_intermediate_group(True)
+    h5py.h5d.create(file.id, name.encode(), kind, space, about, link).close()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.io import netcdf_file
 
+from .._array import Array
 from ._extra import needs
 from ._hdf5 import Hdf5, chosen, room
 
@@ -28,10 +29,14 @@ class NetCDF(Hdf5):
         with _older(path, dataset) if older else _newer(path, dataset) as stored:
             yield stored
 
+    def save(self, x: Array, path: Path, dataset: str) -> None:
+        """Writes an array, replacing the file; all nodes write their rows at a time."""
+        if np.dtype(x.dtype).kind in "cb":
+            raise TypeError(f"NetCDF files have no type for {x.dtype}. Save its parts as numbers.")
+        super().save(x, path, dataset)
+
     def make(self, path: Path, dataset: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Makes a file of version 4 with room for all rows, and a dimension for each axis."""
-        if dtype.kind == "c" or dtype.kind == "b":
-            raise TypeError(f"NetCDF files have no type for {dtype}. Save its parts as numbers.")
         h5py = needs("h5py", "A netCDF file")
         with h5py.File(path, "w", track_order=True) as file:
             for axis, size in enumerate(shape):

@@ -36,7 +36,7 @@ class Zarr(Sliced):
     def save(self, x: Array, path: Path, dataset: str) -> None:
         """Writes a group with the array, replacing it; each node whole chunks of its own.
 
-        Moves the rows, fewer than the nodes are, that complete a chunk.
+        Moves the rows that complete chunks; of rows that are not shared out evenly, most.
         """
         axis, nodes = x.split or 0, x.world.nodes
         size = x.shape[axis] if x.shape else 1

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._array import Array, as_array
-from .._estimator import Estimator, sharers
+from .._estimator import Estimator
 from .._move import resplit
+from .._reduce import sharers
 from .._world import World
 
 Distances = Callable[[jax.Array, jax.Array], jax.Array]

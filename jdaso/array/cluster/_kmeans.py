@@ -1,4 +1,4 @@
-"""k-means: Lloyd's iterations, each with one reduction of (k + 1) (d + 2) numbers."""
+"""k-means: Lloyd's iterations, each with two reductions: (k + 1) (d + 2) numbers, and one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from .._array import Array
-from .._estimator import like_rows, sharers, whole
+from .._estimator import like_rows, whole
+from .._reduce import sharers
 from .._world import World
 from ._groups import Groups, first
 
@@ -37,10 +38,10 @@ def _squares(block: jax.Array, centers: jax.Array) -> jax.Array:
     return jnp.sum((block[:, None] - centers) ** 2, 2)
 
 
-def _nearest_of(rows: jax.Array, centers: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The nearest center of each row, and its squared distance less the row's own square."""
-    far = jnp.sum(centers**2, 1)[:, None] - 2 * (centers @ rows.T)
-    return jnp.argmin(far, 0), jnp.min(far, 0)
+def _nearest_of(rows: jax.Array, centers: jax.Array) -> jax.Array:
+    """The index of the nearest center of each row."""
+    products = jnp.matmul(centers, rows.T, precision="highest")
+    return jnp.argmin(jnp.sum(centers**2, 1)[:, None] - 2 * products, 0)
 
 
 def _over_rows(
@@ -72,10 +73,10 @@ def _shares(block: jax.Array, offset: jax.Array, centers: jax.Array) -> jax.Arra
     def add(rows: jax.Array, new: jax.Array, place: Any, found: Any) -> Any:
         sums, numbers, total = found
         rows = rows - offset
-        best, least = _nearest_of(rows, centers)
+        best = _nearest_of(rows, centers)
         mine = (best == clusters) & new
-        squares = jnp.where(new, jnp.maximum(least + jnp.sum(rows**2, 1), 0), 0)
-        sums = sums + mine.astype(rows.dtype) @ rows
+        squares = jnp.where(new, jnp.sum((rows - centers[best]) ** 2, 1), 0)
+        sums = sums + jnp.matmul(mine.astype(rows.dtype), rows, precision="highest")
         return sums, numbers + jnp.sum(mine, 1), total + jnp.sum(squares)
 
     zero = jnp.zeros((), block.dtype)
@@ -90,7 +91,7 @@ def _labels(block: jax.Array, offset: jax.Array, centers: jax.Array) -> jax.Arra
     """The index of the nearest center of each row."""
 
     def add(rows: jax.Array, new: jax.Array, place: Any, found: jax.Array) -> jax.Array:
-        best = _nearest_of(rows - offset, centers)[0].astype(found.dtype)
+        best = _nearest_of(rows - offset, centers).astype(found.dtype)
         return jax.lax.dynamic_update_slice_in_dim(found, best, place, 0)
 
     return _over_rows(block, add, jnp.zeros(len(block), int))
@@ -99,7 +100,7 @@ def _labels(block: jax.Array, offset: jax.Array, centers: jax.Array) -> jax.Arra
 def _step(block: jax.Array, offset: jax.Array, world: World, found: _Found) -> _Found:
     """One iteration; a center without rows stays where it is."""
     sums = world.reduce(_shares(block, offset, found.centers), "sum")
-    numbers = sums[:-1, -2:] @ jnp.asarray([[HIGH], [1]], sums.dtype)
+    numbers = HIGH * sums[:-1, -2:-1] + sums[:-1, -1:]
     centers = jnp.where(numbers > 0, sums[:-1, :-2] / jnp.maximum(numbers, 1), found.centers)
     # Nodes of other processors may differ in the last bit, and must not decide by their own.
     shift = world.reduce(jnp.sum((centers - found.centers) ** 2), "max")

@@ -10,7 +10,8 @@ import numpy as np
 
 from .._array import Array
 from .._distances import city
-from .._estimator import like_rows, sharers, whole
+from .._estimator import like_rows, whole
+from .._reduce import sharers
 from .._world import World
 from ._groups import Groups, first
 from ._medians import medians, ordered

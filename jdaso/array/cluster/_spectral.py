@@ -9,9 +9,11 @@ import jax.numpy as jnp
 
 from .._array import Array
 from .._distances import rbf
-from .._estimator import like_rows
-from .._move import resplit
+from .._estimator import like_rows, whole
+from .._layout import Layout
+from .._move import laid, resplit
 from .._products import matmul
+from .._reduce import agreed, sharers
 from ..linalg._krylov import drawn, largest
 from ._groups import Groups
 from ._kmeans import KMeans
@@ -27,8 +29,10 @@ class SpectralClustering(Groups):
     of the largest eigenvalues of ``D^-½ W D^-½``, D the sums of W's rows, are found by Lanczos,
     divided by the root of D, and k-means groups their rows.
 
-    W is split along its rows: n² / P numbers on each node. `fit` passes the blocks of rows from
-    node to node once; each step of Lanczos moves the new vectors, n k numbers, to all nodes.
+    W is split along its rows: n² / P numbers on each node, 4 n² / P while `fit` runs. `fit` passes
+    the blocks of rows from node to node once; each step of Lanczos moves the new vectors, n k
+    numbers, to all nodes. A graph of at most 300 (or 20 k) corners moves to all nodes instead,
+    which find its eigenvectors.
 
     Args:
         n_clusters: k.
@@ -91,11 +95,17 @@ def embedding(affinity: Array, count: int, tol: float, seed: int) -> Array:
     def apply(vectors: Array) -> Array:
         return matmul(scaled, resplit(vectors, None))
 
-    rows = affinity.shape[0]
-    most = min(rows, max(MOST_VECTORS, 20 * count))
-    start = drawn(seed, affinity, count)
-    vectors = largest(apply, start, count, tol=tol, most=most)[1]
-    return like_rows(own[:, None] * vectors.block, affinity)
+    most = max(MOST_VECTORS, 20 * count)
+    if affinity.shape[0] <= most:  # Lanczos would find all eigenvectors
+        every = jnp.linalg.eigh(resplit(scaled, None).block)[1]
+        (every,) = agreed(sharers(affinity), every[:, ::-1][:, :count])
+        block = laid(
+            whole(every, affinity), Layout(every.shape, affinity.split, affinity.counts)
+        ).block
+    else:
+        start = drawn(seed, affinity, count)
+        block = largest(apply, start, count, tol=tol, most=most)[1].block
+    return like_rows(own[:, None] * block, affinity)
 
 
 @jax.jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -9,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._array import Array, as_array
-from .._estimator import Estimator, agreed, like_rows, sharers, whole
-from .._reduce import moments
+from .._estimator import Estimator, like_rows, whole
+from .._reduce import agreed, moments, sharers
 from ..linalg._tall import triangle
 
 
@@ -94,9 +95,12 @@ class PCA(Estimator):
         """Keeps the components that are asked for."""
         most = min(self.n_samples_, self.n_features_in_)
         singular, axes = singular[:most], axes[:most]
-        variance = singular**2 / max(self.n_samples_ - 1, 1)
-        ratio = variance / jnp.maximum(jnp.sum(variance), jnp.finfo(variance.dtype).tiny)
-        kept = self._number(np.asarray(ratio), most)
+        # Summed exactly, for all nodes must keep as many.
+        squares = np.asarray(singular, float) ** 2
+        ratio = squares / max(math.fsum(squares.tolist()), np.finfo(float).tiny)
+        kept = self._number(ratio, most)
+        variance = jnp.asarray(squares / max(self.n_samples_ - 1, 1), singular.dtype)
+        ratio = jnp.asarray(ratio, singular.dtype)
         self.n_components_ = kept
         self.components_ = whole(axes[:kept], x)
         self.singular_values_ = whole(singular[:kept], x)

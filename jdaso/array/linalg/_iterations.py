@@ -12,6 +12,7 @@ from .._array import Array, as_array, of_one_world
 from .._layout import Layout
 from .._move import laid, resplit
 from .._products import matmul
+from .._reduce import agreed
 from .._shape import permute_dims
 from .._world import ALONE, using
 from ._krylov import drawn, grown
@@ -44,7 +45,7 @@ def cg(a: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, maxiter: int | None
     found = jnp.zeros_like(right) if x0 is None else resplit(as_array(x0), None).block
     rest = right - product(found)
     along, length = rest, jnp.vdot(rest, rest).real
-    goal = (tol * float(jnp.linalg.norm(right))) ** 2
+    goal = (tol * float(at.reduce(jnp.linalg.norm(right), "max"))) ** 2
     for _ in range(10 * len(right) if maxiter is None else maxiter):
         # All nodes stop at the same step, also where their processors differ in the last bit.
         if float(at.reduce(length, "max")) <= goal:
@@ -80,6 +81,8 @@ def lanczos(a: Any, m: int, v0: Any = None, *, key: Any = 0) -> tuple[Array, Arr
     else:
         column = as_array(v0).reshape((-1, 1)).astype(a.dtype)
         begin = laid(column, Layout(column.shape, a.split, a.counts))
+    if not 1 <= m <= a.shape[0]:
+        raise ValueError(f"lanczos finds 1 to {a.shape[0]} vectors of {a.shape}, got m={m}.")
     *_, basis = grown(lambda vectors: matmul(a, resplit(vectors, None)), begin, m)
     upper = np.triu(np.tril(basis.among, 1))
     both = jnp.asarray(upper + np.triu(upper, 1).T.conj())
@@ -119,7 +122,10 @@ def rsvd(x: Any, rank: int, *, oversamples: int = 10, iterations: int = 2, key: 
         back, _ = qr(matmul(adjoint, q))
         q, _ = qr(matmul(x, back))
     small = matmul(permute_dims(q.conj(), (1, 0)), x)
-    u, s, vh = jnp.linalg.svd(resplit(small, None).block, full_matrices=False)
+    u, s, vh = agreed(
+        ALONE if x.split is None else x.world,
+        *jnp.linalg.svd(resplit(small, None).block, full_matrices=False),
+    )
     parts = (Array(one, Layout(one.shape), x.world) for one in (u[:, :rank], s[:rank], vh[:rank]))
     u, s, vh = parts
     return SVD(matmul(q, u), s, vh)

@@ -7,6 +7,7 @@ Underwood (1977), The block Lanczos method for computing eigenvalues.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from .. import random
 from .._array import Array
 from .._layout import Layout
 from .._move import laid
+from .._reduce import agreed
 from .._world import ALONE, using
 from ._tall import qr
 
@@ -66,7 +68,12 @@ def grown(apply: Apply, begin: Array, most: int) -> Iterator[_Basis]:
         new, r = qr(left)
         # Vectors of which nothing was left are any ones so far: they must leave the basis, too.
         new, again = qr(_orthogonal(vectors, new)[0])
-        yield _Basis(vectors, size + width, among, np.asarray(again.block) @ np.asarray(r.block))
+        rest = np.asarray(again.block) @ np.asarray(r.block)
+        if width == 1 and abs(again.block[0, 0]) < 0.5:  # the basis holds all products already
+            new = drawn(size, begin, 1)
+            for _ in range(2):
+                new, _ = qr(_orthogonal(vectors, new)[0])
+        yield _Basis(vectors, size + width, among, rest)
 
 
 def largest(
@@ -92,7 +99,13 @@ def largest(
         worst = jnp.asarray(left.max() / max(np.abs(values).max(), np.finfo(float).tiny))
         if float(at.reduce(worst, "max")) <= tol:
             break
-    chosen = jnp.asarray(vectors, basis.vectors.dtype)
+    else:
+        warnings.warn(
+            f"Lanczos did not converge: {most} vectors leave {float(worst):.1g} of the largest "
+            f"eigenvalue, not {tol:.1g}. Raise tol.",
+            stacklevel=3,
+        )
+    (chosen,) = agreed(at, jnp.asarray(vectors, basis.vectors.dtype))
     found = basis.vectors[:, : basis.size] @ chosen
     layout = Layout((begin.shape[0], count), begin.split, begin.counts)
     values = jnp.asarray(values.copy())

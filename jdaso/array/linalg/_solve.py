@@ -8,6 +8,7 @@ their rows. Then the rows of R pass to all nodes, the last block first, and each
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -40,13 +41,17 @@ def factors(x: Array) -> tuple[Array, jax.Array]:
     for begin in range(0, size, PANEL):
         panel = x.block[:, begin : begin + PANEL]
         above = jnp.zeros((size, panel.shape[1]), x.dtype)
-        for _ in range(2):
+        layout, scale = (
+            Layout((size, panel.shape[1]), 0, x.counts),
+            jnp.eye(panel.shape[1], dtype=x.dtype),
+        )
+        for _ in range(2):  # columns that are nearly the same are orthogonal after the second time
             part = x.world.reduce(q.T.conj() @ panel, "sum")
-            panel, above = panel - q @ part, above + part
-        layout = Layout((size, panel.shape[1]), 0, x.counts)
-        new, r = qr(Array(panel, layout, x.world))
-        above = jax.lax.dynamic_update_slice(above, r.block, (begin, 0))
-        q = jax.lax.dynamic_update_slice(q, new.block, (0, begin))
+            above = above + part @ scale
+            new, r = qr(Array(panel - q @ part, layout, x.world))
+            panel, scale = new.block, r.block @ scale
+        above = jax.lax.dynamic_update_slice(above, scale, (begin, 0))
+        q = jax.lax.dynamic_update_slice(q, panel, (0, begin))
         rows = jax.lax.dynamic_update_slice(rows, above[mine], (0, begin))
     return Array(q, x.layout, x.world), rows
 
@@ -64,10 +69,10 @@ def _back(x: Array, rows: jax.Array, right: jax.Array) -> jax.Array:
 def solve(a: Any, b: Any) -> Array:
     """The x of ``a x = b``, for square matrices; b ``[n]``, ``[n, k]``, or stacks of these.
 
-    A matrix that is split: by blocks, see this module. A node holds 3 n² / P numbers and 256
+    A matrix that is split: by blocks, see this module. A node holds 5 n² / P numbers and 256
     columns beside its part of b; each sends about 5 n² numbers in all. The result is whole on each
-    node, or split along its columns if b is. A matrix that is singular gives inf or NaN. A stack:
-    each node solves some.
+    node, or split along its columns if b is. A singular matrix gives inf, NaN or large numbers.
+    A stack: each node solves some.
 
     Raises:
         ValueError: the matrices are not square, or b does not fit.
@@ -132,7 +137,7 @@ def cholesky(x: Any, *, upper: bool = False) -> Array:
     """
     x = _inexact(square(x))
     if x.ndim > 2 or x.split is None:
-        return of_matrices(lambda block: jnp.linalg.cholesky(block, upper=upper), x)
+        return of_matrices(partial(jnp.linalg.cholesky, upper=upper, symmetrize_input=False), x)
     x = resplit(x, 0)
     found = x.block
     for node, part in _parts(x):

@@ -15,6 +15,8 @@ from .._array import Array, as_array
 from .._layout import Layout
 from .._move import resplit
 from .._products import matmul
+from .._reduce import agreed
+from .._world import ALONE
 from ._stacks import of_matrices, square_or_not
 
 
@@ -50,7 +52,8 @@ def qr(x: Any, *, mode: str = "reduced") -> QR:
     x = resplit(x, 0) if x.split == 1 else x
     if rows < columns:
         q, _ = _tall(x.block[:, :rows], x)
-        return QR(q, resplit(matmul(q.T.conj(), x), None))
+        r = resplit(matmul(q.T.conj(), x), None)
+        return QR(q, Array(jnp.triu(r.block), r.layout, r.world))
     return QR(*_tall(x.block, x))
 
 
@@ -109,7 +112,10 @@ def svd(x: Any, *, full_matrices: bool = True) -> SVD:
         u, s, vh = svd(x.T.conj(), full_matrices=False)
         return SVD(vh.T.conj(), s, u.T.conj())
     q, r = qr(x)
-    u, s, vh = jnp.linalg.svd(r.block, full_matrices=False)
+    # Of equal singular values another processor may find other vectors.
+    u, s, vh = agreed(
+        ALONE if q.split is None else q.world, *jnp.linalg.svd(r.block, full_matrices=False)
+    )
     small = (Array(one, Layout(one.shape), q.world) for one in (s, vh))
     return SVD(Array(q.block @ u, q.layout, q.world), *small)
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._array import Array
-from .._estimator import Estimator, agreed, like_rows, rows_of, sharers, targets_of, whole
-from .._reduce import REDUCTIONS, mean
+from .._estimator import Estimator, like_rows, rows_of, targets_of, whole
+from .._reduce import REDUCTIONS, agreed, mean, sharers
 from .._varied import varied
 from ._descent import Found, Problem, Stop, descend, gap
 

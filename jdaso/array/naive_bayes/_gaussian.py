@@ -10,7 +10,8 @@ import numpy as np
 
 from .._array import Array
 from .._classifier import Classifier
-from .._estimator import classes_of, like_rows, sharers, whole
+from .._estimator import classes_of, like_rows, whole
+from .._reduce import sharers
 
 
 class GaussianNB(Classifier):

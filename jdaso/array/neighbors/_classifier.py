@@ -61,7 +61,8 @@ class KNeighborsClassifier(Classifier):
             )
         block = x.block.astype(self._fitted.dtype)
         nothing = jnp.zeros((len(block), count), int)
-        best = _Best(jnp.full(nothing.shape, jnp.inf, block.dtype), nothing, nothing)
+        last = jnp.full(nothing.shape, jnp.iinfo(nothing.dtype).max)
+        best = _Best(jnp.full(nothing.shape, jnp.inf, block.dtype), last, nothing)
         codes = self._codes.block[:, None].astype(block.dtype)
         fitted = jnp.concatenate([self._fitted.block, codes], 1)
         for first, rows in passing_by(like_rows(fitted, self._fitted)):
@@ -95,7 +96,10 @@ class _Best(NamedTuple):
 
 @jax.jit
 def _nearer(best: _Best, block: jax.Array, rows: jax.Array, first: Any) -> _Best:
-    """Takes one more block into account; of equal distances the first ones stay."""
+    """Takes one more block into account; of equal distances the first rows stay.
+
+    On each node blocks come in another order, so the rows' numbers decide.
+    """
     count = best.distances.shape[1]
     rows, codes = rows[:, :-1], rows[:, -1].astype(int)
 
@@ -103,8 +107,7 @@ def _nearer(best: _Best, block: jax.Array, rows: jax.Array, first: Any) -> _Best
         own, before = each
         found, place = jax.lax.top_k(-squares(own[None], rows)[0], min(count, len(rows)))
         new = _Best(-found, place + first, codes[place])
-        both = _Best(*(jnp.concatenate(two) for two in zip(before, new, strict=True)))
-        order = jax.lax.top_k(-both.distances, count)[1]
-        return _Best(*(column[order] for column in both))
+        both = [jnp.concatenate(two) for two in zip(before, new, strict=True)]
+        return _Best(*(column[:count] for column in jax.lax.sort(both, num_keys=2)))
 
     return jax.lax.map(one, (block, best), batch_size=max(1, AT_A_TIME // len(rows)))

@@ -127,3 +127,27 @@ def test_what_cannot_be_compiled_says_so(session):
     x = ja.asarray(A, split=0)
     with pytest.raises(NotImplementedError, match="outside of jax.jit"):
         jax.jit(lambda x: x.resplit(1))(x)
+
+
+def test_gradients_of_shared_numbers_in_other_operations(session):
+    """Distances, stacks, assignments and running sums; a whole mask has no gradient."""
+    x, rows = ja.asarray(A, split=0), A[:2]
+    stack = ja.asarray(np.stack([A, 2 * A, 3 * A]), split=0)
+    numbers = np.arange(2.0, dtype=np.float32)
+
+    def loss(rows, stacked, value, x):
+        near = ja.sum(ja.cdist(x, ja.asarray(rows), "sqeuclidean"))
+        products = ja.sum(stack @ ja.asarray(stacked))
+        put = ja.sum(x.at[np.array([0, 6]), 0].set(value))
+        masked = ja.sum(ja.where(np.arange(5) % 2 == 0, x, 0))
+        return (near + products + put + masked + ja.sum(ja.cumulative_sum(x, axis=0))).block
+
+    arguments = rows, W[:, None], numbers, x
+    by_rows, by_stacked, by_value, by_x = jax.jit(jax.grad(loss, argnums=range(4)))(*arguments)
+    np.testing.assert_allclose(by_rows, -2 * (A[:, None] - rows).sum(0), **NEAR)
+    np.testing.assert_allclose(by_stacked[:, 0], 6 * A.sum(0), **NEAR)
+    np.testing.assert_allclose(by_value, [1, 1], **NEAR)
+    expected = 2 * (A[:, None] - rows).sum(1) + np.arange(7, 0, -1)[:, None] + [[1, 0, 1, 0, 1]]
+    expected = expected + 1
+    expected[[0, 6], 0] -= 1
+    np.testing.assert_allclose(np.asarray(by_x), expected, **NEAR)

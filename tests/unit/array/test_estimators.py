@@ -311,3 +311,37 @@ def test_spectral_clustering(nodes):
     assert same_groups(theirs.labels_, y)
     for found in each(nodes, run):
         assert same_groups(found["labels"], y)
+
+
+def test_equal_distances_have_one_order_on_all_nodes():
+    """Blocks pass in another order on each node; the query is whole on each."""
+    rows, query = np.array([[0.0], [2.0]], np.float32), np.array([[1.0]], np.float32)
+
+    def run():
+        model = ja.neighbors.KNeighborsClassifier(1).fit(split(rows), np.array([0, 1]))
+        return np.asarray(model.predict(ja.asarray(query)))
+
+    assert on_nodes(2, run) == [[0], [0]]
+
+
+def test_the_inertia_of_tight_groups_is_no_rounding():
+    random = np.random.default_rng(0)
+    rows = np.repeat([[-1000.0, 1000], [1000, -1000]], 500, 0) + random.normal(0, 0.1, (1000, 2))
+    rows = rows.astype(np.float32)
+    expected = sum(((part - part.mean(0)) ** 2).sum() for part in np.split(rows.astype(float), 2))
+    found = ja.cluster.KMeans(2, init=np.sign(rows[[0, -1]]) * 1000).fit(rows).inertia_
+    assert found == pytest.approx(expected, rel=1e-2)
+
+
+def test_few_corners_of_a_graph():
+    """Fewer than twice the groups."""
+    graph = np.array([[0, 1, 0], [1, 0, 1e-3], [0, 1e-3, 0]], np.float32)
+    model = ja.cluster.SpectralClustering(2, affinity="precomputed")
+    first, second, third = np.asarray(model.fit(graph).labels_)
+    assert first == second != third
+
+
+def test_labels_that_jax_cannot_hold():
+    rows, labels = np.array([[0.0], [9.0]], np.float32), np.array([2**33, 2**33 + 1])
+    found = ja.neighbors.KNeighborsClassifier(1).fit(rows, labels).predict(rows)
+    np.testing.assert_array_equal(found, labels)

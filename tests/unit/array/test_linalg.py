@@ -173,3 +173,36 @@ def test_factors_of_low_rank(axis):
         return (u * s) @ vh
 
     check(3, run, x)
+
+
+def test_columns_that_are_nearly_the_same(monkeypatch):
+    """In one panel behind another: Q stays unitary."""
+    monkeypatch.setattr(_solve, "PANEL", 8)
+    random = np.random.default_rng(3)
+    x = random.normal(size=(24, 24)).astype(np.float32)
+    x[:, 17] = x[:, 16] + 1e-4 * random.normal(size=24)
+    right = x @ np.ones(24, np.float32)
+    check(3, lambda: ja.linalg.solve(ja.asarray(x, split=0), right), np.ones(24), 0, 0.05)
+    q = on_nodes(3, lambda: np.asarray(_solve.factors(ja.asarray(x, split=0))[0]))[0]
+    np.testing.assert_allclose(q.T @ q, np.eye(24), atol=3e-6)
+
+
+def test_the_lower_triangle_is_read():
+    x = np.array([[4, 9], [2, 5]], np.float32)
+    for axis in (None, 0):
+        check(2, lambda axis=axis: ja.linalg.cholesky(ja.asarray(x, split=axis)), [[2, 0], [1, 2]])
+
+
+def test_a_basis_that_holds_all_products_goes_on_with_others():
+    x = np.diag([1.0, 2, 3]).astype(np.float32)
+    vectors, small = ja.linalg.lanczos(x, 3, v0=np.array([1.0, 0, 0], np.float32))
+    vectors = np.asarray(vectors)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(3), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.eigvalsh(np.asarray(small)), [1, 2, 3], atol=1e-5)
+    with pytest.raises(ValueError, match="1 to 3 vectors"):
+        ja.linalg.lanczos(x, 4)
+
+
+def test_sums_over_axes_of_other_lengths_are_refused():
+    with pytest.raises(ValueError, match="these differ"):
+        ja.tensordot(np.ones((2, 3)), np.ones((3, 2)), axes=2)

@@ -10,6 +10,7 @@ from array_nodes import on_nodes
 from nights import rows
 
 import jdaso.array as ja
+from jdaso.array import _counting
 from jdaso.array._layout import Layout
 from jdaso.array._world import ALONE
 
@@ -225,3 +226,20 @@ def test_quotients_and_remainders_at_infinities_and_zeros():
     np.testing.assert_array_equal(np.signbit(quotient), [False, True, True, True, True])
     np.testing.assert_array_equal(np.signbit(rest[1:]), [False, True, False, True])
     assert float(jax.grad(lambda x: (ja.asarray(x) % 3.0).block)(6.0)) == 1.0
+
+
+def test_a_mask_and_an_index_array_name_pairs():
+    rows, columns = np.array([True, False, True, False]), np.array([0, 1])
+    check(3, lambda: split(A[:4])[rows, columns], A[:4][rows, columns])
+
+
+def test_narrow_whole_numbers_are_indices():
+    check(3, lambda: ja.take(split(np.arange(200)), np.array([1, -2], np.int8)), np.array([1, 198]))
+
+
+def test_counts_may_be_nested():
+    with ja.counted() as outer:
+        with ja.counted() as inner:
+            pass
+        _counting.note(1, 8)
+    assert (outer.calls, inner.calls) == (1, 0)

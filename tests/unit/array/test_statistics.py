@@ -253,3 +253,33 @@ def test_any_rows_on_any_nodes(given, percent):
         bins = np.arange(-5, 6)
         wanted = np.histogram(x, bins)[0]
         check(lambda: ja.histogram(ragged(x, counts), bins)[0], wanted)
+
+
+def test_weights_of_narrow_whole_numbers_do_not_wrap():
+    x, weights = np.full(4, 100, np.int8), np.array([2, 2, 1, 1], np.int8)
+    check(lambda: ja.average(split(x, 0), weights=weights), np.float32(100))
+
+
+def test_the_middle_of_two_elements():
+    line = np.arange(11, dtype=np.float32)
+    check(lambda: ja.percentile(split(line, 0), 70, method="midpoint"), np.float32(7))
+    check(lambda: ja.median(split(np.array([1, *[np.inf] * 3], np.float32), 0)), np.float32(np.inf))
+
+
+def test_the_smallest_of_infinity_and_nan():
+    line = np.array([np.nan, np.inf, -np.nan, 1, -0.0, 0.0, -2], np.float32)
+    for largest, places in ((False, [6, 4, 5, 3, 1]), (True, [0, 2, 1, 3, 4])):
+        check(lambda largest=largest: ja.topk(split(line, 0), 5, largest=largest)[1], places)
+
+
+def test_kernels_have_a_slope_on_their_diagonal():
+    x = np.array([[0.0, 1], [2, 3]], np.float32)
+    slope = jax.grad(lambda x: ja.sum(ja.rbf(x, ja.asarray([[1.0, 1]]))).block)(x)
+    width = np.exp(-((x - 1) ** 2).sum(1) / 2)[:, None]
+    np.testing.assert_allclose(slope, -(x - 1) * width, rtol=1e-5)
+    assert np.isfinite(jax.grad(lambda x: ja.sum(ja.rbf(x)).block)(x)).all()
+
+
+def test_edges_of_bins_rise():
+    with pytest.raises(ValueError, match="must rise"):
+        ja.histogram(ja.asarray(np.ones(3, np.float32)), [3.0, 2.0, 1.0])
