@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterable
 
 from .environment import survives_deaths
@@ -54,8 +55,15 @@ def say_rank(node: int | str, host: str) -> None:
         _print(text)
 
 
-def say_failed() -> None:
-    """Reports to the supervisor that this node failed by itself, not because another node did."""
+def say_failed(after_seconds: float = 0.0) -> None:
+    """Reports to the supervisor that this node failed by itself, not because another node did.
+
+    Args:
+        after_seconds: how long to wait first, if there is a supervisor: of another rank's death,
+            which may be the cause, it is to learn first.
+    """
+    if _to_supervisor:
+        time.sleep(after_seconds)
     _tell(FAILED)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -307,10 +306,8 @@ class Session:
         self.last_words = text
         if not self.control.alone and not self.closed:
             if self.control.known.failure is None:
-                if self.joined and not self._failed:
-                    time.sleep(_PEER_SECONDS)
+                say_failed(_PEER_SECONDS if self.joined and not self._failed else 0.0)
                 self._failed = True
-                say_failed()
             where = f"{self.topology.name(self.topology.rank)} on host {self.topology.host}"
             self.control.detector.fail(f"{where} failed: {text}")
 

@@ -233,7 +233,7 @@ def ranks_differ(session):
     params = {"a": jax.make_array_from_callback((8,), placed, lambda at: np.arange(8.0)[at])}
     tx = jdaso.daso(optax.sgd(0.1), phases=jdaso.Phases(**PHASES), session=session)
     mixed = {"a": np.arange(3) if session.node else whole}
-    order, alone = "in shards that begin at [[6]", "on one rank on node 1 (rank 2)"
+    order, alone = "on node 1 (rank 2), and in shards", "in shards that begin at"
     for call, words in (
         (lambda: jdaso.broadcast(params, session), order),
         (lambda: jdaso.mean(params, session), order),
