@@ -165,7 +165,7 @@ def matrix_transpose(x: Any) -> Array:
 def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Array:
     """Sums of ``conj(x1) x2`` along an axis. Moves one reduction if the split is that axis."""
     product = as_array(x1).conj() * x2
-    return REDUCTIONS["sum"](product, axis=axis)
+    return REDUCTIONS["sum"](product, axis=axis, dtype=product.dtype)
 
 
 def tensordot(x1: Any, x2: Any, *, axes: int | Sequence[Sequence[int]] = 2) -> Array:

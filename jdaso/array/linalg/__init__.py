@@ -34,7 +34,9 @@ from ._tall import svdvals as svdvals
 from ._whole import Determinant as Determinant
 from ._whole import Eigen as Eigen
 from ._whole import det as det
+from ._whole import eig as eig
 from ._whole import eigh as eigh
+from ._whole import eigvals as eigvals
 from ._whole import eigvalsh as eigvalsh
 from ._whole import matrix_rank as matrix_rank
 from ._whole import pinv as pinv

@@ -22,7 +22,7 @@ from ._tall import svd, svdvals
 
 
 class Eigen(NamedTuple):
-    """Eigenvalues, rising, and eigenvectors, the columns of a matrix."""
+    """Eigenvalues (those of `eigh` rise), and eigenvectors, the columns of a matrix."""
 
     eigenvalues: Array
     eigenvectors: Array
@@ -61,6 +61,16 @@ def eigh(x: Any) -> Eigen:
 def eigvalsh(x: Any) -> Array:
     """The eigenvalues of matrices that equal their adjoints, rising; see `eigh`."""
     return eigh(x).eigenvalues
+
+
+def eig(x: Any) -> Eigen:
+    """The eigenvalues and right eigenvectors of square matrices, complex; moves as `eigh`."""
+    return Eigen(*of_matrices(lambda block: tuple(jnp.linalg.eig(block)), square(x)))
+
+
+def eigvals(x: Any) -> Array:
+    """The eigenvalues of square matrices, complex, in no order; moves as `eigh`."""
+    return of_matrices(jnp.linalg.eigvals, square(x))
 
 
 def matrix_rank(x: Any, *, rtol: Any = None) -> Array:

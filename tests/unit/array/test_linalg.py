@@ -117,6 +117,13 @@ def test_values_of_matrices(nodes, axis, matrix):
     check(nodes, lambda: ja.linalg.slogdet(split()).logabsdet, np.linalg.slogdet(x)[1], **near)
     check(nodes, lambda: ja.linalg.svdvals(split()), singular, **near)
     check(nodes, lambda: ja.linalg.eigvalsh(split(both)), np.linalg.eigvalsh(both), **near)
+    by_size = lambda values: np.sort_complex(np.round(values, 3))  # noqa: E731
+    wanted = by_size(np.linalg.eigvals(x))
+    for found in on_nodes(nodes, lambda: np.asarray(ja.linalg.eigvals(split()))):
+        np.testing.assert_allclose(by_size(found), wanted, atol=5e-3)
+    values, vectors = ja.linalg.eig(ja.asarray(x))
+    again = np.asarray(vectors) * np.asarray(values)[..., None, :]
+    np.testing.assert_allclose(x @ np.asarray(vectors), again, atol=1e-3)
     check(nodes, lambda: ja.linalg.trace(split(), offset=1), np.trace(x, 1, -2, -1), **near)
     for offset in (-2, 0, 1, 99):
         wanted = np.diagonal(x, offset, -2, -1)
