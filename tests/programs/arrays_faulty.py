@@ -23,6 +23,11 @@ BAD = 1
 """The node that makes the mistake."""
 
 
+def say(text):
+    """One write for a line, so that those of several ranks do not mix."""
+    os.write(1, f"{text}\n".encode())
+
+
 def file_for(node):
     """A good file for all nodes but one, of the same name."""
     folder = FOLDER / ("bad" if node == BAD else "good")
@@ -118,10 +123,10 @@ with jdaso.Session(timeout_seconds=LIMIT_SECONDS) as session:
         begin = time.monotonic()
         try:
             globals()[case](session.node)
-            print(session.node, case, "fine", flush=True)
+            say(f"{session.node} {case} fine")
         except Exception as error:
             text = str(error).replace("\n", " ")
             took = f"{time.monotonic() - begin:.1f}"
-            print(session.node, case, took, type(error).__name__, text, flush=True)
+            say(f"{session.node} {case} {took} {type(error).__name__} {text}")
             if case in ("left_out", "killed", "raised", "memory"):
                 raise
