@@ -23,7 +23,7 @@ FAILED, THROUGH, AGAIN, SAVED, SAVES = "failed", "through", "again", "saved", "s
 """Reports of a rank to the supervisor: one message each; after the last one, its signals."""
 
 LIVES_ON = "goes on where others die"
-_CONNECT_SECONDS = 5.0
+_CONNECT_SECONDS, _PEER_SECONDS = 5.0, 0.5
 
 _to_supervisor: list[socket.socket] = []
 
@@ -55,15 +55,15 @@ def say_rank(node: int | str, host: str) -> None:
         _print(text)
 
 
-def say_failed(after_seconds: float = 0.0) -> None:
+def say_failed(*, peers: bool = False) -> None:
     """Reports to the supervisor that this node failed by itself, not because another node did.
 
     Args:
-        after_seconds: how long to wait first, if there is a supervisor: of another rank's death,
-            which may be the cause, it is to learn first.
+        peers: whether the cause may be the death of another rank, as JAX reports it: then the
+            supervisor has a moment to learn of that first.
     """
-    if _to_supervisor:
-        time.sleep(after_seconds)
+    if peers and _to_supervisor:
+        time.sleep(_PEER_SECONDS)
     _tell(FAILED)
 
 

@@ -32,10 +32,6 @@ from .reports import Reports
 from .settings import check_settings
 from .start import agree_on_start, prepare_process, say_alone, topology_of
 
-_PEER_SECONDS = 0.5
-"""Before a rank of a joined node reports its error: the cause may be the death of another rank, of
-which the supervisor then learns first."""
-
 
 class Session:
     """This node's part in a run over several nodes.
@@ -306,7 +302,7 @@ class Session:
         self.last_words = text
         if not self.control.alone and not self.closed:
             if self.control.known.failure is None:
-                say_failed(_PEER_SECONDS if self.joined and not self._failed else 0.0)
+                say_failed(peers=self.joined and not self._failed)
                 self._failed = True
             where = f"{self.topology.name(self.topology.rank)} on host {self.topology.host}"
             self.control.detector.fail(f"{where} failed: {text}")

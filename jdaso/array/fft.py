@@ -27,13 +27,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _away_from(x: Array, axis: int, others: Sequence[int] = ()) -> Array:
-    """The array, not split along an axis, and if it can be, along none that is still to come."""
+def _away_from(x: Array, axis: int) -> Array:
+    """The array, not split along an axis: if there are others, along the longest of them."""
     if x.split != axis:
         return x
-    free = [k for k in range(x.ndim) if k != axis and k not in others]
-    free = free or [k for k in range(x.ndim) if k != axis]
-    return resplit(x, max(free, key=lambda k: x.shape[k], default=None))
+    others = [k for k in range(x.ndim) if k != axis]
+    return resplit(x, max(others, key=lambda k: x.shape[k], default=None))
 
 
 def _along(
@@ -84,28 +83,27 @@ def _each(
     return x
 
 
-def fftn(
-    x: Any,
-    *,
-    s: Sequence[int] | None = None,
-    axes: Sequence[int] | None = None,
-    norm: str = "backward",
-) -> Array:
-    """`jax.numpy.fft.fftn` over axes (None: all, or the last of `s`). Moves one `resplit`."""
-    x = as_array(x)
-    return _each(x, _axes(x, s, axes), jnp.fft.fft, norm)
+def _of_many(name: str) -> Callable[..., Array]:
+    function = getattr(jnp.fft, name.removesuffix("n"))
+
+    def call(
+        x: Any,
+        *,
+        s: Sequence[int] | None = None,
+        axes: Sequence[int] | None = None,
+        norm: str = "backward",
+    ) -> Array:
+        x = as_array(x)
+        return _each(x, _axes(x, s, axes), function, norm)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = (
+        f"`jax.numpy.fft.{name}` over axes (None: all, or the last of `s`). Moves one `resplit`."
+    )
+    return call
 
 
-def ifftn(
-    x: Any,
-    *,
-    s: Sequence[int] | None = None,
-    axes: Sequence[int] | None = None,
-    norm: str = "backward",
-) -> Array:
-    """`jax.numpy.fft.ifftn` over axes (None: all, or the last of `s`). Moves one `resplit`."""
-    x = as_array(x)
-    return _each(x, _axes(x, s, axes), jnp.fft.ifft, norm)
+fftn, ifftn = _of_many("fftn"), _of_many("ifftn")
 
 
 def fft2(x: Any, *, axes: Sequence[int] = (-2, -1), norm: str = "backward") -> Array:

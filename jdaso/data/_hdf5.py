@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._base.extras import needs
 from .._jax.types import PyTree
 from .._launch.paths import shown
 from ._arrays import common_length
-from ._extra import needs
 from ._reading import LoadingError, OpenFile, Rows, native, runs
 
 log = logging.getLogger("jdaso")
@@ -59,7 +59,7 @@ class HDF5:
     """
 
     def __init__(self, path: str | Path, names: str | Sequence[str] | Mapping[str, str]):
-        h5py = needs("h5py", "HDF5")
+        h5py = needs("h5py", "HDF5", "data")
         self._one = isinstance(names, str)
         given = [names] if isinstance(names, str) else names
         named = dict(given) if isinstance(given, Mapping) else {name: name for name in given}

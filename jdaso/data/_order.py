@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from ._extra import needs
+from .._base.extras import needs
 
 _ROUNDS = 4
 _SMALL = 2**16
@@ -67,7 +67,7 @@ class Order:
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}.")
         if self.shuffle:
-            needs("grain", "Shuffling")
+            needs("grain", "Shuffling", "data")
 
     def samples(self, begin: int, end: int) -> np.ndarray:
         """Returns the samples at positions `begin` to `end` (excluded) of the stream, int64."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.extras import needs
 from ._base import Placed
-from ._extra import needs
 
 
 class Hdf5(Placed):
@@ -19,7 +19,7 @@ class Hdf5(Placed):
     @contextlib.contextmanager
     def opened(self, path: Path, dataset: str | None) -> Iterator[Any]:
         """Opens a data set; None: the only one."""
-        h5py = needs("h5py", "An HDF5 file")
+        h5py = needs("h5py", "An HDF5 file", "arrays")
         with h5py.File(path, "r") as file:
             names: list[str] = []
             file.visititems(
@@ -29,13 +29,13 @@ class Hdf5(Placed):
 
     def make(self, path: Path, dataset: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Makes a file with room for all rows."""
-        h5py = needs("h5py", "An HDF5 file")
+        h5py = needs("h5py", "An HDF5 file", "arrays")
         with h5py.File(path, "w") as file:
             room(file, dataset, shape, dtype)
 
     def first_byte(self, path: Path, dataset: str) -> int:
         """Returns the place of the data set in its file."""
-        h5py = needs("h5py", "An HDF5 file")
+        h5py = needs("h5py", "An HDF5 file", "arrays")
         with h5py.File(path, "r") as file:
             stored: Any = file[dataset]
             return stored.id.get_offset()
@@ -56,7 +56,7 @@ def chosen(path: Path, dataset: str | None, names: list[str]) -> str:
 
 def room(file: Any, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
     """Makes a data set whose bytes are one behind the other, and there from the start."""
-    h5py = needs("h5py", "An HDF5 file")
+    h5py = needs("h5py", "An HDF5 file", "arrays")
     about = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     about.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     space = h5py.h5s.create_simple(shape)

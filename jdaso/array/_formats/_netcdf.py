@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.io import netcdf_file
 
+from ..._base.extras import needs
 from .._array import Array
-from ._extra import needs
 from ._hdf5 import Hdf5, chosen, room
 
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable.%10d"
@@ -37,7 +37,7 @@ class NetCDF(Hdf5):
 
     def make(self, path: Path, dataset: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Makes a file of version 4 with room for all rows, and a dimension for each axis."""
-        h5py = needs("h5py", "A netCDF file")
+        h5py = needs("h5py", "A netCDF file", "arrays")
         with h5py.File(path, "w", track_order=True) as file:
             for axis, size in enumerate(shape):
                 scale = file.create_dataset(f"{dataset}_{axis}", (size,), ">f4")
@@ -69,7 +69,7 @@ def _older(path: Path, dataset: str | None) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _newer(path: Path, dataset: str | None) -> Iterator[Any]:
-    h5py = needs("h5py", "A netCDF file")
+    h5py = needs("h5py", "A netCDF file", "arrays")
     with h5py.File(path, "r") as file:
         names = [name for name, one in file.items() if isinstance(one, h5py.Dataset)]
         free = [name for name in names if not file[name].is_scale]

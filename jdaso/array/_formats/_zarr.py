@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.extras import needs
 from .._array import Array
 from .._layout import Layout, replaced
 from .._move import laid
 from .._together import together
 from ._base import Sliced
-from ._extra import needs
 from ._hdf5 import chosen
 
 CHUNK_BYTES = 1 << 24
@@ -27,7 +27,7 @@ class Zarr(Sliced):
     @contextlib.contextmanager
     def opened(self, path: Path, dataset: str | None) -> Iterator[Any]:
         """Opens an array; None: the only one."""
-        zarr = needs("zarr", "A Zarr array")
+        zarr = needs("zarr", "A Zarr array", "arrays")
         found = zarr.open(path, mode="r")
         if not isinstance(found, zarr.Array):
             found = found[chosen(path, dataset, sorted(found.array_keys()))]
@@ -46,7 +46,7 @@ class Zarr(Sliced):
         rows = max(1, -(-share // max(1, parts)))
         whole = _by_chunks(x, axis, rows)
         with together(x.world, f"make {path.name}"):
-            zarr = needs("zarr", "A Zarr array")
+            zarr = needs("zarr", "A Zarr array", "arrays")
             if x.world.node == 0:
                 group = zarr.open_group(path, mode="w")
                 chunks = tuple(max(1, n) for n in replaced(x.shape, axis, rows)) if x.shape else ()

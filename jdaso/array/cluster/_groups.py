@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -41,6 +42,15 @@ class Groups(Estimator):
                 f"{self.n_clusters} clusters need as many rows, got n_samples={found.shape[0]}."
             )
         return found
+
+
+@partial(jax.jit, static_argnums=2)
+def nearest(
+    block: jax.Array, centers: jax.Array, distances: Distances
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the nearest center of each row, and the sum of the distances to them."""
+    found = distances(block, centers)
+    return jnp.argmin(found, 1), jnp.sum(jnp.min(found, 1))
 
 
 def first(x: Array, clusters: int, init: Any, seed: int | None, distances: Distances) -> jax.Array:

@@ -13,7 +13,7 @@ from .._distances import city
 from .._estimator import like_rows, whole
 from .._reduce import sharers
 from .._world import World
-from ._groups import Groups, first
+from ._groups import Groups, first, nearest
 from ._medians import medians, ordered
 
 
@@ -60,13 +60,13 @@ class KMedians(Groups):
         centers = first(x, self.n_clusters, self.init, self.random_state, city)
         tolerance = self.tol * float(at.reduce(jnp.mean(x.std(axis=0).block), "max"))
         for done in range(1, self.max_iter + 1):
-            labels, _ = _nearest(x.block, centers)
+            labels, _ = nearest(x.block, centers, city)
             moved = _moved(order, labels, centers, at)
             shift = float(at.reduce(jnp.mean(jnp.abs(moved - centers)), "max"))
             centers, self.n_iter_ = moved, done
             if shift <= tolerance:
                 break
-        labels, total = _nearest(x.block, centers)
+        labels, total = nearest(x.block, centers, city)
         self.cluster_centers_, self.labels_ = whole(centers, x), like_rows(labels, x)
         self.inertia_ = float(at.reduce(total, "sum"))
         return self
@@ -74,14 +74,7 @@ class KMedians(Groups):
     def predict(self, x: Any) -> Array:
         """Returns the index of the nearest center of each row. Nothing moves."""
         x = self._more_rows(x)
-        return like_rows(_nearest(x.block, self.cluster_centers_.block)[0], x)
-
-
-@jax.jit
-def _nearest(block: jax.Array, centers: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The nearest center of each row, and the sum of the distances to them."""
-    distances = city(block, centers)
-    return jnp.argmin(distances, 1), jnp.sum(jnp.min(distances, 1))
+        return like_rows(nearest(x.block, self.cluster_centers_.block, city)[0], x)
 
 
 def _moved(order: jax.Array, labels: jax.Array, centers: jax.Array, at: World) -> jax.Array:

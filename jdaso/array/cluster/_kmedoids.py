@@ -13,7 +13,7 @@ from .._distances import AT_A_TIME, euclidean, passing_by, squares
 from .._estimator import like_rows, whole
 from .._reduce import sharers
 from .._world import World
-from ._groups import Groups, first
+from ._groups import Groups, first, nearest
 
 
 class KMedoids(Groups):
@@ -58,12 +58,12 @@ class KMedoids(Groups):
         centers = first(x, self.n_clusters, self.init, self.random_state, euclidean)
         places = np.full(self.n_clusters, -1)
         for done in range(1, self.max_iter + 1):
-            labels, _ = _nearest(x.block, centers)
+            labels, _ = nearest(x.block, centers, euclidean)
             before, self.n_iter_ = places, done
             centers, places = _medoids(x, labels, centers, places, at)
             if (places == before).all():
                 break
-        labels, total = _nearest(x.block, centers)
+        labels, total = nearest(x.block, centers, euclidean)
         self.cluster_centers_, self.labels_ = whole(centers, x), like_rows(labels, x)
         self.medoid_indices_, self.inertia_ = places, float(at.reduce(total, "sum"))
         return self
@@ -71,14 +71,7 @@ class KMedoids(Groups):
     def predict(self, x: Any) -> Array:
         """Returns the index of the nearest center of each row. Nothing moves."""
         x = self._more_rows(x)
-        return like_rows(_nearest(x.block, self.cluster_centers_.block)[0], x)
-
-
-@jax.jit
-def _nearest(block: jax.Array, centers: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The nearest center of each row, and the sum of the distances to them."""
-    distances = euclidean(block, centers)
-    return jnp.argmin(distances, 1), jnp.sum(jnp.min(distances, 1))
+        return like_rows(nearest(x.block, self.cluster_centers_.block, euclidean)[0], x)
 
 
 def _medoids(

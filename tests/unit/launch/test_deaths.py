@@ -32,6 +32,9 @@ for word in sys.stdin:
     word = word.strip()
     if word == "raise":
         reports.say_failed()
+    elif word == "raise as others may have died":
+        print("begun", flush=True)
+        reports.say_failed(peers=True)
     elif word == "close":
         reports.say_through()
     elif word == "open":
@@ -131,6 +134,17 @@ def test_one_that_raises_failed_before_it_died(job):
     ranks[1].does("raise")
     ranks[0].dies()
     assert deaths.first().startswith("node 1 failed first")
+
+
+def test_one_that_raises_since_a_peer_died_is_not_the_first(job):
+    """Whichever the kernel reports first: the error, or the end of the process that caused it."""
+    deaths, ranks = job
+    ranks[1].process.stdin.write("raise as others may have died\n")
+    ranks[1].process.stdin.flush()
+    assert ranks[1].process.stdout.readline() == "begun\n"
+    ranks[2].dies()
+    assert ranks[1].process.stdout.readline() == "done\n"
+    assert deaths.first().startswith("node 2 died first")
 
 
 def test_one_that_is_through_has_not_died(job):
