@@ -43,6 +43,7 @@ PARTS = {
     "start_wait": Part(2, 30),
     "nothing_due": Part(2, 15),
     "hidden": Part(2, 45),
+    "alone": Part(2, 20),
     "memory": Part(2, 30),
     "mpi4jax": Part(1, 10),
     "calls": Part(1, 10),

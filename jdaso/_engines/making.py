@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._jax.ffi.on_device import OnDevice
 from .._payload.checksums import checksum_on_host
 from .._payload.wire import Wire
 from .._payload.words import Facts, facts_of
@@ -35,7 +36,7 @@ class Making:
     """
 
     version: Version
-    arrays: Sequence[np.ndarray]
+    arrays: Sequence[np.ndarray | OnDevice]
     wire: Wire
     rule: Merge
     programs: Programs

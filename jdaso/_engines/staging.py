@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from .._jax.ffi import aligned
 from .._jax.ffi.copying import copy_all
+from .._jax.ffi.on_device import OnDevice
 from .._payload.layout import Layout
 from .._payload.wire import Wire
 
@@ -92,7 +94,7 @@ class Leaves:
         pairs = zip(layout.exchanged, layout.offsets, strict=False)
         self._spans = [(offset, offset + leaf.size, leaf.reals) for leaf, offset in pairs]
 
-    def write(self, arrays: Sequence[np.ndarray], place: Place) -> Iterator[int]:
+    def write(self, arrays: Sequence[np.ndarray | OnDevice], place: Place) -> Iterator[int]:
         """Copies arrays of any float or complex dtype; yields each chunk once all of it is there.
 
         So the first chunk can be on the wire while the rest is still being copied.
@@ -124,7 +126,9 @@ class Leaves:
         return [whole[begin:end].reshape(reals) for begin, end, reals in self._spans]
 
 
-def _reals(array: np.ndarray) -> np.ndarray:
+def _reals(array: np.ndarray | OnDevice) -> Any:
     """A flat view of an array's numbers; a complex one becomes two."""
+    if isinstance(array, OnDevice):
+        return array.reals()
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(np.real(flat).dtype) if np.iscomplexobj(flat) else flat

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from .._jax.ffi import library
+from .._jax.ffi.on_device import OnDevice
 from .._jax.types import Leaves as Arrays
 from .._jax.types import PyTree
 from .._payload.checksums import checksum_on_host
@@ -69,7 +70,7 @@ class Versions:
         self.outer_form = self._programs.outer_form
         self._lock = threading.Lock()
 
-    def begin(self, arrays: Sequence[np.ndarray], owner: int) -> None:
+    def begin(self, arrays: Sequence[np.ndarray | OnDevice], owner: int) -> None:
         """Takes the common point before the first exchange; the same on all nodes."""
         with self._lock:
             place = self._places.free()
@@ -80,7 +81,7 @@ class Versions:
     def start(
         self,
         ticket: int,
-        arrays: Sequence[np.ndarray],
+        arrays: Sequence[np.ndarray | OnDevice],
         head: np.ndarray,
         *,
         before: int,

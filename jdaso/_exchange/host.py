@@ -15,6 +15,7 @@ import numpy as np
 
 from .._engines.channel import Channel
 from .._engines.sums import Sums
+from .._jax.ffi.on_device import OnDevice
 from .._jax.host_call import host_call
 from .._jax.types import Leaves, PyTree, ShapeDtype
 from .._payload.checksums import checksum_of_all, checksum_on_host
@@ -135,13 +136,16 @@ class HostExchange(Exchange):
         """Calls the host with the exchanged leaves; returns an int32.
 
         Args:
-            function: takes `about` and the leaves, shard by shard.
+            function: takes `about` and the leaves, shard by shard; on a GPU these may be
+                `OnDevice`.
             turn: the number of the local device that calls, if any of them can.
             about: small arrays.
             leaves: the leaves.
         """
         shape = ShapeDtype((), jnp.int32)
-        call = partial(self.call, function, shape, *about, *map(replicated, leaves))
+        as_sent = all(x.dtype in (jnp.float32, jnp.complex64) for x in leaves)
+        here = len(about) if as_sent else None  # the host converts others
+        call = partial(self.call, function, shape, *about, *map(replicated, leaves), here=here)
         return self.from_one(turn, call, shape)
 
     def total(
@@ -297,5 +301,5 @@ class HostExchange(Exchange):
 
 
 def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, called with NumPy arrays."""
-    return lambda *args: function(*map(np.asarray, args))
+    """The function, called with NumPy arrays, and with what is left on a GPU."""
+    return lambda *args: function(*(x if isinstance(x, OnDevice) else np.asarray(x) for x in args))

@@ -47,7 +47,7 @@ class HostLate(Late):
         """As `Late.begin`."""
         versions, owner = self.versions, self.exchange.owner
 
-        def begin(_: Any, *arrays: np.ndarray) -> np.ndarray:
+        def begin(_: Any, *arrays: Any) -> np.ndarray:
             versions.begin(arrays, owner)
             return np.zeros((), np.int32)
 

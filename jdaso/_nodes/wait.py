@@ -16,8 +16,11 @@ from .known import Known
 
 log = logging.getLogger("jdaso")
 
-_ANSWER_SECONDS = 0.4
-"""Time for a node that is asked where it is to answer."""
+_ANSWER_SECONDS = 0.9
+"""Time for a node that is asked where it is to answer: it looks every 0.1 s, if it gets a core."""
+
+_SILENT_ANSWER_SECONDS = 0.4
+"""The same of a node that has been silent before; it hardly will."""
 
 _YIELD_SECONDS = 3.0
 """Extra time for a late node that is itself waiting and about to time out: it is closer to the
@@ -114,8 +117,17 @@ class Wait:
             self._over_at = waited
         if any(node in known.waits for node in late):
             return waited < self._over_at + _YIELD_SECONDS
-        answered = all(node in known.places for node in late)
-        return not answered and waited < self._over_at + _ANSWER_SECONDS
+        return self._may_answer(waited - self._over_at)
+
+    def _may_answer(self, seconds: float) -> bool:
+        """Returns whether a late node has not told its place, so long after the question, but may.
+
+        Args:
+            seconds: since it was asked.
+        """
+        missing = set(self._late()) - self._known.places.keys()
+        alive = missing - set(self._silent())
+        return bool(missing) and seconds < (_ANSWER_SECONDS if alive else _SILENT_ANSWER_SECONDS)
 
     def _late(self) -> list[int]:
         """Nodes that have not arrived, and nodes that are silent (they may have arrived before)."""
@@ -140,8 +152,7 @@ class Wait:
         if not self._asked_at:
             self._known.ask_where(self._late())
             self._asked_at = waited
-        answered = all(node in self._known.places for node in self._late())
-        if not answered and waited < self._asked_at + _ANSWER_SECONDS:
+        if self._may_answer(waited - self._asked_at):
             return
         usual = self._known.patience.usual_seconds(self._kind)
         log.warning(

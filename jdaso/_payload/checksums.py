@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._jax.ffi.mixing import sum_of_mixed
 from .._jax.types import Leaves
 from .explicit import replicated
 
 _ROW = 1024
-
-_PASS = 2**16
 
 
 def fingerprints(leaf: jax.Array, bits: int) -> jax.Array:
@@ -63,11 +62,8 @@ def checksum_on_host(array: np.ndarray, salt: int = 0) -> int:
     words = data[: data.size // 4 * 4].view(np.uint32)
     rest = np.zeros(4, np.uint8)
     rest[: data.size % 4] = data[words.size * 4 :]
-    begin, total = np.uint32(salt * 0x3504F333 & 0xFFFFFFFF), 0
-    for at in range(0, words.size, _PASS):  # the operands of a pass stay in the cache
-        part = words[at : at + _PASS]
-        total += _sum_of_mixed(part, np.uint32((int(begin) + at) & 0xFFFFFFFF))
-    total += _sum_of_mixed(rest.view(np.uint32), np.uint32(int(begin) ^ 0x80000000))
+    begin = salt * 0x3504F333 & 0xFFFFFFFF
+    total = sum_of_mixed(words, begin) + sum_of_mixed(rest.view(np.uint32), begin ^ 0x80000000)
     return int(np.uint32(total & 0xFFFFFFFF).view(np.int32))
 
 
@@ -75,19 +71,6 @@ def checksum_of_all(arrays: Sequence[np.ndarray]) -> np.int32:
     """One checksum of several arrays on the host, an int32."""
     total = sum(checksum_on_host(x, k + 1) for k, x in enumerate(arrays))
     return np.int32(np.uint32(total & 0xFFFFFFFF).view(np.int32))
-
-
-def _sum_of_mixed(words: np.ndarray, begin: np.uint32) -> int:
-    """As `_mixed`, of a part that begins at a place."""
-    mixed = np.arange(words.size, dtype=np.uint32)
-    mixed += begin
-    mixed *= np.uint32(2654435761)
-    mixed ^= words
-    mixed *= np.uint32(2246822519)
-    mixed ^= mixed >> np.uint32(15)
-    mixed *= np.uint32(3266489917)
-    mixed ^= mixed >> np.uint32(13)
-    return int(mixed.sum(dtype=np.uint32))
 
 
 def _mixed(leaves: Leaves) -> jax.Array:

@@ -8,6 +8,7 @@ Rule 1: only `host_call` depends on the way of a call (`Session.close` drops fun
 Rule 2: where the handler cannot be built there is `None` and a reason in the log, never an error.
 
 `call.cc` is the handler, `library` compiles and loads it, `functions` has the functions by name;
-`copying` copies large arrays by several threads; `pinned` has memory that a GPU copies from fast,
-`aligned` memory that JAX does not copy at all.
+`copying` copies large arrays by several threads, `on_device` those that a call left on a GPU;
+`pinned` has memory that a GPU copies to and from fast, `aligned` memory that JAX does not copy;
+`mixing` has the sum of a checksum.
 """

@@ -18,13 +18,15 @@
 #include <vector>
 
 #include "chain.h"
+#include "mixing.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
 
 namespace {
 
-// Address and bytes of each operand, then of each result.
+// Address and bytes of each operand, then of each result. Bytes are negative for an operand that is
+// left in the device's memory.
 using Arrays = std::vector<int64_t>;
 
 // Returns 1; if the function fails, another number and the reason in `text`. A result that the
@@ -73,7 +75,8 @@ ffi::ErrorOr<std::vector<ffi::AnyBuffer>> buffers_of(const ffi::RemainingArgs& a
   return found;
 }
 
-ffi::Error on_cpu(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view name) {
+ffi::Error on_cpu(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view name,
+                  int64_t) {
   auto buffers = buffers_of(args, rets);
   if (!buffers) return buffers.error();
   Arrays arrays;
@@ -190,9 +193,22 @@ class Pinned {
   void* memory_ = nullptr;
 };
 
-// The device's stream is idle while Python runs: it holds nothing that Python could wait for.
+// The stream of the call that this thread is in; Python copies operands out on it.
+thread_local Stream calling = nullptr;
+thread_local bool called = false;
+
+ffi::Error call_python_on(Stream stream, std::string_view name, Arrays& arrays) {
+  calling = stream;
+  called = true;
+  auto error = call_python(name, arrays);
+  called = false;
+  return error;
+}
+
+// Operands from number `here` on are left in the device's memory. Its stream is idle while Python
+// runs, but for the copies that Python makes: it holds nothing that Python could wait for.
 ffi::Error on_cuda(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
-                   std::string_view name) {
+                   std::string_view name, int64_t here) {
   if (!driver().complete) return ffi::Error::Internal("libcuda.so.1 was not found, or is too old");
   auto buffers = buffers_of(args, rets);
   if (!buffers) return buffers.error();
@@ -202,6 +218,11 @@ ffi::Error on_cuda(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets re
   for (size_t k = 0; k < pinned.size() && status == 0; ++k) {
     auto& buffer = (*buffers)[k];
     size_t nbytes = buffer.size_bytes();
+    if (k >= static_cast<size_t>(here) && k < args.size()) {
+      append(arrays, buffer.untyped_data(), nbytes);
+      arrays.back() *= -1;
+      continue;
+    }
     status = pinned[k].take(nbytes);
     append(arrays, pinned[k].memory(), nbytes);
     if (status != 0 || nbytes == 0 || k >= args.size()) continue;
@@ -212,7 +233,7 @@ ffi::Error on_cuda(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets re
   int waited = driver().synchronize(stream);
   if (status == 0) status = waited;
   if (status == 0) {
-    if (auto error = call_python(name, arrays); error.failure()) return error;
+    if (auto error = call_python_on(stream, name, arrays); error.failure()) return error;
     for (size_t k = args.size(); k < pinned.size() && status == 0; ++k) {
       auto& buffer = (*buffers)[k];
       size_t nbytes = buffer.size_bytes();
@@ -244,15 +265,38 @@ extern "C" void* jdaso_take_pinned(int64_t nbytes, int device) {
 
 extern "C" void jdaso_give_pinned(void* memory) { Pinned::give(memory); }
 
+extern "C" uint32_t jdaso_sum_of_mixed(const uint32_t* words, int64_t count, uint32_t begin) {
+  return mixing::sum(words, count, begin);
+}
+
+// Copies operands that a call has left in the device's memory, and waits. `copies` holds for each
+// the target on the host, the source and the bytes. Returns 0, the driver's error, or -1 if this
+// thread is in no call.
+extern "C" int jdaso_copy_out(int64_t count, const int64_t* copies) {
+  if (!called) return -1;
+  int status = 0;
+  for (int64_t k = 0; k < count && status == 0; ++k, copies += 3) {
+    if (copies[2] == 0) continue;
+    status = driver().to_host(reinterpret_cast<void*>(copies[0]), copies[1], copies[2], calling);
+  }
+  int waited = driver().synchronize(calling);
+  return status != 0 ? status : waited;
+}
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     JdasoCallCpu, on_cpu,
-    ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("name"));
+    ffi::Ffi::Bind()
+        .RemainingArgs()
+        .RemainingRets()
+        .Attr<std::string_view>("name")
+        .Attr<int64_t>("here"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JdasoCallCuda, on_cuda,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::PlatformStream<Stream>>()
                                   .RemainingArgs()
                                   .RemainingRets()
-                                  .Attr<std::string_view>("name"));
+                                  .Attr<std::string_view>("name")
+                                  .Attr<int64_t>("here"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JdasoChainCpu, chain::on_cpu,
                               ffi::Ffi::Bind()
                                   .RemainingArgs()

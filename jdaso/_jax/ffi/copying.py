@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from .on_device import OnDevice, copy_out
+
 Pair = tuple[np.ndarray, np.ndarray]
 """A target and its source, of one shape."""
 
@@ -33,8 +35,16 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads(), thread_name_prefix="jdaso-copy")
 
 
-def copy_all(pairs: Sequence[Pair]) -> None:
-    """Copies each source to its target, with conversions between floats as `numpy.copyto`."""
+def copy_all(pairs: Sequence[tuple[np.ndarray, np.ndarray | OnDevice]]) -> None:
+    """Copies each source to its target, with conversions between floats as `numpy.copyto`.
+
+    Sources in a GPU's memory are copied first, see `copy_out`.
+    """
+    copy_out([(target, source) for target, source in pairs if isinstance(source, OnDevice)])
+    _copy_on_host([(target, source) for target, source in pairs if isinstance(source, np.ndarray)])
+
+
+def _copy_on_host(pairs: Sequence[Pair]) -> None:
     count = min(threads(), sum(target.nbytes for target, _ in pairs) // SHARE_BYTES)
     if count < 2:
         _copy(pairs)

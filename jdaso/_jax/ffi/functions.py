@@ -17,13 +17,15 @@ import numpy as np
 
 from . import pinned
 from .copying import copy_all
+from .on_device import OnDevice
 
 _DONE, _FAILED = 1, 0
 _SIGNATURE = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_char_p,  # the function's name
     ctypes.c_int64,  # length of the next
-    ctypes.c_void_p,  # int64: address and bytes of each operand, then of each result
+    ctypes.c_void_p,  # int64: address and bytes of each operand, then of each result; bytes are
+    # negative for an operand that is left in a GPU's memory
     ctypes.c_void_p,  # where the text of an error goes
     ctypes.c_int64,  # and the room there
 )
@@ -60,23 +62,22 @@ class _Function:
         """
         numbers = self._numbers.from_address(address) if count == self._numbers._length_ else None
         given = [] if numbers is None else numbers[:]
-        if numbers is None or given[1::2] != self._sizes:
+        if numbers is None or [abs(size) for size in given[1::2]] != self._sizes:
             raise ValueError(f"the step gives {given[1::2]} bytes, expected {self._sizes}")
         arrays = [
-            np.ndarray(array.shape, array.dtype, memory.from_address(at))
-            if size
-            else np.zeros(array.shape, array.dtype)
-            for array, memory, size, at in zip(
+            _array(*about)
+            for about in zip(
                 (*self._operands, *self._results),
                 self._memory,
-                self._sizes,
+                given[1::2],
                 given[::2],
                 strict=True,
             )
         ]
         operands = arrays[: len(self._operands)]
         for operand in operands:
-            operand.setflags(write=False)
+            if isinstance(operand, np.ndarray):
+                operand.setflags(write=False)
         found = self._call(*operands)
         if len(found) != len(self._results):
             raise ValueError(f"the function returned {len(found)} arrays, not {len(self._results)}")
@@ -91,6 +92,15 @@ class _Function:
             else:
                 pairs.append((place, result))
         copy_all(pairs)
+
+
+def _array(about: Array, memory: Any, size: int, address: int) -> Any:
+    """An operand or result at an address; negative sizes are those of a GPU's memory."""
+    if size < 0:
+        return OnDevice(about.shape, about.dtype, address)
+    if size == 0:
+        return np.zeros(about.shape, about.dtype)
+    return np.ndarray(about.shape, about.dtype, memory.from_address(address))
 
 
 def _result(number: int, value: np.ndarray, place: np.ndarray) -> np.ndarray:

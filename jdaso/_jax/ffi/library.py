@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jaxlib.version import __version__ as jaxlib_version
 
-from . import aligned, functions, pinned
+from . import aligned, functions, mixing, on_device, pinned
 
 TARGET = "jdaso_call"
 """The handlers' name in compiled programs."""
@@ -34,7 +34,7 @@ COMPILE_SECONDS = 120.0
 """Limit of the compiler; it takes some 4 s."""
 
 SWITCH = "JDASO_FFI"
-_SOURCES = [Path(__file__).with_name(name) for name in ("call.cc", "chain.h")]
+_SOURCES = [Path(__file__).with_name(name) for name in ("call.cc", "chain.h", "mixing.h")]
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fPIC", "-shared", "-w")
 _HANDLERS = {"cpu": "JdasoCallCpu", "CUDA": "JdasoCallCuda"}
@@ -101,6 +101,10 @@ def _register() -> bool:
     try:
         library = _load()
         library.jdaso_set_python(functions.entry)
+        given = ctypes.c_int64, ctypes.c_void_p
+        on_device.copy_by(_function(library, "jdaso_copy_out", ctypes.c_int, *given))
+        given = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
+        mixing.mix_by(_function(library, "jdaso_sum_of_mixed", ctypes.c_uint32, *given))
         chain = jax.ffi.pycapsule(library.JdasoChainCpu)
         jax.ffi.register_ffi_target(CHAIN, chain, platform="cpu")
         for where, symbol in _HANDLERS.items():
@@ -122,10 +126,16 @@ def _register() -> bool:
 def _allocator() -> tuple[Any, Any]:
     """The library's functions that take and give pinned memory."""
     library = _load()
-    take, give = library.jdaso_take_pinned, library.jdaso_give_pinned
-    take.argtypes, take.restype = [ctypes.c_int64, ctypes.c_int], ctypes.c_void_p
-    give.argtypes, give.restype = [ctypes.c_void_p], None
-    return take, give
+    given = ctypes.c_int64, ctypes.c_int
+    take = _function(library, "jdaso_take_pinned", ctypes.c_void_p, *given)
+    return take, _function(library, "jdaso_give_pinned", None, ctypes.c_void_p)
+
+
+def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
+    """A function of the library, with the types of its result and its arguments."""
+    found = getattr(library, name)
+    found.argtypes, found.restype = arguments, result
+    return found
 
 
 def _load() -> ctypes.CDLL:

@@ -107,20 +107,20 @@ def _step(block: jax.Array, offset: jax.Array, world: World, found: _Found) -> _
     return _Found(centers, shift, sums[-1, 0], found.iterations + 1)
 
 
-def _goes_on(most: int, tolerance: float, found: _Found) -> Any:
+def _goes_on(most: int, tolerance: Any, found: _Found) -> Any:
     return (found.iterations < most) & (found.shift > tolerance)
 
 
 @partial(jax.jit, static_argnames=("world", "most"))
 def _compiled(
-    block: jax.Array, offset: jax.Array, begin: _Found, tolerance: float, *, world: World, most: int
+    block: jax.Array, offset: jax.Array, begin: _Found, tolerance: Any, *, world: World, most: int
 ) -> _Found:
     goes_on = partial(_goes_on, most, tolerance)
     return jax.lax.while_loop(goes_on, partial(_step, block, offset, world), begin)
 
 
 def _eager(
-    block: jax.Array, offset: jax.Array, begin: _Found, tolerance: float, *, world: World, most: int
+    block: jax.Array, offset: jax.Array, begin: _Found, tolerance: Any, *, world: World, most: int
 ) -> _Found:
     found = begin
     while _goes_on(most, tolerance, found):
