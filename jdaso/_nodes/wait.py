@@ -16,11 +16,11 @@ from .known import Known
 
 log = logging.getLogger("jdaso")
 
-_ANSWER_SECONDS = 0.9
-"""Time for a node that is asked where it is to answer: it looks every 0.1 s, if it gets a core."""
+_ANSWER_SECONDS = 0.4
+"""Time for a node that is asked where it is to answer."""
 
-_SILENT_ANSWER_SECONDS = 0.4
-"""The same of a node that has been silent before; it hardly will."""
+_AHEAD_SECONDS = 1.0
+"""Late nodes are asked where they are so long before the limit, for they may wait for a core."""
 
 _YIELD_SECONDS = 3.0
 """Extra time for a late node that is itself waiting and about to time out: it is closer to the
@@ -65,7 +65,7 @@ class Wait:
         self._last, self.waited_seconds = time.monotonic(), 0.0
         late = known.heartbeats.usual_delay_seconds  # before that, arrivals may not be known
         self._warn_at, self._asked_at = known.patience.warn_seconds(kind, late), 0.0
-        self._over_at = 0.0
+        self._over_at, self._asked_ahead = 0.0, False
 
     def why_no_longer(self) -> str | None:
         """The reason to end the wait; None to wait on. Logs a warning when one is due."""
@@ -78,6 +78,9 @@ class Wait:
             return why
         patience = known.patience
         limit = patience.limit_seconds(self._kind) if self._limit is None else self._limit
+        if waited > limit - min(_AHEAD_SECONDS, limit / 2) and not self._asked_ahead:
+            self._asked_ahead = True
+            known.ask_where(self._late())
         if waited > limit and not self._yields(waited):
             return (
                 f"This node {self._doing}, which did not end within {limit:g} s. {self._missing()} "
@@ -113,21 +116,12 @@ class Wait:
         """Returns whether, past the limit, to let late nodes report first; asks where they are."""
         known, late = self._known, self._late()
         if not self._over_at:
-            known.ask_where(late)
+            known.ask_where(node for node in late if node not in known.places)
             self._over_at = waited
         if any(node in known.waits for node in late):
             return waited < self._over_at + _YIELD_SECONDS
-        return self._may_answer(waited - self._over_at)
-
-    def _may_answer(self, seconds: float) -> bool:
-        """Returns whether a late node has not told its place, so long after the question, but may.
-
-        Args:
-            seconds: since it was asked.
-        """
-        missing = set(self._late()) - self._known.places.keys()
-        alive = missing - set(self._silent())
-        return bool(missing) and seconds < (_ANSWER_SECONDS if alive else _SILENT_ANSWER_SECONDS)
+        answered = all(node in known.places for node in late)
+        return not answered and waited < self._over_at + _ANSWER_SECONDS
 
     def _late(self) -> list[int]:
         """Nodes that have not arrived, and nodes that are silent (they may have arrived before)."""
@@ -152,7 +146,8 @@ class Wait:
         if not self._asked_at:
             self._known.ask_where(self._late())
             self._asked_at = waited
-        if self._may_answer(waited - self._asked_at):
+        answered = all(node in self._known.places for node in self._late())
+        if not answered and waited < self._asked_at + _ANSWER_SECONDS:
             return
         usual = self._known.patience.usual_seconds(self._kind)
         log.warning(

@@ -181,6 +181,22 @@ def test_one_that_does_not_wait_is_named_at_the_limit(clock):
     assert "alive, at train.py:7 in load." in pass_time(clock, wait_on(known), 5.2)
 
 
+def test_late_nodes_are_asked_ahead_of_the_limit(clock):
+    """A node that waits for a core answers late, and is named with its place all the same."""
+    known = known_by_three(timeout_seconds=5.0)
+    known.heartbeats.table[:2, STARTED] = 37
+    answers(known, 2, "")
+    asked = []
+    known.ask_where = lambda nodes: asked.extend((clock.now - begin, node) for node in nodes)
+    wait, begin = wait_on(known), clock.now
+    assert pass_time(clock, wait, 4.9) is None
+    ((seconds, node),) = asked
+    assert node == 2 and 4.0 < seconds < 4.3
+    known.take_place(2, "\ntrain.py:7 in load")
+    assert "alive, at train.py:7 in load." in pass_time(clock, wait, 0.3)
+    assert len(asked) == 1
+
+
 def test_what_a_wait_is_for_is_told_to_those_who_ask(clock):
     detector = Detector(Topology(0, 3, "a", hosts=("a", "b", "c")), None)
     known = detector.known
