@@ -333,6 +333,27 @@ MUTANTS = [
         f"{PLAYED}/test_shrink_played.py",
     ),
     Mutant(
+        "a checksum's sum in the handler's library",
+        "_jax/ffi/mixing.h",
+        "mixed ^ (mixed >> 13)",
+        "mixed ^ (mixed >> 14)",
+        "tests/unit/ffi/test_mixing.py",
+    ),
+    Mutant(
+        "numbers that a call leaves on a GPU",
+        "_jax/ffi/on_device.py",
+        "address = self.address + begin * self.dtype.itemsize",
+        "address = self.address + begin",
+        "tests/unit/ffi/test_on_device.py",
+    ),
+    Mutant(
+        "late nodes are asked ahead of the limit",
+        "_nodes/wait.py",
+        "limit - min(_AHEAD_SECONDS, limit / 2)",
+        "limit",
+        "tests/unit/nodes/test_watchdog.py",
+    ),
+    Mutant(
         "checksum of what must be replicated",
         "_payload/checksums.py",
         "mixed = bits ^ (jax.lax.iota(jnp.uint32, bits.size) * np.uint32(2654435761))",
