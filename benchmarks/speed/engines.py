@@ -48,7 +48,8 @@ class Loop:
         self.step, self.turns, self.matrix = 0, np.int32(0), jnp.eye(256)
         self.start, self.wait = jax.jit(self._start), jax.jit(self._wait)
         if self.late.anchored:
-            jax.block_until_ready(jax.jit(lambda x: self.late.begin((), (x,))[1])(self.leaf))
+            begin = jax.jit(lambda x: self.late.begin((), (x,), jnp.int32(0))[1])
+            jax.block_until_ready(begin(self.leaf))
         self.multiply = jax.jit(
             lambda x, turns: jax.lax.fori_loop(0, turns, lambda _, y: y @ self.matrix, x)
         )

@@ -197,10 +197,13 @@ def summary(found, cluster, parameters, options):
             values = [r[key] for r in rounds if r.get(key) is not None]
             row[key] = harness.median(values) if values else ""
         if wire:
-            ring = 2 * (hosts - 1) / hosts * parameters * WIRE_BYTES[wire] / rate * 1e3
-            row["ring ms"], row["of link"] = ring, ring / row["exchange ms"]
-            row["fits"] = ring < delay * alone
-            late = max(0.0, ring - delay * alone) / options.sync_every
+            cycle = 2 * (hosts - 1) / hosts * parameters * WIRE_BYTES[wire] / rate * 1e3
+            fragments = round(harness.median(r.get("exchanges a cycle", 1) for r in rounds)) or 1
+            ring = row["ring ms"] = cycle / fragments
+            row["of link"] = ring / row["exchange ms"]
+            free = min(fragments * delay, options.sync_every) * alone
+            row["fits"] = cycle < free
+            late = max(0.0, cycle - free) / options.sync_every
             row["of allowed"] = (alone + late) / row["ms"]
         copies = [r["copy"] for r in found if "copy" in r]
         if copies and bare:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,12 @@ from jax.sharding import PartitionSpec as P
 
 import jdaso
 from jdaso._jax.host_call import STEP_ERRORS
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
+
+import compiled_once
+
+compiled_once.share()
 
 CASE, ENGINE = sys.argv[1], sys.argv[2]
 STEPS, FAULT_STEP = 20, 6

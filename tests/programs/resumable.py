@@ -25,6 +25,12 @@ from jdaso._jax.host_call import STEP_ERRORS
 from jdaso.checkpoint import Checkpoints
 from jdaso.faults import Faults
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
+
+import compiled_once
+
+compiled_once.share()
+
 
 def options():
     parser = argparse.ArgumentParser()

@@ -204,12 +204,12 @@ def test_finalize_merges_every_fragment_in_flight(merge, wire):
     "phases",
     [
         dict(total=9),  # cycling from the first update to the last
-        dict(total=9, warmup=9),
-        dict(total=9, cooldown=9),
+        at_night(dict(total=9, warmup=9)),
+        at_night(dict(total=9, cooldown=9)),
         dict(total=9, warmup=4, cooldown=5),
         dict(total=9, warmup=4, cooldown=4),  # one cycling update
         dict(total=9, warmup=3, cooldown=4),  # two: an exchange of age 1 at most
-        dict(total=9, warmup=0, cooldown=2),
+        at_night(dict(total=9, warmup=0, cooldown=2)),
         dict(total=6, warmup=1, cooldown=1),  # and three updates past the end
     ],
     ids=str,

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -115,8 +116,13 @@ def reference(grads, weights, merge):
     return x
 
 
-@pytest.mark.parametrize("merge", ["corrected", "paper"])
-@pytest.mark.parametrize("some_run_out", [False, True])
+@pytest.mark.parametrize(
+    ("some_run_out", "merge"),
+    rows(
+        itertools.product([False, True], ["corrected", "paper"]),
+        day=[(False, "paper"), (True, "corrected")],
+    ),
+)
 def test_every_mean_is_weighted(merge, some_run_out):
     grads, weights = gradients(), weights_of()
     if some_run_out:
@@ -126,7 +132,7 @@ def test_every_mean_is_weighted(merge, some_run_out):
     np.testing.assert_allclose(held, reference(grads, weights, merge), atol=3e-6)
 
 
-@pytest.mark.parametrize("wire", ["bfloat16", "int8"])
+@pytest.mark.parametrize("wire", [at_night("bfloat16"), "int8"])
 def test_narrow_wires_weigh_alike(wire):
     grads, weights = gradients(), weights_of()
     held, _ = run(daso(wire=wire), grads, weights)
@@ -135,8 +141,13 @@ def test_narrow_wires_weigh_alike(wire):
     assert np.abs(held - exact).mean() < 2e-3
 
 
-@pytest.mark.parametrize("wire", ["float32", "int8"])
-@pytest.mark.parametrize("blocking", ["gradients", "parameters"])
+@pytest.mark.parametrize(
+    ("blocking", "wire"),
+    rows(
+        itertools.product(["gradients", "parameters"], ["float32", "int8"]),
+        day=[("parameters", "float32"), ("gradients", "int8")],
+    ),
+)
 def test_weights_of_one_change_nothing(wire, blocking):
     """No bit with float32; a narrow wire's programs round in another order."""
     grads, ones = gradients(), np.ones((STEPS, NODES), np.float32)

@@ -4,6 +4,7 @@ On virtual nodes, whose exchange is in the step itself; and on the parts that re
 """
 
 import contextlib
+import itertools
 from types import SimpleNamespace
 from unittest import mock
 
@@ -13,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from nights import rows
 from played import Members
 
 import jdaso
@@ -257,9 +259,12 @@ def mesh():
     return jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
 
 
-@pytest.mark.parametrize("context", [False, True])
-@every_maker
-def test_explicit_meshes(mesh, make, context):
+@pytest.mark.parametrize(
+    ("name", "context"),
+    rows(itertools.product(MAKERS, [False, True]), [("daso", True), ("daso-outer-int8", False)]),
+)
+def test_explicit_meshes(mesh, name, context):
+    make = MAKERS[name]
     sharded = NamedSharding(mesh, PartitionSpec(None, "data"))
     params = {"w": jax.device_put(jnp.ones((4, 8)), sharded), "b": jnp.ones(3)}
     gradient = lambda p, node: jax.tree.map(lambda x: x - node, p)  # noqa: E731

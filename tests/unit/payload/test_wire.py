@@ -1,5 +1,7 @@
 """Wire formats: what a number loses, and that error feedback gives it back."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
+from nights import rows
 
 import jdaso
 from jdaso._payload import header as _header
@@ -289,8 +292,13 @@ def test_a_thousand_small_gradients_arrive_through_synchronous(wire):
     np.testing.assert_allclose(x[:, 1], -large * steps, atol=2 * kept_back + rounding)
 
 
-@pytest.mark.parametrize("merge", ["paper", "corrected", "outer"])
-@pytest.mark.parametrize("wire", NARROW)
+@pytest.mark.parametrize(
+    ("wire", "merge"),
+    rows(
+        itertools.product(NARROW, ["paper", "corrected", "outer"]),
+        day=[("bfloat16", "corrected"), ("int8", "outer"), ("int4", "paper")],
+    ),
+)
 def test_narrow_wires_reach_the_float32_loss(wire, merge):
     """On a problem whose nodes pull apart: the same final loss to 1 %, not merely a low one."""
     import training
