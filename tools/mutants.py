@@ -340,6 +340,13 @@ MUTANTS = [
         "tests/unit/ffi/test_mixing.py",
     ),
     Mutant(
+        "what a start leaves on a GPU",
+        "_exchange/host.py",
+        "all(x.dtype in (jnp.float32, jnp.complex64) for x in leaves)",
+        "True",
+        "tests/unit/exchange/test_left_on_device.py",
+    ),
+    Mutant(
         "numbers that a call leaves on a GPU",
         "_jax/ffi/on_device.py",
         "address = self.address + begin * self.dtype.itemsize",

@@ -2,24 +2,22 @@
 
 As `hidden`, but one rank computes and the other waits, so that the GPU is not shared. That works as
 "link" (see `_hidden`) sends nothing: no rank needs another after the first steps. ``fragments`` is
-F; with F = 4 each step starts an exchange and merges one. "calls" is the time of a step in jdaso's
-calls of the host.
+F; with F = 4 each step starts an exchange and merges one. "calls" is the time of a step in
+which calls of the host copy out or wait (`Stats.lost_seconds`).
 """
 
 import os
 import time
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import jdaso
 from benchmarks.gpu import _part
 from benchmarks.gpu._hidden import SYNC_EVERY, OnLink, cell_of
 from benchmarks.lib.harness import median
-from benchmarks.lib.methods import INNER, Method
+from benchmarks.lib.methods import Method
 from jdaso._engines import make
 
 TRACE = "JDASO_GPU_TRACE"
@@ -32,16 +30,9 @@ class Run:
     """A method's training, round after round."""
 
     def __init__(self, name: str, fragments: int, cell):
-        self.method, self.fragments, self._n = Method(name, cell), fragments, 0
-        method, session = self.method, self.method.session
-        if method.exchanges:
-            wire, merge = name.split()[1:] or ("bfloat16", "corrected")
-            every = cell.sync_every, cell.delay
-            phases = jdaso.Phases(10**6, 0, 0, *every, fragments=fragments)
-            about: Any = {"wire": wire, "merge": merge}
-            method.tx = jdaso.daso(INNER(), phases=phases, session=session, **about)
-        self._params = method.work.params()
-        self._state = method.tx.init(self._params)
+        self.method, self._n = Method(name, cell, fragments), 0
+        self._params = self.method.work.params()
+        self._state = self.method.tx.init(self._params)
 
     def __call__(self, steps):
         """Runs steps; returns the seconds of each, and in calls of the host."""

@@ -27,7 +27,7 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
     paced = [row for name in PACED for row in found.get(name, [])]
     cycling = [row for row in paced if row["method"].startswith("daso")]
     yield from least(
-        "daso relative to *instant*, where an exchange fits into S steps",
+        "daso relative to *instant*, where exchanges fit behind the steps",
         0.97,
         (row["of instant"] for row in cycling if row["fits"] and row["of instant"] != ""),
     )
@@ -38,7 +38,7 @@ def marks(found: dict[str, Rows]) -> Iterator[Mark]:
             (row["of bare"] for row in key if (row["method"], row["hosts"]) == (JDASO, n)),
         )
     yield from least(
-        "daso relative to what the link allows, where an exchange does not fit",
+        "daso relative to what the link allows, where exchanges do not fit",
         0.9,
         (row["of allowed"] for row in cycling if not row["fits"]),
     )

@@ -43,7 +43,7 @@ class Cell(NamedTuple):
 class Method:
     """One way to train on several hosts: its session, its compiled step."""
 
-    def __init__(self, name: str, cell: Cell):
+    def __init__(self, name: str, cell: Cell, fragments: int | str = "auto"):
         kind, *rest = name.split()
         self.name, self.cell = name, cell
         self.exchanges = kind in ("daso", "instant")
@@ -53,7 +53,8 @@ class Method:
         self.work = cell.kind.make(self.session.num_nodes)
         if self.exchanges:
             wire, merge = rest or (cell.instant_wire, "corrected")
-            phases = jdaso.Phases(10**6, sync_every=cell.sync_every, delay=cell.delay)
+            every = cell.sync_every, cell.delay
+            phases = jdaso.Phases(10**6, 0, 0, *every, fragments=fragments)
             self.tx = jdaso.daso(
                 INNER(), phases=phases, session=self.session, wire=wire, merge=merge_of(merge)
             )
@@ -103,6 +104,7 @@ class Method:
             spent = spent or [(stats.exchange_seconds - before.exchange_seconds) / exchanges]
             row["exchange ms"] = 1e3 * sum(spent) / len(spent)
             row["exchanges a cycle"] = exchanges / cell.cycles
+            row["fragments"] = np.size(state.ticket)
             row["lost ms"] = 1e3 * (stats.lost_seconds - before.lost_seconds) / exchanges
             row["hidden"] = max(0.0, 1 - row["lost ms"] / row["exchange ms"])
             row["hidden, by events"] = jdaso.hidden_share(row["events"])

@@ -78,8 +78,9 @@ SECTIONS = {
     ),
     "links": (
         "Exchanges alone",
-        "50 MB of float32 numbers, with no computation beside the exchange. *of link* is the "
-        "time that a ring needs at the link's nominal rate, divided by the measured time.",
+        "Float32 numbers, with no computation beside the exchange; all hosts encode, sum and "
+        "decode on the same 2 cores. *of link* is the time that a ring needs at the link's "
+        "nominal rate, divided by the measured time.",
         (),
     ),
     "demo": (

@@ -16,9 +16,10 @@ median over rounds.
 
 HeAT's DASO is missing: it does not start without CUDA. "sent" is read from the interface's counter;
 "hidden" is 1 less an exchange's lost time over its own, from `Session.stats`, and beside it the
-same from the events of the timeline alone; "fits" says whether the link carries an exchange in S
-steps; "of link" is an exchange's time at the link's rate (a ring's 2(P-1)/P of the bytes) over the
-time it took, "of allowed" the step's time if nothing but the link's rate held it up over what it
+same from the events of the timeline alone; "fits" says whether the link carries the exchanges of a
+cycle behind the steps from their starts to their merges; "of link" is an exchange's time at the
+link's rate (a ring's 2(P-1)/P of the bytes) over the time it took, empty where fragments share the
+link, "of allowed" the step's time if nothing but the link's rate held it up over what it
 took. "of passes" is what a start and a merge add to a cycle over the time in which a plain copy
 moves as many bytes as they need to move at the least. Needs root, iproute2 and MPICH.
 """
@@ -198,9 +199,10 @@ def summary(found, cluster, parameters, options):
             row[key] = harness.median(values) if values else ""
         if wire:
             cycle = 2 * (hosts - 1) / hosts * parameters * WIRE_BYTES[wire] / rate * 1e3
-            fragments = round(harness.median(r.get("exchanges a cycle", 1) for r in rounds)) or 1
-            ring = row["ring ms"] = cycle / fragments
-            row["of link"] = ring / row["exchange ms"]
+            fragments = next((r["fragments"] for r in rounds if "fragments" in r), 1)
+            row["ring ms"] = cycle / fragments
+            alone_on_link = fragments * delay <= options.sync_every
+            row["of link"] = row["ring ms"] / row["exchange ms"] if alone_on_link else ""
             free = min(fragments * delay, options.sync_every) * alone
             row["fits"] = cycle < free
             late = max(0.0, cycle - free) / options.sync_every

@@ -144,9 +144,9 @@ class HostExchange(Exchange):
         """
         shape = ShapeDtype((), jnp.int32)
         as_sent = all(x.dtype in (jnp.float32, jnp.complex64) for x in leaves)
-        here = len(about) if as_sent else None  # the host converts others
-        call = partial(self.call, function, shape, *about, *map(replicated, leaves), here=here)
-        return self.from_one(turn, call, shape)
+        to_host = len(about) if as_sent else None  # the host converts others
+        call = partial(self.call, function, shape, *about, *map(replicated, leaves))
+        return self.from_one(turn, partial(call, to_host=to_host), shape)
 
     def total(
         self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None

@@ -67,7 +67,7 @@ def _lower_host_call(
     places: Any,
     everywhere: bool,
     joined: bool,
-    here: int,
+    to_host: int,
     **rest: Any,
 ) -> Any:
     """Lowers to a call by name, or as `io_callback` does but without copying every argument."""
@@ -76,7 +76,7 @@ def _lower_host_call(
         _refuse_other_processes(about)
     sharding, devices = None, getattr(about, "num_devices", 1)
     if everywhere and getattr(about, "device_assignment", None) is not None and devices > 1:
-        rest |= {"callee": callee, "places": places, "joined": joined, "here": here}
+        rest |= {"callee": callee, "places": places, "joined": joined, "to_host": to_host}
         call = partial(_host_call.bind, everywhere=False, **rest)
         return mlir.lower_fun(_on_each(call, about.device_assignment))(ctx, *args)
     if devices != 1:  # of N results each would carry N descriptions
@@ -87,7 +87,7 @@ def _lower_host_call(
             target, has_side_effect=True, operand_output_aliases=dict(places)
         )
         name = callee.name_for(ctx.avals_in, ctx.avals_out)
-        made = lower(ctx, *args, name=name, here=np.int64(here))
+        made = lower(ctx, *args, name=name, to_host=np.int64(to_host))
         if sharding is not None:
             _mlir.set_sharding(ctx.module_context, made, sharding)
         return made.results
@@ -144,7 +144,7 @@ def host_call(
     places: Mapping[int, int] | None = None,
     everywhere: bool = False,
     joined: bool = False,
-    here: int | None = None,
+    to_host: int | None = None,
 ) -> Any:
     """Calls a host function from a compiled step, as `jax.experimental.io_callback` does.
 
@@ -169,8 +169,9 @@ def host_call(
         everywhere: whether each device of the program makes the call; otherwise, in a program of
             whole arrays, one does.
         joined: whether the program may run on devices of other processes too.
-        here: the number of first arguments that the host needs; on a GPU the function gets the
-            rest as `ffi.on_device.OnDevice`. None: all.
+        to_host: the number of first arguments that are copied to the host before the call; None
+            for all. On a GPU the function gets the others as `ffi.on_device.OnDevice`, and copies
+            them itself.
     """
     leaves, tree = jax.tree.flatten(shapes)
     results = tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
@@ -181,7 +182,7 @@ def host_call(
     callee = Callee(flat, f"{label} {name_of(call)}".strip(), holder)
     about = {"kept": kept, "results": results, "places": tuple((places or {}).items())}
     about |= {"everywhere": everywhere, "joined": joined}
-    about["here"] = len(args) if here is None else here
+    about["to_host"] = len(args) if to_host is None else to_host
     found = _host_call.bind(*args, callee=callee, **about)
     return jax.tree.unflatten(tree, found)
 

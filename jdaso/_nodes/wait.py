@@ -65,7 +65,8 @@ class Wait:
         self._last, self.waited_seconds = time.monotonic(), 0.0
         late = known.heartbeats.usual_delay_seconds  # before that, arrivals may not be known
         self._warn_at, self._asked_at = known.patience.warn_seconds(kind, late), 0.0
-        self._over_at, self._asked_ahead = 0.0, False
+        self._over_at = 0.0
+        self._asked_ahead: set[int] = set()
 
     def why_no_longer(self) -> str | None:
         """The reason to end the wait; None to wait on. Logs a warning when one is due."""
@@ -79,8 +80,8 @@ class Wait:
         patience = known.patience
         limit = patience.limit_seconds(self._kind) if self._limit is None else self._limit
         if waited > limit - min(_AHEAD_SECONDS, limit / 2) and not self._asked_ahead:
-            self._asked_ahead = True
-            known.ask_where(self._late())
+            self._asked_ahead = {*self._late()}
+            known.ask_where(self._asked_ahead)
         if waited > limit and not self._yields(waited):
             return (
                 f"This node {self._doing}, which did not end within {limit:g} s. {self._missing()} "
@@ -116,7 +117,8 @@ class Wait:
         """Returns whether, past the limit, to let late nodes report first; asks where they are."""
         known, late = self._known, self._late()
         if not self._over_at:
-            known.ask_where(node for node in late if node not in known.places)
+            answered = self._asked_ahead & known.places.keys()
+            known.ask_where(node for node in late if node not in answered)
             self._over_at = waited
         if any(node in known.waits for node in late):
             return waited < self._over_at + _YIELD_SECONDS

@@ -193,22 +193,23 @@ class Pinned {
   void* memory_ = nullptr;
 };
 
-// The stream of the call that this thread is in; Python copies operands out on it.
-thread_local Stream calling = nullptr;
-thread_local bool called = false;
+// Whether this thread is in a call, and its stream: Python copies operands out on it.
+thread_local bool in_call = false;
+thread_local Stream stream_of_call = nullptr;
 
 ffi::Error call_python_on(Stream stream, std::string_view name, Arrays& arrays) {
-  calling = stream;
-  called = true;
+  stream_of_call = stream;
+  in_call = true;
   auto error = call_python(name, arrays);
-  called = false;
+  in_call = false;
   return error;
 }
 
-// Operands from number `here` on are left in the device's memory. Its stream is idle while Python
-// runs, but for the copies that Python makes: it holds nothing that Python could wait for.
+// The first `to_host` operands are copied to the host, the others are left in the device's memory.
+// Its stream is idle while Python runs, but for the copies that Python makes: it holds nothing that
+// Python could wait for.
 ffi::Error on_cuda(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
-                   std::string_view name, int64_t here) {
+                   std::string_view name, int64_t to_host) {
   if (!driver().complete) return ffi::Error::Internal("libcuda.so.1 was not found, or is too old");
   auto buffers = buffers_of(args, rets);
   if (!buffers) return buffers.error();
@@ -218,7 +219,7 @@ ffi::Error on_cuda(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets re
   for (size_t k = 0; k < pinned.size() && status == 0; ++k) {
     auto& buffer = (*buffers)[k];
     size_t nbytes = buffer.size_bytes();
-    if (k >= static_cast<size_t>(here) && k < args.size()) {
+    if (k >= static_cast<size_t>(to_host) && k < args.size()) {
       append(arrays, buffer.untyped_data(), nbytes);
       arrays.back() *= -1;
       continue;
@@ -273,13 +274,14 @@ extern "C" uint32_t jdaso_sum_of_mixed(const uint32_t* words, int64_t count, uin
 // the target on the host, the source and the bytes. Returns 0, the driver's error, or -1 if this
 // thread is in no call.
 extern "C" int jdaso_copy_out(int64_t count, const int64_t* copies) {
-  if (!called) return -1;
+  if (!in_call) return -1;
   int status = 0;
   for (int64_t k = 0; k < count && status == 0; ++k, copies += 3) {
     if (copies[2] == 0) continue;
-    status = driver().to_host(reinterpret_cast<void*>(copies[0]), copies[1], copies[2], calling);
+    status = driver().to_host(reinterpret_cast<void*>(copies[0]), copies[1], copies[2],
+                              stream_of_call);
   }
-  int waited = driver().synchronize(calling);
+  int waited = driver().synchronize(stream_of_call);
   return status != 0 ? status : waited;
 }
 
@@ -289,14 +291,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .RemainingArgs()
         .RemainingRets()
         .Attr<std::string_view>("name")
-        .Attr<int64_t>("here"));
+        .Attr<int64_t>("to_host"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JdasoCallCuda, on_cuda,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::PlatformStream<Stream>>()
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attr<std::string_view>("name")
-                                  .Attr<int64_t>("here"));
+                                  .Attr<int64_t>("to_host"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JdasoChainCpu, chain::on_cpu,
                               ffi::Ffi::Bind()
                                   .RemainingArgs()

@@ -147,7 +147,8 @@ def add(
 
     Args:
         label: stable between starts.
-        call: takes NumPy arrays, of which it must not keep or write any; returns a sequence.
+        call: takes NumPy arrays, or `OnDevice` for what is left on a GPU, of which it must not keep
+            or write any; returns a sequence.
         operands: the arrays that it takes.
         results: the arrays that it returns.
         holder: the function is kept until `forget` is called with it; without, for good.

@@ -101,10 +101,10 @@ def _register() -> bool:
     try:
         library = _load()
         library.jdaso_set_python(functions.entry)
-        given = ctypes.c_int64, ctypes.c_void_p
-        on_device.copy_by(_function(library, "jdaso_copy_out", ctypes.c_int, *given))
-        given = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
-        mixing.mix_by(_function(library, "jdaso_sum_of_mixed", ctypes.c_uint32, *given))
+        pointer, count = ctypes.c_void_p, ctypes.c_int64
+        on_device.copy_by(_function(library, "jdaso_copy_out", ctypes.c_int, count, pointer))
+        word = ctypes.c_uint32
+        mixing.mix_by(_function(library, "jdaso_sum_of_mixed", word, pointer, count, word))
         chain = jax.ffi.pycapsule(library.JdasoChainCpu)
         jax.ffi.register_ffi_target(CHAIN, chain, platform="cpu")
         for where, symbol in _HANDLERS.items():
@@ -126,9 +126,9 @@ def _register() -> bool:
 def _allocator() -> tuple[Any, Any]:
     """The library's functions that take and give pinned memory."""
     library = _load()
-    given = ctypes.c_int64, ctypes.c_int
-    take = _function(library, "jdaso_take_pinned", ctypes.c_void_p, *given)
-    return take, _function(library, "jdaso_give_pinned", None, ctypes.c_void_p)
+    pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    take = _function(library, "jdaso_take_pinned", pointer, count, number)
+    return take, _function(library, "jdaso_give_pinned", None, pointer)
 
 
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:

@@ -29,10 +29,10 @@ def sum_of_mixed(words: np.ndarray, begin: int) -> int:
     """The sum of words, each mixed with its place, modulo ``2**32``.
 
     Args:
-        words: uint32, in one piece.
+        words: uint32, in one piece; NumPy sums those that are not aligned.
         begin: the place of the first one, modulo ``2**32``.
     """
-    if _native:
+    if _native and words.flags.aligned:
         return _native[-1](words.ctypes.data, words.size, begin)
     parts = range(0, words.size, _PASS)
     total = sum(_by_numpy(words[at : at + _PASS], (begin + at) & 0xFFFFFFFF) for at in parts)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,6 +18,8 @@ Copy = tuple[np.ndarray, "OnDevice"]
 """A target on the host, in one piece, and its source, of one size and dtype."""
 
 _copier: list[Callable[[int, int], int]] = []
+_waited = threading.local()
+_NO_CALL = -1
 
 
 class OnDevice:
@@ -74,8 +78,21 @@ def copy_out(copies: Sequence[Copy]) -> None:
     if not numbers:
         return
     about = (ctypes.c_int64 * len(numbers))(*numbers)
-    if status := _copier[-1](len(copies), ctypes.addressof(about)):
+    begin, working = time.perf_counter(), time.thread_time()
+    status = _copier[-1](len(copies), ctypes.addressof(about))
+    waited = time.perf_counter() - begin - (time.thread_time() - working)
+    _waited.seconds = waited_seconds() + max(waited, 0.0)
+    if status == _NO_CALL:
+        raise RuntimeError(
+            "an array on a GPU can be copied only by the function that a step calls, in its thread"
+        )
+    if status:
         raise RuntimeError(f"copying from a GPU failed: CUDA's driver returned error {status}")
+
+
+def waited_seconds() -> float:
+    """Seconds that this thread has waited for such copies without using a core, in all."""
+    return getattr(_waited, "seconds", 0.0)
 
 
 def copy_by(copier: Callable[[int, int], int]) -> None:

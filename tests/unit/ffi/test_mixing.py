@@ -40,6 +40,13 @@ def expected(words, begin):
     return total % 2**32
 
 
+def test_words_at_an_odd_address_have_the_same_sum(native):
+    words = np.random.default_rng(0).integers(0, 2**32, 1001, np.uint32)
+    moved = np.frombuffer(b"?" + words.tobytes(), np.uint8)[1:].view(np.uint32)
+    assert not moved.flags.aligned
+    assert mixing.sum_of_mixed(moved, 7) == mixing.sum_of_mixed(words, 7)
+
+
 def test_a_changed_bit_and_a_changed_place_are_seen(native):
     array = np.random.default_rng(0).normal(size=5000).astype(np.float32)
     before = checksum_on_host(array)

@@ -1,6 +1,7 @@
 """Operands left on a GPU, played with memory of the host: a function copies them where it likes."""
 
 import ctypes
+import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,7 @@ from jdaso._engines.staging import Leaves, Places
 from jdaso._jax.ffi import on_device
 from jdaso._jax.ffi.copying import copy_all
 from jdaso._jax.ffi.functions import Array, add, entry
-from jdaso._jax.ffi.on_device import OnDevice, copy_out
+from jdaso._jax.ffi.on_device import OnDevice, copy_out, waited_seconds
 from jdaso._payload.layout import layout_of
 from jdaso._payload.wire import WIRES
 
@@ -45,7 +46,7 @@ def left(array):
 
 
 def test_a_function_gets_what_is_left_and_copies_it(driver):
-    here, there = np.int32(3), np.arange(SIZE, dtype=np.float32)
+    number, there = np.array(3, np.int32), np.arange(SIZE, dtype=np.float32)
     found = np.zeros(SIZE, np.float32)
 
     def function(number, operand):
@@ -54,9 +55,9 @@ def test_a_function_gets_what_is_left_and_copies_it(driver):
         return [number + 1]
 
     arrays = [Array((), np.dtype(np.int32)), Array((SIZE,), found.dtype)]
-    name, here = add("f", function, arrays, arrays[:1]), np.array(here)
+    name = add("f", function, arrays, arrays[:1])
     place = np.zeros((), np.int32)
-    given = [here.ctypes.data, 4, there.ctypes.data, -there.nbytes, place.ctypes.data, 4]
+    given = [number.ctypes.data, 4, there.ctypes.data, -there.nbytes, place.ctypes.data, 4]
     numbers, text = (ctypes.c_int64 * 6)(*given), ctypes.create_string_buffer(4096)
     status = entry(name.encode(), 6, ctypes.addressof(numbers), ctypes.addressof(text), 4096)
     assert (status, text.value, int(place)) == (1, b"", 4)
@@ -97,6 +98,16 @@ def test_what_does_not_fit_is_refused_and_nothing_is_copied(driver):
 
 
 def test_an_error_of_the_driver_is_an_error(monkeypatch):
-    monkeypatch.setattr(on_device, "_copier", [Driver(fails=700)])
-    with pytest.raises(RuntimeError, match="error 700"):
-        copy_out([(np.zeros(2, np.float32), left(np.ones(2, np.float32)))])
+    pair = np.zeros(2, np.float32), left(np.ones(2, np.float32))
+    for status, text in {700: "error 700", -1: "only by the function that a step calls"}.items():
+        monkeypatch.setattr(on_device, "_copier", [Driver(fails=status)])
+        with pytest.raises(RuntimeError, match=text):
+            copy_out([pair])
+
+
+def test_a_wait_for_the_copy_is_counted_apart_from_work(monkeypatch):
+    """A thread that waits for a GPU has no core; its time is the copy's all the same."""
+    monkeypatch.setattr(on_device, "_copier", [lambda count, address: time.sleep(0.05)])
+    before = waited_seconds()
+    copy_out([(np.zeros(2, np.float32), left(np.ones(2, np.float32)))])
+    assert 0.04 < waited_seconds() - before < 1

@@ -110,6 +110,7 @@ CASES += [
     Case("synchronous-local-axis", _synchronous(local_axis="local"), 1, "local"),
 ]
 ALONE = [case for case in CASES if case.nodes == 1]
+WITH_LOSS = [case for case in CASES if case.name != "local_mean"]
 
 # With one node `daso` returns before it looks at merge or wire: these run the lines of "daso-P1".
 AS_OTHERS = ("daso-paper-P1", "daso-outer-int8-P1", "synchronous-bfloat16-P1")
@@ -265,7 +266,12 @@ def test_accepts_extra_args_and_compiles_once(case):
     assert step._cache_size() == 1
 
 
-def test_extra_args_reach_the_inner_optimizer():
+@pytest.mark.parametrize(
+    "case",
+    rows(WITH_LOSS, [case for case in WITH_LOSS if case.name not in AS_OTHERS]),
+    ids=lambda case: case.name,
+)
+def test_extra_args_reach_the_inner_optimizer(case):
     """`value`, the nodes' mean and everything else, at every update of every phase."""
     seen = []
 
@@ -274,15 +280,11 @@ def test_extra_args_reach_the_inner_optimizer():
         return jax.tree.map(lambda g: -extra["scale"] * g, updates), state
 
     inner = optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
-    for case in CASES:
-        if case.name in ("local_mean", "daso-paper-P3", *AS_OTHERS):  # the same lines of ours
-            continue
-        seen.clear()
-        start, _, loss = parabola()
-        with case.opened(inner) as (tx, each):
-            params = trained(tx, start, loss, 24, each, scale=0.125)
-        assert seen and all(x == ["mean_loss", "scale", "value"] for x in seen), case.name
-        compare(case, params, trained(bare(optax.sgd(0.125)), start, loss, 24), 24)
+    start, _, loss = parabola()
+    with case.opened(inner) as (tx, each):
+        params = trained(tx, start, loss, 24, each, scale=0.125)
+    assert seen and all(x == ["mean_loss", "scale", "value"] for x in seen)
+    compare(case, params, trained(bare(optax.sgd(0.125)), start, loss, 24), 24)
 
 
 @on_each_path(FULL)
@@ -526,7 +528,7 @@ def test_in_a_chain(case):
     compare(case, actual, expected, 4)
 
 
-@on_each_path()
+@on_each_path(FULL)
 def test_frozen_leaves(case):
     """`optax.masked` inside and around, and `multi_transform`: frozen leaves keep their bits."""
     params, loss = tree_problem()

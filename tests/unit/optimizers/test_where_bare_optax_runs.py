@@ -261,7 +261,10 @@ def mesh():
 
 @pytest.mark.parametrize(
     ("name", "context"),
-    rows(itertools.product(MAKERS, [False, True]), [("daso", True), ("daso-outer-int8", False)]),
+    rows(
+        itertools.product(MAKERS, [False, True]),
+        day=[("daso", True), ("daso-outer-int8", False), ("synchronous-int8", True)],
+    ),
 )
 def test_explicit_meshes(mesh, name, context):
     make = MAKERS[name]
