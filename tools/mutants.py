@@ -340,6 +340,13 @@ MUTANTS = [
         "tests/unit/ffi/test_mixing.py",
     ),
     Mutant(
+        "time of a copy from a GPU",
+        "_engines/pace.py",
+        "return time.thread_time() + waited_seconds()",
+        "return time.thread_time()",
+        "tests/unit/engines/test_channel.py",
+    ),
+    Mutant(
         "what a start leaves on a GPU",
         "_exchange/host.py",
         "all(x.dtype in (jnp.float32, jnp.complex64) for x in leaves)",

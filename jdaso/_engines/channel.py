@@ -35,7 +35,6 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import NodeError
-from .._jax.ffi.on_device import waited_seconds
 from .._nodes.control import Control
 from .._nodes.heartbeat import STARTED
 from .._nodes.wait import Wait
@@ -45,7 +44,7 @@ from .._payload.words import FAILED, HEADER, STATUS
 from ..traces._timeline import Timeline
 from .base import Reducer
 from .job import EARLIER_RUN, Job, Numbers
-from .pace import Pace
+from .pace import Pace, working_seconds
 from .shared_header import SharedHeader
 from .staging import Staging
 from .worker import Worker
@@ -134,7 +133,7 @@ class Channel:
         """
         started = time.perf_counter()
         job = self._enter(ticket, head, owner, device, blocking)
-        entered, working = time.perf_counter(), _working_seconds()
+        entered, working = time.perf_counter(), working_seconds()
         self._pace.wait(entered - started)  # for an exchange that was left behind
         if job.error is None:
             job.stands_since = started
@@ -149,7 +148,7 @@ class Channel:
                 raise
             self._lose("copy", job, started, device, size_bytes=numbers.nbytes)
             if not blocking:
-                self._pace.copy(time.perf_counter() - entered, _working_seconds() - working)
+                self._pace.copy(time.perf_counter() - entered, working_seconds() - working)
         return ticket
 
     def _enter(self, ticket: int, head: np.ndarray, owner: int, device: int, blocking: bool) -> Job:
@@ -389,11 +388,6 @@ class Channel:
         self._control.refuse(self._control.error(text, ticket - 1))
         heads[:, STATUS] = FAILED
         return heads
-
-
-def _working_seconds() -> float:
-    """Seconds in which this thread had a core, or waited for copies from a GPU, in all."""
-    return time.thread_time() + waited_seconds()
 
 
 def _why_not_again(job: Job, owner: int, device: int) -> str | None:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
+from .._jax.ffi.on_device import waited_seconds
 from .._rules.measured import Times
 
 _WINDOW = 8
@@ -25,7 +26,8 @@ class Totals(NamedTuple):
         now: the clock.
         in_flight: with at least one late exchange in flight.
         copying: in which steps stood still to copy numbers of late exchanges.
-        working: of the processor, for these copies: a thread that is not run does not copy.
+        working: of the processor and of GPUs, for these copies: a thread that is not run does not
+            copy.
         waiting: in which steps stood still for other nodes.
     """
 
@@ -77,6 +79,11 @@ class Pace:
             since = now - self._since if self._flying else 0.0
             stood = self._copying, self._working, self._waiting
             return Totals(step, now, self._in_flight + since, *stood)
+
+
+def working_seconds() -> float:
+    """Seconds in which this thread had a core, or waited for copies from a GPU, in all."""
+    return time.thread_time() + waited_seconds()
 
 
 class Stopwatch:

@@ -15,6 +15,8 @@ from jdaso._engines.base import InTurn
 from jdaso._engines.channel import Channel
 from jdaso._engines.pace import Pace
 from jdaso._engines.sums import Sums
+from jdaso._jax.ffi import on_device
+from jdaso._jax.ffi.on_device import OnDevice
 from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
 from jdaso._payload.layout import layout_of
@@ -253,6 +255,17 @@ def test_the_pace_has_what_a_late_exchange_took(channel):
     channel.wait(2)
     later = channel._pace.totals(2)
     assert later.in_flight == in_flight and later.copying == copying, "a blocking mean is not late"
+
+
+def test_a_wait_for_a_copy_from_a_gpu_is_work(channel, monkeypatch):
+    """The step stands still for it on any number of cores, as for a copy by its thread."""
+    monkeypatch.setattr(on_device, "_copier", [lambda count, address: time.sleep(0.02)])
+    given = np.ones(2, np.float32)
+    pair = np.zeros(2, np.float32), OnDevice(given.shape, given.dtype, given.ctypes.data)
+    numbers = Numbers(channel, 1.0, wait=lambda k: on_device.copy_out([pair]))
+    channel.start(1, np.zeros(HEADER, np.int32), lambda job: numbers)
+    channel.wait(1)
+    assert channel._pace.totals(1).working >= 0.019 * numbers.count
 
 
 def test_the_pace_ends_with_an_exchange_that_failed(channel, link):
