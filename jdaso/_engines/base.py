@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from .._jax.cpus import private_cpu_device
-from .._payload.wire import Wire, sum_rows
+from .._payload.wire import Wire
 
 
 @runtime_checkable
@@ -87,16 +87,6 @@ def compiled_for_host(function: Callable[..., Any]) -> Callable[..., Any]:
     cpu = private_cpu_device()
     program = jax.jit(function, static_argnums=1)
     return lambda rows, width: program(jax.device_put(rows, cpu), width)
-
-
-def sum_part(wire: Wire, rows: Any, width: int) -> tuple[Any, Any]:
-    """Sums encoded rows ``[nodes, width or more]``.
-
-    Returns the encoded sum ``[width]``, and the rounding errors of encoding it (empty for float32).
-    """
-    total = sum_rows(wire, rows[:, :width])
-    encoded = wire.encode(total)
-    return encoded, total - wire.decode(encoded) if wire.narrow else total[:0]
 
 
 def heads_of(wire: Wire, rows: np.ndarray) -> np.ndarray:

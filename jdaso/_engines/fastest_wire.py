@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 
 import numpy as np
 
 from .._payload.layout import BLOCK
 from .._payload.wire import WIRES, Wire
-from .base import compiled_for_host, sum_part
-from .programs import decoded, encoded
+from .passes import passes_of
 
 _NUMBERS, _TRIALS = 2**18, 3
 """Numbers that are encoded to measure a wire, and times."""
@@ -28,14 +26,14 @@ def host_seconds_of(wire: Wire, nodes: int) -> float:
     """
     width = -(-_NUMBERS // nodes // BLOCK) * BLOCK
     numbers = np.random.default_rng(0).standard_normal((nodes, width), np.float32)
-    sums = partial(sum_part, wire)
-    sums = compiled_for_host(sums) if wire.narrow else sums
+    passes, rows = passes_of(wire), np.zeros((nodes, wire.encoded_width(width)), wire.dtype)
 
     def handle() -> None:
-        rows = encoded(numbers, wire)[0] if wire.narrow else numbers
-        part = np.asarray(sums(rows, rows.shape[-1])[0])
         if wire.narrow:
-            decoded(np.broadcast_to(part, (nodes, part.size)).copy(), wire)
+            passes.encode(numbers, rows)
+        part, _ = passes.total(rows, rows.shape[1])
+        if wire.narrow:
+            passes.decode(np.broadcast_to(part, (nodes, part.size)), numbers)
 
     handle()  # compiles
     seconds = []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from .._mpi.ulfm import Group
 from .._payload.wire import Wire
-from .base import InTurn, Reducer, compiled_for_host, sum_part
+from .base import InTurn, Reducer
 from .instant import Instant
+from .passes import passes_of
 
 ENGINES = ("mpi4py", "mpi4jax", "simulated", "instant")
 
@@ -50,8 +50,7 @@ def make_reducer(
             all nodes.
         survives: whether the run goes on when a node fails.
     """
-    sums = partial(sum_part, wire)
-    sums = compiled_for_host(sums) if wire.narrow else sums
+    sums = passes_of(wire).total
     if engine == "instant":
         return InTurn(Instant(wire, len(duplicate().living)), limit_seconds)
     if engine == "mpi4jax":

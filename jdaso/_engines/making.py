@@ -14,7 +14,7 @@ from .._payload.wire import Wire
 from .._payload.words import Facts, facts_of
 from .._rules.merge import Merge
 from .job import Job
-from .programs import Programs, subtract_from
+from .programs import Programs
 from .staging import Leaves
 from .version import Version
 
@@ -60,25 +60,23 @@ class Making:
         version, wire, rule = self.version, self.wire, self.rule
         assert version.numbers is not None
         numbers, before = version.numbers.rows[k], version.before
-        last, recoded = k == len(version.numbers.rows) - 1, wire.narrow
-        recoded |= version.weight is not None
-        encoded = rows = numbers
-        if recoded:
+        rows = numbers
+        if wire.narrow or version.weight is not None:
             anchor = before.anchor[k] if before is not None and wire.narrow else None
             owed = None if before is None else before.owed(k, rule, self.node)
-            keeps = wire.narrow and not rule.keeps_progress
-            given = numbers, anchor, version.weight, owed
-            encoded, error, paid = self.programs.encode(*given, keeps=keeps)
-            if wire.narrow:
+            keeps, rows = wire.narrow and not rule.keeps_progress, room()
+            given = numbers, rows, anchor, version.weight, owed
+            error, paid = self.programs.passes.encode(*given, keeps=keeps)
+            if error is not None:
                 version.error = (*version.error, error)
-            if keeps:
+            if paid is not None:
                 version.paid = (*version.paid, paid)
-        if recoded or last:
+        elif k == len(version.numbers.rows) - 1:
             rows = room()
-            np.copyto(rows[:, : encoded.shape[1]], encoded)
+            np.copyto(rows[:, : numbers.shape[1]], numbers)
         if before is None or not self.checks:
             return rows, 0
-        return rows, checksum_on_host(np.asarray(before.anchor[k]), salt=k)
+        return rows, checksum_on_host(before.anchor[k], salt=k)
 
     def finish(self, job: Job) -> None:
         """As `Numbers.finish`."""
@@ -91,16 +89,10 @@ class Making:
             outer = before.outer
             if outer is None:
                 outer = self.programs.outer(before.anchor)
-            given = rows, before.anchor, outer, facts.factor
-            targets, version.outer = self.programs.targets(*given)
-            for k, target in enumerate(targets):
-                if self.rule.keeps_progress:
-                    subtract_from(target, version.numbers.rows[k])
-                else:
-                    np.copyto(version.numbers.rows[k], target)
+            given = rows, before.anchor, outer, facts.factor, version.numbers.rows
+            target, version.outer = self.programs.merge(*given, returns=self.anchored)
             if self.anchored:
-                own = lambda x: np.array(x) if isinstance(x, np.ndarray) else x  # noqa: E731
-                version.anchor = tuple(map(own, targets))
+                version.anchor = tuple(target)
         else:
             version.anchor, version.outer = before.anchor, before.outer
             if self.wire.narrow:
@@ -113,6 +105,13 @@ class Making:
         """Error feedback of a result that is discarded: nothing is lost with it."""
         version = self.version
         if not facts.finite:
-            return tuple(np.zeros_like(x) for x in map(np.asarray, version.error))
-        zipped = zip(version.error, rows, version.residuals, strict=True)
-        return tuple(self.programs.returned(*x, self.node, facts.living) for x in zipped)
+            return tuple(map(np.zeros_like, version.error))
+        found, passes = [], self.programs.passes
+        for lost, sums, residual in zip(version.error, rows, version.residuals, strict=True):
+            error = np.empty_like(lost)
+            passes.decode(sums, error)
+            error /= facts.living
+            error += lost
+            error[self.node] += residual
+            found.append(error)
+        return tuple(found)

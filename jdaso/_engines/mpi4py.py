@@ -38,14 +38,20 @@ from .base import Work, heads_of
 WINDOW = 4
 """Chunks that are scattered at once; each needs a receive buffer."""
 
-_LEAST_PAUSE, _MOST_PAUSE = 2e-5, 5e-4
+_LEAST_PAUSE, _MOST_PAUSE, _MOST_PAUSE_SLOW = 2e-5, 5e-4, 5e-3
 """Seconds between two polls: in 0.5 ms 10 Gbit/s drain less than a socket's buffer holds."""
+
+_DRAINED_BYTES = 160 * 2**10
+"""What a slow link may drain between two polls. Fragments poll for each other: MPI moves all."""
 
 SLOW_LINK = 4e8
 """Bytes per second; at 2.5 Gbit/s messages are faster, at 5 collectives."""
 
 _LEAVE_SECONDS = 10.0
 """Limit for a helper's last call, a copy or a sum."""
+
+_polling: set[Mpi4pyReducer] = set()
+"""Those of this process that have an exchange in flight."""
 
 
 class Chunk(NamedTuple):
@@ -98,9 +104,13 @@ class _Helper:
 
     The thread keeps nothing of a call, and is joined when it ends: a thread that releases a JAX
     array while the interpreter exits makes the process abort.
+
+    Args:
+        report: called after each call.
     """
 
-    def __init__(self):
+    def __init__(self, report: Callable[[], None]):
+        self._report = report
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="jdaso-helper", daemon=True)
         self._thread.start()
@@ -114,6 +124,7 @@ class _Helper:
                 future.set_result(function(*arguments))
             except Exception as error:
                 future.set_exception(error)
+            self._report()
 
         self._calls.put(call)
         return future
@@ -149,10 +160,12 @@ class Mpi4pyReducer:
         self._wire, self._sums = wire, sums
         self._check, self._limit = check, limit_seconds
         self._slow = bytes_per_second < SLOW_LINK
+        self._drained_seconds = _DRAINED_BYTES / bytes_per_second if self._slow else 0.0
         self._received: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         self._scattered: deque[Chunk] = deque()
         self._gathered: deque[Chunk] = deque()
-        self._taker, self._summer = _Helper(), _Helper()
+        self._helped = threading.Event()
+        self._taker, self._summer = (_Helper(self._helped.set) for _ in range(2))
 
     @property
     def staging_bytes(self) -> int:
@@ -176,6 +189,13 @@ class Mpi4pyReducer:
                 "The exchange before this one did not end, so this one cannot begin. Close the "
                 "session; its first error tells the cause."
             )
+        _polling.add(self)
+        try:
+            self._reduce(work)
+        finally:
+            _polling.discard(self)
+
+    def _reduce(self, work: Work) -> None:
         taken = given = 0
         taking: Future[np.ndarray] | None = None
         summing: Future[tuple[Any, Any]] | None = None
@@ -207,7 +227,9 @@ class Mpi4pyReducer:
                 assert chunk.residual is not None
                 work.give(chunk.k, chunk.residual, chunk.heads)
                 given, moved = given + 1, True
-            if moved or self._left < left:
+            if self._left < left:
+                since = time.perf_counter()
+            if moved:
                 since, pause = time.perf_counter(), _LEAST_PAUSE
                 continue
             self._check()
@@ -216,8 +238,15 @@ class Mpi4pyReducer:
                     f"An exchange did not end within {self._limit:g} s. Look for a node that is "
                     "stuck; raise Session(timeout_seconds=...) if one is only slow."
                 )
-            time.sleep(pause)
-            pause = min(2 * pause, _MOST_PAUSE)
+            self._helped.wait(pause)
+            self._helped.clear()
+            pause = min(2 * pause, self._most_pause)
+
+    @property
+    def _most_pause(self) -> float:
+        """The longest pause between two polls."""
+        of_all = len(_polling) * self._drained_seconds
+        return min(max(of_all, _MOST_PAUSE), _MOST_PAUSE_SLOW)
 
     @property
     def _left(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .._payload.wire import WIRES
 from .._payload.words import BAD_LEAF, FAILED, STATUS, facts_of
 from .channel import Channel
 from .job import Job
-from .programs import decoded, divide, encoded, is_finite, scale
+from .passes import divide, is_finite, passes_of, scale
 from .staging import Leaves, Place
 
 
@@ -42,6 +42,7 @@ class Sums:
     def __init__(self, channel: Channel, node: int):
         self._channel, self.node, self.wire = channel, node, channel.wire
         self._last: _Numbers
+        self.passes = passes_of(channel.wire)
         self._numbers: Place | None = None
         self.leaves = Leaves(channel.layout)
 
@@ -192,14 +193,12 @@ class _Numbers:
     def encode(self, k: int, room: Callable[[], np.ndarray]) -> tuple[np.ndarray, int]:
         """As `Numbers.encode`."""
         numbers, wire = self.sums.numbers.rows, self.sums.wire
-        sent: Any = numbers[k]
-        if wire.narrow:
-            sent, lost = encoded(numbers[k], wire)
-            self.lost.append(lost)
-        elif k < len(numbers) - 1:
-            return sent, 0
+        if not wire.narrow and k < len(numbers) - 1:
+            return numbers[k], 0
         rows = room()
-        np.copyto(rows[:, : sent.shape[1]], sent)
+        lost, _ = self.sums.passes.encode(numbers[k], rows)
+        if lost is not None:
+            self.lost.append(lost)
         return rows, 0
 
     def finish(self, job: Job) -> None:
@@ -208,6 +207,6 @@ class _Numbers:
         if not wire.narrow:
             return
         for k, rows in enumerate(job.place.rows):
-            np.copyto(self.sums.numbers.rows[k], decoded(rows, wire))
+            self.sums.passes.decode(rows, self.sums.numbers.rows[k])
             lost = self.lost[k] = np.array(self.lost[k])
             lost[self.sums.node] += job.residuals[k]

@@ -12,7 +12,7 @@ from .._jax.types import PyTree
 from .._payload.words import Facts
 from .._rules.merge import Merge
 from .job import Job
-from .programs import Owed, owed_on_host
+from .passes import Owed, owed_on_host
 from .staging import Place
 
 

@@ -30,7 +30,8 @@ from .._rules.merge import Merge
 from .channel import Channel
 from .job import Job, Numbers
 from .making import Making
-from .programs import Programs, owed_on_host
+from .passes import owed_on_host
+from .programs import Programs
 from .saved import Saved
 from .staging import Leaves, Places
 from .version import Version, joined

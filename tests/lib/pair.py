@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from jdaso._engines.base import InTurn, compiled_for_host, sum_part
+from jdaso._engines.base import InTurn
 from jdaso._engines.channel import Channel
 from jdaso._engines.pace import Pace
+from jdaso._engines.passes import passes_of
 from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
 from jdaso._payload.layout import Layout
@@ -23,7 +24,7 @@ class Other:
     """Sums node 0's rows with those that the other node makes of them, by default the same."""
 
     def __init__(self, wire: Wire):
-        self.wire, self.sum = wire, compiled_for_host(lambda x, w: sum_part(wire, x, w))
+        self.wire, self.sum = wire, passes_of(wire).total
         self.weights, self.bad = (1.0, 1.0), 0
         self.makes: list[Callable[[np.ndarray], np.ndarray]] = []
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "chain.h"
+#include "fused.h"
 #include "mixing.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -269,6 +270,10 @@ extern "C" void jdaso_give_pinned(void* memory) { Pinned::give(memory); }
 extern "C" uint32_t jdaso_sum_of_mixed(const uint32_t* words, int64_t count, uint32_t begin) {
   return mixing::sum(words, count, begin);
 }
+
+extern "C" void jdaso_encode(const fused::Encoding* about) { fused::encode_rows(*about); }
+extern "C" void jdaso_total(const fused::Summing* about) { fused::total_of_rows(*about); }
+extern "C" void jdaso_mean(const fused::Mean* about) { fused::mean_of_rows(*about); }
 
 // Copies operands that a call has left in the device's memory, and waits. `copies` holds for each
 // the target on the host, the source and the bytes. Returns 0, the driver's error, or -1 if this

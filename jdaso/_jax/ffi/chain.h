@@ -21,7 +21,7 @@ namespace chain {
 
 namespace ffi = xla::ffi;
 
-constexpr size_t kBlock = 4096;   // numbers of a block, which stay in a core's first cache
+constexpr size_t kBlock = 512;     // numbers of a block; larger ones upset the prefetching
 constexpr size_t kPart = 1 << 18;  // numbers of a part, which one thread computes
 
 struct Part {

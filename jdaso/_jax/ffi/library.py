@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jaxlib.version import __version__ as jaxlib_version
 
-from . import aligned, functions, mixing, on_device, pinned
+from . import aligned, functions, fused, mixing, on_device, pinned
 
 TARGET = "jdaso_call"
 """The handlers' name in compiled programs."""
@@ -34,9 +34,10 @@ COMPILE_SECONDS = 120.0
 """Limit of the compiler; it takes some 4 s."""
 
 SWITCH = "JDASO_FFI"
-_SOURCES = [Path(__file__).with_name(name) for name in ("call.cc", "chain.h", "mixing.h")]
+_FILES = ("call.cc", "chain.h", "fused.h", "mixing.h")
+_SOURCES = [Path(__file__).with_name(name) for name in _FILES]
 _COMPILERS = ("c++", "g++", "clang++")
-_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fPIC", "-shared", "-w")
+_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-w")
 _HANDLERS = {"cpu": "JdasoCallCpu", "CUDA": "JdasoCallCuda"}
 # By platform, as JAX names it when it lowers. A call on whole arrays of several devices is made by
 # one of them. XLA's partitioner lets only JAX's callbacks be so, which it knows by these names:
@@ -86,6 +87,11 @@ def _registered() -> bool:
         return _register()
 
 
+def has_fused(wire: str) -> bool:
+    """Returns whether the library has the loops of `fused.py` for a wire of this name."""
+    return wire in fused.WIRES and _is_wanted() and _registered()
+
+
 def host_memory(size: int, dtype: np.dtype) -> np.ndarray:
     """Zeros on the host; in pinned memory if JAX computes on an NVIDIA GPU and it can be had."""
     (device, *_) = jax.local_devices()
@@ -105,6 +111,7 @@ def _register() -> bool:
         on_device.copy_by(_function(library, "jdaso_copy_out", ctypes.c_int, count, pointer))
         word = ctypes.c_uint32
         mixing.mix_by(_function(library, "jdaso_sum_of_mixed", word, pointer, count, word))
+        fused.compute_by(lambda name: _function(library, name, None, pointer))
         chain = jax.ffi.pycapsule(library.JdasoChainCpu)
         jax.ffi.register_ffi_target(CHAIN, chain, platform="cpu")
         for where, symbol in _HANDLERS.items():

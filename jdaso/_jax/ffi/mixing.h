@@ -10,6 +10,7 @@
 #else
 #define JDASO_BY_PROCESSOR
 #endif
+#define JDASO_INLINE __attribute__((always_inline)) inline  // into such clones
 
 namespace mixing {
 

@@ -105,7 +105,7 @@ def test_what_goes_wrong_on_a_helper_is_raised_and_they_end_with_the_reducer():
 
 def test_a_helper_keeps_nothing_of_a_call():
     """Its results are JAX arrays, which must not be let go of while Python exits."""
-    helper, array = _Helper(), np.zeros(1)
+    helper, array = _Helper(lambda: None), np.zeros(1)
     kept = weakref.ref(array)
     helper.submit(array.sum).result(10)
     del array
