@@ -9,6 +9,7 @@ import pytest
 from network import World
 
 from jdaso._base.errors import NodeError
+from jdaso._engines import mpi4py as engine
 from jdaso._engines.mpi4py import WINDOW, Mpi4pyReducer, _Helper
 from jdaso._payload.wire import WIRES
 
@@ -36,14 +37,16 @@ class Chunks:
         self.given.append(k)
 
 
-def reducer(world, comm, limit_seconds=20.0, sums=None):
+def reducer(world, comm, limit_seconds=20.0, sums=None, bytes_per_second=np.inf):
     """On communicators whose names end in 0 (scattering) and in 1 (gathering)."""
     both = [comm.Idup() for _ in range(2)]
     while not all(request.Test() for _, request in both):
         world.clock.sleep(0)
     sums = sums or (lambda rows, width: (rows.sum(0)[:width], np.zeros(0, np.float32)))
     comms = tuple(comm for comm, _ in both)
-    return Mpi4pyReducer(comms, WIRES["float32"], sums, lambda: None, limit_seconds, np.inf)
+    return Mpi4pyReducer(
+        comms, WIRES["float32"], sums, lambda: None, limit_seconds, bytes_per_second
+    )
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01, 3.0])
@@ -101,6 +104,33 @@ def test_what_goes_wrong_on_a_helper_is_raised_and_they_end_with_the_reducer():
 
     world = World(1)
     assert world.run(program)[0].error is None
+
+
+@pytest.mark.parametrize(
+    ("megabytes_per_second", "in_flight", "milliseconds"),
+    [(125, 1, 1.3), (125, 3, 3.9), (125, 9, 5.0), (12.5, 1, 5.0), (390, 1, 0.5)],
+)
+def test_a_slow_link_is_polled_less_often_and_by_fragments_in_turn(
+    monkeypatch, megabytes_per_second, in_flight, milliseconds
+):
+    """Each poll moves the bytes of all exchanges, and takes a core's time from the steps."""
+    seen = []
+    monkeypatch.setattr(engine, "_polling", set(range(in_flight - 1)))
+
+    def note(rows, width):
+        seen.append((len(engine._polling), reduce._most_pause))
+        return rows.sum(0)[:width], np.zeros(0, np.float32)
+
+    def program(rank, comm):
+        nonlocal reduce
+        reduce = reducer(world, comm, sums=note, bytes_per_second=1e6 * megabytes_per_second)
+        reduce(Chunks())
+
+    world, reduce = World(1), None
+    assert world.run(program)[0].error is None
+    assert {count for count, _ in seen} == {in_flight}
+    assert {round(1e3 * pause, 1) for _, pause in seen} == {milliseconds}
+    assert len(engine._polling) == in_flight - 1
 
 
 def test_a_helper_keeps_nothing_of_a_call():

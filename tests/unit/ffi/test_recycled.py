@@ -10,8 +10,10 @@ from jdaso._jax.ffi import aligned
 from jdaso._jax.ffi.recycled import Recycled
 
 
-def test_memory_is_used_again_once_the_last_view_is_gone():
-    memory = Recycled()
+def test_memory_is_used_again_once_the_last_view_is_gone(monkeypatch):
+    made, memory = [], Recycled()
+    zeros = aligned.zeros
+    monkeypatch.setattr(aligned, "zeros", lambda *about: made.append(about) or zeros(*about))
     first = memory.empty((3, 100), np.float32)
     address, view = first.ctypes.data, first[1][:10].reshape(2, 5)
     del first
@@ -22,6 +24,7 @@ def test_memory_is_used_again_once_the_last_view_is_gone():
     again = memory.empty(1200, np.uint8)  # as many bytes
     assert again.ctypes.data == address
     assert other.ctypes.data != again.ctypes.data
+    assert len(made) == 2
 
 
 def test_an_array_that_jax_has_keeps_its_memory():
