@@ -42,7 +42,7 @@ _LEAST_PAUSE, _MOST_PAUSE, _MOST_PAUSE_SLOW = 2e-5, 5e-4, 5e-3
 """Seconds between two polls: in 0.5 ms 10 Gbit/s drain less than a socket's buffer holds."""
 
 _DRAINED_BYTES = 160 * 2**10
-"""What a slow link may drain between two polls. Fragments poll for each other: MPI moves all."""
+"""Bytes that a slow link may drain between two polls; each fragment's poll moves those of all."""
 
 SLOW_LINK = 4e8
 """Bytes per second; at 2.5 Gbit/s messages are faster, at 5 collectives."""
