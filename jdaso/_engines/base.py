@@ -81,8 +81,7 @@ def compiled_for_host(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` of rows (and of static numbers) as one program on the host's own CPU device.
 
     The program makes one pass over memory, without Python's lock. NumPy makes a pass and a
-    temporary for each operation, which takes 2 to 12 times as long for narrow wires. (A float32 sum
-    is one operation; NumPy does it.)
+    temporary for each operation, which takes 2 to 12 times as long for narrow wires.
     """
     cpu = private_cpu_device()
     program = jax.jit(function, static_argnums=1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from .._jax.ffi.recycled import Recycled
 from .._payload.wire import Wire
-from .base import compiled_for_host, heads_of
+from .base import heads_of
+from .passes import numbers_in, passes_of
 
 
 class Instant:
@@ -17,18 +17,18 @@ class Instant:
     """
 
     def __init__(self, wire: Wire, nodes: int):
-        self._wire = wire
-
-        def multiply(rows: Any, width: int) -> tuple[Any, Any]:
-            total = wire.decode(rows[:, :width]) * np.float32(nodes)
-            return wire.encode(total), 0 * total[0] if wire.narrow else total[0, :0]
-
-        self._multiply = compiled_for_host(multiply)
+        self._wire, self._nodes = wire, np.float32(nodes)
+        self._passes, self._memory = passes_of(wire), Recycled()
 
     def __call__(
         self, rows: np.ndarray, place: np.ndarray, headed: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns P times the node's own rows."""
-        encoded, residual = self._multiply(rows, place.shape[1])
-        np.copyto(place, encoded)
-        return np.asarray(residual), heads_of(self._wire, rows) if headed else None
+        width = place.shape[1]
+        numbers = numbers_in(self._wire, width)
+        total = self._memory.empty((len(rows), numbers), np.float32)
+        self._passes.decode(rows[:, :width], total)
+        total *= self._nodes
+        self._passes.encode(total, place)
+        residual = np.zeros(numbers if self._wire.narrow else 0, np.float32)
+        return residual, heads_of(self._wire, rows) if headed else None

@@ -290,6 +290,6 @@ class LanesReducer:
         encoded, residual = self._sums(chunk.received, place.shape[1])
         np.copyto(place[self._node], encoded)
         heads = heads_of(self._wire, chunk.received) if k == work.count - 1 else None
-        # Copied: what JAX computed must be let go of by this thread.
+        # Copied: what JAX computed, without a compiler, must be let go of by this thread.
         self._flying[k] = chunk._replace(residual=np.array(residual), heads=heads)
         self._gather.start(k, place[self._node : self._node + 1], place)

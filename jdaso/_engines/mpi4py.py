@@ -42,7 +42,7 @@ _LEAST_PAUSE, _MOST_PAUSE, _MOST_PAUSE_SLOW = 2e-5, 5e-4, 5e-3
 """Seconds between two polls: in 0.5 ms 10 Gbit/s drain less than a socket's buffer holds."""
 
 _DRAINED_BYTES = 160 * 2**10
-"""Bytes that a slow link may drain between two polls; each fragment's poll moves those of all."""
+"""Bytes that a slow link may drain between two polls. A poll moves the bytes of all exchanges."""
 
 SLOW_LINK = 4e8
 """Bytes per second; at 2.5 Gbit/s messages are faster, at 5 collectives."""
@@ -68,13 +68,18 @@ class Chunk(NamedTuple):
 class Messages:
     """Messages in flight; polled like one MPI request, the last of them first."""
 
-    def __init__(self, requests: Iterable[Any] = ()):
-        self.open = list(requests)
+    def __init__(self, requests: Iterable[Any] = (), size: int = 0):
+        self.open, self._size = list(requests), size  # bytes of each
 
     @property
     def left(self) -> int:
         """Number of messages still in flight, as of the last poll."""
         return len(self.open)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes still in flight, as of the last poll."""
+        return len(self.open) * self._size
 
     def Test(self) -> bool:  # noqa: N802
         """Returns whether all have arrived and are sent."""
@@ -93,7 +98,7 @@ def _exchange_rows(
     requests = [comm.Irecv(as_bytes(receives[k], at), k) for at in parts for k in sources]
     requests += [comm.Isend(as_bytes(sends[k], at), k) for at in parts for k in others]
     np.copyto(receives[node], sends[node])
-    return Messages(requests[::-1])
+    return Messages(requests[::-1], min(MESSAGE_BYTES, receives[0].nbytes))
 
 
 class _Helper:
@@ -160,7 +165,7 @@ class Mpi4pyReducer:
         self._wire, self._sums = wire, sums
         self._check, self._limit = check, limit_seconds
         self._slow = bytes_per_second < SLOW_LINK
-        self._drained_seconds = _DRAINED_BYTES / bytes_per_second if self._slow else 0.0
+        self._bytes_per_second = bytes_per_second
         self._received: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         self._scattered: deque[Chunk] = deque()
         self._gathered: deque[Chunk] = deque()
@@ -227,10 +232,10 @@ class Mpi4pyReducer:
                 assert chunk.residual is not None
                 work.give(chunk.k, chunk.residual, chunk.heads)
                 given, moved = given + 1, True
-            if self._left < left:
+            if moved or self._left < left:
                 since = time.perf_counter()
-            if moved:
-                since, pause = time.perf_counter(), _LEAST_PAUSE
+            if moved or (self._left < left and self._bytes_per_second >= SLOW_LINK):
+                pause = _LEAST_PAUSE
                 continue
             self._check()
             if time.perf_counter() - since > self._limit:
@@ -244,18 +249,26 @@ class Mpi4pyReducer:
 
     @property
     def _most_pause(self) -> float:
-        """The longest pause between two polls."""
-        of_all = len(_polling) * self._drained_seconds
-        return min(max(of_all, _MOST_PAUSE), _MOST_PAUSE_SLOW)
+        """The longest pause between two polls.
+
+        On a slow link what it drains in a poll's share, or all that is left.
+        """
+        if not self._slow:
+            return _MOST_PAUSE
+        nbytes = min(len(_polling) * _DRAINED_BYTES, sum(x.request.nbytes for x in self._on_wire))
+        return min(max(nbytes / self._bytes_per_second, _MOST_PAUSE), _MOST_PAUSE_SLOW)
 
     @property
     def _left(self) -> int:
         """Messages in flight, on slow links."""
-        on_wire = (*self._scattered, *self._gathered) if self._slow else ()
-        return sum(chunk.request.left for chunk in on_wire)
+        return sum(chunk.request.left for chunk in self._on_wire) if self._slow else 0
+
+    @property
+    def _on_wire(self) -> tuple[Chunk, ...]:
+        return (*self._scattered, *self._gathered)
 
     def _sum(self, receives: np.ndarray, width: int) -> tuple[Any, Any]:
-        """Sums received rows, in a helper; see `sum_part`."""
+        """Sums received rows, in a helper; see `Passes.total`."""
         return self._sums(receives, width)
 
     def _start_scatter(self, k: int, rows: np.ndarray) -> None:

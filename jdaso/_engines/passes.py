@@ -103,20 +103,20 @@ class Passes(Protocol):
         rows: np.ndarray,
         anchor: np.ndarray | None,
         factor: np.float32,
-        numbers: np.ndarray | None = None,
         *,
+        into: np.ndarray | None = None,
+        numbers: np.ndarray | None = None,
         subtracts: bool = False,
-        returns: bool = True,
-    ) -> np.ndarray | None:
+    ) -> None:
         """The mean of all nodes' numbers, ``(factor sum + nodes anchor) / nodes``.
 
         Args:
             rows: the encoded sums.
             anchor: the common point, if they are of differences to it.
             factor: scales the sums as if all nodes had sent with weight 1.
-            numbers: takes the mean too, or ``mean - numbers``.
+            into: takes the mean; float32 rows may take their own.
+            numbers: takes it too, or ``mean - numbers``.
             subtracts: whether it takes the difference.
-            returns: whether the mean is returned.
         """
         ...
 
@@ -160,7 +160,7 @@ class Fused:
 
     def total(self, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
         """As `Passes.total`."""
-        numbers = _numbers_in(self._wire, width)
+        numbers = numbers_in(self._wire, width)
         encoded = self._memory.empty(width, self._wire.dtype)
         residual = self._numbers((numbers if self._wire.narrow else 0,))
         into = residual if self._wire.narrow else None
@@ -172,18 +172,16 @@ class Fused:
         rows: np.ndarray,
         anchor: np.ndarray | None,
         factor: np.float32,
-        numbers: np.ndarray | None = None,
         *,
+        into: np.ndarray | None = None,
+        numbers: np.ndarray | None = None,
         subtracts: bool = False,
-        returns: bool = True,
-    ) -> np.ndarray | None:
+    ) -> None:
         """As `Passes.mean`."""
-        shape = len(rows), _numbers_in(self._wire, rows.shape[1])
-        mean = self._numbers(shape) if returns else None
-        about = {"anchor": anchor, "factor": factor, "nodes": np.float32(len(rows)), "mean": mean}
-        into = {"numbers": numbers, "subtracts": subtracts}
-        fused.mean(self._wire.name, rows, shape, **about, **into)
-        return mean
+        shape = len(rows), numbers_in(self._wire, rows.shape[1])
+        about = {"anchor": anchor, "factor": factor, "nodes": np.float32(len(rows))}
+        taken = {"mean": into, "numbers": numbers, "subtracts": subtracts}
+        fused.mean(self._wire.name, rows, shape, **about, **taken)
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
         return self._memory.empty(shape, np.float32)
@@ -230,11 +228,11 @@ class Compiled:
         rows: np.ndarray,
         anchor: np.ndarray | None,
         factor: np.float32,
-        numbers: np.ndarray | None = None,
         *,
+        into: np.ndarray | None = None,
+        numbers: np.ndarray | None = None,
         subtracts: bool = False,
-        returns: bool = True,
-    ) -> np.ndarray | None:
+    ) -> None:
         """As `Passes.mean`."""
         nodes = np.float32(len(rows))
         mean = np.array(self._decoded(rows) if self._wire.narrow else rows)
@@ -248,7 +246,8 @@ class Compiled:
             np.subtract(mean, numbers, out=numbers)
         elif numbers is not None:
             np.copyto(numbers, mean)
-        return mean if returns else None
+        if into is not None:
+            np.copyto(into, mean)
 
     def _decoded(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(_decode(self._put(rows), wire=self._wire))
@@ -292,7 +291,7 @@ def _parts(numbers: np.ndarray) -> Iterator[np.ndarray]:
         yield flat[begin : begin + _CACHE_NUMBERS]
 
 
-def _numbers_in(wire: Wire, width: int) -> int:
+def numbers_in(wire: Wire, width: int) -> int:
     """The count of numbers in an encoded row of a width."""
     return width * BLOCK // wire.encoded_width(BLOCK)
 

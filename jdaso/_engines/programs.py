@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax.cpus import private_cpu_device
+from .._jax.ffi import aligned
+from .._jax.ffi.recycled import Recycled
 from .._jax.types import Chunks, Leaves, PyTree
 from .._payload.chunks import pack, unpack
 from .._payload.layout import Layout
@@ -46,6 +48,7 @@ class Programs:
     ):
         self._layout, self._wire, self._rule, self._dress = layout, wire, rule, dress
         self._whole, self.passes = whole, passes_of(wire)
+        self._memory = Recycled()  # of common points
         self._cpu = private_cpu_device()
         self._own_target = type(rule).target is not Merge.target
         self._target = jax.jit(self._target_of_chunks)
@@ -77,26 +80,27 @@ class Programs:
         """The target of the rule, by chunk, and the rule's new state.
 
         Args:
-            rows: encoded sums of all nodes.
+            rows: encoded sums of all nodes; float32 rows may be overwritten.
             anchor: the common point; empty if there is none.
             outer: the rule's state.
             factor: scales the sums as if all nodes had sent with weight 1.
             numbers: the snapshot; what a merge needs takes its place (`Merge.merge`).
             returns: whether the target is returned.
         """
-        keeps, points = self._rule.keeps_progress, [None] * len(rows)
-        if self._wire.narrow:
-            points = list(anchor)
-        about = list(zip(rows, points, strict=True))
+        keeps = self._rule.keeps_progress
+        points = anchor if self._wire.narrow else [None] * len(rows)
+        places = [None] * len(rows)
+        if self._own_target:
+            narrow = self._wire.narrow
+            places = [aligned.zeros(x.shape, np.float32) for x in numbers] if narrow else rows
+        elif returns:
+            places = [self._memory.empty(x.shape, np.float32) for x in numbers]
+        for row, point, place, x in zip(rows, points, places, numbers, strict=True):
+            taken = {} if self._own_target else {"numbers": x, "subtracts": keeps}
+            self.passes.mean(row, point, factor, into=place, **taken)
         if not self._own_target:
-            into = {"subtracts": keeps, "returns": returns}
-            found = [
-                self.passes.mean(row, point, factor, x, **into)
-                for (row, point), x in zip(about, numbers, strict=True)
-            ]
-            return [x for x in found if x is not None], outer
-        means = tuple(self.passes.mean(row, point, factor) for row, point in about)
-        given = jax.device_put((means, tuple(anchor), outer), self._cpu)
+            return [place for place in places if place is not None], outer
+        given = jax.device_put((tuple(places), tuple(anchor), outer), self._cpu)
         target, outer = self._target(*given)
         target = list(map(np.asarray, target))
         for chunk, x in zip(target, numbers, strict=True):
@@ -112,7 +116,7 @@ class Programs:
         target, outer = self._rule.target(
             self._tree(means), self._tree(anchor) if anchor else (), outer
         )
-        leaves = strip(target)
+        leaves = tuple(x.astype(jnp.float32) for x in strip(target))
         return pack(self._layout, self._whole.cut(leaves) if self._whole else leaves), outer
 
     def _tree(self, chunks: Chunks) -> PyTree:

@@ -41,7 +41,7 @@ class Sums:
 
     def __init__(self, channel: Channel, node: int):
         self._channel, self.node, self.wire = channel, node, channel.wire
-        self._last: _Numbers
+        self._last: _Numbers | None = None
         self.passes = passes_of(channel.wire)
         self._numbers: Place | None = None
         self.leaves = Leaves(channel.layout)
@@ -55,7 +55,8 @@ class Sums:
 
     def release(self) -> None:
         """Gives the memory back, until a step waits again."""
-        self._numbers = None
+        if self._numbers is not None:
+            self._numbers, self._last, self.passes = None, None, passes_of(self.wire)
 
     def total(
         self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
@@ -158,6 +159,7 @@ class Sums:
     def wait(self, ticket: int, *, owner: int = 0, device: int = 0) -> Result:
         """Waits for what `start` has started."""
         heads = self._channel.wait(ticket, device, owner=owner)
+        assert self._last is not None
         found, lost = self._sum(), self._last.lost
         if (heads[:, STATUS] == FAILED).any():
             found = np.zeros_like(found)  # a thread that is still in MPI may send from its memory
@@ -196,9 +198,12 @@ class _Numbers:
         if not wire.narrow and k < len(numbers) - 1:
             return numbers[k], 0
         rows = room()
+        if not wire.narrow:
+            np.copyto(rows[:, : numbers[k].shape[1]], numbers[k])
+            return rows, 0
         lost, _ = self.sums.passes.encode(numbers[k], rows)
-        if lost is not None:
-            self.lost.append(lost)
+        assert lost is not None
+        self.lost.append(lost)
         return rows, 0
 
     def finish(self, job: Job) -> None:
@@ -208,5 +213,5 @@ class _Numbers:
             return
         for k, rows in enumerate(job.place.rows):
             self.sums.passes.decode(rows, self.sums.numbers.rows[k])
-            lost = self.lost[k] = np.array(self.lost[k])
+            lost = self.lost[k] = np.require(self.lost[k], requirements="W")  # JAX's is not
             lost[self.sums.node] += job.residuals[k]

@@ -121,8 +121,8 @@ def total(
         encoded: takes the encoded sum.
         residual: float32 ``[width]``, takes what the wire loses of it.
     """
-    given = map(_address, (encoded, residual))
-    _call("total", _Summing(_shape(wire, (len(rows), width), rows), rows.ctypes.data, *given))
+    given = rows.ctypes.data, encoded.ctypes.data, _address(residual)
+    _call("total", _Summing(_shape(wire, (len(rows), width), rows), *given))
 
 
 def mean(
@@ -171,9 +171,13 @@ def _shape(wire: str, shape: tuple[int, ...], rows: np.ndarray) -> _Shape:
 
 
 def _address(array: np.ndarray | None) -> int | None:
-    if array is not None and not array.flags.c_contiguous:
+    if array is None:
+        return None
+    if array.dtype != np.float32:
+        raise TypeError(f"numbers are float32, got {array.dtype}")
+    if not array.flags.c_contiguous:
         raise ValueError("an array does not lie in one piece")
-    return None if array is None else array.ctypes.data
+    return array.ctypes.data
 
 
 def _call(name: str, about: Any) -> None:

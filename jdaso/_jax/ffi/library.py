@@ -31,7 +31,7 @@ CHAIN = "jdaso_chain"
 """The same of the handler in `chain.h`, for programs of one CPU device."""
 
 COMPILE_SECONDS = 120.0
-"""Limit of the compiler; it takes some 4 s."""
+"""Limit of the compiler; it takes some 7 s."""
 
 SWITCH = "JDASO_FFI"
 _FILES = ("call.cc", "chain.h", "fused.h", "mixing.h")
@@ -121,7 +121,8 @@ def _register() -> bool:
     except Exception as error:  # of the compiler, the loader or another JAX: there is a second way
         log.warning(
             "Compiled steps call the host by JAX's own callbacks, so that JAX's compilation cache "
-            "does not keep them: %s. %s=off disables this message.",
+            "does not keep them, and exchanges take more of the host's processors: %s. %s=off "
+            "disables this message.",
             error,
             SWITCH,
         )

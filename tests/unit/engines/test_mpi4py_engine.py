@@ -3,6 +3,7 @@
 import time
 import weakref
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from network import World
 
 from jdaso._base.errors import NodeError
 from jdaso._engines import mpi4py as engine
-from jdaso._engines.mpi4py import WINDOW, Mpi4pyReducer, _Helper
+from jdaso._engines.mpi4py import WINDOW, Chunk, Mpi4pyReducer, _Helper
+from jdaso._mpi.requests import MESSAGE_BYTES
 from jdaso._payload.wire import WIRES
 
 NODES, WIDTHS = 2, (8, 8, 8, 8, 8, 8, 3)
@@ -107,30 +109,54 @@ def test_what_goes_wrong_on_a_helper_is_raised_and_they_end_with_the_reducer():
 
 
 @pytest.mark.parametrize(
-    ("megabytes_per_second", "in_flight", "milliseconds"),
-    [(125, 1, 1.3), (125, 3, 3.9), (125, 9, 5.0), (12.5, 1, 5.0), (390, 1, 0.5)],
+    ("megabytes_per_second", "in_flight", "megabytes_left", "milliseconds"),
+    [
+        *[(125, 1, 9, 1.3), (125, 3, 9, 3.9), (125, 9, 9, 5.0), (12.5, 1, 9, 5.0)],
+        *[(390, 1, 9, 0.5), (1250, 4, 9, 0.5), (125, 4, 0.001, 0.5), (12.5, 4, 0.03, 2.4)],
+    ],
 )
-def test_a_slow_link_is_polled_less_often_and_by_fragments_in_turn(
-    monkeypatch, megabytes_per_second, in_flight, milliseconds
+def test_a_slow_link_is_polled_less_often_while_it_has_much_to_move(
+    monkeypatch, megabytes_per_second, in_flight, megabytes_left, milliseconds
 ):
     """Each poll moves the bytes of all exchanges, and takes a core's time from the steps."""
-    seen = []
-    monkeypatch.setattr(engine, "_polling", set(range(in_flight - 1)))
-
-    def note(rows, width):
-        seen.append((len(engine._polling), reduce._most_pause))
-        return rows.sum(0)[:width], np.zeros(0, np.float32)
 
     def program(rank, comm):
-        nonlocal reduce
-        reduce = reducer(world, comm, sums=note, bytes_per_second=1e6 * megabytes_per_second)
-        reduce(Chunks())
+        reduce = reducer(world, comm, bytes_per_second=1e6 * megabytes_per_second)
+        request = SimpleNamespace(nbytes=1e6 * megabytes_left)
+        reduce._scattered.append(Chunk(0, request, None, np.zeros(0)))
+        monkeypatch.setattr(engine, "_polling", set(range(in_flight)))
+        assert round(1e3 * reduce._most_pause, 1) == milliseconds
 
-    world, reduce = World(1), None
+    world = World(1)
     assert world.run(program)[0].error is None
-    assert {count for count, _ in seen} == {in_flight}
-    assert {round(1e3 * pause, 1) for _, pause in seen} == {milliseconds}
-    assert len(engine._polling) == in_flight - 1
+
+
+def test_messages_know_what_is_left_of_them():
+    def program(rank, comm):
+        sends, receives = (np.zeros((2, 250_000), np.uint8) for _ in range(2))
+        messages = engine._exchange_rows(comm, sends, receives)
+        assert (messages.left, messages.nbytes) == (6, 6 * MESSAGE_BYTES)
+        while not messages.Test():
+            world.clock.sleep(0.01)
+        assert messages.nbytes == 0
+        assert engine._exchange_rows(comm, sends[:, :100], receives[:, :100]).nbytes == 200
+
+    world = World(2)
+    assert [x.error for x in world.run(program)] == [None] * 2
+
+
+def test_no_exchange_counts_as_polling_once_it_has_ended_or_failed():
+    def fail(rows, width):
+        assert len(engine._polling) == 1
+        raise RuntimeError("no sum")
+
+    def program(rank, comm):
+        with pytest.raises(RuntimeError, match="no sum"):
+            reducer(world, comm, sums=fail)(Chunks())
+        assert not engine._polling
+
+    world = World(1)
+    assert world.run(program)[0].error is None
 
 
 def test_a_helper_keeps_nothing_of_a_call():

@@ -4,6 +4,7 @@ Node 0 of three runs here; what the others send is made up. Each exchange is che
 back: the change that a merge adds, the error feedback, and the same bits when it is made again.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -20,7 +21,7 @@ from jdaso._nodes.control import Control
 from jdaso._payload.layout import layout_of
 from jdaso._payload.wire import wire_of
 from jdaso._payload.words import BAD_LEAF, HEADER, STATUS, WEIGHT
-from jdaso._rules.merge import merge_of
+from jdaso._rules.merge import Merge, merge_of
 from jdaso.traces._timeline import Timeline
 
 NODES = 3
@@ -133,6 +134,28 @@ def test_what_the_wire_loses_comes_later(make, wire, rule):
             assert np.isfinite(point).all()
     if errors:
         assert errors[-1] <= 1e-6 and (wire == "float32" or errors[0] > 1e-6)
+
+
+class Rounded(Merge):
+    """A rule of a user's own, whose targets are not float32."""
+
+    name, keeps_progress, needs_anchor = "rounded", True, True
+
+    def target(self, mean, anchor, outer):
+        return jax.tree.map(lambda x: x.astype(jnp.bfloat16), mean), outer
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8"])
+def test_a_target_of_another_dtype_is_converted(make, wire):
+    versions, _ = make(wire, Rounded())
+    x, before = leaves(0), 0
+    versions.begin(x, 1)
+    for ticket in (1, 5, 9):
+        start(versions, ticket, x, before)
+        _, change = correction(versions, ticket)
+        before = ticket
+        for c, y in zip(change, x, strict=True):
+            np.testing.assert_allclose(c, y.astype(jnp.bfloat16) - y, atol=2e-2)
 
 
 def test_the_change_is_the_mean_less_the_snapshot(make):
