@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-import jax
 import numpy as np
 
-from .._jax.cpus import private_cpu_device
 from .._payload.wire import Wire
 
 
@@ -75,17 +73,6 @@ class InTurn:
 
     def close(self) -> None:
         """See `Reducer`."""
-
-
-def compiled_for_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of rows (and of static numbers) as one program on the host's own CPU device.
-
-    The program makes one pass over memory, without Python's lock. NumPy makes a pass and a
-    temporary for each operation, which takes 2 to 12 times as long for narrow wires.
-    """
-    cpu = private_cpu_device()
-    program = jax.jit(function, static_argnums=1)
-    return lambda rows, width: program(jax.device_put(rows, cpu), width)
 
 
 def heads_of(wire: Wire, rows: np.ndarray) -> np.ndarray:

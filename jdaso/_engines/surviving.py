@@ -24,8 +24,9 @@ from .._mpi.requests import as_bytes, poll
 from .._mpi.ulfm import Group
 from .._payload.wire import Wire
 from .._payload.words import bury
-from .base import Work, compiled_for_host, heads_of
+from .base import Work, heads_of
 from .mpi4py import WINDOW, Chunk, Messages, Mpi4pyReducer
+from .passes import passes_of
 
 _DRAIN_SECONDS = 5.0
 """Time for requests of a revoked communicator to end."""
@@ -70,7 +71,7 @@ class SurvivingReducer(Mpi4pyReducer):
         # the last exchange, which the next one adds; and those of this attempt.
         self._residuals: dict[tuple[int, int], np.ndarray] = {}
         self._next_residuals: dict[tuple[int, int], np.ndarray] = {}
-        self._encode = compiled_for_host(lambda numbers, _: wire.encode(numbers))
+        self._passes = passes_of(wire)
 
     def __call__(self, work: Work) -> None:
         """Reduces all chunks of an exchange; see `Mpi4pyReducer`."""
@@ -131,8 +132,7 @@ class SurvivingReducer(Mpi4pyReducer):
             np.copyto(own[self._node], rows[row])
             if (residual := self._residuals.get((k, row))) is not None:
                 # In place of the failed node's data.
-                encoded = np.asarray(self._encode(residual, 0))
-                np.copyto(own[row][: encoded.size], encoded)
+                self._passes.encode(residual[None], own[row][None])
             for other in self._others:
                 self._receive(messages, own[other], other, 2 * row)
         for other in self._others:
