@@ -207,9 +207,8 @@ class Compiled:
         given = jax.device_put((numbers, anchor, weight, owed), self._cpu)
         rows, error, fed = _encode(*given, wire=self._wire, keeps=keeps)
         np.copyto(room[:, : rows.shape[1]], rows)
-        return error if error is None else np.asarray(error), fed if fed is None else np.asarray(
-            fed
-        )
+        error, fed = (None if x is None else np.asarray(x) for x in (error, fed))
+        return error, fed
 
     def decode(self, rows: np.ndarray, numbers: np.ndarray) -> None:
         """As `Passes.decode`."""

@@ -98,6 +98,16 @@ def test_a_weight_of_zero_sends_zeros(way, wire):
 
 @EITHER
 @EVERY_WIRE
+def test_a_single_row_among_others_is_encoded(way, wire):
+    rows, width = room(wire)
+    rows[:] = 0
+    way(wire).encode(numbers(0)[:1], rows[1][None])
+    np.testing.assert_array_equal(rows[1, :width], wire.encode(numbers(0)[0]))
+    assert not rows[[0, 2]].any() and not rows[1, width:].any()
+
+
+@EITHER
+@EVERY_WIRE
 def test_sums_are_those_of_the_rows_in_order(way, wire):
     rows, width = room(wire)
     rows[:, :width] = wire.encode(numbers(5))
