@@ -42,7 +42,8 @@ _LEAST_PAUSE, _MOST_PAUSE, _MOST_PAUSE_SLOW = 2e-5, 5e-4, 5e-3
 """Seconds between two polls: in 0.5 ms 10 Gbit/s drain less than a socket's buffer holds."""
 
 _DRAINED_BYTES = 160 * 2**10
-"""Bytes that a slow link may drain between two polls. A poll moves the bytes of all exchanges."""
+"""Bytes that a slow link may drain between two polls, with more than two nodes: between two, all
+goes through one connection, which idles then. A poll moves the bytes of all exchanges."""
 
 SLOW_LINK = 4e8
 """Bytes per second; at 2.5 Gbit/s messages are faster, at 5 collectives."""
@@ -255,8 +256,9 @@ class Mpi4pyReducer:
         """
         if not self._slow:
             return _MOST_PAUSE
-        nbytes = min(len(_polling) * _DRAINED_BYTES, sum(x.request.nbytes for x in self._on_wire))
-        return min(max(nbytes / self._bytes_per_second, _MOST_PAUSE), _MOST_PAUSE_SLOW)
+        share = _DRAINED_BYTES * len(_polling) if self._scatter.Get_size() > 2 else 0
+        seconds = min(share, sum(x.request.nbytes for x in self._on_wire)) / self._bytes_per_second
+        return min(max(seconds, _MOST_PAUSE), _MOST_PAUSE_SLOW)
 
     @property
     def _left(self) -> int:

@@ -14,7 +14,7 @@
 
 namespace fused {
 
-constexpr int64_t kBlock = 256;  // all wires' blocks fit in; larger ones upset the processor's prefetching
+constexpr int64_t kBlock = 256;  // a multiple of wires' blocks; larger ones upset the prefetching
 
 inline uint32_t bits_of(float x) {
   uint32_t bits;
