@@ -277,6 +277,27 @@ MUTANTS = [
         "tests/unit/engines/test_passes.py",
     ),
     Mutant(
+        "the change of a merge, by the library",
+        "_jax/ffi/fused.h",
+        "numbers[i] = found[i] - numbers[i];",
+        "numbers[i] = numbers[i] - found[i];",
+        "tests/unit/engines/test_versions.py",
+    ),
+    Mutant(
+        "a sum takes every node's row",
+        "_jax/ffi/fused.h",
+        "for (int64_t row = 1; row < s.shape.nodes; ++row) {",
+        "for (int64_t row = 2; row < s.shape.nodes; ++row) {",
+        "tests/unit/engines/test_passes.py",
+    ),
+    Mutant(
+        "a link between two nodes is polled often",
+        "_engines/mpi4py.py",
+        "if self._scatter.Get_size() > 2 else 0",
+        "if self._scatter.Get_size() > 1 else 0",
+        "tests/unit/engines/test_mpi4py_engine.py",
+    ),
+    Mutant(
         "memory is used again once nothing refers to it",
         "_jax/ffi/recycled.py",
         "end = weakref.finalize(loan, idle.append, block)",

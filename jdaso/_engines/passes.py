@@ -259,9 +259,9 @@ def owed_on_host(owed: Owed) -> np.ndarray:
     """Error feedback of a chunk, by NumPy: a step's callback must not wait for JAX."""
     found = np.array(owed.error)
     if owed.residual is not None:
-        found[owed.node] += np.asarray(owed.residual)
+        found[owed.node] += owed.residual
     found *= owed.sent
-    return found if owed.paid is None else found + owed.kept * np.asarray(owed.paid)
+    return found if owed.paid is None else found + owed.kept * owed.paid
 
 
 def scale(numbers: np.ndarray, *factors: np.float32) -> None:
