@@ -54,7 +54,7 @@ from .._jax.cpus import lane_device
 from .._jax.ffi import aligned
 from .._mpi.requests import MESSAGE_BYTES
 from .._payload.wire import Wire
-from .base import Work, heads_of
+from .base import SumRows, Work, heads_of
 from .mpi4jax import import_mpi4jax
 
 WINDOW = 4
@@ -200,7 +200,7 @@ class LanesReducer:
         self,
         comms: tuple[Any, Any],
         wire: Wire,
-        sums: Callable[..., tuple[Any, Any]],
+        sums: SumRows,
         check: Callable[[], None],
         limit_seconds: float,
     ):
@@ -287,9 +287,7 @@ class LanesReducer:
     def _sum(self, work: Work, k: int) -> None:
         """Sums chunk k, all of which has come, and starts to gather its sums."""
         chunk, place = self._flying[k], work.place(k)
-        encoded, residual = self._sums(chunk.received, place.shape[1])
-        np.copyto(place[self._node], encoded)
+        residual = self._sums(chunk.received, place[self._node])
         heads = heads_of(self._wire, chunk.received) if k == work.count - 1 else None
-        # Copied: what JAX computed, without a compiler, must be let go of by this thread.
-        self._flying[k] = chunk._replace(residual=np.array(residual), heads=heads)
+        self._flying[k] = chunk._replace(residual=residual, heads=heads)
         self._gather.start(k, place[self._node : self._node + 1], place)

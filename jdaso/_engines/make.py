@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from .._mpi.ulfm import Group
 from .._payload.wire import Wire
-from .base import InTurn, Reducer
+from .base import InTurn, Reducer, SumRows
 from .instant import Instant
 from .passes import passes_of
 
@@ -68,7 +67,7 @@ def make_reducer(
 def _mpi4jax_reducer(
     wire: Wire,
     duplicate: Callable[[], Group],
-    sums: Callable[..., tuple[Any, Any]],
+    sums: SumRows,
     check: Callable[[], None],
     limit_seconds: float,
     bytes_per_second: float,

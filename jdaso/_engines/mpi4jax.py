@@ -8,7 +8,6 @@ before it sends a large message. There, `lanes` keep it busy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from .._jax.cpus import private_cpu_device
 from .._payload.wire import Wire
-from .base import heads_of
+from .base import SumRows, heads_of
 
 
 def import_mpi4jax() -> ModuleType:
@@ -58,9 +57,10 @@ class Mpi4jaxReduce:
     On failure: MPI errors end the job on all nodes at once; mpi4jax cannot return them.
     """
 
-    def __init__(self, comm: Any, wire: Wire, sums: Callable[..., tuple[Any, Any]]):
+    def __init__(self, comm: Any, wire: Wire, sums: SumRows):
         mpi4jax = import_mpi4jax()
         self._cpu, self._wire, self._sums = private_cpu_device(), wire, sums
+        self._node = comm.Get_rank()
         self._all_to_all = jax.jit(lambda rows: mpi4jax.alltoall(rows, comm=comm))
         self._all_gather = jax.jit(lambda row: mpi4jax.allgather(row, comm=comm))
 
@@ -69,7 +69,7 @@ class Mpi4jaxReduce:
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Sends row p of `rows` to node p; see `ReduceChunk`."""
         received = np.asarray(self._all_to_all(jax.device_put(rows, self._cpu)))
-        encoded, residual = self._sums(received, place.shape[1])
+        residual = self._sums(received, place[self._node])
         heads = heads_of(self._wire, received) if headed else None
-        np.copyto(place, self._all_gather(jax.device_put(encoded, self._cpu)))
-        return np.asarray(residual), heads
+        np.copyto(place, self._all_gather(jax.device_put(place[self._node], self._cpu)))
+        return residual, heads

@@ -33,7 +33,7 @@ from .._base.errors import NodeError
 from .._jax.ffi import aligned
 from .._mpi.requests import MESSAGE_BYTES, as_bytes
 from .._payload.wire import Wire
-from .base import Work, heads_of
+from .base import SumRows, Work, heads_of
 
 WINDOW = 4
 """Chunks that are scattered at once; each needs a receive buffer."""
@@ -92,13 +92,12 @@ class Messages:
 def _exchange_rows(
     comm: Any, sends: Sequence[np.ndarray] | np.ndarray, receives: np.ndarray
 ) -> Messages:
-    """Starts sending rows to, and receiving rows from, all other nodes."""
+    """Starts sending row p of `sends` to node p, and receiving row p of `receives` from it."""
     node, nodes = comm.Get_rank(), comm.Get_size()
     others = [(node + k) % nodes for k in range(1, nodes)]  # not all to the same node at once
     parts, sources = range(0, receives[0].nbytes, MESSAGE_BYTES), others[::-1]
     requests = [comm.Irecv(as_bytes(receives[k], at), k) for at in parts for k in sources]
     requests += [comm.Isend(as_bytes(sends[k], at), k) for at in parts for k in others]
-    np.copyto(receives[node], sends[node])
     return Messages(requests[::-1], min(MESSAGE_BYTES, receives[0].nbytes))
 
 
@@ -153,7 +152,7 @@ class Mpi4pyReducer:
         self,
         comms: tuple[Any, Any],
         wire: Wire,
-        sums: Callable[..., tuple[Any, Any]],
+        sums: SumRows,
         check: Callable[[], None],
         limit_seconds: float,
         bytes_per_second: float,
@@ -163,6 +162,7 @@ class Mpi4pyReducer:
         for comm in comms:
             comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._scatter, self._gather = comms
+        self._node = comms[0].Get_rank()
         self._wire, self._sums = wire, sums
         self._check, self._limit = check, limit_seconds
         self._slow = bytes_per_second < SLOW_LINK
@@ -204,7 +204,7 @@ class Mpi4pyReducer:
     def _reduce(self, work: Work) -> None:
         taken = given = 0
         taking: Future[np.ndarray] | None = None
-        summing: Future[tuple[Any, Any]] | None = None
+        summing: Future[Any] | None = None
         since, pause = time.perf_counter(), _LEAST_PAUSE
         while given < work.count:
             moved, left = False, self._left
@@ -217,13 +217,13 @@ class Mpi4pyReducer:
                 taken, moved = taken + 1, True
             if summing is None and self._scattered and self._scattered[0].request.Test():
                 chunk = self._scattered[0]
-                width = work.place(chunk.k).shape[1]
-                summing, moved = self._summer.submit(self._sum, chunk.receives, width), True
+                place = work.place(chunk.k)
+                summing, moved = self._summer.submit(self._sum, chunk.receives, place), True
             elif summing is not None and summing.done():
-                (encoded, residual), summing = summing.result(), None
+                summed, summing = summing.result(), None
                 chunk = self._scattered.popleft()
                 headed = chunk.k == work.count - 1
-                self._start_gather(chunk, encoded, residual, work.place(chunk.k), headed)
+                self._start_gather(chunk, summed, work.place(chunk.k), headed)
                 moved = True
             elif summing is not None:
                 # Testing an open request makes MPI progress all of them; testing a done one, none.
@@ -269,9 +269,9 @@ class Mpi4pyReducer:
     def _on_wire(self) -> tuple[Chunk, ...]:
         return (*self._scattered, *self._gathered)
 
-    def _sum(self, receives: np.ndarray, width: int) -> tuple[Any, Any]:
-        """Sums received rows, in a helper; see `Passes.total`."""
-        return self._sums(receives, width)
+    def _sum(self, receives: np.ndarray, place: np.ndarray) -> Any:
+        """Sums received rows into this node's row of the place; returns what the wire lost."""
+        return self._sums(receives, place[self._node])
 
     def _start_scatter(self, k: int, rows: np.ndarray) -> None:
         key = (k % WINDOW, rows.shape)
@@ -279,19 +279,18 @@ class Mpi4pyReducer:
             self._received[key] = aligned.zeros(rows.shape, rows.dtype)
         received = self._received[key]
         if self._slow:
+            np.copyto(received[self._node], rows[self._node])
             request = _exchange_rows(self._scatter, rows, received)
         else:
             request = self._scatter.Ialltoall(as_bytes(rows), as_bytes(received))
         self._scattered.append(Chunk(k, request, rows, received))
 
-    def _start_gather(
-        self, chunk: Chunk, encoded: Any, residual: Any, place: np.ndarray, headed: bool
-    ) -> None:
-        encoded = np.asarray(encoded)
+    def _start_gather(self, chunk: Chunk, summed: Any, place: np.ndarray, headed: bool) -> None:
+        from mpi4py import MPI
+
         heads = heads_of(self._wire, chunk.receives) if headed else None
         if self._slow:
-            request = _exchange_rows(self._gather, [encoded] * len(place), place)
+            request = _exchange_rows(self._gather, [place[self._node]] * len(place), place)
         else:
-            request = self._gather.Iallgather(as_bytes(encoded), as_bytes(place))
-        residual = np.asarray(residual)
-        self._gathered.append(Chunk(chunk.k, request, encoded, place, residual, heads))
+            request = self._gather.Iallgather(MPI.IN_PLACE, as_bytes(place))
+        self._gathered.append(Chunk(chunk.k, request, place, place, summed, heads))

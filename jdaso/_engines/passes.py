@@ -86,15 +86,15 @@ class Passes(Protocol):
         """Decodes rows into `numbers`."""
         ...
 
-    def total(self, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    def total(self, rows: np.ndarray, encoded: np.ndarray) -> np.ndarray:
         """Sums rows, first row first.
 
         Args:
             rows: encoded; they may be longer.
-            width: of the encoded numbers.
+            encoded: takes the encoded sum.
 
         Returns:
-            The encoded sum ``[width]``, and the rounding errors of encoding it (empty for float32).
+            The rounding errors of encoding the sum, float32 (empty for the float32 wire).
         """
         ...
 
@@ -158,14 +158,13 @@ class Fused:
         about = {"anchor": None, "factor": 1.0, "nodes": 1.0, "mean": numbers}
         fused.mean(self._wire.name, rows, numbers.shape, **about)
 
-    def total(self, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    def total(self, rows: np.ndarray, encoded: np.ndarray) -> np.ndarray:
         """As `Passes.total`."""
-        numbers = numbers_in(self._wire, width)
-        encoded = self._memory.empty(width, self._wire.dtype)
+        numbers = numbers_in(self._wire, encoded.size)
         residual = self._numbers((numbers if self._wire.narrow else 0,))
         into = residual if self._wire.narrow else None
         fused.total(self._wire.name, numbers, rows, encoded, into)
-        return encoded, residual
+        return residual
 
     def mean(
         self,
@@ -214,13 +213,14 @@ class Compiled:
         """As `Passes.decode`."""
         np.copyto(numbers, self._decoded(rows))
 
-    def total(self, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    def total(self, rows: np.ndarray, encoded: np.ndarray) -> np.ndarray:
         """As `Passes.total`."""
         if not self._wire.narrow:  # one operation, which NumPy does as fast
-            total = sum_rows(self._wire, rows[:, :width])
-            return total, total[:0]
-        encoded, residual = _total(self._put(rows), wire=self._wire, width=width)
-        return np.asarray(encoded), np.asarray(residual)
+            np.copyto(encoded, sum_rows(self._wire, rows[:, : encoded.size]))
+            return np.zeros(0, np.float32)
+        total, residual = _total(self._put(rows), wire=self._wire, width=encoded.size)
+        np.copyto(encoded, total)
+        return np.array(residual)  # JAX's own array must be let go of by this thread
 
     def mean(
         self,

@@ -24,7 +24,7 @@ from .._mpi.requests import as_bytes, poll
 from .._mpi.ulfm import Group
 from .._payload.wire import Wire
 from .._payload.words import bury
-from .base import Work, heads_of
+from .base import SumRows, Work, heads_of
 from .mpi4py import WINDOW, Chunk, Messages, Mpi4pyReducer
 from .passes import passes_of
 
@@ -53,7 +53,7 @@ class SurvivingReducer(Mpi4pyReducer):
         group: Group,
         nodes: int,
         wire: Wire,
-        sums: Callable[..., tuple[Any, Any]],
+        sums: SumRows,
         check: Callable[[], None],
         limit_seconds: float,
     ):
@@ -140,31 +140,31 @@ class SurvivingReducer(Mpi4pyReducer):
                 self._send(messages, rows[row], other, 2 * row)
         self._scattered.append(Chunk(k, messages, rows, received))
 
-    def _sum(self, receives: np.ndarray, width: int) -> tuple[list[np.ndarray], Any]:
-        """The sums of all rows that this node sums, and their rounding errors."""
-        sums = [self._sums(received, width) for received in receives]
-        encoded, residuals = zip(*sums, strict=True)
-        return [np.asarray(x) for x in encoded], [np.array(x) for x in residuals]
+    def _sum(self, receives: np.ndarray, place: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The sums of all rows that this node sums, and their rounding errors.
 
-    def _start_gather(
-        self, chunk: Chunk, encoded: Any, residual: Any, place: np.ndarray, headed: bool
-    ) -> None:
+        A sum of an attempt that failed must not reach the place: rows arrive there again.
+        """
+        totals = [np.empty_like(row) for row in place[: len(receives)]]
+        return [(x, self._sums(rows, x)) for rows, x in zip(receives, totals, strict=True)]
+
+    def _start_gather(self, chunk: Chunk, summed: Any, place: np.ndarray, headed: bool) -> None:
         heads = None
         if headed:
             heads = bury(heads_of(self._wire, chunk.receives[0]), self._group.living)
         messages, owners = Messages(), self._owners
-        for row, total in zip(self._mine, encoded, strict=True):
+        for row, (total, _) in zip(self._mine, summed, strict=True):
             np.copyto(place[row], total)
             for other in self._others:
                 self._send(messages, total, other, 2 * row + 1)
         for row, owner in enumerate(owners):
             if owner != self._node:
                 self._receive(messages, place[row], owner, 2 * row + 1)
-        residual, *others = residual
+        residual, *others = (lost for _, lost in summed)
         if self._wire.narrow:
             dealt = zip(self._mine[1:], others, strict=True)
             self._next_residuals |= {(chunk.k, row): lost for row, lost in dealt}
-        self._gathered.append(Chunk(chunk.k, messages, encoded, place, residual, heads))
+        self._gathered.append(Chunk(chunk.k, messages, summed, place, residual, heads))
 
     def _send(self, messages: Messages, data: np.ndarray, node: int, tag: int) -> None:
         self._note(messages, self._group.comm.Isend(as_bytes(data), self._group.rank(node), tag))

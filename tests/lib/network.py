@@ -481,10 +481,12 @@ class Comm:
 
     @_operation
     def Iallgather(self, send, recv):
-        sent, received = as_bytes(send), as_bytes(recv)
+        received = as_bytes(recv)
+        rows = np.split(received, self.Get_size())
+        sent = rows[self.member] if send is Library.IN_PLACE else as_bytes(send)
 
         def give(parts):
-            for k, row in enumerate(np.split(received, self.Get_size())):
+            for k, row in enumerate(rows):
                 row[:] = parts[k]
 
         everyone = range(self.Get_size())
@@ -766,6 +768,7 @@ class Library:
     """`mpi4py.MPI`."""
 
     BYTE, ERRORS_RETURN, ANY_SOURCE = "byte", "errors return", None
+    IN_PLACE = "in place"
     ERR_PROC_FAILED, ERR_PROC_FAILED_PENDING, ERR_REVOKED, ERR_TRUNCATE = 75, 76, 78, 15
     THREAD_MULTIPLE = 3
     Exception, Group, Status = Error, Group, Status

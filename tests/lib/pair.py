@@ -34,9 +34,8 @@ class Other:
         for p in range(2):
             mine = rows[p, :width]
             theirs = self.wire.encode(make(self.wire.decode(mine[None])))[0]
-            encoded, lost = self.sum(np.stack([mine, theirs]), width)
-            out[p] = np.asarray(encoded)
-            residual = np.asarray(lost) if p == 0 else residual
+            lost = self.sum(np.stack([mine, theirs]), out[p])
+            residual = lost if p == 0 else residual
         heads = None
         if headed:
             heads = np.repeat(np.ascontiguousarray(rows[:1, width:]).view(np.int32), 2, axis=0)

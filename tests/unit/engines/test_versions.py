@@ -41,9 +41,8 @@ class Others:
         width, residual = out.shape[1], None
         for p in range(NODES):
             received = np.repeat(rows[p : p + 1], NODES, axis=0)
-            encoded, lost = self.sum(received, width)
-            out[p] = np.asarray(encoded)
-            residual = np.asarray(lost) if p == 0 else residual
+            lost = self.sum(received, out[p])
+            residual = lost if p == 0 else residual
         heads = None
         if headed:
             heads = np.repeat(np.ascontiguousarray(rows[:1, width:]).view(np.int32), NODES, axis=0)
