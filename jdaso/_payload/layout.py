@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import jax
@@ -147,8 +147,17 @@ def describe(tree: PyTree) -> tuple[Leaf, ...]:
                 "Leave it out, for example with equinox.filter(model, equinox.is_array) or "
                 "flax.nnx.state(model, flax.nnx.Param)."
             )
-        found.append(Leaf(where, tuple(np.shape(leaf)), str(jnp.result_type(leaf))))
+        found.append(Leaf(where, tuple(jnp.shape(leaf)), _name_of(dtype_of(leaf))))
     return tuple(found)
+
+
+def dtype_of(leaf: Any) -> Any:
+    """The dtype that JAX gives an array or a number."""
+    # A step's trace asks thousands of times; `result_type` takes 20 times as long.
+    return leaf.dtype if isinstance(leaf, jax.Array) else jnp.result_type(leaf)
+
+
+_name_of = cache(str)
 
 
 def path_of(path: Any) -> str:
@@ -158,7 +167,7 @@ def path_of(path: Any) -> str:
 
 def _is_array(leaf: Any) -> bool:
     """Returns whether JAX accepts a leaf as numbers; dtypes and their names do not count."""
-    if isinstance(leaf, bool | int | float | complex):
+    if isinstance(leaf, jax.Array | bool | int | float | complex):
         return True
     if isinstance(leaf, str | bytes | type) or not (
         hasattr(leaf, "shape") and hasattr(leaf, "dtype")

@@ -12,7 +12,7 @@ import optax
 from .._jax.types import Leaves, PyTree
 from .chains import by_leaf
 from .explicit import can_be_placed_like, placed_like
-from .layout import describe, is_float
+from .layout import describe, dtype_of, is_float
 
 
 def to_leaves(tree: PyTree) -> Leaves:
@@ -125,7 +125,7 @@ def strip(tree: PyTree) -> Leaves:
 
 def travels(x) -> bool:
     """Returns whether a leaf of a tree is exchanged: a float or complex array with elements."""
-    return is_float(jnp.result_type(x)) and np.size(x) > 0
+    return is_float(dtype_of(x)) and np.size(x) > 0
 
 
 def _is_key(x) -> bool:

@@ -64,34 +64,43 @@ def _weighed(x: Any, weights: Any) -> tuple[Array, jax.Array | None]:
 
 
 def _counts(x: Array, edges: np.ndarray, weights: jax.Array | None, *, even: bool) -> jax.Array:
-    """This node's counts; `even` tells that bins have equal widths.
-
-    Of whole numbers by NumPy, to which edges in 64 bits are exact.
-    """
+    """This node's counts; `even` tells that bins have equal widths."""
     if weights is None:
         index_type(x.size)
-    if x.dtype.kind in "iub":
+    traced = isinstance(x.block, Tracer)
+    if x.dtype.kind in "iub" and not traced:
         block = np.asarray(x.block).astype(x.dtype if x.dtype.kind in "iu" else np.uint8)
         theirs = None if weights is None else np.asarray(weights)
         counts = jnp.asarray(np.histogram(block, edges, weights=theirs)[0])
-    elif even and x.dtype.kind == "f" and x.itemsize > 2 and not isinstance(x.block, Tracer):
+    elif even and x.dtype.kind == "f" and x.itemsize > 2 and not traced:
         # NumPy's way for bins of equal width is fifty times as fast as a search among edges.
         theirs = None if weights is None else np.asarray(weights)
         ends = float(edges[0]), float(edges[-1])
         found = np.histogram(np.asarray(x.block), len(edges) - 1, ends, weights=theirs)[0]
         counts = jnp.asarray(found)
     else:
-        places = _places(x.block.reshape(-1), jnp.asarray(edges))
+        places = _places(x.block.reshape(-1), edges)
         counts = _sums(places, len(edges) - 1, weights)
     return counts.astype(int) if weights is None else counts.astype(weights.dtype)
 
 
-def _places(line: jax.Array, edges: jax.Array) -> jax.Array:
-    """The bin of each number; those outside come into one more. The last bin has both its edges."""
-    bins = len(edges) - 1
-    found = jnp.searchsorted(edges, line, side="right") - 1
-    found = jnp.where(line == edges[-1], bins - 1, found)
-    return jnp.where((line >= edges[0]) & (line <= edges[-1]), found, bins)
+def _places(line: jax.Array, edges: np.ndarray) -> jax.Array:
+    """The bin of each number; those outside come into one more. The last bin has both its edges.
+
+    A whole number is at or above an edge if it is at or above the whole number that comes next:
+    floats of 32 bits would not tell it from its neighbors.
+    """
+    line = line.astype(np.uint8) if line.dtype == bool else line
+    bins, last = len(edges) - 1, edges[-1]
+    if jnp.issubdtype(line.dtype, jnp.integer):
+        about = np.iinfo(line.dtype)
+        below = np.ceil(edges) < float(about.max + 1)  # which a float is
+        at_last = bool(below[-1]) and last >= about.min and last == np.ceil(last)
+        edges = np.maximum(np.ceil(edges[below]), about.min).astype(line.dtype)
+        last = np.asarray(last).astype(line.dtype) if at_last else None
+    passed = jnp.searchsorted(jnp.asarray(edges), line, side="right")
+    found = jnp.where((passed > 0) & (passed <= bins), passed - 1, bins)
+    return found if last is None else jnp.where(line == last, bins - 1, found)
 
 
 def _sums(places: jax.Array, bins: int, weights: jax.Array | None) -> jax.Array:
@@ -135,9 +144,7 @@ def histogram2d(
     edges = [_edges(*one) for one in zip((x, y), each, ranges, strict=True)]
     index_type(x.size)
     wide, high = (len(one) - 1 for one in edges)
-    first, second = (
-        _places(one.block, jnp.asarray(edge)) for one, edge in zip((x, y), edges, strict=True)
-    )
+    first, second = (_places(one.block, edge) for one, edge in zip((x, y), edges, strict=True))
     outside = (first == wide) | (second == high)
     places = jnp.where(outside, wide * high, first * high + second)
     counts = _sums(places, wide * high, weighed).reshape(wide, high)

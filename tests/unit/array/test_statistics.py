@@ -5,6 +5,7 @@ from functools import partial
 
 import hypothesis
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from array_nodes import on_nodes
@@ -186,6 +187,39 @@ def test_pairs_in_boxes():
     for about in (dict(bins=(3, edges)), dict(bins=4, density=True, weights=weights)):
         wanted = np.histogram2d(x, y, **about)
         check(lambda about=about: ja.histogram2d(split(x, 0), y, **about), wanted)
+
+
+WHOLE_EDGES = [
+    [0, 2**24 + 1, 2**24 + 2],
+    [-4.5, 0.5, 3, 3],
+    [-(2.0**40), -128, 126.5, 2.0**40],
+    [0, 127, 2**31 - 1, 2.0**31],
+    [2.0**33, 2.0**34],
+    [-(2.0**34), -(2.0**33)],
+]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number"),
+    rows(
+        itertools.product(["int8", "uint8", "int32", "uint32", "bool"], range(len(WHOLE_EDGES))),
+        day=[*(("int32", k) for k in (0, 3, 4, 5)), ("int8", 2), ("uint32", 2), ("bool", 1)],
+    ),
+)
+def test_whole_numbers_in_boxes_are_not_rounded(dtype, number):
+    """Floats of 32 bits take 2**24 + 1 for 2**24; an edge may lie beyond all of a type."""
+    edges = WHOLE_EDGES[number]
+    values = [-(2**31), -128, -5, 0, 1, 3, 126, 127, 2**24, 2**24 + 1, 2**24 + 3, 2**31 - 1]
+    x = np.array(values).astype(dtype)
+    wanted = np.histogram(x.astype(np.int64), edges)[0]
+
+    def run():
+        both = split(x, 0), split(np.zeros(len(x), np.float32), 0)
+        compiled = jax.jit(lambda block: ja.histogram(block, np.array(edges))[0].block)
+        boxes = ja.histogram2d(*both, bins=(edges, [0.0, 1.0]))[0]
+        return boxes, ja.Array(compiled(jnp.asarray(x)), Layout(wanted.shape), boxes.world)
+
+    check(run, (wanted[:, None], wanted), rtol=0)
 
 
 def test_numbers_of_bins():
