@@ -30,6 +30,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ from .base import Reducer
 from .job import EARLIER_RUN, Job, Numbers
 from .pace import Pace, working_seconds
 from .shared_header import SharedHeader
-from .staging import Staging
+from .staging import Place, Staging
 from .worker import Worker
 
 log = logging.getLogger("jdaso")
@@ -119,6 +120,7 @@ class Channel:
         owner: int = 0,
         device: int = 0,
         blocking: bool = False,
+        place: Place | None = None,
     ) -> int:
         """Starts an exchange; returns the ticket.
 
@@ -130,9 +132,11 @@ class Channel:
                 an optimizer that may not.
             device: the local device that calls.
             blocking: whether the step waits for the result.
+            place: takes the sums; None: memory of the exchange's own.
         """
         started = time.perf_counter()
-        job = self._enter(ticket, head, owner, device, blocking)
+        new = partial(self._enroll, ticket, owner, blocking=blocking, place=place)
+        job = self._enter(ticket, head, owner, device, new)
         entered, working = time.perf_counter(), working_seconds()
         self._pace.wait(entered - started)  # for an exchange that was left behind
         if job.error is None:
@@ -151,7 +155,9 @@ class Channel:
                 self._pace.copy(time.perf_counter() - entered, working_seconds() - working)
         return ticket
 
-    def _enter(self, ticket: int, head: np.ndarray, owner: int, device: int, blocking: bool) -> Job:
+    def _enter(
+        self, ticket: int, head: np.ndarray, owner: int, device: int, new: Callable[[], Job]
+    ) -> Job:
         """The exchange with that ticket, begun; or the one that must not be begun again."""
         error: NodeError | None = None
         while True:
@@ -170,29 +176,20 @@ class Channel:
                     if job.error is not None:
                         return job
                 if error is not None or not self.in_flight():
-                    return self._begin(ticket, head, owner, device, blocking, error)
+                    return self._begin(new(), head, device, error)
             error = self._drain(None, repeated=repeated)
 
-    def _begin(
-        self,
-        ticket: int,
-        head: np.ndarray,
-        owner: int,
-        device: int,
-        blocking: bool,
-        error: NodeError | None,
-    ) -> Job:
+    def _begin(self, job: Job, head: np.ndarray, device: int, error: NodeError | None) -> Job:
         """Begins an exchange, once none is in flight; the lock is held.
 
         After an error the exchange does not begin: waiting for it returns the error.
         """
-        job = self._enroll(ticket, owner, blocking)
         job.device = device
         if error is not None:  # the data on the wire may still be read
             job.error = error
             job.done.set()
             return job
-        self._control.known.heartbeats.note(STARTED, ticket)
+        self._control.known.heartbeats.note(STARTED, job.ticket)
         self.worker.begin(job, head)
         return job
 
@@ -257,10 +254,16 @@ class Channel:
         if (error := self._drain(None)) is not None:
             raise error
         with self._lock:
-            job = self._enroll(ticket, owner, blocking=False)
+            job = self._enroll(ticket, owner)
+            job.let_go()
         job.heads, job.device = heads, EARLIER_RUN
         job.done.set()
         return job
+
+    @property
+    def repeats(self) -> bool:
+        """Whether an exchange that loses a node is begun again, from the same rows."""
+        return self._control.survives
 
     def in_flight(self) -> list[Job]:
         """Exchanges that were started and never waited for."""
@@ -279,8 +282,10 @@ class Channel:
         limit = _LEAVE_SECONDS if error is not None else limit_seconds or _END_SECONDS
         return self.worker.end(limit)
 
-    def _enroll(self, ticket: int, owner: int, blocking: bool) -> Job:
-        """An exchange with a place for its results that nothing else reads or writes."""
+    def _enroll(
+        self, ticket: int, owner: int, *, blocking: bool = False, place: Place | None = None
+    ) -> Job:
+        """An exchange with a place for its sums that nothing else reads or writes."""
         before = self._jobs.pop(ticket, None)
         last = [x for x in list(self._jobs.values())[-1:] if x.owner == owner]
         for job in (before, *self._jobs.values()):
@@ -289,9 +294,8 @@ class Channel:
         if self._given_up.get(owner) == ticket:  # the exchange is begun anew
             del self._given_up[owner]
         self._jobs = {job.ticket: job for job in last}
-        job = self._jobs[ticket] = Job(
-            ticket, owner, blocking, self.staging.result, f"{self._number}.{ticket}"
-        )
+        place = self.staging.sums() if place is None else place
+        job = self._jobs[ticket] = Job(ticket, owner, blocking, place, f"{self._number}.{ticket}")
         return job
 
     def _drain(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._jax.ffi.recycled import Recycled
 from .._payload.wire import Wire
+from . import recycled
 from .base import heads_of
 from .passes import numbers_in, passes_of
 
@@ -18,7 +18,7 @@ class Instant:
 
     def __init__(self, wire: Wire, nodes: int):
         self._wire, self._nodes = wire, np.float32(nodes)
-        self._passes, self._memory = passes_of(wire), Recycled()
+        self._passes = passes_of(wire)
 
     def __call__(
         self, rows: np.ndarray, place: np.ndarray, headed: bool
@@ -26,7 +26,7 @@ class Instant:
         """Returns P times the node's own rows."""
         width = place.shape[1]
         numbers = numbers_in(self._wire, width)
-        total = self._memory.empty((len(rows), numbers), np.float32)
+        total = recycled.empty((len(rows), numbers), np.float32)
         self._passes.decode(rows[:, :width], total)
         total *= self._nodes
         self._passes.encode(total, place)

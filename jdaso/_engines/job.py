@@ -56,7 +56,8 @@ class Job:
 
     def __init__(self, ticket: int, owner: int, blocking: bool, place: Place, name: str):
         self.ticket, self.owner, self.blocking = ticket, owner, blocking
-        self.place, self.name = place, name
+        self.place: Place | None = place
+        self.name = name
         self.step = ticket - 1
         self.begin_seconds = self.stands_since = time.perf_counter()
         self.device = 0  # that started it
@@ -77,7 +78,7 @@ class Job:
 
     def let_go(self) -> None:
         """Drops what only the exchange itself needed: its numbers know it, too."""
-        self.numbers = None
+        self.numbers = self.place = None
         self.encoded.clear()
         self.residuals = []
 

@@ -51,9 +51,9 @@ import numpy as np
 
 from .._base.errors import NodeError
 from .._jax.cpus import lane_device
-from .._jax.ffi import aligned
 from .._mpi.requests import MESSAGE_BYTES
 from .._payload.wire import Wire
+from . import recycled
 from .base import SumRows, Work, heads_of
 from .mpi4jax import import_mpi4jax
 
@@ -213,11 +213,6 @@ class LanesReducer:
         self._received: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         self._flying: dict[int, _Chunk] = {}
 
-    @property
-    def staging_bytes(self) -> int:
-        """Host memory that the reducer holds between exchanges."""
-        return sum(x.nbytes for x in self._received.values())
-
     def close(self) -> None:
         """Ends the lanes."""
         lanes = (*self._scatter.lanes, *self._gather.lanes)
@@ -265,6 +260,7 @@ class LanesReducer:
                 assert chunk.residual is not None
                 work.give(given, chunk.residual, chunk.heads)
                 given += 1
+        self._received.clear()
 
     def _look(self, since: float) -> None:
         """Raises if the wait cannot succeed, or takes too long."""
@@ -278,7 +274,7 @@ class LanesReducer:
     def _start_scatter(self, k: int, rows: np.ndarray) -> None:
         key = (k % WINDOW, rows.shape)
         if key not in self._received:
-            self._received[key] = aligned.zeros(rows.shape, rows.dtype)
+            self._received[key] = recycled.empty(rows.shape, rows.dtype)
         received = self._received[key]
         np.copyto(received[self._node], rows[self._node])
         self._flying[k] = _Chunk(rows, received)

@@ -81,7 +81,7 @@ class Making:
     def finish(self, job: Job) -> None:
         """As `Numbers.finish`."""
         version = self.version
-        assert version.numbers is not None and job.heads is not None
+        assert version.numbers is not None and job.heads is not None and job.place is not None
         before, rows = version.before or Version(0), job.place.rows
         facts = version.facts = facts_of(job.heads)
         version.residuals = tuple(job.residuals)

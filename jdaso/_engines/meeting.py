@@ -28,7 +28,7 @@ class Meeting:
         self._devices, self._limit = list(devices), limit_seconds
         self._changed = threading.Condition()
         self._given: dict[int, Given] = {}
-        self._found: Sequence[Any] = ()
+        self._found: dict[int, Any] = {}  # by device, until it takes it
         self._error: Exception | None = None
         self._strange: Exception | None = None  # once a device came that is not one of these
         self._calls = 0
@@ -92,14 +92,14 @@ class Meeting:
         """Ends the call with what was found for each device, or an error."""
         with self._changed:
             self._given = {}
-            self._found, self._error = found, error
+            self._found, self._error = dict(zip(self._devices, found, strict=False)), error
             self._calls += 1
             self._changed.notify_all()
 
     def _result(self, device: int) -> Any:
         if self._error is not None:
             raise self._error
-        return self._found[self._devices.index(device)]
+        return self._found.pop(device)
 
     def _missing(self) -> list[int]:
         return [k for k in self._devices if k not in self._given]

@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._base.errors import NodeError
-from .._jax.ffi import aligned
 from .._mpi.requests import MESSAGE_BYTES, as_bytes
 from .._payload.wire import Wire
+from . import recycled
 from .base import SumRows, Work, heads_of
 
 WINDOW = 4
@@ -173,11 +173,6 @@ class Mpi4pyReducer:
         self._helped = threading.Event()
         self._taker, self._summer = (_Helper(self._helped.set) for _ in range(2))
 
-    @property
-    def staging_bytes(self) -> int:
-        """Host memory that the reducer holds between exchanges."""
-        return sum(x.nbytes for x in self._received.values())
-
     def close(self) -> None:
         """Ends the helpers."""
         self._taker.close()
@@ -200,6 +195,7 @@ class Mpi4pyReducer:
             self._reduce(work)
         finally:
             _polling.discard(self)
+        self._received.clear()
 
     def _reduce(self, work: Work) -> None:
         taken = given = 0
@@ -276,7 +272,7 @@ class Mpi4pyReducer:
     def _start_scatter(self, k: int, rows: np.ndarray) -> None:
         key = (k % WINDOW, rows.shape)
         if key not in self._received:
-            self._received[key] = aligned.zeros(rows.shape, rows.dtype)
+            self._received[key] = recycled.empty(rows.shape, rows.dtype)
         received = self._received[key]
         if self._slow:
             np.copyto(received[self._node], rows[self._node])

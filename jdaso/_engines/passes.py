@@ -22,9 +22,9 @@ import numpy as np
 
 from .._jax.cpus import private_cpu_device
 from .._jax.ffi import fused, library
-from .._jax.ffi.recycled import Recycled
 from .._payload.layout import BLOCK
 from .._payload.wire import WIRES, Wire, sum_rows
+from . import recycled
 
 _CACHE_NUMBERS = 2**16
 """Numbers of a NumPy pass whose operands stay in a core's cache."""
@@ -131,7 +131,7 @@ class Fused:
     """The passes of the handler's library; see `Passes`."""
 
     def __init__(self, wire: Wire):
-        self._wire, self._memory = wire, Recycled()
+        self._wire = wire
 
     def encode(
         self,
@@ -183,7 +183,7 @@ class Fused:
         fused.mean(self._wire.name, rows, shape, **about, **taken)
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
-        return self._memory.empty(shape, np.float32)
+        return recycled.empty(shape, np.float32)
 
 
 class Compiled:

@@ -14,8 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax.cpus import private_cpu_device
-from .._jax.ffi import aligned
-from .._jax.ffi.recycled import Recycled
 from .._jax.types import Chunks, Leaves, PyTree
 from .._payload.chunks import pack, unpack
 from .._payload.layout import Layout
@@ -23,6 +21,7 @@ from .._payload.trees import strip
 from .._payload.whole import Whole
 from .._payload.wire import Wire
 from .._rules.merge import Merge
+from . import recycled
 from .passes import passes_of
 from .saved import OuterForm
 
@@ -48,7 +47,6 @@ class Programs:
     ):
         self._layout, self._wire, self._rule, self._dress = layout, wire, rule, dress
         self._whole, self.passes = whole, passes_of(wire)
-        self._memory = Recycled()  # of common points
         self._cpu = private_cpu_device()
         self._own_target = type(rule).target is not Merge.target
         self._target = jax.jit(self._target_of_chunks)
@@ -92,9 +90,9 @@ class Programs:
         places = [None] * len(rows)
         if self._own_target:
             narrow = self._wire.narrow
-            places = [aligned.zeros(x.shape, np.float32) for x in numbers] if narrow else rows
+            places = [recycled.empty(x.shape, np.float32) for x in numbers] if narrow else rows
         elif returns:
-            places = [self._memory.empty(x.shape, np.float32) for x in numbers]
+            places = [recycled.empty(x.shape, np.float32) for x in numbers]
         for row, point, place, x in zip(rows, points, places, numbers, strict=True):
             taken = {} if self._own_target else {"numbers": x, "subtracts": keeps}
             self.passes.mean(row, point, factor, into=place, **taken)

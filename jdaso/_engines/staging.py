@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from .._jax.ffi import aligned
 from .._jax.ffi.copying import copy_all
 from .._jax.ffi.on_device import OnDevice
 from .._payload.layout import Layout
-from .._payload.wire import Wire
+from .._payload.wire import WIRES, Wire
+from . import recycled
 
 Memory = Callable[[int, np.dtype], np.ndarray]
 """Returns so many zeros of a dtype."""
@@ -59,11 +61,13 @@ class Places:
 
 
 class Staging:
-    """A channel's rows to send, made when they are first needed, and its place for sums.
+    """Memory of a channel's exchanges. What one has used is free for the others, and for steps.
 
     Attributes:
         shapes: of each chunk's encoded rows.
         sizes: bytes of the rows to send.
+        numbers: makes a place for the numbers of an exchange, float32.
+        sums: makes a place for the encoded sums.
     """
 
     def __init__(self, layout: Layout, wire: Wire):
@@ -73,18 +77,18 @@ class Staging:
         self._shapes, self._dtype = [(layout.nodes, width) for width in widths], wire.dtype
         self.sizes = [nodes * width * wire.dtype.itemsize for nodes, width in self._shapes]
         self._rows: dict[int, np.ndarray] = {}
-        self.result = Place(layout, wire)
+        self.numbers = partial(Place, layout, WIRES["float32"], recycled.empty)
+        self.sums = partial(Place, layout, wire, recycled.empty)
 
     def rows(self, k: int) -> np.ndarray:
-        """The rows of chunk k; those of the last chunk end in the header."""
+        """The rows of chunk k to send, until `release`; those of the last end in the header."""
         if k not in self._rows:
-            self._rows[k] = aligned.zeros(self._shapes[k], self._dtype)
+            self._rows[k] = recycled.empty(self._shapes[k], self._dtype)
         return self._rows[k]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that it holds."""
-        return sum(x.nbytes for x in (*self._rows.values(), self.result.whole))
+    def release(self) -> None:
+        """Drops the rows, once an exchange has ended."""
+        self._rows.clear()
 
 
 class Leaves:

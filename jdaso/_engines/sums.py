@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from .._payload.checksums import fingerprints_on_host
-from .._payload.wire import WIRES
 from .._payload.words import BAD_LEAF, FAILED, STATUS, facts_of
 from .channel import Channel
 from .job import Job
@@ -22,7 +21,7 @@ class Result(NamedTuple):
 
     Attributes:
         heads: headers of all nodes.
-        leaves: the sums, float32; views of memory that the next sum uses again.
+        leaves: the sums, float32.
         lost: what the wire has lost of them on this node (nothing for the float32 wire).
     """
 
@@ -43,20 +42,7 @@ class Sums:
         self._channel, self.node, self.wire = channel, node, channel.wire
         self._last: _Numbers | None = None
         self.passes = passes_of(channel.wire)
-        self._numbers: Place | None = None
         self.leaves = Leaves(channel.layout)
-
-    @property
-    def numbers(self) -> Place:
-        """Memory for the numbers of this node."""
-        if self._numbers is None:
-            self._numbers = Place(self._channel.layout, WIRES["float32"])
-        return self._numbers
-
-    def release(self) -> None:
-        """Gives the memory back, until a step waits again."""
-        if self._numbers is not None:
-            self._numbers, self._last, self.passes = None, None, passes_of(self.wire)
 
     def total(
         self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
@@ -65,16 +51,22 @@ class Sums:
 
         On failure: as `Channel.wait`.
         """
+        return self._total(ticket, arrays, head, **by)[0]
+
+    def _total(
+        self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
+    ) -> tuple[Result, np.ndarray]:
+        """As `total`, with the sums as one vector."""
         self.start(ticket, arrays, head, **by)
-        return self.wait(ticket, **by)
+        return self._wait(ticket, **by)
 
     def mean(
         self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
     ) -> Result:
         """Waits for means, ``sum_p w_p x_p / sum_p w_p``, of leaves that are ``w_p x_p``."""
-        result = self.total(ticket, arrays, head, **by)
+        result, whole = self._total(ticket, arrays, head, **by)
         share = np.float32(1) / np.float32(len(result.heads))
-        scale(self._sum(), facts_of(result.heads).factor, share)
+        scale(whole, facts_of(result.heads).factor, share)
         return result
 
     def mean_of_finite(
@@ -95,9 +87,9 @@ class Sums:
             arrays = [*map(np.zeros_like, arrays[:count]), *arrays[count:]]
             head = np.array(head)
             head[BAD_LEAF] = 1 + bad
-        result = self.total(ticket, arrays, head, **by)
+        result, whole = self._total(ticket, arrays, head, **by)
         end = self._channel.layout.offsets[count]
-        divide(self._sum()[:end], facts_of(result.heads).weight)
+        divide(whole[:end], facts_of(result.heads).weight)
         return result
 
     def land(
@@ -152,34 +144,48 @@ class Sums:
             owner: the optimizer.
             device: the local device that calls.
         """
-        numbers = self._last = _Numbers(self, arrays)
-        about = {"owner": owner, "device": device, "blocking": True}
+        staging, narrow = self._channel.staging, self.wire.narrow
+        place = staging.numbers()
+        encoded = staging.sums() if narrow or self._channel.repeats else place
+        numbers = self._last = _Numbers(self, arrays, place, place if narrow else encoded)
+        about = {"owner": owner, "device": device, "blocking": True, "place": encoded}
         self._channel.start(ticket, head, lambda job: numbers, **about)
 
     def wait(self, ticket: int, *, owner: int = 0, device: int = 0) -> Result:
-        """Waits for what `start` has started."""
+        """Waits for what `start` has started, once."""
+        return self._wait(ticket, owner=owner, device=device)[0]
+
+    def _wait(self, ticket: int, *, owner: int = 0, device: int = 0) -> tuple[Result, np.ndarray]:
+        """As `wait`, with the sums as one vector."""
+        last, self._last = self._last, None
+        assert last is not None
         heads = self._channel.wait(ticket, device, owner=owner)
-        assert self._last is not None
-        found, lost = self._sum(), self._last.lost
+        found, lost = last.sums.whole, last.lost
         if (heads[:, STATUS] == FAILED).any():
             found = np.zeros_like(found)  # a thread that is still in MPI may send from its memory
             lost = [found]
         self._channel.note_merged(ticket)
         whole = np.concatenate([x.reshape(-1) for x in lost]) if self.wire.narrow else None
         rest = [] if whole is None else self.leaves.read(whole)
-        return Result(heads, self.leaves.read(found), rest)
-
-    def _sum(self) -> np.ndarray:
-        """The memory of the sums, float32."""
-        return self.numbers.whole if self.wire.narrow else self._channel.staging.result.whole
+        return Result(heads, self.leaves.read(found), rest), found
 
 
 @dataclasses.dataclass
 class _Numbers:
-    """The numbers of a sum, as its channel sees them; see `job.Numbers`."""
+    """The numbers of a sum, as its channel sees them; see `job.Numbers`.
 
-    sums: Sums
+    Attributes:
+        of: the sums of the channel.
+        arrays: the leaves.
+        place: takes the leaves, float32.
+        sums: takes their sums, float32; the same as `place`, but where rows may be sent again.
+        lost: what the wire loses, by chunk.
+    """
+
+    of: Sums
     arrays: Sequence[np.ndarray]
+    place: Place
+    sums: Place
     lost: list[np.ndarray] = dataclasses.field(default_factory=list)
 
     @property
@@ -189,29 +195,29 @@ class _Numbers:
 
     def write(self) -> Iterator[int]:
         """As `Numbers.write`."""
-        self.sums.leaves.clear_gaps(self.sums.numbers.whole)
-        return self.sums.leaves.write(self.arrays, self.sums.numbers)
+        self.of.leaves.clear_gaps(self.place.whole)
+        return self.of.leaves.write(self.arrays, self.place)
 
     def encode(self, k: int, room: Callable[[], np.ndarray]) -> tuple[np.ndarray, int]:
         """As `Numbers.encode`."""
-        numbers, wire = self.sums.numbers.rows, self.sums.wire
+        numbers, wire = self.place.rows, self.of.wire
         if not wire.narrow and k < len(numbers) - 1:
             return numbers[k], 0
         rows = room()
         if not wire.narrow:
             np.copyto(rows[:, : numbers[k].shape[1]], numbers[k])
             return rows, 0
-        lost, _ = self.sums.passes.encode(numbers[k], rows)
+        lost, _ = self.of.passes.encode(numbers[k], rows)
         assert lost is not None
         self.lost.append(lost)
         return rows, 0
 
     def finish(self, job: Job) -> None:
         """As `Numbers.finish`."""
-        wire = self.sums.wire
-        if not wire.narrow:
+        if not self.of.wire.narrow:
             return
+        assert job.place is not None
         for k, rows in enumerate(job.place.rows):
-            self.sums.passes.decode(rows, self.sums.numbers.rows[k])
+            self.of.passes.decode(rows, self.sums.rows[k])
             lost = self.lost[k] = np.require(self.lost[k], requirements="W")  # JAX's is not
-            lost[self.sums.node] += job.residuals[k]
+            lost[self.of.node] += job.residuals[k]

@@ -103,8 +103,6 @@ class Versions:
 
         On failure: waiting for the ticket returns the error.
         """
-        if self._channel.sums is not None:
-            self._channel.sums.release()
 
         def begin(job: Job) -> Numbers:
             version = Version(ticket, weight=weight, job=job)

@@ -127,6 +127,7 @@ class Worker:
             assert job.numbers is not None
             job.numbers.finish(job)
         job.let_go()
+        self.staging.release()
         kind = "mean" if job.blocking else "exchange"
         job.seconds = self._timeline.record(
             kind,
@@ -182,6 +183,7 @@ class Worker:
             of=job.name,
         )
         if self._sends:
+            assert job.place is not None
             moved = self.staging.sizes[k] + job.place.rows[k].nbytes
             self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
 
@@ -204,6 +206,7 @@ class _Chunks:
     """An exchange as its engine sees it."""
 
     def __init__(self, worker: Worker, job: Job):
+        assert job.place is not None
         self.count = len(job.place.rows)
         self.take, self.give = partial(worker.take, job), partial(worker.give, job)
         self._rows, self._ready = job.place.rows, job.ready

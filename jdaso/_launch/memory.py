@@ -17,6 +17,8 @@ _MALLOC_SETTINGS = (
 # Parameters of mallopt, in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
+_kept: list[bool] = []  # True once freed memory stays
+
 
 def keep_freed_memory() -> None:
     """Makes this process keep freed memory for the next step.
@@ -39,6 +41,12 @@ def keep_freed_memory() -> None:
     mallopt(_M_MMAP_MAX, 0)
     mallopt(_M_TOP_PAD, 16 * 2**20)
     mallopt(_M_TRIM_THRESHOLD, -1)  # never
+    _kept.append(True)
+
+
+def keeps_freed_memory() -> bool:
+    """Returns whether this process keeps freed memory, by `keep_freed_memory`."""
+    return any(_kept)
 
 
 def memory_limit_bytes() -> int:

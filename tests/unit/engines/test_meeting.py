@@ -2,7 +2,9 @@
 
 import threading
 import time
+import weakref
 
+import numpy as np
 import pytest
 
 from jdaso._engines.meeting import Meeting
@@ -42,6 +44,18 @@ def test_one_device_calls_for_all_each_time():
     found = played(4, program)
     assert found == [[2 * (device + n) for n in range(200)] for device in range(4)]
     assert calls == [[(device, n) for device in range(4)] for n in range(200)]
+
+
+def test_results_are_dropped_once_all_devices_have_theirs():
+    meeting, made = Meeting(range(3), LIMIT_SECONDS), []
+
+    def numbers(given):
+        found = [np.zeros(2) for _ in given]
+        made.extend(map(weakref.ref, found))
+        return found
+
+    assert played(3, lambda device: meeting.call(device, (), numbers).size) == [2, 2, 2]
+    assert [kept() for kept in made] == [None] * 3
 
 
 def test_an_error_reaches_all_devices_and_the_next_call_is_made():

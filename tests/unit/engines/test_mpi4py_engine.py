@@ -69,6 +69,7 @@ def test_all_chunks_come_back_in_order_and_several_are_on_the_wire(seconds):
             work = Chunks()
             reduce(work)
             assert work.given == list(range(work.count))
+            assert not reduce._received  # the memory is free for steps
             for k, place in enumerate(work.places):
                 np.testing.assert_array_equal(place, 2 * k + 2)
 

@@ -1,5 +1,7 @@
 """Leaves in a place of numbers, and the memory of a channel."""
 
+import weakref
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -69,16 +71,27 @@ def test_each_dtype_becomes_float32_numbers(dtype):
     np.testing.assert_array_equal(found, values)
 
 
-def test_rows_to_send_are_made_when_they_are_needed():
+def test_rows_to_send_are_made_when_they_are_needed_and_dropped_with_their_exchange():
     wire = WIRES["bfloat16"]
     layout = layout_of(leaves_of([5000, 5000]), 2, 4096, wire.block)
     staging = Staging(layout, wire)
-    sent = 2 * 2 * sum(layout.widths)
-    assert staging.nbytes == sent
-    last = staging.rows(len(layout.widths) - 1)
+    number = len(layout.widths) - 1
+    last = staging.rows(number)
     assert last.shape == (2, layout.widths[-1] + wire.header_width)
-    assert staging.nbytes == sent + last.nbytes and last is staging.rows(len(layout.widths) - 1)
-    assert sum(staging.sizes) == sent + 2 * 2 * wire.header_width
+    assert last is staging.rows(number)
+    assert sum(staging.sizes) == 2 * 2 * (sum(layout.widths) + wire.header_width)
+    staging.release()
+    kept = weakref.ref(last)
+    del last
+    assert kept() is None
+
+
+def test_each_exchange_has_places_of_its_own():
+    wire = WIRES["int8"]
+    staging = Staging(layout_of(leaves_of([5000, 5000]), 2, 4096, wire.block), wire)
+    for make, dtype in ((staging.numbers, np.float32), (staging.sums, wire.dtype)):
+        first, second = make(), make()
+        assert first.whole.dtype == dtype and not np.shares_memory(first.whole, second.whole)
 
 
 def test_a_place_that_is_held_is_not_given_away():

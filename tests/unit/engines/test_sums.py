@@ -1,5 +1,8 @@
 """Sums and means that a step waits for, on the host; node 0 of two runs here, without MPI."""
 
+import weakref
+from functools import partial
+
 import numpy as np
 import pytest
 from pair import Pair
@@ -45,13 +48,33 @@ def test_a_sum_and_what_the_wire_lost_of_it_are_exact(make, wire):
             np.testing.assert_array_equal(a, 2 * b)
         return
     flat = lambda y: np.concatenate([np.array(z).reshape(-1) for z in y])  # noqa: E731
-    mine = np.zeros(sums.numbers.whole.shape, bool)
-    for (a, _), rows in zip(sums.numbers.ranges, sums.numbers.rows, strict=True):
+    place = sums._channel.staging.numbers()
+    mine = np.zeros(place.whole.shape, bool)
+    for (a, _), rows in zip(place.ranges, place.rows, strict=True):
         mine[a : a + rows.shape[1]] = True  # the part that node 0 has summed
     owned = flat(sums.leaves.read(mine))
     error = 2 * flat(x) - flat(total)
     np.testing.assert_allclose(error[~owned], 2 * flat(lost)[~owned], atol=2e-2)
     assert np.abs(error).max() > 1e-3
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_a_sum_keeps_no_memory(make, wire):
+    sums, _ = make(wire)
+    made, places = [], sums._channel.staging
+
+    def counted(make):
+        place = make()
+        made.append(weakref.ref(place.whole.base))
+        return place
+
+    for name in ("numbers", "sums"):
+        setattr(places, name, partial(counted, getattr(places, name)))
+    found = sums.total(1, leaves(0), HEAD)
+    assert len(made) == (2 if wire == "int8" else 1)  # float32 is summed where it lies
+    assert any(kept() is not None for kept in made)
+    del found
+    assert all(kept() is None for kept in made)
 
 
 def test_a_mean_is_weighted(make):
