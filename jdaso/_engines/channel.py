@@ -262,7 +262,7 @@ class Channel:
 
     @property
     def repeats(self) -> bool:
-        """Whether an exchange that loses a node is begun again, from the same rows."""
+        """True if an exchange that loses a node is begun again, from the same rows."""
         return self._control.survives
 
     def in_flight(self) -> list[Job]:
