@@ -202,8 +202,8 @@ MUTANTS = [
     Mutant(
         "one header for the ranks of a node",
         "_engines/worker.py",
-        "self._header = self._shared.of(self._header)",
-        "self._shared.of(self._header)",
+        "job.rows.set_header(self._shared.of(job.rows.header()))",
+        "self._shared.of(job.rows.header())",
         "tests/launches/ranks/test_ranks_per_node.py::test_numbers_that_are_not_finite_end_all_ranks",
     ),
     Mutant(
@@ -321,9 +321,16 @@ MUTANTS = [
     Mutant(
         "an exchange drops its memory",
         "_engines/job.py",
-        "self.numbers = self.place = None",
+        "self.numbers = self.rows = self.place = None",
         "self.numbers = None",
-        "tests/unit/engines/test_sums.py",
+        "tests/unit/engines/test_channel.py",
+    ),
+    Mutant(
+        "an exchange whose wait ended early is still in flight",
+        "_engines/channel.py",
+        "if not (job.waited and job.done.is_set())",
+        "if not job.waited",
+        "tests/unit/engines/test_channel.py",
     ),
     Mutant(
         "a call of several devices drops its results",

@@ -13,12 +13,10 @@ header's status word reports it to all devices, and they all raise it together (
 
 A step may be computed and discarded: `optax.MultiSteps` calls an update k times and keeps the last
 result, and some programs compile by a first call. So an exchange may be started again under its
-ticket; it replaces the first once that has ended (all nodes do the same). A merged exchange may be
-fetched again until the exchange after the next starts (but only once some exchange was started
-again: before that, there is one place for results). The results of late exchanges are kept by
-their `Versions`. A piece must come from the same device each time. A piece from another device is a
-mistake: several devices enqueue a piece that one of them should, along an axis that the optimizer
-was not given.
+ticket; it replaces the first once that has ended (all nodes do the same). The results of late
+exchanges are kept by their `Versions`. A piece must come from the same device each time. A piece
+from another device is a mistake: several devices enqueue a piece that one of them should, along an
+axis that the optimizer was not given.
 
 No thread waits while it holds the lock: the wait may need parts of other devices, whose callbacks
 take the lock.
@@ -144,7 +142,7 @@ class Channel:
             try:
                 numbers = job.numbers = begin(job)  # the job drops them at its end
                 if job.error is not None:  # all nodes see it
-                    self.worker.amend({STATUS: FAILED})
+                    job.amend({STATUS: FAILED})
                 for k in numbers.write():
                     job.ready[k].set()
             except Exception as error:  # the wait for it must not last until its limit
@@ -266,8 +264,9 @@ class Channel:
         return self._control.survives
 
     def in_flight(self) -> list[Job]:
-        """Exchanges that were started and never waited for."""
-        return [job for job in list(self._jobs.values()) if not job.waited]
+        """Exchanges that were never waited for, or not to their end: their wait told an error."""
+        jobs = list(self._jobs.values())
+        return [job for job in jobs if not (job.waited and job.done.is_set())]
 
     def close(self, limit_seconds: float | None, *, after_error: bool = False) -> bool:
         """Completes exchanges in flight and ends the thread; False if the thread did not end.
@@ -295,7 +294,8 @@ class Channel:
             del self._given_up[owner]
         self._jobs = {job.ticket: job for job in last}
         place = self.staging.sums() if place is None else place
-        job = self._jobs[ticket] = Job(ticket, owner, blocking, place, f"{self._number}.{ticket}")
+        memory = self.staging.rows(), place
+        job = self._jobs[ticket] = Job(ticket, owner, blocking, *memory, f"{self._number}.{ticket}")
         return job
 
     def _drain(
@@ -312,7 +312,7 @@ class Channel:
             error = self._await(job, limit_seconds)
             with self._lock:
                 first, job.waited = not job.waited, True
-            if error is not None:
+            if error is not None and (first or not job.done.is_set()):  # else a wait has told it
                 return error
             if first and job.ticket != repeated:
                 log.log(

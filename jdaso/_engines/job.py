@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from .._base.errors import NodeError
-from .staging import Place
+from .staging import Place, Rows
 
 
 @runtime_checkable
@@ -50,12 +50,16 @@ class Job:
         ticket: the exchange, 1 + the step of its start.
         owner: the optimizer.
         blocking: whether the step waits for the result.
+        rows: to send.
         place: for the sums.
         name: in traces.
     """
 
-    def __init__(self, ticket: int, owner: int, blocking: bool, place: Place, name: str):
+    def __init__(
+        self, ticket: int, owner: int, blocking: bool, rows: Rows, place: Place, name: str
+    ):
         self.ticket, self.owner, self.blocking = ticket, owner, blocking
+        self.rows: Rows | None = rows
         self.place: Place | None = place
         self.name = name
         self.step = ticket - 1
@@ -76,9 +80,17 @@ class Job:
         self.seconds = 0.0
         self.taken: dict[int, tuple[int, float]] = {}  # lane and begin of chunks in flight
 
+    def amend(self, new: dict[int, int]) -> None:
+        """Replaces words of the header to send."""
+        assert self.rows is not None
+        words = self.rows.header()
+        for place, word in new.items():
+            words[place] = word
+        self.rows.set_header(words)
+
     def let_go(self) -> None:
         """Drops what only the exchange itself needed: its numbers know it, too."""
-        self.numbers = self.place = None
+        self.numbers = self.rows = self.place = None
         self.encoded.clear()
         self.residuals = []
 

@@ -20,7 +20,8 @@ from .._jax.ffi import aligned
 from .._launch.memory import keeps_freed_memory
 
 _CALLS = 1024
-"""Arrays that are made before memory that none of them needed goes back to the system."""
+"""Arrays, in a row, none of which needed some memory: then it goes back, at the latest after twice
+as many."""
 
 
 class Recycled:
@@ -51,6 +52,10 @@ class Recycled:
         end.atexit = False
         return np.ndarray(shape, dtype, loan)
 
+    def release(self) -> None:
+        """Gives idle memory back to the system."""
+        self._idle, self._older = _blocks(), _blocks()
+
     def _block(self, size: int) -> np.ndarray:
         for blocks in (self._idle, self._older):
             with contextlib.suppress(IndexError):
@@ -77,3 +82,8 @@ def empty(shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
         dtype: its dtype.
     """
     return (aligned if keeps_freed_memory() else _recycled).empty(shape, dtype)
+
+
+def release() -> None:
+    """Gives idle memory back to the system, when a session ends."""
+    _recycled.release()

@@ -21,7 +21,7 @@ from .._payload.wire import WIRES, Wire
 from . import recycled
 
 Memory = Callable[[int, np.dtype], np.ndarray]
-"""Returns so many zeros of a dtype."""
+"""Returns so many numbers of a dtype."""
 
 
 class Place:
@@ -60,12 +60,39 @@ class Places:
         return self.all[-1]
 
 
+class Rows:
+    """The rows of one exchange to send, made when they are first needed.
+
+    Those of the last chunk end in the header.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, int]], wire: Wire):
+        self._shapes, self._wire = shapes, wire
+        self._made: dict[int, np.ndarray] = {}
+
+    def __call__(self, k: int) -> np.ndarray:
+        """The rows of chunk k."""
+        if k not in self._made:
+            self._made[k] = recycled.empty(self._shapes[k], self._wire.dtype)
+        return self._made[k]
+
+    def header(self) -> np.ndarray:
+        """A copy of the header, int32."""
+        return np.array(self(len(self._shapes) - 1)[0, -self._wire.header_width :]).view(np.int32)
+
+    def set_header(self, words: np.ndarray) -> None:
+        """Takes a header, int32."""
+        rows = self(len(self._shapes) - 1)
+        rows[:, -self._wire.header_width :] = words.view(self._wire.dtype)
+
+
 class Staging:
-    """Memory of a channel's exchanges. What one has used is free for the others, and for steps.
+    """Makes the memory of a channel's exchanges, each of which drops its own at its end.
 
     Attributes:
         shapes: of each chunk's encoded rows.
         sizes: bytes of the rows to send.
+        rows: makes the rows of an exchange.
         numbers: makes a place for the numbers of an exchange, float32.
         sums: makes a place for the encoded sums.
     """
@@ -74,21 +101,11 @@ class Staging:
         self.shapes = [(layout.nodes, wire.encoded_width(width)) for width in layout.widths]
         widths = [width for _, width in self.shapes]
         widths[-1] += wire.header_width
-        self._shapes, self._dtype = [(layout.nodes, width) for width in widths], wire.dtype
-        self.sizes = [nodes * width * wire.dtype.itemsize for nodes, width in self._shapes]
-        self._rows: dict[int, np.ndarray] = {}
+        shapes = [(layout.nodes, width) for width in widths]
+        self.sizes = [nodes * width * wire.dtype.itemsize for nodes, width in shapes]
+        self.rows = partial(Rows, shapes, wire)
         self.numbers = partial(Place, layout, WIRES["float32"], recycled.empty)
         self.sums = partial(Place, layout, wire, recycled.empty)
-
-    def rows(self, k: int) -> np.ndarray:
-        """The rows of chunk k to send, until `release`; those of the last end in the header."""
-        if k not in self._rows:
-            self._rows[k] = recycled.empty(self._shapes[k], self._dtype)
-        return self._rows[k]
-
-    def release(self) -> None:
-        """Drops the rows, once an exchange has ended."""
-        self._rows.clear()
 
 
 class Leaves:

@@ -40,7 +40,6 @@ class Sums:
 
     def __init__(self, channel: Channel, node: int):
         self._channel, self.node, self.wire = channel, node, channel.wire
-        self._last: _Numbers | None = None
         self.passes = passes_of(channel.wire)
         self.leaves = Leaves(channel.layout)
 
@@ -57,8 +56,7 @@ class Sums:
         self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
     ) -> tuple[Result, np.ndarray]:
         """As `total`, with the sums as one vector."""
-        self.start(ticket, arrays, head, **by)
-        return self._wait(ticket, **by)
+        return self._wait(ticket, self.start(ticket, arrays, head, **by), **by)
 
     def mean(
         self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
@@ -134,8 +132,8 @@ class Sums:
         *,
         owner: int = 0,
         device: int = 0,
-    ) -> None:
-        """Starts the sums of leaves over nodes.
+    ) -> Begun:
+        """Starts the sums of leaves over nodes; returns what `wait` takes.
 
         Args:
             ticket: the exchange.
@@ -147,20 +145,21 @@ class Sums:
         staging, narrow = self._channel.staging, self.wire.narrow
         place = staging.numbers()
         encoded = staging.sums() if narrow or self._channel.repeats else place
-        numbers = self._last = _Numbers(self, arrays, place, place if narrow else encoded)
+        numbers = Begun(self, arrays, place, place if narrow else encoded)
         about = {"owner": owner, "device": device, "blocking": True, "place": encoded}
         self._channel.start(ticket, head, lambda job: numbers, **about)
+        return numbers
 
-    def wait(self, ticket: int, *, owner: int = 0, device: int = 0) -> Result:
-        """Waits for what `start` has started, once."""
-        return self._wait(ticket, owner=owner, device=device)[0]
+    def wait(self, ticket: int, begun: Begun, *, owner: int = 0, device: int = 0) -> Result:
+        """Waits for what `start` has started."""
+        return self._wait(ticket, begun, owner=owner, device=device)[0]
 
-    def _wait(self, ticket: int, *, owner: int = 0, device: int = 0) -> tuple[Result, np.ndarray]:
+    def _wait(
+        self, ticket: int, begun: Begun, *, owner: int = 0, device: int = 0
+    ) -> tuple[Result, np.ndarray]:
         """As `wait`, with the sums as one vector."""
-        last, self._last = self._last, None
-        assert last is not None
         heads = self._channel.wait(ticket, device, owner=owner)
-        found, lost = last.sums.whole, last.lost
+        found, lost = begun.sums.whole, begun.lost
         if (heads[:, STATUS] == FAILED).any():
             found = np.zeros_like(found)  # a thread that is still in MPI may send from its memory
             lost = [found]
@@ -171,8 +170,8 @@ class Sums:
 
 
 @dataclasses.dataclass
-class _Numbers:
-    """The numbers of a sum, as its channel sees them; see `job.Numbers`.
+class Begun:
+    """A sum that was started, and its numbers as its channel sees them; see `job.Numbers`.
 
     Attributes:
         of: the sums of the channel.

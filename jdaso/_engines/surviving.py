@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import NodeError
-from .._jax.ffi import aligned
 from .._mpi.requests import as_bytes, poll
 from .._mpi.ulfm import Group
 from .._payload.wire import Wire
 from .._payload.words import bury
+from . import recycled
 from .base import SumRows, Work, heads_of
 from .mpi4py import WINDOW, Chunk, Messages, Mpi4pyReducer
 from .passes import passes_of
@@ -101,7 +101,7 @@ class SurvivingReducer(Mpi4pyReducer):
         self._requests.clear()
         self._scattered.clear()
         self._gathered.clear()
-        self._received.clear()  # rows of failed nodes must be zeros
+        self._received.clear()
 
     @property
     def _others(self) -> list[int]:
@@ -125,8 +125,9 @@ class SurvivingReducer(Mpi4pyReducer):
     def _start_scatter(self, k: int, rows: np.ndarray) -> None:
         key, mine = (k % WINDOW, rows.shape), self._mine
         if key not in self._received:
-            self._received[key] = aligned.zeros((len(mine), *rows.shape), rows.dtype)
+            self._received[key] = recycled.empty((len(mine), *rows.shape), rows.dtype)
         received = self._received[key]
+        received[:, [k for k in range(self._nodes) if k not in self._group.living]] = 0
         messages = Messages()
         for own, row in zip(received, mine, strict=True):
             np.copyto(own[self._node], rows[row])
@@ -145,7 +146,7 @@ class SurvivingReducer(Mpi4pyReducer):
 
         A sum of an attempt that failed must not reach the place: rows arrive there again.
         """
-        totals = [np.empty_like(row) for row in place[: len(receives)]]
+        totals = [recycled.empty(row.shape, row.dtype) for row in place[: len(receives)]]
         return [(x, self._sums(rows, x)) for rows, x in zip(receives, totals, strict=True)]
 
     def _start_gather(self, chunk: Chunk, summed: Any, place: np.ndarray, headed: bool) -> None:

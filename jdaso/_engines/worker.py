@@ -34,7 +34,7 @@ class Worker:
     Args:
         layout: the layout of the exchanged leaves.
         wire: the wire format.
-        staging: the rows to send.
+        staging: makes the memory of exchanges.
         reducer: the engine's reducer.
         control: the nodes.
         timeline: records the thread's activity.
@@ -78,27 +78,9 @@ class Worker:
         words = np.array(head, np.int32)
         words.view(np.float32)[TIMES] = self._stopwatch.measured
         words[STATUS] = signed(job.owner)
-        rows = self.staging.rows(self._last)
-        rows[:, -self.wire.header_width :] = words.view(self.wire.dtype)
+        assert job.rows is not None
+        job.rows.set_header(words)
         self._queue.put(job)
-
-    def amend(self, new: dict[int, int]) -> None:
-        """Replaces words of the header at the ends of the last chunk's rows."""
-        words = self._header
-        for place, word in new.items():
-            words[place] = word
-        self._header = words
-
-    @property
-    def _header(self) -> np.ndarray:
-        """A copy of the header at the ends of the last chunk's rows."""
-        rows, width = self.staging.rows(self._last), self.staging.shapes[-1][1]
-        return np.array(rows[0, width:]).view(np.int32)
-
-    @_header.setter
-    def _header(self, words: np.ndarray) -> None:
-        rows, width = self.staging.rows(self._last), self.staging.shapes[-1][1]
-        rows[:, width:] = words.view(self.wire.dtype)
 
     def end(self, limit_seconds: float) -> bool:
         """Ends the thread after the exchanges that it has; False if it did not end in time."""
@@ -127,7 +109,6 @@ class Worker:
             assert job.numbers is not None
             job.numbers.finish(job)
         job.let_go()
-        self.staging.release()
         kind = "mean" if job.blocking else "exchange"
         job.seconds = self._timeline.record(
             kind,
@@ -159,18 +140,17 @@ class Worker:
             raise NodeError(f"Chunk {k} was never handed over.")
         job.take(k)
         if k not in job.encoded:  # an engine takes it again if it repeats an exchange
-            assert job.numbers is not None
-            job.encoded[k], job.checksums[k] = job.numbers.encode(k, partial(self.staging.rows, k))
+            assert job.numbers is not None and job.rows is not None
+            job.encoded[k], job.checksums[k] = job.numbers.encode(k, partial(job.rows, k))
             if not job.blocking:
                 self._look_for_bad(job, k, job.encoded[k])
             if k == self._last and self._shared is not None:
-                self._header = self._shared.of(self._header)
+                job.rows.set_header(self._shared.of(job.rows.header()))
         return job.encoded[k]
 
     def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
         """Stores the results of chunk k; see `Work`."""
-        # A part of the float32 wire's sums, without numbers, would keep all of them in memory.
-        job.residuals.append(residual if residual.size else np.zeros(0, np.float32))
+        job.residuals.append(residual)
         job.heads = heads
         lane, begin = job.taken.pop(k)
         self._timeline.record(
@@ -196,10 +176,11 @@ class Worker:
         if job.bad_leaf == 0 and (index := self.wire.first_bad(rows[:, :width])) is not None:
             job.bad_leaf = 1 + self.layout.leaf_at(k, index)
         if k == self._last:
-            words = self._header
+            assert job.rows is not None
+            words = job.rows.header()
             total = np.uint32((int(words[CHECKSUM]) + sum(job.checksums.values())) & 0xFFFFFFFF)
             bad = words[BAD_LEAF] or job.bad_leaf
-            self.amend({BAD_LEAF: int(bad), CHECKSUM: int(total.view(np.int32))})
+            job.amend({BAD_LEAF: int(bad), CHECKSUM: int(total.view(np.int32))})
 
 
 class _Chunks:

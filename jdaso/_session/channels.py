@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 
+from .._engines import recycled
 from .._engines.channel import Channel
 from .._engines.fastest_wire import fastest, host_seconds_of
 from .._engines.make import make_reducer
@@ -115,4 +116,5 @@ class Channels:
         for channel in self._open.values():
             limit = 1.0 if failed or self._control.broken is not None else None
             ended &= channel.close(limit, after_error=after_error)
+        recycled.release()
         return ended

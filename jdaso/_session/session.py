@@ -37,9 +37,9 @@ class Session:
     """This node's part in a run over several nodes.
 
     A node is one MPI rank and the JAX devices that it drives, or several ranks that are one JAX
-    world (`ranks_per_node`). The session owns what MPI needs (duplicates of the communicator; a
-    thread and staging buffers for each kind of exchange) and frees it in `close()`; use the session
-    as a context manager. All nodes make and close their sessions together (simulated ones too, if a
+    world (`ranks_per_node`). The session owns what MPI needs (duplicates of the communicator, and a
+    thread for each kind of exchange) and frees it in `close()`; use the session as a context
+    manager. All nodes make and close their sessions together (simulated ones too, if a
     launcher started several ranks). Use a session from the thread that made it.
 
     Several nodes on one host divide its GPUs here, so make the session before JAX's first use of a

@@ -48,12 +48,13 @@ def start(channel, ticket, value, **words):
     head = np.asarray(header(**({"step": ticket - 1} | words)))
     if channel.sums is None:
         channel.sums = Sums(channel, channel._control.topology.node)
-    channel.sums.start(ticket, [np.full(SIZE, value, np.float32)], head)
+    begun = channel.sums.start(ticket, [np.full(SIZE, value, np.float32)], head)
+    vars(channel).setdefault("begun", {})[ticket] = begun
 
 
 def finish(channel, ticket):
     """Returns the headers of all nodes and the vector's sums; raises the channel's error."""
-    heads, (total,), _ = channel.sums.wait(ticket)
+    heads, (total,), _ = channel.sums.wait(ticket, channel.begun[ticket])
     if (error := channel._control.broken) is not None:
         raise error
     return heads.copy(), total.copy()

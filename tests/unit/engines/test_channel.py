@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 import weakref
+from functools import partial
 from unittest import mock
 
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from jdaso._base.errors import NodeError
-from jdaso._engines.base import InTurn
+from jdaso._engines.base import InTurn, heads_of
 from jdaso._engines.channel import Channel
 from jdaso._engines.pace import Pace
 from jdaso._engines.sums import Sums
@@ -21,7 +22,7 @@ from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
 from jdaso._payload.layout import layout_of
 from jdaso._payload.wire import wire_of
-from jdaso._payload.words import BAD_LEAF, CHECKSUM, FAILED, HEADER, STATUS
+from jdaso._payload.words import BAD_LEAF, CHECKSUM, FAILED, HEADER, STATUS, STEP
 from jdaso.traces._timeline import Timeline
 
 
@@ -293,15 +294,59 @@ def test_a_step_that_is_repeated_waits_for_the_first_and_copies_little(channel):
     assert pace.waiting > 0.1 and pace.working < 0.05
 
 
+def test_a_start_waits_for_an_exchange_whose_wait_ended_early(channel):
+    """The wait tells at once that a state is too old, and the run goes on with another one."""
+    held, sent, reduce = threading.Event(), [], Link.__call__
+
+    def call(link, rows, out, headed):
+        if headed:
+            sent.append(int(heads_of(channel.wire, rows)[0, STEP]))
+        assert held.wait(20.0)
+        return reduce(link, rows, out, headed)
+
+    def too_old(job):
+        job.error = NodeError("too old")
+        return Numbers(channel, 1.0)
+
+    def head(step):
+        words = np.zeros(HEADER, np.int32)
+        words[STEP] = step
+        return words
+
+    with mock.patch.object(Link, "__call__", call):
+        channel.start(1, head(0), too_old, owner=1)
+        assert (channel.wait(1, owner=1)[:, STATUS] == FAILED).all() and not held.is_set()
+        threading.Timer(0.1, held.set).start()
+        channel.start(2, head(1), lambda job: Numbers(channel, 2.0), owner=1)
+        assert held.is_set()
+        channel.wait(2, owner=1)
+        assert channel.job(2, 1).error is None
+    assert sent == [0, 1]
+
+
+def test_an_exchange_drops_what_it_has_sent_and_received(channel):
+    made, staging = [], channel.staging
+    for name in ("rows", "sums"):
+
+        def counted(make):
+            found = make()
+            made.append(weakref.ref(found))
+            return found
+
+        setattr(staging, name, partial(counted, getattr(staging, name)))
+    start(channel, 1)
+    channel.wait(1)
+    assert len(made) == 2 and [kept() for kept in made] == [None] * 2
+
+
 def test_a_wait_that_failed_leaves_the_memory_of_sums_alone(channel, link):
     """A thread that is still inside of MPI may send from there."""
     link.up, sums = False, Sums(channel, 0)
     size = sum(leaf.size for leaf in channel.layout.exchanged)
-    sums.start(1, [np.ones(size, np.float32)], np.zeros(HEADER, np.int32))
-    numbers = sums._last.sums.whole
-    heads, (total,), _ = sums.wait(1)
+    begun = sums.start(1, [np.ones(size, np.float32)], np.zeros(HEADER, np.int32))
+    heads, (total,), _ = sums.wait(1, begun)
     assert (heads[:, STATUS] == FAILED).all() and not total.any()
-    assert (numbers[:size] == 1.0).all()
+    assert (begun.sums.whole[:size] == 1.0).all()
 
 
 def test_nothing_is_started_once_a_wait_was_given_up(channel, link):

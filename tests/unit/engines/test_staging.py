@@ -1,7 +1,5 @@
 """Leaves in a place of numbers, and the memory of a channel."""
 
-import weakref
-
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -10,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jdaso._engines.base import heads_of
 from jdaso._engines.staging import Leaves, Places, Staging
 from jdaso._payload.chunks import pack
 from jdaso._payload.layout import layout_of
 from jdaso._payload.wire import WIRES
+from jdaso._payload.words import HEADER
 
 sizes = st.lists(st.one_of(st.integers(0, 900), st.integers(2000, 9000)), max_size=6)
 aligns = st.sampled_from([1, 64, 256])
@@ -71,19 +71,20 @@ def test_each_dtype_becomes_float32_numbers(dtype):
     np.testing.assert_array_equal(found, values)
 
 
-def test_rows_to_send_are_made_when_they_are_needed_and_dropped_with_their_exchange():
+def test_each_exchange_has_rows_of_its_own_that_end_in_a_header():
     wire = WIRES["bfloat16"]
     layout = layout_of(leaves_of([5000, 5000]), 2, 4096, wire.block)
     staging = Staging(layout, wire)
     number = len(layout.widths) - 1
-    last = staging.rows(number)
-    assert last.shape == (2, layout.widths[-1] + wire.header_width)
-    assert last is staging.rows(number)
+    first, second = staging.rows(), staging.rows()
+    last = first(number)
+    assert last.shape == (2, layout.widths[-1] + wire.header_width) and last is first(number)
+    assert first(0).shape == (2, layout.widths[0])
     assert sum(staging.sizes) == 2 * 2 * (sum(layout.widths) + wire.header_width)
-    staging.release()
-    kept = weakref.ref(last)
-    del last
-    assert kept() is None
+    first.set_header(np.arange(HEADER, dtype=np.int32))
+    second.set_header(np.ones(HEADER, np.int32))
+    np.testing.assert_array_equal(first.header(), np.arange(HEADER))
+    np.testing.assert_array_equal(heads_of(wire, last), [np.arange(HEADER)] * 2)
 
 
 def test_each_exchange_has_places_of_its_own():

@@ -32,5 +32,5 @@ def test_every_chunk_of_an_exchange_is_so(nodes):
     places = [Place(layout, WIRES["float32"]), Place(layout, WIRES["bfloat16"])]
     rows = [row for place in places for row in place.rows]
     staging = Staging(layout, WIRES["int4"])
-    rows += [staging.rows(k) for k in range(len(layout.widths))]
+    rows += map(staging.rows(), range(len(layout.widths)))
     assert all(row.ctypes.data % aligned.ALIGNMENT == 0 for row in rows)
