@@ -21,7 +21,7 @@ from .._payload.wire import WIRES, Wire
 from . import recycled
 
 Memory = Callable[[int, np.dtype], np.ndarray]
-"""Returns so many numbers of a dtype."""
+"""Returns so many numbers of a dtype; zeros, for `Places`."""
 
 
 class Place:

@@ -1,7 +1,8 @@
-"""Memory of a node that exchanges 24 MB at every step: ``... memory_held.py ENGINE MERGE``.
+"""Memory of a node that exchanges 24 MB at every step: ``... memory_held.py ENGINE MERGE WIRE``.
 
 Each node prints a line of JSON: "heaps" of malloc in MB; "held" after 10 exchanges in times of the
-parameters; "growth" in MB over 19 more.
+parameters; "growth" in MB over 19 more, and "heap's growth" over the last 10 of them: blocks do not
+fit each other exactly, and it takes some exchanges until there is room for all.
 """
 
 import json
@@ -21,10 +22,10 @@ from malloc import heaps, used_megabytes
 MEGABYTES = 24
 
 
-def main(engine, merge):
+def main(engine, merge, wire):
     with jdaso.Session(engine=engine) as session:
         phases = jdaso.Phases(40, sync_every=1, delay=1)
-        tx = jdaso.daso(optax.sgd(1e-3), phases=phases, session=session, merge=merge)
+        tx = jdaso.daso(optax.sgd(1e-3), phases=phases, session=session, merge=merge, wire=wire)
 
         @jax.jit
         def step(params, state):
@@ -33,16 +34,18 @@ def main(engine, merge):
 
         begin = used_megabytes()
         params = jnp.ones(MEGABYTES * 2**18)
-        state, used = tx.init(params), []
+        state, used, heap = tx.init(params), [], []
         for n in range(30):
             params, state = jax.block_until_ready(step(params, state))
             if n in (10, 29):
                 time.sleep(0.5)  # what is in flight arrives
                 used.append(used_megabytes())
+            if n in (19, 29):
+                heap.append(sum(heaps()))
         jdaso.finalize(params, state, session)
         held, growth = (used[0] - begin) / MEGABYTES, used[1] - used[0]
-        line = json.dumps({"heaps": heaps(), "held": held, "growth": growth})
-        print(line + "\n", end="", flush=True)
+        found = {"heaps": heaps(), "held": held, "growth": growth}
+        print(json.dumps(found | {"heap's growth": heap[1] - heap[0]}) + "\n", end="", flush=True)
 
 
 if __name__ == "__main__":
