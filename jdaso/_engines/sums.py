@@ -56,7 +56,7 @@ class Sums:
         self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
     ) -> tuple[Result, np.ndarray]:
         """As `total`, with the sums as one vector."""
-        return self._wait(ticket, self.start(ticket, arrays, head, **by), **by)
+        return self.wait(ticket, self.start(ticket, arrays, head, **by), **by)
 
     def mean(
         self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
@@ -150,14 +150,10 @@ class Sums:
         self._channel.start(ticket, head, lambda job: numbers, **about)
         return numbers
 
-    def wait(self, ticket: int, begun: Begun, *, owner: int = 0, device: int = 0) -> Result:
-        """Waits for what `start` has started."""
-        return self._wait(ticket, begun, owner=owner, device=device)[0]
-
-    def _wait(
+    def wait(
         self, ticket: int, begun: Begun, *, owner: int = 0, device: int = 0
     ) -> tuple[Result, np.ndarray]:
-        """As `wait`, with the sums as one vector."""
+        """Waits for what `start` has started; returns the sums also as one vector."""
         heads = self._channel.wait(ticket, device, owner=owner)
         found, lost = begun.sums.whole, begun.lost
         if (heads[:, STATUS] == FAILED).any():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import threading
 
 _MALLOC_SETTINGS = (
     "MALLOC_ARENA_MAX",
@@ -17,7 +18,7 @@ _MALLOC_SETTINGS = (
 # Parameters of mallopt, in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
-_kept: list[bool] = []  # True once freed memory stays
+_kept = threading.Event()  # freed memory stays
 
 
 def keep_freed_memory() -> None:
@@ -41,12 +42,12 @@ def keep_freed_memory() -> None:
     mallopt(_M_MMAP_MAX, 0)
     mallopt(_M_TOP_PAD, 16 * 2**20)
     mallopt(_M_TRIM_THRESHOLD, -1)  # never
-    _kept.append(True)
+    _kept.set()
 
 
 def keeps_freed_memory() -> bool:
     """Returns whether this process keeps freed memory, by `keep_freed_memory`."""
-    return any(_kept)
+    return _kept.is_set()
 
 
 def memory_limit_bytes() -> int:

@@ -54,7 +54,7 @@ def start(channel, ticket, value, **words):
 
 def finish(channel, ticket):
     """Returns the headers of all nodes and the vector's sums; raises the channel's error."""
-    heads, (total,), _ = channel.sums.wait(ticket, channel.begun[ticket])
+    heads, (total,), _ = channel.sums.wait(ticket, channel.begun[ticket])[0]
     if (error := channel._control.broken) is not None:
         raise error
     return heads.copy(), total.copy()

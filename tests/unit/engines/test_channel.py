@@ -344,7 +344,7 @@ def test_a_wait_that_failed_leaves_the_memory_of_sums_alone(channel, link):
     link.up, sums = False, Sums(channel, 0)
     size = sum(leaf.size for leaf in channel.layout.exchanged)
     begun = sums.start(1, [np.ones(size, np.float32)], np.zeros(HEADER, np.int32))
-    heads, (total,), _ = sums.wait(1, begun)
+    heads, (total,), _ = sums.wait(1, begun)[0]
     assert (heads[:, STATUS] == FAILED).all() and not total.any()
     assert (begun.sums.whole[:size] == 1.0).all()
 
