@@ -26,7 +26,7 @@ from ._index import checked, full, is_mask, layout_taken, place_of, sliced_count
 from ._layout import Layout
 from ._move import laid, resplit
 from ._shape import broadcast_to, expand_dims, flip, squeeze
-from ._varied import varied
+from ._varied import beside, varied
 
 
 @method("at")
@@ -144,6 +144,8 @@ def _at(x: Array, keys: list[Any], value: Array, wanted: tuple[int, ...], how: s
     place, ndim = place_of(list(arrays)), every[x.split or 0].ndim
     lead, rest = whole.shape[:place], whole.shape[place + ndim :]
     taken = jnp.take(whole.reshape(*lead, -1, *rest), jnp.asarray(mine), place)
+    if not mine.size:
+        return Array(beside(x.block, whole), x.layout, x.world)
     for axis, one in flat.items():
         keys[axis] = one[mine] - (rows.start if axis == x.split else 0)
     return _put(x, keys, taken, how)
@@ -171,6 +173,8 @@ def _turned(value: Array, axis: int) -> Array:
 
 
 def _put(x: Array, keys: list[Any], part: Any, how: str) -> Array:
+    if not np.broadcast_to(False, x.block.shape)[tuple(keys)].size:
+        return Array(beside(x.block, part), x.layout, x.world)
     return Array(getattr(x.block.at[tuple(keys)], how)(part), x.layout, x.world)
 
 

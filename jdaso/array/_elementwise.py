@@ -26,7 +26,7 @@ from ._create import placed
 from ._layout import Layout
 from ._move import cut, laid, resplit
 from ._special import SPECIAL
-from ._varied import varied
+from ._varied import beside, varied
 from ._world import World
 
 
@@ -46,7 +46,9 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
     )
     layout = _layout_of(arrays, shape)
     at = world_of(*arrays)
-    return Array(function(*(piece(x, layout, at) for x in operands)), layout, at)
+    pieces = [piece(x, layout, at) for x in operands]
+    block = function(*pieces)
+    return Array(block if block.size else beside(block, *pieces), layout, at)
 
 
 def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> Layout:

@@ -22,3 +22,19 @@ def varied(x: Any, at: World) -> Any:
         return x
     (same,) = jax.linear_transpose(lambda rows: at.reduce(rows, "sum"), x)(x)
     return same
+
+
+def beside(block: jax.Array, *used: Any) -> jax.Array:
+    """Returns a node's block of a result, whose derivative reaches all numbers used for it.
+
+    JAX leaves out operations without rows, and their derivatives. A node without rows would then
+    not take part in the reductions of the other nodes' derivatives, and they would wait for it.
+    """
+    if not isinstance(block, Tracer) or not jnp.issubdtype(block.dtype, jnp.inexact):
+        return block
+    for x in used:
+        if isinstance(x, Tracer) and jnp.issubdtype(x.dtype, jnp.inexact):
+            none = jnp.sum(x).astype(block.dtype)
+            never = jnp.zeros(block.shape, bool)
+            block = jax.lax.select(never, jax.lax.broadcast(none, block.shape), block)
+    return block

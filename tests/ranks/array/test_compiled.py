@@ -151,3 +151,32 @@ def test_gradients_of_shared_numbers_in_other_operations(session):
     expected = expected + 1
     expected[[0, 6], 0] -= 1
     np.testing.assert_allclose(np.asarray(by_x), expected, **NEAR)
+
+
+def _places(x, weights):
+    """Assignments of shared numbers to the first and to the last row."""
+    first, last = x.at[:1].set(weights), x.at[-1:, 1:3].set(weights[1:3])
+    return [first, x.at[np.array([0]), :].add(weights), last]
+
+
+def _loss(x, weights):
+    """Uses shared numbers beside rows in each kind of operation, one after the other."""
+    ones, pair = ja.asarray(weights), ja.asarray(np.stack([W, W]) * weights)
+    found = [x @ ones, x * ones, ja.cdist(x, pair, "sqeuclidean"), ja.where(x > 0, x, ones)]
+    return sum(ja.sum(one * one) for one in [*found, *_places(x, weights)]).block
+
+
+def _loss_on_one(x, weights):
+    """The same in jax.numpy."""
+    far = jnp.sum((x[:, None] - jnp.stack([W, W]) * weights) ** 2, -1)
+    found = [x @ weights, x * weights, far, jnp.where(x > 0, x, weights)]
+    return sum(jnp.sum(one * one) for one in [*found, *_places(x, weights)])
+
+
+def test_gradients_where_the_last_node_has_no_rows(session):
+    """Its program reduces the shared numbers' derivatives as often as the others'."""
+    rows = jnp.asarray(A[: session.num_nodes - 1])
+    x = ja.asarray(rows, split=0)
+    assert x.layout.block_shape(session.num_nodes - 1)[0] == 0
+    found = jax.jit(jax.grad(_loss, argnums=1))(x, W)
+    np.testing.assert_allclose(found, jax.grad(_loss_on_one, argnums=1)(rows, W), rtol=1e-4)
