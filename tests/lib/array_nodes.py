@@ -81,7 +81,7 @@ class Threads:
 
 
 def _lesser(a, b):
-    """As MPI's: for NaN, which of the two depends on their order."""
+    """The lesser number as MPI's: for NaN, the result depends on the order."""
     return np.where(a < b, a, b)
 
 

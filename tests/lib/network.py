@@ -318,7 +318,7 @@ class Lines:
         self.children = []
 
     def family(self):
-        """This communicator, and all that were made from it."""
+        """Returns this communicator and all that were made from it."""
         return [self, *(x for child in self.children for x in child.family())]
 
     def child(self, members):
@@ -613,7 +613,7 @@ class Request:
         comm.open.append(self)
 
     def Test(self):
-        """As in MPI, this moves all requests, and writes arrived data to the memory of each."""
+        """Moves all requests, as MPI does, and writes arrived data to the memory of each."""
         self.comm.open = [request for request in self.comm.open if not request.moved()]
         if not self.moved():
             self.comm._refuse(self.needs())

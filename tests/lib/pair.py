@@ -59,7 +59,7 @@ class Pair(Session):
         self._thread = threading.current_thread()
 
     def channel(self, layout: Layout, wire: Wire, name: str) -> Channel:
-        """See `Session.channel`."""
+        """Opens a channel; see `Session.channel`."""
         assert threading.current_thread() is self._thread, "nodes would open channels crosswise"
         key = layout, wire.name, name
         if key not in self._channels:

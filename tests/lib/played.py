@@ -41,16 +41,16 @@ class Node:
         self.control.agree(what, [(name, str(value)) for name, value in facts.items()])
 
     def fail(self, text):
-        """As `Session.fail`."""
+        """Fails the session; see `Session.fail`."""
         if not self.closed:
             name = self.topology.name(self.topology.rank)
             self.detector.fail(f"{name} on host {self.topology.host} failed: {text}")
 
     def disown(self):
-        """As `Session.disown`: nothing here is forked."""
+        """Disowns the session; see `Session.disown`: nothing here is forked."""
 
     def close(self, failed=False):
-        """As `Session.close`."""
+        """Closes the session; see `Session.close`."""
         if self.closed:
             return
         for close in self.closing:

@@ -79,7 +79,7 @@ class Sharing:
     nodes: int
 
     def _square(self, state):
-        """``u^2``, on the scale of nu, whose weights do not yet add up to 1."""
+        """Returns ``u^2``, on the scale of nu, whose weights do not yet add up to 1."""
         b1, b2, n, nu = self.adam.b1, self.adam.b2, max(state["count"], 1), state["nu"]
         mu = state["mu"] / F(1 - b1**n) * F(np.sqrt(1 - b2**n))
         noise = F(3 * (1 - b1) / (1 + b1))
@@ -94,7 +94,7 @@ class Sharing:
         return state | {"nu": self._square(state) + w}
 
     def kept(self, before, new):
-        """After an update that began with `shared` of `before`: as if it had begun with that."""
+        """Corrects an update that began with `shared` of `before`, as if with that itself."""
         used, own = self.shared(before)["nu"], before["nu"]
         return new | {"nu": new["nu"] + F(self.adam.b2) * (own - used)}
 

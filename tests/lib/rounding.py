@@ -38,7 +38,7 @@ def unit(dtype) -> float:
 
 
 def params_bound(start, end, n: int, steps: int) -> list[float]:
-    """For each leaf, the largest distance between two computations of it."""
+    """The largest distance between two computations of each leaf."""
     bounds = []
     for p0, p in zip(jax.tree.leaves(start), jax.tree.leaves(end), strict=True):
         moved = math.sqrt(n) * CONFIDENCE * norm(p - p0)

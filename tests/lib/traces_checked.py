@@ -7,7 +7,7 @@ ROUNDING = 0.0021
 
 
 def are_chromes(rows):
-    """Each row has its fields, each lane a name, and bars of a lane lie beside or within others."""
+    """Checks fields of rows and names of lanes; bars of a lane lie beside or within others."""
     lanes, named = defaultdict(list), set()
     for row in rows:
         assert row["ph"] in ("X", "M") and isinstance(row["name"], str), row

@@ -69,7 +69,7 @@ def test_the_gpus_parts_run_dry(tmp_path):
 
 
 def test_a_part_without_its_gpu_fails_and_the_others_go_on(tmp_path, monkeypatch):
-    """Nothing that JAX can drive is called CUDA here."""
+    """No device that JAX can use here is called CUDA."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     status, output = run("gpu", "--parts", "mpi4jax", "alternatives", out=tmp_path)
     assert status == 1, output

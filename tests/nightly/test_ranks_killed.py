@@ -75,10 +75,10 @@ def bits_of(text):
 @pytest.mark.timeout(2 * KILLS * END_SECONDS)
 @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
 def test_one_rank_is_killed_at_random_moments(mpi, tmp_path):
-    """Each time the job ends soon and leaves nothing; started again it goes on.
+    """The job ends soon each time and leaves nothing; when started again it continues.
 
-    Whatever befell it, it ends with the bits of a run that was left alone. Where all ranks were in
-    their sessions, the job names the one that died.
+    The run ends with the bits of an undisturbed run. If all ranks were in their sessions, the job
+    names the rank that failed.
     """
     jobs, random = Jobs(mpi, tmp_path), np.random.default_rng(len(mpi))
     jobs.run("first")  # compiles

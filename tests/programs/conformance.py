@@ -5,8 +5,8 @@
     JDASO_ARRAY_SPLIT=0 mpiexec -n 2 python tests/programs/conformance.py SUITE
 
 Arguments after SUITE go to pytest (`-k`, file names, ...). All ranks test the same examples at a
-time: hypothesis is derandomized, and after each example the ranks tell each other how it ended, so
-that one that fails on one rank fails on all. Node 0 prints.
+time: hypothesis is derandomized, and after each example the ranks exchange outcomes, so that an
+example that fails on one rank fails on all. Node 0 prints.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Together:
 
 
 def _told(error: Exception | None) -> str:
-    """Tells an end of an example: a failure, or one of hypothesis's signals, in words."""
+    """Describes the end of an example: a failure, or one of hypothesis's signals."""
     if error is None or type(error).__module__.startswith("hypothesis"):
         return type(error).__name__
     return "".join(traceback.format_exception(error))

@@ -167,7 +167,7 @@ def senders_go_round(session):
 
 
 def a_flip_on_one_device_is_found(session):
-    """Its node is named: its devices hold what no other node does."""
+    """The error names the node: its devices hold what no other node does."""
     phases = jdaso.Phases(TOTAL, 6, 4, SYNC_EVERY, DELAY)
     tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session, local_axis=AXIS)
 

@@ -1,4 +1,4 @@
-"""Runs whose nodes die one by one: ``mpiexec --with-ft ulfm ... python mortal.py CASE KILLS ...``.
+"""Runs whose nodes fail one by one: ``mpiexec --with-ft ulfm ... python mortal.py CASE KILLS ...``.
 
 KILLS is ``NODE@STEP,...``: that node is killed before its update of that step; as ``NODE@flight``
 with its first exchange in flight. Each node that lives to the end prints ``NODE end JSON``.

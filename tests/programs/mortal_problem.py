@@ -12,7 +12,7 @@ def gradients(nodes):
 
 
 def reference(nodes, dead_at, merge):
-    """DASO with SGD in float64, ``[nodes, size]``; nodes die before the updates of these steps."""
+    """DASO with SGD in float64, ``[nodes, size]``; nodes fail before the updates of these steps."""
     grads = gradients(nodes).astype(np.float64)
     x, sent, start = np.tile(START.astype(np.float64), (nodes, 1)), None, None
     end = STEPS - COOLDOWN

@@ -41,7 +41,7 @@ def stacked(params, batch):
 
 
 def normed(params, state, batch):
-    """Each layer takes off the mean it has seen so far, as BatchNorm with running means."""
+    """Layers that subtract the mean they have seen so far, as BatchNorm with running means."""
     (x, y), seen = batch, []
     for w, mean in zip(params["w"], state, strict=True):
         x = jnp.tanh(x @ w) * params["scale"]
@@ -147,7 +147,7 @@ CHANGES = {"swap_boundaries": swap_boundaries, "damage": damage}
 
 
 def say(text):
-    """In one write, for the ranks share a terminal."""
+    """Prints in one write, for the ranks share a terminal."""
     print(f"\n{text}\n", end="", flush=True)
 
 

@@ -461,7 +461,7 @@ def partly(session):
 
 
 def compiles(session):
-    """Beyond a bare step, none that gathers a divided leaf, and half a shard of memory at most."""
+    """Compiles no gather of a divided leaf; adds at most half a shard to a bare step."""
     split = NamedSharding(session.mesh, P("local"))
     shape = jnp.zeros((512, 512))
     params = {f"w{k}": jax.device_put(shape, split) for k in range(6)}

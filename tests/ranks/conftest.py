@@ -1,11 +1,11 @@
 """Makes the ranks agree on the outcome of every test.
 
 ``mpiexec -n 3 python -m pytest tests/ranks`` is three pytests that run the same tests. After each
-phase of a test they tell each other how it went. What failed on one rank fails on all, so all go on
-to the same next test; rank 0 prints the reports of all, the others print nothing.
+phase of a test they exchange outcomes. A test that failed on one rank fails on all, so all continue
+with the same next test; rank 0 prints the reports of all, the others print nothing.
 
-A rank may fail while the others wait for it in a collective. It would then wait for their outcome
-for ever: after a deadline it shows where they hang and ends the job.
+A rank may fail while the others wait for it in a collective. The rank would then wait for their
+outcome for ever: after a deadline it shows where they hang and ends the job.
 """
 
 import faulthandler
@@ -91,7 +91,7 @@ def agree(what, mine):
 
 
 def give_up(what, mine, silent):
-    """Says what is known, lets the silent ranks show their stacks, and ends the job."""
+    """Prints this rank's outcome, lets the silent ranks show their stacks, and ends the job."""
     text = (
         f"\nrank {RANK} waited {DEADLINE_SECONDS:g} s after {what} for ranks {silent}; it says:\n"
     )

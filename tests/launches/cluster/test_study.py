@@ -110,7 +110,7 @@ def test_a_cell_crosses_the_link_that_it_names(tmp_path, library, workload, node
 
 
 def test_bytes_that_cross_another_interface_are_caught(tmp_path):
-    """Both ranks are on this host: its own memory or loopback carries what eth0 should."""
+    """Runs both ranks on this host: its memory or loopback carries what eth0 should."""
     declared = study({"interface": "eth0"}, workload="allreduce", bytes=BYTES)
     (row,) = found(declared, tmp_path)
     assert row["status"] == "other fabric"

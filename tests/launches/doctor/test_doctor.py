@@ -1,6 +1,6 @@
 """Set-ups that are broken on purpose: `jdaso doctor` names each, with the remedy.
 
-What is independent is broken together, in one launch: the doctor is to name everything that it
+Independent parts are broken together, in one launch: the doctor is to name everything that it
 finds. Nothing of the doctor is replaced; only a GPU is pretended, by an ``nvidia-smi`` that lists
 one, which is what jdaso asks on a machine that has some.
 """
@@ -58,7 +58,7 @@ def test_a_healthy_set_up_has_no_trouble_and_gets_advice(tmp_path):
 
 
 def read_only(folder):
-    """Before a command: makes a folder one that even root cannot write to."""
+    """Makes a folder, before a command, that even root cannot write to."""
     folder.mkdir()
     if os.geteuid() != 0:
         folder.chmod(0o555)

@@ -21,7 +21,7 @@ BY_NODE_1 = {"data_set", "rows", "memory_of_file"}
 
 
 def errors(done, case):
-    """``{node: (seconds, text)}``."""
+    """Returns ``{node: (seconds, text)}``."""
     found = re.findall(rf"(\d) {case} (\d+\.\d) (\w+ .*)$", done.stdout, re.MULTILINE)
     return {int(node): (float(seconds), text) for node, seconds, text in found}
 

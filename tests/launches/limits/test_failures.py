@@ -17,7 +17,7 @@ def launch(case, engine="mpi4jax", nodes=2, devices=1, mpi="mpich", **env):
 
 
 def errors(done):
-    """``{node: (seconds, text)}`` of the nodes that printed an error."""
+    """Returns ``{node: (seconds, text)}`` of the nodes that printed an error."""
     found = re.findall(r"^.*?(\d) (\d+\.\d) (\w+ .*)$", done.stdout, re.MULTILINE)
     return {int(node): (float(seconds), text) for node, seconds, text in found}
 
@@ -48,7 +48,7 @@ AGREED = {
 
 
 ANYWHERE = AGREED | {"raise": "boom", "bits_traced": "Nodes differ at the first update"}
-"""The error text on each node, for any number of nodes."""
+"""Returns the error text of each node, for any number of nodes."""
 
 
 BY_MPI4PY = ("shape", "phases_zero", "phases_long", "params_none", "axis", "nan", "bits_traced")
@@ -107,7 +107,7 @@ def test_skip_leaves_the_exchange_out_on_all_nodes():
     ),
 )
 def test_a_node_that_ends_early_takes_the_job_with_it(case, engine):
-    """Also where the others' threads stand in an MPI call of mpi4jax, which cannot return."""
+    """Covers nodes whose threads are in an MPI call of mpi4jax, which cannot return."""
     done = launch(case, engine)
     assert done.returncode != 0
     assert re.search(r"node 0 of 2.*node 1 (on host|ended)", done.stdout), done.stdout
@@ -146,7 +146,7 @@ def test_every_wait_has_a_limit(case, said):
 
 @pytest.mark.parametrize("engine", rows(["mpi4jax", "mpi4py"], ["mpi4jax"]))
 def test_a_closed_session_is_an_error(engine):
-    """Also in a step that was compiled before, and on a communicator that was given back."""
+    """Covers a step that was compiled before, and a communicator that was given back."""
     done = launch("closed", engine)
     assert done.returncode != 0
     raised = errors(done)
@@ -158,7 +158,7 @@ def test_a_closed_session_is_an_error(engine):
 
 @nightly
 def test_all_say_that_a_node_did_not_come():
-    """Node 0 meets the limit first; it does not end the job before the others have said so too."""
+    """Node 0 meets the limit first; it ends the job only once the others have reported it."""
     done = launch("stuck_before_session", nodes=3)
     raised = errors(done)
     assert set(raised) == {0, 2}, done.stdout
@@ -174,7 +174,7 @@ def test_a_run_that_recovers_as_the_error_says_ends_as_any_other(engine):
 
 @pytest.mark.parametrize("engine", rows(["mpi4jax", "mpi4py"], ["mpi4py"]))
 def test_an_exchange_that_nobody_waits_for_is_not_swallowed(engine):
-    """Both leave the session without `finalize`, node 0 with an exchange that cannot end."""
+    """Both nodes leave the session without `finalize`, node 0 with an exchange that cannot end."""
     done = launch("one_more", engine)
     assert done.returncode != 0
     [(node, (seconds, text))] = errors(done).items()

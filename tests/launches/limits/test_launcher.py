@@ -1,4 +1,4 @@
-"""The tests' own launching: every way to fail is told, in time, and no process stays behind."""
+"""The tests' own launching: every failure is reported in time, and no process stays behind."""
 
 import os
 import time
@@ -49,7 +49,7 @@ def test_ranks_left_in_a_collective_end_the_job(mpi, tmp_path):
 @pytest.mark.parametrize(("given", "in_force"), [({}, "128k"), ({"UCX_RNDV_THRESH": "1m"}, "1m")])
 @BOTH
 def test_ucx_is_told_from_where_on_the_kernel_moves_messages(mpi, given, in_force):
-    """And MPI is started where mpi4py was told to leave that to the program."""
+    """MPI starts even with ``mpi4py.rc.initialize = False``."""
     code = (
         "import os, mpi4py, jdaso\nmpi4py.rc.initialize = False\nwith jdaso.Session() as session:"
     )

@@ -13,7 +13,7 @@ from launcher import PROGRAMS, mpirun
 OFF = 1e-4
 
 NODES = [(2, 2), (2, 2), (1, 1), (3, 3), (4, 2), (4, 4)]
-"""Of run after run: the number of nodes, and of partitions."""
+"""Pairs of one run and the next: the number of nodes, and of partitions."""
 
 
 def resumed(folder, *do, nodes=4):

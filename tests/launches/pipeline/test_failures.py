@@ -25,7 +25,7 @@ WRONG_ON_ONE = {
 
 
 def errors(done):
-    """``{node: (seconds, text)}`` of the nodes that printed an error."""
+    """Returns ``{node: (seconds, text)}`` of the nodes that printed an error."""
     found = re.findall(r"^(\d) (\d+\.\d) (\w+ .*)$", done.stdout, re.MULTILINE)
     return {int(node): (float(seconds), text) for node, seconds, text in found}
 
@@ -67,7 +67,7 @@ def test_all_hear_of_what_is_wrong_on_one(case):
     done = mpirun(2, [SCRIPT, case], quick_compiling=True, timeout=60)
     assert done.returncode != 0
     raised = errors(done)
-    # Whoever is stuck says nothing itself.
+    # A stuck node reports nothing itself.
     assert set(raised) >= ({0} if case == "stuck" else {0, 1}), done.stdout
     for seconds, text in raised.values():
         assert seconds < LIMIT_SECONDS

@@ -62,7 +62,7 @@ def train(folder, *words, ranks=4, **about):
 
 
 def test_a_run_goes_on_bit_for_bit_after_the_death_of_one_rank(tmp_path):
-    """It was saved with fragments of a narrow wire in flight. Each sample comes to one device.
+    """Restores a save with fragments of a narrow wire in flight; each sample is on one device.
 
     The run that is never stopped uses the other engine, which has the same bits.
     """
@@ -79,7 +79,7 @@ def test_a_run_goes_on_bit_for_bit_after_the_death_of_one_rank(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
 def test_a_run_goes_on_with_another_number_of_nodes(mpi, tmp_path):
-    """From the mean over the nodes that were, as `Reader` finds it."""
+    """The run continues from the mean over the saved nodes, as `Reader` finds it."""
     train(tmp_path, "wire=auto", mpi=mpi)
     for ranks in (6, 2):
         folder = tmp_path.with_name(f"{tmp_path.name}-{ranks}")
@@ -91,13 +91,13 @@ def test_a_run_goes_on_with_another_number_of_nodes(mpi, tmp_path):
 
 @pytest.mark.nightly
 def test_a_run_goes_on_with_its_parameters_divided_otherwise(tmp_path):
-    """Saved with an exchange in flight and an outer optimizer, and bitwise as if never stopped."""
+    """Restores a save with an exchange in flight and an outer optimizer, bit for bit."""
     check("moves,ranks", tmp_path)
 
 
 @pytest.mark.nightly
 def test_a_checkpoint_is_restored_with_another_number_of_ranks_and_another_mesh(tmp_path):
-    """With all that was in flight, whoever saved it."""
+    """Restores everything in flight, whichever ranks saved it."""
     for name, ranks, case in (("two", 4, "saves,ranks"), ("one", 2, "saves")):
         check(case, tmp_path / name, "rows", ranks=ranks, devices=8 // ranks)
     check("restores,ranks", tmp_path / "two", "rows", "same")

@@ -20,7 +20,7 @@ def check(*args, timeout=400, **about):
     "case", ["rows", "copies,shard_map", at_night("rows,jitted"), at_night("columns,explicit")]
 )
 def test_divided_parameters_go_the_way_of_undivided_ones(case):
-    """Bitwise in float32; with narrow wires, as near as their blocks allow."""
+    """The results are bitwise equal in float32; with narrow wires, as near as blocks allow."""
     check(case)
 
 
@@ -34,7 +34,7 @@ def test_every_merge_and_wire(case):
 
 
 def test_an_error_ends_the_step_on_every_device():
-    """If one device of several raised, the others would wait for it for good."""
+    """Every device raises: if only one did, the others would wait for it for ever."""
     check("fails", timeout=60, quick_compiling=True)
 
 
@@ -62,7 +62,7 @@ def test_libraries_that_divide_models_themselves():
 
 @pytest.mark.nightly
 def test_a_run_goes_on_with_its_parameters_divided_otherwise(tmp_path):
-    """Saved with an exchange in flight; the arrays are tested in tests/unit/checkpoint."""
+    """Saves with an exchange in flight; the arrays are tested in tests/unit/checkpoint."""
     check("moves", tmp_path)
 
 
@@ -76,7 +76,7 @@ def test_a_run_goes_on_with_its_parameters_divided_otherwise(tmp_path):
     ],
 )
 def test_pmap_and_finalize_with_shards_or_copies(nodes, devices, ranks, how):
-    """Bitwise those of undivided parameters, with an exchange in flight at the end."""
+    """The bits are those of undivided parameters, with an exchange in flight at the end."""
     script = PROGRAMS / "stacked.py"
     done = mpirun(nodes * ranks, [script, str(ranks), *how], devices=devices, timeout=120)
     assert done.returncode == 0 and done.stdout.count(": end") == nodes * ranks, done.stdout

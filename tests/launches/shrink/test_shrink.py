@@ -1,4 +1,4 @@
-"""Nodes that die while the others go on, under Open MPI's ULFM."""
+"""Nodes that fail while the others continue, under Open MPI's ULFM."""
 
 import json
 import re
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mpi
 
 
 def run(nodes, case, kills, *more, **settings):
-    """Whoever lived to the end, and what they found; the output."""
+    """Returns the nodes that completed the run, with their results, and the output."""
     done = mpirun(
         nodes,
         [SCRIPT, case, kills, *more],
@@ -79,7 +79,7 @@ def test_narrow_wires(wire):
     "kills", rows(["1@flight", "0@flight", "1@flight,2@flight", "0@9,3@9"], ["0@flight"])
 )
 def test_an_exchange_in_flight_is_not_lost(kills):
-    """With or without the dead node's contribution: all others agree."""
+    """All survivors agree, with or without the failed node's contribution."""
     ends, output = survivors(4, "numbers", kills, "corrected")
     grown = [np.array(end["held"]) for end in ends.values()]
     step = 9 if "@9" in kills else 5
@@ -118,7 +118,7 @@ def test_integers_are_kept_without_node_0():
 
 
 def test_checkpoints_of_those_who_live(tmp_path):
-    """Bit for bit on as many nodes as were left; averaged on as many as there were first."""
+    """Restores bit for bit on as many nodes as were left, averaged on as many as at first."""
     ends, _ = survivors(3, "saves", "1@13", tmp_path / "a")
     assert {end["first"] for end in ends.values()} == {0}
     for nodes in (2, 3):
@@ -129,7 +129,7 @@ def test_checkpoints_of_those_who_live(tmp_path):
 
 @nightly
 def test_what_was_in_flight_between_fewer_is_dropped(tmp_path):
-    """As between any two numbers of nodes, be it as many as were left; without node 0, too."""
+    """Drops it as for any other number of nodes, even for as many as were left."""
     survivors(3, "saves", "0@13", tmp_path, "cut")
     again, output = survivors(2, "saves", "", tmp_path)
     assert {end["first"] for end in again.values()} == {16}, output
@@ -146,7 +146,7 @@ def test_keys_become_those_of_one_who_lives(dead):
 @nightly
 @pytest.mark.parametrize(("wire", "kind"), [("bfloat16", "synchronous"), ("int8", "daso")])
 def test_what_rounding_takes_is_paid_after_a_death_too(wire, kind):
-    """In the mean over many steps nothing is lost, in the dead node's row neither."""
+    """The mean over many steps loses nothing, not even in the failed node's row."""
     whole, _ = survivors(3, "debts", "", wire, kind)
     fewer, output = survivors(3, "debts", "1@5", wire, kind)
     assert np.max(fewer[0]["off"]) < 3 * np.max(whole[0]["off"]), output

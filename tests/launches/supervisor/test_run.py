@@ -216,7 +216,7 @@ def test_what_was_lost_is_said(run):
 
 
 def test_a_reader_that_pauses_gets_all(run, tmp_path):
-    """And the job is started again meanwhile."""
+    """The job is started again meanwhile."""
     script = COUNTED + "head -c 50000 /dev/zero; exit 3"
     read_end, write_end = os.pipe()
     process = run("--max-restarts", 1, "--", "bash", "-c", script, stdout=write_end)
@@ -295,7 +295,7 @@ sys.exit(0 if again else 75)
 
 @pytest.mark.parametrize("name", ["TERM", "USR1", "USR2", "INT", "HUP", "QUIT", "XCPU", "KILL"])
 def test_every_signal_saves_first(name, run, tmp_path):
-    """Through a script too, which does not hand signals on; KILL with the output gone."""
+    """Sends signals to a script that does not forward them, or KILL and closes the output."""
     script = [sys.executable, "-c", SAVER]
     if name != "KILL":
         script = ["bash", "-c", '"$@"; true', "bash", *script]
@@ -392,7 +392,7 @@ def test_a_launcher_that_does_not_notice_a_death_is_ended(run):
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_files_of_mpi_are_removed_and_no_others(killed, run):
-    """Also where the supervisor is killed."""
+    """The files are removed even if the supervisor is killed."""
     name = uuid.uuid4().hex
     kept = Path(f"/dev/shm/{name}-of-the-user")
     seconds = 100 if killed else 0.5

@@ -77,7 +77,7 @@ def test_a_node_that_cannot_read_its_rows_ends_all_with_its_words(tmp_path):
 @nightly
 @pytest.mark.parametrize(("nodes", "mpi"), [(2, "mpich"), (3, "openmpi")])
 def test_estimators_over_nodes_have_the_numbers_of_one(nodes, mpi):
-    """Beside them a LASSO and a k-means that are one compiled program, with their reductions."""
+    """Compares estimators, and a LASSO and a k-means compiled with their reductions."""
     program = PROGRAMS / "fitted.py"
     found = []
     for count in (1, nodes):

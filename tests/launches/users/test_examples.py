@@ -34,7 +34,7 @@ AS_USERS_COMPILE = {"smallest.py", "linen_shard_map.py"}  # the others compile t
 
 
 def last_lines(output):
-    """``{node: (first loss, last loss, checksum)}`` of what each node prints at the end."""
+    """Returns ``{node: (first loss, last loss, checksum)}`` as printed by each node at the end."""
     found = re.findall(
         r"node (\d): loss (\d+\.\d+) -> (\d+\.\d+).*?parameters ([0-9a-f]{8})", output
     )

@@ -77,7 +77,7 @@ def test_gradients_go_through_operations(session):
     x = ja.asarray(A, split=0)
 
     def loss(w, x):
-        """Of numbers that all nodes have, and of a node's own rows."""
+        """A loss of numbers that all nodes have, and of a node's own rows."""
         return ja.mean((x @ w - 1) ** 2).block + ja.sum(ja.var(x, axis=0)).block
 
     of_w, of_x = jax.jit(jax.grad(lambda w, x: loss(w, x), argnums=(0, 1)))(W, x)
@@ -88,7 +88,7 @@ def test_gradients_go_through_operations(session):
 
 
 def test_gradients_of_shared_numbers_beside_rows(session):
-    """In functions of elements: a number, a row, a column that is cut, and a split row."""
+    """Gradients in functions of elements: a number, a row, a column that is cut, a split row."""
     x, column = ja.asarray(A, split=0), np.arange(1.0, 8, dtype=np.float32)
 
     def loss(number, row, column):

@@ -77,7 +77,7 @@ def make(session, wire, merge="corrected", phases=PHASES, shapes=SHAPES):
 
 
 def bits(state):
-    """All numbers of a state but for the ticket's owner, as bytes."""
+    """All numbers of a state except the ticket's owner, as bytes."""
     leaves = jax.tree.leaves(state)
     keys = [jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) for x in leaves]
     data = [jax.random.key_data(x) if y else x for x, y in zip(leaves, keys, strict=True)]
@@ -86,7 +86,7 @@ def bits(state):
 
 @pytest.mark.parametrize(("engine", "wire", "fragments"), MIXES)
 def test_it_goes_on_as_if_it_had_never_stopped(engine, wire, fragments, folder):
-    """Stopped after any step of all phases, also with exchanges in flight."""
+    """Stops after each step of all phases, also with exchanges in flight."""
     phases = dataclasses.replace(PHASES, fragments=fragments)
     with jdaso.Session(engine=engine) as session:
         checkpoints = Checkpoints(folder, session, every_steps=1, keep_last=STEPS)
@@ -116,7 +116,7 @@ def test_it_goes_on_as_if_it_had_never_stopped(engine, wire, fragments, folder):
 
 @pytest.mark.any_mpi
 def test_a_save_leaves_the_run_as_it_is(folder):
-    """It completes the exchange on the wire, but the merge stays where it is."""
+    """A save completes the exchange on the wire, but the merge keeps its step."""
     ends = []
     for saves in (False, True):
         with jdaso.Session() as session:
@@ -181,7 +181,7 @@ def test_a_damaged_leaf_is_named_and_the_checkpoint_before_it_is_taken(folder):
 @pytest.mark.skipif(SIZE < 2, reason="needs several nodes")
 @pytest.mark.parametrize("fewer", [True, False])
 def test_on_other_nodes_floats_are_averaged(fewer, folder):
-    """From all nodes to node 0 alone and back, with an exchange in flight."""
+    """Restores on node 0 alone and back on all nodes, with an exchange in flight."""
     first = PHASES.warmup_steps + 2
     sizes = (COMM, MPI.COMM_SELF) if fewer else (MPI.COMM_SELF, COMM)
     params, ends = None, []
@@ -220,7 +220,7 @@ def test_on_other_nodes_floats_are_averaged(fewer, folder):
     ),
 )
 def test_what_is_saved_once_is_the_same_on_all_nodes(wire, merge):
-    """Bit for bit: XLA rounds another program otherwise, and nodes must not have programs apart."""
+    """Compares bits: XLA rounds otherwise in another program, so all nodes must run the same."""
     with jdaso.Session() as session:
         state, step = make(session, wire, merge)
         for n in range(STEPS):
@@ -234,7 +234,7 @@ def test_what_is_saved_once_is_the_same_on_all_nodes(wire, merge):
 
 @pytest.mark.any_mpi
 def test_two_optimizers_go_on_each_where_it_was(folder):
-    """With an exchange of each in flight."""
+    """Each optimizer has an exchange in flight."""
     ends = []
     for restored in (False, True):
         with jdaso.Session(engine="mpi4py") as session:

@@ -34,7 +34,7 @@ def a_state(rank=RANK, step=0):
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_save_that_fails_on_one_node_leaves_nothing(waits, folder, monkeypatch):
-    """Not of the others either, which have written theirs by then.
+    """A failed save leaves no part of the other nodes either, which are written by then.
 
     Without a wait each removes its own part before it writes the next one.
     """

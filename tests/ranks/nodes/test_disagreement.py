@@ -96,7 +96,7 @@ def assert_first_meeting_raises(session, warmup, said):
 
 @pytest.mark.parametrize("engine", ["mpi4py", "mpi4jax"])
 def test_optimizers_of_equal_shapes_that_nodes_update_in_other_orders(engine):
-    """Their parameters are the same, so that no checksum differs: gradients would be mixed."""
+    """Equal parameters give equal checksums, so gradients would be mixed."""
     if engine == "mpi4jax":
         pytest.importorskip("mpi4jax")
     params, said = jnp.zeros(3), "node 0 with number 1, node 1 with number 2"
@@ -110,5 +110,5 @@ def test_optimizers_of_equal_shapes_that_nodes_update_in_other_orders(engine):
 
 
 def test_the_session_is_as_good_as_before(session):
-    """None of these errors leaves a message behind that a later collective would take."""
+    """The errors leave no message behind that a later collective would receive."""
     assert float(jdaso.mean(float(session.node), session)) == np.mean(range(SIZE))

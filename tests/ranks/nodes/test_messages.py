@@ -24,7 +24,7 @@ def messages():
 
 
 def take(messages, count):
-    """So many, in the order in which they came."""
+    """Takes so many messages, in the order in which they arrived."""
     found, until = [], time.monotonic() + 30
     while len(found) < count and time.monotonic() < until:
         found += messages.taken()
@@ -67,7 +67,7 @@ def test_nothing_goes_to_the_dead_or_to_oneself(messages):
 
 @pytest.mark.skipif(SIZE == 1, reason="needs several nodes")
 def test_news_does_not_queue_behind_news_that_is_not_out(messages):
-    """Of each kind and for each node, that is; what has to arrive is sent all the same."""
+    """A report is dropped if one of its kind to that node is unsent; other messages are sent."""
     other = RANK ^ 1
     pairs = other < SIZE
     if pairs:

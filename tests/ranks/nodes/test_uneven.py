@@ -63,7 +63,7 @@ def daso(wire):
 
 
 def one_process(epochs=2):
-    """Each update takes all samples that any node has for it."""
+    """Trains in one process: each update takes all samples that any node has for it."""
     w = np.zeros(FEATURES)
     everyone = [batches_of(node) for node in range(SIZE)]
     for _ in range(epochs):

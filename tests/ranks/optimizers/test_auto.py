@@ -106,7 +106,7 @@ def test_a_run_with_auto_settings_ends_equal_on_all_nodes(slow):
 
 @several
 def test_a_discarded_step_starts_nothing_new(slow):
-    """Under `optax.MultiSteps` each step makes the exchange; B counts updates, and so its times."""
+    """`optax.MultiSteps` repeats the exchange in each step; B and its times count updates."""
     slow.seconds, seconds = 0.06, 0.025
     with jdaso.Session(engine="mpi4py") as session:
         phases = jdaso.Phases(200, 2, 2, sync_every="auto", delay="auto")
@@ -125,7 +125,7 @@ def test_a_discarded_step_starts_nothing_new(slow):
 
 @several
 def test_a_wire_that_only_some_nodes_measure_is_an_error():
-    """At once, on all nodes, and not after the longest wait."""
+    """The error comes at once on all nodes, and not after the longest wait."""
     with pytest.raises(jdaso.NodeError, match="measure the wires|initialise") as caught:
         with jdaso.Session(engine="mpi4py", timeout_seconds=60) as session:
             wire = "auto" if RANK == 0 else "float32"
@@ -156,7 +156,7 @@ def test_all_nodes_take_one_wire(caplog):
 
 @several
 def test_the_slowest_host_decides_on_the_wire(monkeypatch):
-    """One host for which encoding is as good as endless: all take float32."""
+    """One host encodes extremely slowly, so all take float32."""
     slow = {name: 0.0 if name == "float32" else 1.0 for name in WIRES}
     free = dict.fromkeys(WIRES, 0.0)
     own = slow if RANK == SIZE - 1 else free

@@ -53,7 +53,7 @@ def test_defect_10_batch_statistics_are_averaged():
 @engines
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_defect_12_one_nodes_nan_raises_on_every_node(engine, bad):
-    """All of them, within seconds, naming the node: not one that raises and others that hang."""
+    """All nodes raise within seconds and name the node: none raises while others hang."""
     with jdaso.Session(engine=engine) as session:
         tx = jdaso.daso(optax.sgd(1.0), phases=jdaso.Phases(20, 1, 1, 3, 1), session=session)
         step, params = stepper(tx), {"w": jnp.zeros(3)}
@@ -103,7 +103,7 @@ def test_defect_12_one_nodes_nan_is_skipped_by_every_node(engine):
     ),
 )
 def test_defect_12_one_node_turns_bad_after_its_last_snapshot(engine, on_nonfinite, steps):
-    """In the mean that ends cycling (update 15), or in `finalize` if the run stops before it.
+    """Fails in the mean that ends cycling (update 15), or in `finalize` if the run stops before.
 
     The last snapshot is taken in update 12 and merged in 13.
     """
@@ -145,7 +145,7 @@ def test_defect_12_one_node_turns_bad_after_its_last_snapshot(engine, on_nonfini
 @any_engine
 @pytest.mark.parametrize("finalized", [True, False])
 def test_defect_13_a_session_closes_over_what_is_in_flight(engine, finalized, caplog):
-    """`break` and leave: it is completed on every node, and told where nobody merges it."""
+    """A `break` completes the exchange on every node, and logs that nobody merges it."""
     with jdaso.Session(engine=engine) as session:
         phases = jdaso.Phases(50, 0, 0, 4, 3)
         tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session, merge="corrected")
@@ -179,9 +179,9 @@ def test_defect_13_unequal_numbers_of_steps_are_an_error_on_every_node():
 @several
 @any_engine
 def test_defect_15_an_exchange_goes_on_while_the_node_does_something_else(engine):
-    """While the host sleeps nothing calls MPI, which by itself would make no progress.
+    """Nothing calls MPI while the host sleeps, and MPI by itself makes no progress.
 
-    So what is left to wait for afterwards is next to nothing of what the same numbers take while
+    The wait that is left afterwards is a tiny share of the time that the same numbers take while
     blocking. The first exchange of a kind opens connections and is not counted.
     """
     size, warmup, repeats = 2**23, 3, 6
@@ -213,7 +213,7 @@ def test_defect_15_an_exchange_goes_on_while_the_node_does_something_else(engine
 @several
 @any_engine
 def test_defect_16_narrow_wires_send_fewer_bytes(engine):
-    """In the cycling phase: half for bfloat16, a quarter for int8, an eighth for int4; scales."""
+    """Cycling sends 1/2 of the bytes with bfloat16, 1/4 with int8, 1/8 with int4; and scales."""
     sent = {}
     for wire in ("float32", "bfloat16", "int8", "int4"):
         with jdaso.Session(engine=engine) as session:

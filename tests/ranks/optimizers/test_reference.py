@@ -79,7 +79,7 @@ def same_on_all_nodes(tree):
 
 
 def assert_equal_while_blocking(params, momenta):
-    """All warm-up; from the third cool-down update on; and the nodes differ in between."""
+    """Checks equality in the warm-up and from the third cool-down update on, not in between."""
     equal = [
         same_on_all_nodes((params[n], {name: m[n] for name, m in momenta.items()}))
         for n in range(len(params))
@@ -152,7 +152,7 @@ def test_fragments(session, merge, wire, parts, sync_every, delay):
 @both_engines
 @pytest.mark.parametrize(("merge", "optimizer"), RULES)
 def test_every_distance_and_delay(session, merge, optimizer):
-    """All 36 pairs (B, S) with B up to 8 in one run, one exchange each; twice the same bits.
+    """Runs all 36 pairs (B, S) with B up to 8, one exchange each; twice the same bits.
 
     And the statistics count what was sent.
     """
@@ -188,7 +188,7 @@ def test_every_distance_and_delay(session, merge, optimizer):
     ],
 )
 def test_virtual_nodes_take_the_same_path(engine, merge, optimizer, wire):
-    """As many virtual nodes as there are real ones: parameters and momenta after each update.
+    """Compares with as many virtual nodes: parameters and momenta after each update.
 
     Rank 0 trains the virtual ones, and has what all real ones saw.
     """
@@ -238,7 +238,7 @@ def test_a_run_that_passes_its_end_says_so_once_and_goes_on_blocking(session, bl
 @both_engines
 @pytest.mark.skipif(SIZE == 1, reason="a node alone takes no mean")
 def test_what_finalize_and_mean_refuse_is_a_node_error(session):
-    """Not one of JAX's, which a program would have to know."""
+    """Users need not catch an error of JAX."""
     last = jnp.full(2, jnp.nan if RANK == SIZE - 1 else 1.0)
     with pytest.raises(jdaso.NodeError, match=rf"not finite .*: node {SIZE - 1}, leaf \['w'\]"):
         jdaso.finalize({"w": last}, (), session)
@@ -271,7 +271,7 @@ def test_averaging_parameters_in_blocking_phases(session):
     indirect=["session"],
 )
 def test_finalize_wherever_the_run_stops(session, wire):
-    """Bitwise equal parameters on all nodes, what is in flight merged at its true age."""
+    """Parameters are bitwise equal on all nodes, exchanges in flight merged at their true age."""
     lengths = dict(total=100, warmup=1, cooldown=0, sync_every=4, delay=3)
     phases = jdaso.Phases(100, 1, 0, 4, 3)
     tx = daso(session, "sgd", "paper", phases, wire=wire)
@@ -356,7 +356,7 @@ def test_synchronous_is_one_process_on_the_joined_batch(session, blocking):
 
 @one_engine
 def test_synchronous_with_narrow_wires(session):
-    """Every node the same bits, and what is lost at a step comes with the next."""
+    """All nodes have the same bits, and a step's rounding error comes with the next."""
     # Without error feedback int8 would lose all of the small number, more than the bound, in 200
     # steps; the others' bounds are wider than what they could lose in so many.
     of_wire = {"bfloat16": (2.0**-8, 40), "int8": (1 / 254, 200), "int4": (1 / 14, 40)}
@@ -395,7 +395,7 @@ def test_broadcast_and_mean(session):
 
 
 def test_instant_sends_nothing():
-    """Every node sees only itself, P times: with equal weights that is a run of P equal nodes."""
+    """Each node receives its own rows P times: with equal weights a run of P equal nodes."""
     problem = reference.Quadratic(TOTAL, SIZE)
     phases = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, 4, 2)
     with jdaso.Session(engine="instant") as session:

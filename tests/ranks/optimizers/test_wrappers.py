@@ -103,7 +103,7 @@ def test_multi_steps(session):
 
 
 def test_multi_steps_that_end_with_an_exchange_in_flight(session):
-    """`finalize` finds it inside of their state; "corrected" loses nobody's gradient."""
+    """`finalize` finds it in the wrappers' state; "corrected" loses no gradient."""
     tx = optax.MultiSteps(daso(session, optax.sgd(1.0)), every_k_schedule=2)
     updates = WARMUP + 2
     params, state = {"x": jnp.zeros(3)}, tx.init({"x": jnp.zeros(3)})
@@ -122,7 +122,7 @@ def test_multi_steps_that_end_with_an_exchange_in_flight(session):
 
 @pytest.mark.several
 def test_gradients_from_a_program_without_host_calls(session):
-    """It is exported; the update is a program of its own. The bits are those of one program.
+    """Exports the gradients (`jax.export`) without the update; the bits are those of one program.
 
     (One node's update has no conditions: XLA fuses it with the gradients, and rounds otherwise.)
     """
@@ -167,7 +167,7 @@ def test_inside_of_cond(session):
 
 
 def test_hyperparameters_in_the_inner_state(session):
-    """They are averaged with it, and stay what they are."""
+    """Hyperparameters are averaged with the state, and keep their values."""
     inner = optax.inject_hyperparams(optax.sgd)(learning_rate=RULE.rate, momentum=RULE.momentum)
     tx = daso(session, inner)
     step, history = compiled(tx), History()

@@ -23,7 +23,7 @@ def split(x, axis):
 
 
 def check(nodes, function, expected):
-    """All nodes have the expected numbers, of the expected type of shape, and blocks that fit."""
+    """Checks numbers, type of shape and fitting blocks on all nodes."""
     for found in on_nodes(nodes, lambda: _whole(function())):
         layout, block, whole = found
         assert block.shape == layout and whole.shape == np.shape(expected)

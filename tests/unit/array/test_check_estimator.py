@@ -26,7 +26,7 @@ ESTIMATORS = {
 
 @pytest.mark.parametrize("name", rows(ESTIMATORS, day=()))
 def test_checks_of_scikit_learn(name):
-    """In a process of its own: checked types would refuse what these checks pass on purpose."""
+    """Runs in another process: checked types would refuse what these checks pass on purpose."""
     settings = {k: v for k, v in os.environ.items() if k != "JDASO_TYPECHECK"}
     command = [sys.executable, PROGRAMS / "checked.py", name]
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=280)

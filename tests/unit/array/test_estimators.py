@@ -334,7 +334,7 @@ def test_the_inertia_of_tight_groups_is_no_rounding():
 
 
 def test_few_corners_of_a_graph():
-    """Fewer than twice the groups."""
+    """Clusters a graph with fewer than twice as many corners as groups."""
     graph = np.array([[0, 1, 0], [1, 0, 1e-3], [0, 1e-3, 0]], np.float32)
     model = ja.cluster.SpectralClustering(2, affinity="precomputed")
     first, second, third = np.asarray(model.fit(graph).labels_)

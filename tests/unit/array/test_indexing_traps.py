@@ -15,7 +15,7 @@ RAGGED = (0, 3, 0, 2)  # rows of each of four nodes
 
 
 def check(nodes, function, expected):
-    """All nodes have the expected numbers, in blocks that fit their layout."""
+    """Checks that all nodes have the expected numbers, in blocks that fit their layout."""
 
     def run():
         x = function()

@@ -17,7 +17,7 @@ def s(x):
 
 
 def check(function, expected, dtype=None):
-    """All of three nodes have the expected numbers."""
+    """Checks that all of three nodes have the expected numbers."""
     for found in on_nodes(3, lambda: np.asarray(function())):
         np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=1e-6)
         assert dtype is None or found.dtype == dtype, found.dtype

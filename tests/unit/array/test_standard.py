@@ -31,7 +31,7 @@ AXES = rows((None, 0, 1), day=(0,))
 
 
 def check(nodes, function, expected):
-    """All nodes have the expected numbers; of several arrays, each."""
+    """Checks that all nodes have the expected numbers, of one or several arrays."""
 
     def run():
         found = function()
@@ -96,7 +96,7 @@ def test_taken_and_found(nodes, axis):
 
 
 def test_places_lie_as_the_numbers_do():
-    """Those of nodes with different numbers of rows, which are fewer than the line's."""
+    """Layouts whose nodes hold unequal numbers of rows, fewer than those searched."""
 
     def run():
         numbers = split(np.arange(9.0))

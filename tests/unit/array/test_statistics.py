@@ -38,7 +38,7 @@ def ragged(x, counts):
 
 
 def check(function, expected, nodes=3, rtol=2e-5, atol=2e-5):
-    """All nodes have the expected numbers, which may be several arrays."""
+    """Checks that all nodes have the expected numbers, of one or several arrays."""
     for found in on_nodes(nodes, lambda: jax.tree.map(np.asarray, function(), is_leaf=_is_array)):
         found, wanted = (one if isinstance(one, tuple) else (one,) for one in (found, expected))
         for ours, theirs in zip(found, wanted, strict=True):

@@ -97,7 +97,7 @@ def test_the_last_stay_and_the_best(session, tmp_path):
 
 
 def test_what_was_changed_after_a_save_is_not_in_it(checkpoints, monkeypatch):
-    """Also of a later save, which takes the memory of the one before."""
+    """Also for a later save, which reuses the buffers: neither holds the change."""
     go_on, write = threading.Event(), arrays.write_arrays
     monkeypatch.setattr(arrays, "write_arrays", lambda *args: go_on.wait(60) and write(*args))
     for step in (1, 2):
@@ -134,7 +134,7 @@ def test_donated_numbers_are_saved_before_they_are_gone(checkpoints):
 
 
 def test_what_is_not_complete_is_never_used(checkpoints):
-    """As a kill leaves it: without the manifest, or with half of it."""
+    """Removes files as a kill does: no manifest, or half of one."""
     for step in (1, 2):
         checkpoints.save(step, {"x": jnp.full(3, step)})
     checkpoints.wait()
@@ -214,7 +214,7 @@ def test_another_tree_is_refused(checkpoints, like, said):
 
 
 def damage(folder, draw):
-    """One fault of a disk, or of somebody's; what it was."""
+    """Causes one fault of a disk or a user; returns its name."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     path, other = draw.sample(paths, 2)
     data = bytearray(path.read_bytes())
@@ -268,7 +268,7 @@ def test_damage_has_the_name_of_a_leaf(checkpoints):
 
 
 def test_a_checkpoint_cannot_run_code(checkpoints, tmp_path):
-    """Whatever stands in its files."""
+    """No content of its files is executed."""
 
     class Bomb:
         def __reduce__(self):
@@ -308,7 +308,7 @@ def test_a_run_that_went_back_goes_on_from_there(session, tmp_path):
 
 
 def test_a_step_that_is_saved_twice_is_there_twice(session, tmp_path):
-    """The second save does not touch the first."""
+    """A second save does not touch the first."""
     checkpoints = Checkpoints(tmp_path, session, keep_last=1, keep_best=1)
     checkpoints.save(3, {"x": jnp.zeros(2)}, score=1.0)
     checkpoints.save(3, {"x": jnp.ones(2)})

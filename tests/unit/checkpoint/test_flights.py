@@ -63,7 +63,7 @@ def manifest(flights=(), leaves=()):
 
 
 def wholes():
-    """All numbers of the leaves, float32; each number is there once."""
+    """The leaves in float32; no number occurs twice."""
     found, at = {}, 1
     for name, x in PARAMS.items():
         shape = (*x.shape, 2) if jnp.iscomplexobj(x) else x.shape
@@ -74,7 +74,7 @@ def wholes():
 
 
 def spans(layout):
-    """For each fragment, the spans of each rank."""
+    """The spans of each rank, by fragment."""
     axes, specs, ranks, fragments = LAYOUTS[layout]
     placement = None
     devices = int(np.prod([*axes.values()], dtype=int))
@@ -182,7 +182,7 @@ def test_a_number_that_was_not_in_flight_changes_nothing_or_ends_the_flight():
 
 
 def test_errors_of_what_is_in_flight_are_not_owed_by_what_is_merged():
-    """They are in the numbers that the flight's merge brings."""
+    """The numbers that the flight's merge brings include the errors."""
     first, files = saved_by("three fragments", kinds=("error",))
     flights = [(*x[:3], x[1] != 1, x[4]) for x in first.flights]  # fragment 1 has been merged
     mine = Held(None, spans("one device")[0][0])

@@ -48,7 +48,7 @@ def full(*_, **__):
 
 
 def half(folder, name, arrays):
-    """As orbax leaves it where the disk is full."""
+    """Leaves half a save, as orbax does when the disk is full."""
     (folder / f"{name}.orbax-checkpoint-tmp").mkdir()
     (folder / f"{name}.orbax-checkpoint-tmp" / "w").write_bytes(b"half")
     raise FULL
@@ -138,7 +138,7 @@ def test_what_cannot_be_read_is_not_taken_for_cut_short(tmp_path):
 
 
 def test_a_part_of_another_nodes_failed_save_is_removed(tmp_path):
-    """By its own node, as the others may still be writing; see tests/ranks for all together."""
+    """Each node removes its own, as the others may still write; tests/ranks has all together."""
     folder = tmp_path / "step_00000001-000001"
     for node in (0, 1, 10):
         (folder / f"node_{node}.orbax-checkpoint-tmp").mkdir(parents=True)

@@ -106,7 +106,7 @@ def test_where_there_is_none_nothing_is_made_up(run, session, tmp_path):
 
 
 def test_the_mean_of_the_runs_nodes_is_read(run, session):
-    """Of a checkpoint of three nodes, whatever their order; integers are node 0's."""
+    """Reads a checkpoint of three nodes, in any order; integers are node 0's."""
     saved(run, 1, 2)
     parts = [a_state(k) for k in (5, 1, 3)]
     (folder,) = run.folder.glob("step_00000001-*")
@@ -159,7 +159,7 @@ def test_a_damaged_one_is_left_out(run, session, caplog):
 
 
 def test_it_follows_a_run(run, session):
-    """Each newest one once; what is overtaken or damaged is left out; the limit ends it."""
+    """Yields each newest checkpoint once; skips overtaken and damaged ones; ends at the limit."""
     reader, found = Reader(run.folder, session), []
     saved(run, 1, 2)
     for state, step in reader.follow(a_state(), poll_seconds=0.01, limit_seconds=0.1):
@@ -175,7 +175,7 @@ def test_it_follows_a_run(run, session):
 
 
 def test_it_follows_a_folder_that_was_made_anew(run, session):
-    """Numbers begin again then, and a step may come again."""
+    """Numbers begin again when a run restarts, and a step may come again."""
     reader = Reader(run.folder, session)
     saved(run, 1, 2)
     following = reader.follow(a_state(), poll_seconds=0.01, limit_seconds=0.1)

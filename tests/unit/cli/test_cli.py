@@ -62,7 +62,7 @@ def test_a_failure_shows_the_end_of_what_was_said():
 
 
 def test_a_timeout_ends_the_ranks_and_what_they_started(tmp_path):
-    """They would run for minutes; the limit leaves a busy machine time to start them."""
+    """The ranks would run for minutes; a busy machine can start them within the limit."""
     code = f"""
 import subprocess, sys, time, pathlib
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(200)"])

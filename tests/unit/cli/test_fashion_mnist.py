@@ -117,7 +117,7 @@ def test_a_server_that_is_too_slow_is_given_up(small, tmp_path):
 
 
 def test_a_user_without_a_home_gets_the_digits(small, monkeypatch):
-    """As in a container that was given a number for its user."""
+    """A container that runs as a bare user number has no home."""
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 2**30)

@@ -68,7 +68,7 @@ def test_step_by_step_the_nodes_take_the_stream(session, num_samples, share, nod
     sizes=st.tuples(st.sampled_from([6, 12]), st.sampled_from([6, 12])),
 )
 def test_another_number_of_nodes_goes_on_exactly(session, before, nodes, sizes):
-    """Also with another batch; what was read ahead does not count."""
+    """The batch may change too; samples that were only read ahead do not count."""
     old = [Loader(np.arange(17), sizes[0], session, share=(p, nodes[0])) for p in range(nodes[0])]
     for loader in old:
         taken(loader, before)
@@ -222,7 +222,7 @@ class Reading(Arrays):
 
 
 def settled(value, seconds=0.3):
-    """`value()` once it has not changed for a while."""
+    """Returns `value()` once it has not changed for a while."""
     last, since = value(), time.monotonic()
     while time.monotonic() < since + seconds:
         time.sleep(0.01)

@@ -52,13 +52,13 @@ def test_the_permutation_is_grains():
 
 @pytest.mark.parametrize("num_samples", [2**16, 2**16 + 1])
 def test_large_files_too_come_once_per_epoch(num_samples):
-    """Of 2**16 + 1 grain's own permutation is none."""
+    """grain's own permutation of 2**16 + 1 numbers is none."""
     found = Order(num_samples, seed=7).samples(num_samples, 2 * num_samples)
     assert np.bincount(found, minlength=num_samples).max() == 1
 
 
 def test_the_order_is_this_one():
-    """Written down: a restored run relies on it."""
+    """Fixed numbers: a restored run relies on the order."""
     assert Order(10, seed=3).samples(8, 22).tolist() == WRITTEN
     assert Order(10, seed=3, block=4).samples(0, 10).tolist() == WRITTEN_IN_BLOCKS
 
@@ -74,7 +74,7 @@ def test_epochs_and_seeds_differ():
 
 
 def test_places_are_equally_likely():
-    """Over 600 epochs each of 6 samples, or 2 blocks of 4 and 2, comes first equally often."""
+    """Each of 6 samples, or 2 blocks of 4 and 2, comes first equally often in 600 epochs."""
     for block in (1, 4):
         order = Order(6, seed=1, block=block)
         firsts = [int(order.samples(6 * epoch, 6 * epoch + 1)[0]) for epoch in range(600)]

@@ -400,7 +400,7 @@ def test_shared_memory_is_wanted_for_each_rank_of_the_host(monkeypatch):
 
 @pytest.mark.parametrize("home", [None, "", "/no/such/folder", "/proc/1"])
 def test_a_home_that_is_not_there_is_said_and_no_trouble(monkeypatch, home):
-    """Not for a rank either: its launcher has started without."""
+    """A rank reports nothing either: its launcher has started without a home."""
     monkeypatch.setattr(_machine._environment, "launched_ranks", lambda: 2)
     monkeypatch.delenv("HOME")
     if home is not None:

@@ -57,7 +57,7 @@ MADE = {}  # the numbers of the last exchange with each ticket
 
 
 class Numbers:
-    """Equal numbers; each chunk is copied after the `wait` of the one before."""
+    """Chunks of equal numbers; each is copied after the `wait` of the one before."""
 
     nbytes = 8000
 
@@ -88,7 +88,7 @@ def start(channel, ticket, *, blocking=True, **about):
 
 
 def test_a_start_after_an_exchange_that_failed_unseen_says_why(channel, link):
-    """All chunks of it are refused at once, and the error is the first one's."""
+    """All chunks of the second exchange are refused at once, with the first one's error."""
     link.up = False
     start(channel, 1)
     begin = time.monotonic()
@@ -104,7 +104,7 @@ def test_a_start_after_an_exchange_that_failed_unseen_says_why(channel, link):
 
 
 def test_the_first_chunk_of_a_large_leaf_travels_while_the_rest_is_copied(channel, link):
-    """Here the copy waits until the link has been used."""
+    """The copy waits here until the link has been used."""
     used = threading.Event()
     reduce = type(link).__call__
 
@@ -120,7 +120,7 @@ def test_the_first_chunk_of_a_large_leaf_travels_while_the_rest_is_copied(channe
 
 
 def test_the_header_has_the_first_bad_leaf_and_the_checksum(channel, link):
-    """And the error of a start, so that it is one on all nodes."""
+    """The header carries the error of a start, so that all nodes raise."""
     seen = []
 
     def call(self, rows, out, headed):
@@ -149,7 +149,7 @@ def test_the_header_has_the_first_bad_leaf_and_the_checksum(channel, link):
 
 
 def test_numbers_that_cannot_be_copied_are_an_error_at_once(channel):
-    """The call of the step raises; its wait comes all the same, and has the reason at once."""
+    """The step's call raises; its wait comes all the same, and has the reason at once."""
 
     def refuse(k):
         raise TypeError("no such dtype")
@@ -177,7 +177,7 @@ def test_close_says_where_an_exchange_was_never_merged(channel, caplog):
 
 
 def test_a_start_that_waits_for_the_exchange_before_lets_the_rest_of_that_one_in(channel):
-    """Its wait must not keep out what it waits for."""
+    """A waiting start must not keep out the calls that it waits for."""
     go, reached = threading.Event(), threading.Event()
 
     def wait(k):
@@ -203,7 +203,7 @@ def test_a_start_that_waits_for_the_exchange_before_lets_the_rest_of_that_one_in
 
 @pytest.mark.parametrize("owner", [0, 7])
 def test_a_second_device_of_one_exchange_is_refused(channel, owner):
-    """It must not pass for the same step, computed a second time."""
+    """The second device must not pass for the same step, computed a second time."""
     start(channel, 1, owner=owner, device=0)
     start(channel, 1, owner=owner, device=3)
     assert (channel.wait(1)[:, STATUS] == 1).all()
@@ -245,7 +245,7 @@ def work(seconds):
 
 
 def test_the_pace_has_what_a_late_exchange_took(channel):
-    """The step worked to copy; then it waited; and meanwhile the exchange was in flight."""
+    """The step worked to copy; then it waited; meanwhile the exchange was in flight."""
     numbers = Numbers(channel, 1.0, wait=lambda k: work(0.01))
     channel.start(1, np.zeros(HEADER, np.int32), lambda job: numbers)
     channel.wait(1)
@@ -259,7 +259,7 @@ def test_the_pace_has_what_a_late_exchange_took(channel):
 
 
 def test_a_wait_for_a_copy_from_a_gpu_is_work(channel, monkeypatch):
-    """The step stands still for it on any number of cores, as for a copy by its thread."""
+    """The sum holds up the step on any number of cores, as a copy by its thread does."""
     monkeypatch.setattr(on_device, "_copier", [lambda count, address: time.sleep(0.02)])
     given = np.ones(2, np.float32)
     pair = np.zeros(2, np.float32), OnDevice(given.shape, given.dtype, given.ctypes.data)
@@ -279,7 +279,7 @@ def test_the_pace_ends_with_an_exchange_that_failed(channel, link):
 
 
 def test_a_step_that_is_repeated_waits_for_the_first_and_copies_little(channel):
-    """As under `optax.MultiSteps`: what it waits for is not work that a larger B would spare."""
+    """`optax.MultiSteps` repeats steps; a larger B would not spare this wait."""
     reduce = Link.__call__
 
     def call(*arguments):
@@ -295,7 +295,7 @@ def test_a_step_that_is_repeated_waits_for_the_first_and_copies_little(channel):
 
 
 def test_a_start_waits_for_an_exchange_whose_wait_ended_early(channel):
-    """The wait tells at once that a state is too old, and the run goes on with another one."""
+    """The wait reports at once that a state is too old, and the run continues with another one."""
     held, sent, reduce = threading.Event(), [], Link.__call__
 
     def call(link, rows, out, headed):
@@ -340,7 +340,7 @@ def test_an_exchange_drops_what_it_has_sent_and_received(channel):
 
 
 def test_a_wait_that_failed_leaves_the_memory_of_sums_alone(channel, link):
-    """A thread that is still inside of MPI may send from there."""
+    """A thread that is still inside MPI may send from the memory."""
     link.up, sums = False, Sums(channel, 0)
     size = sum(leaf.size for leaf in channel.layout.exchanged)
     begun = sums.start(1, [np.ones(size, np.float32)], np.zeros(HEADER, np.int32))

@@ -178,7 +178,7 @@ def test_all_chunks_come_back_in_order_and_the_lanes_end(hold):
 
 
 def test_a_chunk_is_taken_once_it_is_there_and_the_others_begin_without():
-    """Node 0 hands nothing over before node 1 has sent some of its own."""
+    """Node 0 hands nothing over before node 1 has sent some of its own chunks."""
     world, waited = World(hold=True), []
 
     class Late(Chunks):
@@ -279,7 +279,7 @@ def test_a_failure_of_another_node_ends_the_wait_and_close_has_a_limit(monkeypat
 
 
 def test_a_lane_keeps_nothing_of_a_call():
-    """Its results are JAX arrays, which must not be let go of while Python exits."""
+    """A call returns JAX arrays, which must not be released while Python exits."""
     ends, array = queue.SimpleQueue(), np.zeros(1)
     lane, kept = _Lane("scatter", ends.put), weakref.ref(array)
     lane.submit("sum", lambda array=array: array.sum())

@@ -45,7 +45,7 @@ def sum_rows(rows, total):
 
 
 def reducer(world, comm, limit_seconds=20.0, sums=sum_rows, bytes_per_second=np.inf):
-    """On communicators whose names end in 0 (scattering) and in 1 (gathering)."""
+    """A reducer on communicators whose names end in 0 (scattering) and 1 (gathering)."""
     both = [comm.Idup() for _ in range(2)]
     while not all(request.Test() for _, request in both):
         world.clock.sleep(0)
@@ -124,7 +124,7 @@ def test_what_goes_wrong_on_a_helper_is_raised_and_they_end_with_the_reducer():
 def test_a_slow_link_is_polled_less_often_while_it_has_much_to_move(
     monkeypatch, nodes, megabytes_per_second, in_flight, megabytes_left, milliseconds
 ):
-    """Each poll moves the bytes of all exchanges, and takes a core's time from the steps."""
+    """A poll moves the bytes of all exchanges, and takes a core's time from the steps."""
 
     def program(rank, comm):
         reduce = reducer(world, comm, bytes_per_second=1e6 * megabytes_per_second)
@@ -167,7 +167,7 @@ def test_no_exchange_counts_as_polling_once_it_has_ended_or_failed():
 
 
 def test_a_helper_keeps_nothing_of_a_call():
-    """Its results are JAX arrays, which must not be let go of while Python exits."""
+    """A call returns JAX arrays, which must not be released while Python exits."""
     helper, array = _Helper(lambda: None), np.zeros(1)
     kept = weakref.ref(array)
     helper.submit(array.sum).result(10)
@@ -179,7 +179,7 @@ def test_a_helper_keeps_nothing_of_a_call():
 
 
 def test_an_exchange_that_never_ends_is_an_error_and_no_other_begins():
-    """Also once what was late has come: it must not be taken for the next one's."""
+    """A late chunk must not count for the next exchange."""
     world = World(2)
     world.delay(30.0, tag="Ialltoall", nth=1)
 

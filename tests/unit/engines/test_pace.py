@@ -1,4 +1,4 @@
-"""The pace of a run: what a stopwatch makes of the times of a channel, on a clock by hand."""
+"""The pace of a run, from a channel's times on a clock set by hand."""
 
 import time
 
@@ -54,26 +54,26 @@ def test_the_time_of_a_step_and_on_the_link(clock):
 
 
 def test_a_step_does_not_count_the_time_in_which_it_stood_still(clock):
-    """Else a link that is too slow would seem fast enough: the steps wait for it."""
+    """A link that is too slow would otherwise seem fast enough, since the steps wait for it."""
     (found,) = run(clock, 4, link=0.9, wait=0.5)
     assert found.step_seconds == pytest.approx(0.1)
     assert found.link_seconds == pytest.approx(0.9)
 
 
 def test_fragments_that_share_the_link_are_counted_once(clock):
-    """Four at once take as long as one after the other."""
+    """Four exchanges at once take as long as one after the other."""
     found = run(clock, 4, fragments=4, link=0.05)
     assert {round(x.link_seconds, 6) for x in found} == {0.2}
 
 
 def test_a_merge_holds_a_step_up_as_long_as_a_start(clock):
-    """5 ms to copy out and as much to come back, of 100."""
+    """Copies take 5 ms out and 5 ms back, of 100."""
     (found,) = run(clock, 4, link=0.01, copy=0.005)
     assert found.held_seconds == pytest.approx(0.01)
 
 
 def test_a_copy_whose_thread_was_not_run_holds_up_no_more(clock):
-    """Other programs on the same cores may: a larger B would not help."""
+    """Other programs on the same cores may hold steps up: a larger B would not help."""
     watch = Stopwatch(pace := Pace())
     for cycle in range(6):
         watch.start(4 * cycle, blocking=False)
@@ -98,7 +98,7 @@ def test_of_the_latest_exchanges_the_middle_one_counts(clock):
 
 
 def test_one_long_cycle_does_not_count(clock):
-    """One that saves a checkpoint. Windows of two cycles end at the starts 3, 5 and 7."""
+    """One cycle saves a checkpoint. Windows of two cycles end at the starts 3, 5 and 7."""
     watch = Stopwatch(pace := Pace())
     found = []
     for cycle in range(8):
@@ -109,7 +109,7 @@ def test_one_long_cycle_does_not_count(clock):
 
 
 def test_a_repeated_step_is_no_step(clock):
-    """As under `optax.MultiSteps`, which computes the update in every step and discards it."""
+    """`optax.MultiSteps` computes the update in every step and discards it."""
     watch = Stopwatch(pace := Pace())
     for step in range(12):
         for _ in range(4):
@@ -129,13 +129,13 @@ def test_a_run_that_goes_back_is_measured_anew(clock):
 
 
 def test_the_first_exchange_does_not_count(clock):
-    """It compiles what it needs."""
+    """The first exchange compiles its programs."""
     (found,) = run(clock, 1)
     assert (found.exchange_seconds, found.link_seconds) == (0.0, 0.0)
 
 
 def test_blocking_means_are_in_no_window(clock):
-    """Nothing is in flight in the warm-up, and a mean over the metrics is not a cycle's."""
+    """The warm-up has nothing in flight, and a mean over the metrics is not a cycle's."""
     watch = Stopwatch(pace := Pace())
     for step in range(41):
         watch.start(step, blocking=step % 5 == 0)

@@ -129,7 +129,7 @@ def test_sums_are_those_of_the_rows_in_order(way, wire):
 @pytest.mark.parametrize("factor", [ONE, SHARE])
 @pytest.mark.parametrize("into", ["nothing", "mean", "difference"])
 def test_means_have_the_same_bits_on_all_hosts(wire, factor, into):
-    """With a compiler and without: nodes compare checksums of what is made from them."""
+    """Means agree with and without a compiler: nodes compare checksums of their results."""
     sums, nodes = wire.encode(numbers(6)), np.float32(NODES)
     anchor = numbers(7) if wire.narrow else None
     expected = factor * wire.decode(sums)

@@ -37,7 +37,7 @@ FIRST_TIME = TIMES.start
 
 
 def test_the_first_rank_tells_what_only_one_can():
-    """Times differ from rank to rank; nodes that decide by them must decide alike."""
+    """Times differ from rank to rank; nodes that decide by times must decide alike."""
     given = rows({LOSS_SUM: 5, FIRST_TIME: 3}, {LOSS_SUM: 5, FIRST_TIME: 9})
     np.testing.assert_array_equal(one_header(given), given[0])
 
@@ -84,7 +84,7 @@ def test_all_ranks_get_one_header():
     ],
 )
 def test_ranks_that_go_different_ways_are_told(place, words, said):
-    """Each would weigh its parts of the leaves by itself, and the node would come apart."""
+    """Each rank would weigh its parts of the leaves by itself, and the node would diverge."""
 
     def program(node):
         word = words[node.number]
@@ -96,7 +96,7 @@ def test_ranks_that_go_different_ways_are_told(place, words, said):
 
 
 def test_a_failed_rank_says_nothing_of_the_others():
-    """Its words are not filled in."""
+    """A failed rank's words are not filled in."""
 
     def program(node):
         own = rows({STATUS: FAILED, STEP: 0} if node.number else {})[0]

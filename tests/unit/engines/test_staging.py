@@ -44,7 +44,7 @@ def test_the_rows_are_those_of_the_packed_leaves(sizes, nodes, chunk_bytes, alig
 @settings(max_examples=25, deadline=None)
 @given(sizes=sizes, nodes=st.integers(1, 5), chunk_bytes=st.integers(1, 20_000))
 def test_a_chunk_is_complete_once_it_is_yielded(sizes, nodes, chunk_bytes):
-    """It may be sent then, while the rest is still being copied."""
+    """A chunk may be sent then, while the rest is still being copied."""
     layout = layout_of(leaves_of(sizes), nodes, chunk_bytes)
     arrays = [x for x in leaves_of(sizes) if x.size]
     place, whole = places_of(layout).free(), places_of(layout).free()
@@ -106,7 +106,7 @@ def test_a_place_that_is_held_is_not_given_away():
 
 
 def test_gaps_between_leaves_are_cleared():
-    """A NaN that a block of a narrow wire left there must not be in what is sent next."""
+    """A NaN that a block of a narrow wire left there must not be sent with the next numbers."""
     layout = layout_of(leaves_of([70, 30]), 2, 4096, 64)
     place, leaves = places_of(layout).free(), Leaves(layout)
     place.whole[:] = np.nan

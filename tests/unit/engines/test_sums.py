@@ -89,7 +89,7 @@ def test_a_mean_is_weighted(make):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_mean_leaves_out_a_node_whose_numbers_are_not_finite(make, bad):
-    """It sends zeros, says so in its header, and the rest of its leaves is summed as it is."""
+    """The node sends zeros and reports this in its header; its other leaves are summed as usual."""
     sums, other = make()
     other.makes = [lambda x: np.ones_like(x)]
     x = leaves(2)

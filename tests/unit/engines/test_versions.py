@@ -114,7 +114,7 @@ def feedback(versions, ticket):
     "rule", ["corrected", "paper", NESTEROV], ids=["corrected", "paper", "outer"]
 )
 def test_what_the_wire_loses_comes_later(make, wire, rule):
-    """All nodes send the same: the mean is the snapshot, as soon as the error feedback is in it."""
+    """All nodes send the same: the mean is the snapshot once the error feedback is added."""
     versions, _ = make(wire, rule)
     anchor, x = leaves(0), [a + 0.01 * b for a, b in zip(leaves(0), leaves(1), strict=True)]
     versions.begin(anchor, 1)
@@ -173,7 +173,7 @@ def test_the_change_is_the_mean_less_the_snapshot(make):
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_step_that_is_made_again_has_the_same_bits(make, wire):
-    """Its merge, and the start that follows, from the version that the state held."""
+    """Repeats a merge, and the start that follows, from the version in the state."""
     versions, _ = make(wire, NESTEROV)
     versions.begin(leaves(0), 1)
     start(versions, 1, leaves(1), 0)
@@ -198,7 +198,7 @@ def test_a_step_that_is_made_again_has_the_same_bits(make, wire):
 
 @pytest.mark.parametrize("wire", ["int8"])  # three times a row is exact in it
 def test_nothing_is_lost_with_a_result_that_is_discarded(make, wire):
-    """Its mean comes back as error feedback; the common point stays."""
+    """The mean comes back as error feedback; the common point stays."""
     versions, others = make(wire, "corrected")
     anchor, x = leaves(0), leaves(1)
     versions.begin(anchor, 1)
@@ -266,7 +266,7 @@ def test_a_saved_version_goes_on_with_the_same_bits(make, wire, rule, in_flight)
 
 
 def test_an_optimizer_made_anew_goes_on_with_the_state_of_the_one_before(make):
-    """But one that has versions of its own is never given another's."""
+    """An optimizer that has versions of its own is never given another's."""
     versions, _ = make("int8", "corrected")
     versions.begin(leaves(0), 1)
     start(versions, 1, leaves(1), 0)
@@ -278,7 +278,7 @@ def test_an_optimizer_made_anew_goes_on_with_the_state_of_the_one_before(make):
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8"])
 def test_an_exchange_that_an_engine_begins_again_is_the_same(make, wire):
-    """As when a node fails: each node has taken another number of chunks."""
+    """Engines begin again when a node fails: each node has taken another number of chunks."""
     found = []
     for chunks in (0, 1, 3):
         versions, _ = make(wire, NESTEROV)
@@ -328,7 +328,7 @@ def test_an_outer_optimizer_that_has_not_stepped_yet_is_saved(make):
 
 
 def test_another_rule_never_goes_on_from_a_version(make):
-    """Its numbers mean something else there: the wait is an error, not a wrong merge."""
+    """Another rule reads other numbers there: the wait is an error, not a wrong merge."""
     one, _ = make("float32", "corrected")
     start(one, 1, leaves(1), 0)
     channel = one._channel

@@ -1,4 +1,4 @@
-"""Inner states that hold the parameters: what moves with a merge, what stays, what is refused."""
+"""Inner states that hold the parameters: parts that move with a merge, stay, or are refused."""
 
 import functools
 
@@ -44,7 +44,7 @@ def ema():
 
 
 def numpy_copy(inner):
-    """Cannot be traced, only called."""
+    """An optimizer that cannot be traced, only called."""
     master = with_master(inner)
 
     def init(params):
@@ -66,7 +66,7 @@ SGD = optax.sgd(0.1, momentum=0.9)
 
 
 def test_masters_are_found_wherever_they_are():
-    """In a mini-step of eight, of some leaves, behind an average that only records."""
+    """Finds them in a mini-step of eight, for some leaves, behind an average that only records."""
     inner = optax.multi_transform(
         {"master": optax.chain(ema(), with_master(SGD)), "plain": SGD},
         {"a": "master", "b": "plain", "c": "master"},
@@ -77,7 +77,7 @@ def test_masters_are_found_wherever_they_are():
 
 
 def in_form(to, back):
-    """Keeps the parameters, written otherwise, and leads them back to that."""
+    """Keeps the parameters in another form, and leads them back to that."""
 
     def update(grads, state, params=None):
         weights = jax.tree.map(lambda s, x: back(s, x), state, params)
@@ -119,7 +119,7 @@ def test_a_copy_in_another_form_is_refused(to, back):
 
 
 def test_arguments_of_an_update_are_given_to_the_trial():
-    """They come with the first update, traced or not."""
+    """The arguments come with the first update, traced or not."""
     scaled = in_form(lambda x: 8 * x, lambda s, x: s / 8)
 
     def update(grads, state, params=None, *, scale):
@@ -169,19 +169,19 @@ def test_points_to_which_parameters_are_led_back(inner, name):
     ids=["weight decay", "in momentum", "average", "DoG", "Prodigy", "L-BFGS", "RMS", "Lion"],
 )
 def test_what_undoes_no_shift_is_left_alone(inner):
-    """Also where a shift changes the length of steps, which a gradient's mean shows."""
+    """Covers shifts that change the length of steps, which a gradient's mean shows."""
     odd = {"c": jnp.float32(2), "d": jnp.ones((3, 3, 3)), "e": jnp.ones(1)}
     assert found(inner, {"a": PARAMS["a"], **odd}) == {}
 
 
 def test_steps_that_grow_with_every_update_undo_no_shift():
-    """Prodigy's would leave what float32 can show, were the trial's gradients always the same."""
+    """Prodigy's step would overflow float32 if the trial's gradients were constant."""
     params = {"b": jnp.ones(1), "many": [jnp.ones((2, 2))] * 30}
     assert found(optax.contrib.prodigy(1.0, weight_decay=0.1), params) == {}
 
 
 def test_adam_is_not_tried_out():
-    """It would cost a second for each tree of parameters."""
+    """The trial would cost a second for each tree of parameters."""
     inner = optax.adamw(1e-3)
     finder = Finder(inner.init, update_with(inner))
     finder._undone = lambda *_: pytest.fail("was tried out")
@@ -212,7 +212,7 @@ def test_a_copy_in_another_form_is_refused_while_init_is_traced():
 
 
 def trained(inner, **settings):
-    """All parameters of all nodes, whose gradients pull apart."""
+    """Parameters of all nodes, whose gradients pull apart."""
     with nodes() as session:
         tx = jdaso.daso(inner, phases=PHASES, session=session, **settings)
 
@@ -238,14 +238,14 @@ def trained(inner, **settings):
     ids=["corrected", "outer, int8"],
 )
 def test_a_float32_copy_of_float32_parameters_changes_nothing(settings):
-    """At any step, and where the exact mean pays what a narrow wire owes."""
+    """Compares all steps, including exact means that add the error feedback of a narrow wire."""
     expected, actual = trained(SGD, **settings), trained(with_master(SGD), **settings)
     for want, got in zip(*map(jax.tree.leaves, (expected, actual)), strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
 
 
 def test_schedule_free_goes_on_from_where_a_merge_took_it():
-    """The mean of the nodes is what the nodes' mean gradient makes of it: all is linear here."""
+    """The mean of the nodes follows from the nodes' mean gradient: all is linear here."""
     inner = functools.partial(optax.contrib.schedule_free_sgd, 0.05)
     actual = trained(inner())
     state = inner().init(PARAMS)
@@ -262,7 +262,7 @@ def test_schedule_free_goes_on_from_where_a_merge_took_it():
 
 
 def test_places_among_leaves_that_are_exchanged():
-    """Counts, keys and what is empty are not; what a narrow wire owes is added by these places."""
+    """Skips counts, keys and empty leaves; error feedback is added by these places."""
     state = [jnp.zeros((), int), jnp.ones(2), jnp.zeros(0), jax.random.key(0), jnp.ones(3)]
     assert places_in_leaves(state, ((1, 5), (4, 7))) == {0: 5, 1: 7}
     moved = move(state, ((4, 0),), (jnp.full(3, 2.0),))

@@ -25,7 +25,7 @@ DEVICES = 4
 
 @pytest.fixture(autouse=True, params=["auto", "off"])
 def way(request, monkeypatch):
-    """The way of the calls, by the variable that chooses it."""
+    """Chooses the way of the calls by its environment variable."""
     monkeypatch.setenv("JDASO_FFI", request.param)
     if request.param == "auto" and library.target(("cpu",), 1) is None:
         pytest.skip("there is no C++ compiler")

@@ -104,7 +104,7 @@ def loss(w):
 
 
 def test_one_node_searches_along_lines_as_optax_does():
-    """`mean_loss=` was handed to `value_fn`, which refuses it."""
+    """`mean_loss=` was passed to `value_fn`, which refuses it."""
 
     def trained(tx):
         w = jnp.zeros(4)
@@ -125,7 +125,7 @@ def test_one_node_searches_along_lines_as_optax_does():
 @every_optimizer
 @pytest.mark.parametrize("takes", [(), ("value",), ("mean_loss",), ("value", "mean_loss")], ids=str)
 def test_an_inner_optimizer_is_not_given_losses_that_it_does_not_take(make, takes, nodes):
-    """In a chain, whose own signature takes everything."""
+    """The optimizer is in a chain, whose own signature takes everything."""
     seen = []
 
     def update(updates, state, params=None, *, scale, **given):
@@ -189,7 +189,7 @@ def given_losses(update, **losses):
 
 
 def test_the_first_error_is_raised_where_one_member_needs_what_another_refuses():
-    """As bare optax does; not that the loss is missing, which it was not."""
+    """Bare optax raises the same; the loss is not reported as missing."""
 
     def refuses(**given):
         if given:
@@ -217,7 +217,7 @@ def test_an_error_behind_a_refusal_is_the_one_that_counts():
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_signature_that_lists_its_arguments_is_believed(listed):
-    """It is called once: an update that compiles, or counts, does not do so twice."""
+    """The update is called once: one that compiles, or counts, does not do so twice."""
     calls = []
 
     def takes_value(updates, state, params=None, *, value):

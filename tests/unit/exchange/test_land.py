@@ -1,4 +1,4 @@
-"""Late cool-down updates between real nodes: the host says where the nodes would land alike."""
+"""Late cool-down updates between real nodes: the host reports where the nodes would land alike."""
 
 from functools import partial
 
@@ -89,7 +89,7 @@ def test_where_nodes_would_land_apart_they_meet_at_0(pair, other):
 
 
 def test_a_node_with_a_nan_takes_no_other_along(pair, other):
-    """Adding cannot remove it there; the others go to the target."""
+    """Adding cannot remove the NaN there; the other elements go to the target."""
     params = PARAMS | {"wide": PARAMS["wide"].copy()}
     params["wide"][3] = np.nan
     other.makes = [arrives_elsewhere(pair, {"wide": 3})]
@@ -98,7 +98,7 @@ def test_a_node_with_a_nan_takes_no_other_along(pair, other):
 
 
 def test_a_landing_that_fails_is_an_error(pair, monkeypatch):
-    """Its result has no headers. JAX dropped the check with them, and zeros passed for numbers."""
+    """A failed landing has no headers: JAX dropped the check with them, and zeros passed."""
 
     def fail(*_, **__):
         raise NodeError("the link is down")

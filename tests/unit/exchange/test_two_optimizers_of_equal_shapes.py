@@ -100,7 +100,7 @@ def refused(channel, ticket, owner):
 
 @pytest.mark.parametrize("ticket", [1, 5])
 def test_what_was_thrown_away_is_left_behind(channel, ticket, caplog):
-    """As a first step that only compiles; whatever the step at which the new optimizer begins."""
+    """A first step may only compile; the new optimizer may begin at any step."""
     start(channel, 1, 10.0, owner=1)
     start(channel, ticket, 20.0, owner=2)
     assert not refused(channel, ticket, owner=2)

@@ -23,7 +23,7 @@ every_optimizer = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 
 @pytest.fixture
 def session(monkeypatch):
-    """A session that takes itself for one of several nodes, as far as steps are traced."""
+    """A session that counts as one of several nodes while steps are traced."""
     with jdaso.Session() as session:
         monkeypatch.setattr(type(session), "sends", True)
         yield session
@@ -85,7 +85,7 @@ def test_check_vma_and_nested_maps(session):
 
 
 def test_an_axis_that_shard_map_leaves_to_the_compiler(session):
-    """JAX itself says no more than that callbacks need all axes."""
+    """JAX itself reports only that callbacks need all axes."""
     with pytest.raises(ValueError, match="axis_names leave out axis 'model' of size 3"):
         traced(updater(MAKE["daso"], session, "data"), axis_names={"data"})
 
@@ -116,7 +116,7 @@ def test_what_is_named_or_of_one_device_is_not_refused(make, session):
 
 
 def test_one_node_is_the_inner_optimizer():
-    """Nothing is exchanged, and so no axis is in the way."""
+    """One node exchanges nothing, so any axis may be left out."""
     with jdaso.Session() as session:
         traced(updater(MAKE["daso"], session, None))
         traced(updater(MAKE["synchronous"], session, "data"))

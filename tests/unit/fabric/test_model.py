@@ -128,7 +128,7 @@ def test_advice_follows_a_measured_exchange():
 
 
 def test_a_measured_exchange_is_that_of_a_fragment_of_the_run():
-    """The time that the model itself predicts for the run changes nothing."""
+    """The predicted time of the run itself changes nothing."""
     fabric, training = Fabric(4, 1e10), Training(100_000_000, 0.3, wire="float32")
     assert training.count == 4
     measured = predict(fabric, training).exchange_seconds
@@ -138,7 +138,7 @@ def test_a_measured_exchange_is_that_of_a_fragment_of_the_run():
 
 
 def test_hosts_too_slow_for_the_bound_are_still_advised():
-    """Starts and merges take more than 5 % with every B; the link is not to blame."""
+    """Starts and merges take more than 5 % with every B; the link is not the cause."""
     fabric, training = Fabric(2, 1e11), Training(10**9, 0.005, sync_every=1, delay=1)
     best = advise(fabric, training)[0]
     assert best.prediction.exposed_seconds == 0
@@ -147,7 +147,7 @@ def test_hosts_too_slow_for_the_bound_are_still_advised():
 
 @pytest.mark.parametrize("nodes", [2, 8, 64, 1000])
 def test_the_slowest_of_many(nodes):
-    """Against drawing steps of normal length."""
+    """Compares with steps drawn from normal lengths."""
     drawn = np.random.default_rng(0).normal(size=(4000, nodes)).max(axis=1).mean()
     assert Fabric(nodes, 1e9, jitter_seconds=1.0).wait_for_slowest == pytest.approx(drawn, rel=0.05)
 

@@ -167,7 +167,7 @@ def test_messages_by_hand():
 
 
 def test_a_link_carries_one_message_after_another():
-    """Both of a stage's messages are ready at once; the second arrives a message's time later."""
+    """A stage's two messages are ready at once; the second arrives a message's time later."""
     order = [[(False, 0, 0), (True, 0, 0)], [(False, 1, 0), (True, 1, 0)]]
     order.append([(False, 2, 0), (True, 2, 0)])
     traffic = [(0, 1, 1e9), (0, 2, 1e9), (1, 2, 0.0)]
@@ -180,7 +180,7 @@ def test_a_link_carries_one_message_after_another():
 
 
 def test_synchronous_averages_of_late_ranks_lie_in_the_bubble():
-    """Only rank 0 is at work all the time; 0.6 s of its own average is what a step waits for."""
+    """Rank 0 alone is always busy, so a step waits for its average only, 0.6 s."""
     fabric = Fabric(8, 8e9, 0.0, efficiency=1.0, copy_bytes_per_second=1e30, accelerators=False)
     hybrid = even("1f1b", 2, 1, step_seconds=6.0, replicas=4, averaging="synchronous")
     last = dataclasses.replace(hybrid, parameters=(1, 10**8))

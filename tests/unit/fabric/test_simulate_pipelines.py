@@ -17,7 +17,7 @@ def rows_of(capsys, *options):
 
 
 def test_the_rows_are_the_models(capsys):
-    """Of 4 nodes' batches, 16 micro-batches; a step has the samples of data parallelism."""
+    """Cuts 4 nodes' batches into 16 micro-batches; a step has data parallelism's samples."""
     rows = rows_of(capsys, "--activation-mb", "10", "--batch", "2", "--step-ms", "100")
     hybrid = Hybrid.even(
         make_schedule("1f1b", 4, 16).order,

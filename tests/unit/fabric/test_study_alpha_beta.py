@@ -133,7 +133,7 @@ def test_a_choice_among_fits():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 16])
 def test_bus_bandwidth_is_the_links_rate_of_a_perfect_ring(nodes):
-    """As nccl-tests define it: independent of P where a link is busy all the time."""
+    """The definition is that of nccl-tests: independent of P on a link that is always busy."""
     for workload in ("allreduce", "allgather", "reduce_scatter", "alltoall", "bandwidth"):
         size, rate = 10**6, 3e9
         seconds = ALGORITHMS[workload][0].share(nodes) * size / rate

@@ -186,7 +186,7 @@ def test_advice_where_only_the_correction_leaves_a_setting_open():
 
 
 def test_one_setting_may_be_slower_and_the_claim_about_many_still_open():
-    """By Holm's correction: a p value that decides alone does not decide among twenty."""
+    """Holm's correction applies: a p value that decides alone does not decide among twenty."""
     slower = np.full(20, 0.999)
     ps = settle("no significant effect", np.append(slower * 0 + 0.001, 0.97), np.full(21, 0.001))
     assert ps.said == "not enough data" and ps.places.count("holds") == 20

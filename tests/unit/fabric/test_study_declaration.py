@@ -71,7 +71,7 @@ def test_exclusions_take_what_they_name_and_no_more(factors, data):
 @given(crossings, crossings)
 @settings(max_examples=25)
 def test_ids_depend_on_the_factors_of_a_cell_alone(one, other):
-    """So two studies that share cells can be laid beside each other."""
+    """Studies that share cells can therefore be compared."""
     ids = [{c.id: c.factors for c in crossing.crossed(f, READS)} for f in (one, other)]
     shared = [set(map(json.dumps, found.values())) for found in ids]
     same = set(ids[0]) & set(ids[1])
@@ -80,7 +80,7 @@ def test_ids_depend_on_the_factors_of_a_cell_alone(one, other):
 
 
 def test_an_id_stays_what_it_is():
-    """Rows of old studies carry it."""
+    """Rows of old studies carry the id."""
     levels = {"fabric": "a", "library": "mpich", "workload": "latency", "nodes": 2, "bytes": 8}
     assert crossing.cell_of(levels, READS).id == "c7ecbcde8"
 

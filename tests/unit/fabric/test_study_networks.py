@@ -55,7 +55,7 @@ def test_a_loss_falls_on_data_that_was_never_seen(model):
 
 
 def test_images_below_the_published_size_leave_the_parameters_as_they_are():
-    """The dense layers of VGG-16 read 7 x 7 points whatever comes."""
+    """The dense layers of VGG-16 read 7 x 7 points for any size of image."""
     shapes = [of_images(Vgg16(4, 4), pixels).shapes() for pixels in (32, 64, 224)]
     assert shapes[0] == shapes[1] == shapes[2]
 

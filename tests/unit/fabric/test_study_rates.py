@@ -36,7 +36,7 @@ def judged(logs):
 
 
 def at_most(happens, limit):
-    """Tells if a rate may be no more than the limit: its lower 99.9 % limit is below."""
+    """Returns whether a rate may be within the limit: its lower 99.9 % limit is below."""
     count, runs = int(np.sum(happens)), np.size(happens)
     return stats.binomtest(count, runs).proportion_ci(0.998).low <= limit
 
@@ -66,7 +66,7 @@ def test_wrong_verdicts_are_at_most_alpha(ratio, wrong, spread):
 
 
 def test_a_limit_is_reached_where_it_must_be():
-    """At the margin itself equal and slower have a probability of alpha each: no slack is hidden.
+    """Verdicts "equal" and "slower" have probability alpha each at the margin: no slack is hidden.
 
     Else a rule that never decides would pass.
     """
@@ -93,7 +93,7 @@ def test_the_advised_replicates_decide_as_often_as_advised(ratio, spread, runs):
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_a_study_run_twice_has_the_same_verdict_wherever_both_decide(spread):
-    """Only at the margin itself two runs may part: one is equal, one slower, ``2 alpha^2``."""
+    """Two runs may differ only at the margin itself: one equal, one slower, ``2 alpha^2``."""
     for ratio in (1.0, 1.02, 1.05, 1.2):
         first, second = (judged(drawn(ratio, spread, seed=seed)) for seed in (1, 2))
         parted = (first != second) & (first > 0) & (second > 0)
@@ -123,7 +123,7 @@ def said(expects, ratios, spread=0.02, **keywords):
     ],
 )
 def test_a_claim_that_is_right_at_all_settings_is_refuted_with_alpha_at_most(expects, truths):
-    """At the worst: each setting lies at the margin. Uncorrected it were 40 %."""
+    """Each setting lies at the margin, the worst case. Uncorrected the rate were 40 %."""
     refuted = said(expects, truths, 0.01) == "does not hold"
     assert at_most(refuted, ALPHA) and np.mean(refuted) > ALPHA / 4
     assert at_most(said(expects, truths, 0.3) == "does not hold", ALPHA)

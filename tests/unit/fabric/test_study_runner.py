@@ -108,7 +108,7 @@ def small_factors():
 
 
 def test_a_hanging_cell_is_ended_whole(tmp_path):
-    """Also what has left its process group, and what ignores SIGTERM."""
+    """Processes that left the group, or ignore SIGTERM, are ended too."""
     code = (
         "import os, signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

@@ -52,7 +52,7 @@ def test_reframe_reads_bandwidth_of_osu_in_megabytes():
 
 
 def test_all_lines_of_osu_are_comments_sizes_or_empty():
-    """A size stands in its table once: its first line is the one that readers take."""
+    """A size stands once in its table: its first line is the one that readers take."""
     for workload in OSU:
         lines = osu(columns(workload, 4)).splitlines()
         assert all(re.fullmatch(r"#.*|\d+ +\d+\.\d\d|", line) for line in lines), lines
@@ -74,7 +74,7 @@ def read_nccl_tests(text):
 
 @pytest.mark.parametrize("workload", BUS)
 def test_every_operation_is_read_and_its_elements_are_those_of_nccl_tests(workload):
-    """They count the elements of one rank where each has a part, beside the bytes of all."""
+    """Elements count one rank's part where each has a part; bytes count all."""
     parts = 4 if workload in ("allgather", "reduce_scatter", "alltoall") else 1
     found = read_nccl_tests(nccl_tests(columns(workload, nodes=4, sizes=[1024, 4096])))
     assert [(one["size"], one["count"]) for one in found] == [
@@ -113,7 +113,7 @@ def test_a_table_for_each_fabric_and_number_of_nodes():
 
 
 def test_the_columns_of_csv_are_documented():
-    """In the order of the table in the docs, where one row stands for all factors."""
+    """The docs' table has them in the same order, with one row for all factors."""
     text = table(launches_of([row("a", library="mpich")]))
     names = [re.sub(" .*", "", name) for name in next(csv.reader(io.StringIO(text)))]
     assert list(dict.fromkeys(names)) == [*COLUMNS]

@@ -58,7 +58,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_claims(runs):
 @pytest.mark.parametrize("n", [4, 12])
 @pytest.mark.parametrize("effect", [0.0, math.log(1.2)])
 def test_power_is_the_share_of_studies_that_decide(effect, n):
-    """Against simulated t tests, in NumPy alone."""
+    """Compares with simulated t tests, in NumPy alone."""
     for spread in np.sqrt(n) * np.array([0.006, 0.012, 0.03, 0.05]):
         logs = drawn(20_000, n, effect, spread, seed=3)
         error, t = logs.std(axis=1, ddof=1) / n**0.5, stats.t.ppf(0.95, n - 1)
@@ -70,7 +70,7 @@ def test_power_is_the_share_of_studies_that_decide(effect, n):
 
 
 def test_advice_is_the_fewest_replicates_of_that_power():
-    """By counting upwards, for the spread's upper limit; no outcome is known after 4 replicates."""
+    """Counts upwards, for the spread's upper limit; no outcome is known after 4 replicates."""
     logs = np.array([-0.08, 0.06, 0.05, -0.04])
     found = judge(logs, MARGIN)
     limit = np.std(logs, ddof=1) * (3 / stats.chi2.ppf(0.2, 3)) ** 0.5
@@ -131,7 +131,7 @@ def test_iterations_of_one_launch_are_not_replicates():
 
 
 def test_drift_of_the_machine_cancels():
-    """All fabrics drift together by 30 % from replicate to replicate: pairs do not feel it."""
+    """A common drift of 30 % from replicate to replicate does not affect pairs."""
     found = only(verdicts(launches({"a": 1.0, "b": 1.2}, 6, 0.005, drift=0.3), MARGIN))
     assert found.said == "slower" and found.ratio.high / found.ratio.low < 1.05
 
@@ -279,7 +279,7 @@ def test_a_cell_is_described_by_all_of_its_iterations():
 
 
 def test_a_step_is_split_into_compute_and_hidden_and_exposed_communication():
-    """Of two steps one waits: means add up, and communication beyond the exposed part is hidden."""
+    """One of two steps waits: means add up; communication that is not exposed is hidden."""
     parts = {"compute_seconds": [1.0, 1.0], "communication_seconds": [0.0, 3.0]}
     found = only(summaries(launches_of([row("a", 0, [1.0, 2.0], **parts)])))
     assert found.split and dataclasses.astuple(found.split) == (1.0, 0.5, 1.0)

@@ -40,7 +40,7 @@ def by_hand(points, steps):
 
 
 def played(nodes, points, steps):
-    """All nodes' blocks after so many steps: threads that exchange faces through queues."""
+    """Plays nodes as threads that exchange faces through queues; returns all nodes' blocks."""
     mail, found = defaultdict(queue.Queue), {}
 
     def run(node):
@@ -235,7 +235,7 @@ def test_every_workload_has_a_program_and_settings():
     [(1.0, None, 20, 200), (0.01, 10.0, 20, 200), (0.5, 10.0, 10, 20), (30.0, 10.0, 5, 5)],
 )
 def test_slow_iterations_are_fewer(monkeypatch, seconds, most, warm, timed):
-    """As many as have room in the time, but at least five; the same number on all nodes."""
+    """Fits iterations into the time, but makes at least five; as many on all nodes."""
     clock = iter(range(10**6))
     monkeypatch.setattr(_timing.time, "perf_counter", lambda: next(clock) * seconds)
     settings = {"warmup": 20, "iterations": 200} | ({"most_seconds": most} if most else {})

@@ -44,7 +44,7 @@ def test_a_second_start_loads_the_program_and_calls_its_own_function(start):
 
 
 def test_another_order_of_two_functions_of_one_name_compiles_and_calls_the_right_ones(start):
-    """The names differ then, and with them the programs: none is mistaken for the other."""
+    """The names differ then, and so do the programs: none is mistaken for the other."""
     x, calls = jnp.int32(0), []
     for order in ((1, 2), (2, 1), (2,)):
         start()

@@ -16,13 +16,13 @@ INT = Array((), np.dtype(np.int32))
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch):
-    """No functions, as a process begins."""
+    """Removes all functions, as in a new process."""
     for name, value in {"_functions": {}, "_used": Counter(), "_held": {}}.items():
         monkeypatch.setattr(functions, name, value)
 
 
 def call(name, *arrays, sizes=None, room=4096):
-    """As `call.cc` does: returns the status and the text of an error."""
+    """Calls a function as `call.cc` does; returns the status and the text of an error."""
     sizes = [x.nbytes for x in arrays] if sizes is None else sizes
     about = [n for x, size in zip(arrays, sizes, strict=True) for n in (x.ctypes.data, size)]
     numbers = (ctypes.c_int64 * max(len(about), 1))(*about)

@@ -1,4 +1,4 @@
-"""The handler's library: compiled once, kept for the user, and not missed where it cannot be."""
+"""The handler's library: compiled once, kept for the user, and skipped where it cannot be built."""
 
 import logging
 import os

@@ -106,7 +106,7 @@ def test_an_error_of_the_driver_is_an_error(monkeypatch):
 
 
 def test_a_wait_for_the_copy_is_counted_apart_from_work(monkeypatch):
-    """A thread that waits for a GPU has no core; its time is the copy's all the same."""
+    """A thread that waits for a GPU has no core; the copy is charged for that time too."""
     monkeypatch.setattr(on_device, "_copier", [lambda count, address: time.sleep(0.05)])
     before = waited_seconds()
     copy_out([(np.zeros(2, np.float32), left(np.ones(2, np.float32)))])

@@ -37,7 +37,7 @@ def allocator():
 
 
 def call(name, *arrays):
-    """Calls it as `call.cc` does; returns the status and where each array is afterwards."""
+    """Calls a function as `call.cc` does; returns the status and each array's new place."""
     about = [n for x in arrays for n in (x.ctypes.data, x.nbytes)]
     numbers = (ctypes.c_int64 * len(about))(*about)
     text = ctypes.create_string_buffer(4096)
@@ -89,7 +89,7 @@ def test_a_result_in_it_is_not_copied_and_lives_until_the_next_call(allocator):
 
 
 def test_a_step_reads_it(allocator):
-    """Here the handler of CPUs, which copies it."""
+    """The step uses the handler of CPUs, which copies the result."""
     array = allocator.zeros()
     array[:] = np.arange(SIZE)
 

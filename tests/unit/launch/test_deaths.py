@@ -88,7 +88,7 @@ class Rank:
 
 @pytest.fixture
 def job(tmp_path):
-    """The supervisor's ear and three ranks that it has heard of."""
+    """The supervisor's socket and three connected ranks."""
     path = tmp_path / "socket"
     deaths = Deaths(str(path), Job("x"))
     ranks = [Rank(path, node) for node in range(3)]
@@ -103,7 +103,7 @@ def job(tmp_path):
 
 
 def launcher_says(deaths, rank):
-    """Passes on the line that Hydra prints about a process that died."""
+    """Passes on the line that Hydra prints about a process that failed."""
     return deaths.look()(f"=   PID {rank.pid} RUNNING AT here\n".encode())
 
 
@@ -137,7 +137,7 @@ def test_one_that_raises_failed_before_it_died(job):
 
 
 def test_one_that_raises_since_a_peer_died_is_not_the_first(job):
-    """Whichever the kernel reports first: the error, or the end of the process that caused it."""
+    """The kernel may report first the error, or the end of the process that caused it."""
     deaths, ranks = job
     ranks[1].process.stdin.write("raise as others may have died\n")
     ranks[1].process.stdin.flush()
@@ -148,7 +148,7 @@ def test_one_that_raises_since_a_peer_died_is_not_the_first(job):
 
 
 def test_one_that_is_through_has_not_died(job):
-    """Whatever the launcher says of it, which ends what is left."""
+    """The launcher's report does not matter; it ends the ranks that are left."""
     deaths, ranks = job
     ranks[0].does("close")
     ranks[0].does("end")
@@ -173,7 +173,7 @@ def test_a_second_session_is_listened_to_again(job):
 
 
 def test_a_job_that_nobody_is_left_of(job):
-    """Whatever the launcher's status is."""
+    """The launcher's status does not matter."""
     deaths, ranks = job
     for rank in ranks:
         rank.dies()
@@ -227,7 +227,7 @@ def test_what_a_rank_starts_is_no_rank(job):
 def test_ranks_of_other_hosts_say_who_they_are_in_their_output(
     pieces, tmp_path, monkeypatch, capfd
 ):
-    """And the launcher's words decide, here those of Open MPI's."""
+    """Open MPI's message decides."""
     deaths = Deaths(str(tmp_path / "socket"), Job("x"))
     look = deaths.look()
 
@@ -266,7 +266,7 @@ def test_nothing_else_is_taken_out_of_the_output(tmp_path):
 
 
 def test_no_words_of_a_job_can_stop_its_output(tmp_path):
-    """Those of a rank that were mixed with others' are not understood, and no error."""
+    """Reports of a rank that were mixed with others' are ignored, and are no error."""
     deaths = Deaths(str(tmp_path / "socket"), Job("x"))
     look = deaths.look()
     mixed = ["", "process 1", "process 5  ", "process 1 saves 99999 x", "1 2", "0 7 {host} x"]
@@ -285,7 +285,7 @@ def test_who_never_had_a_session_is_not_named(tmp_path):
 
 
 def test_a_rank_that_came_and_died_while_nobody_listened_is_named(tmp_path, monkeypatch):
-    """As while the supervisor was stopped: it learns of the rank, its death and the end at once."""
+    """A stopped supervisor learns of the rank, its failure and the end at once."""
     path = tmp_path / "socket"
     busy, asked = threading.Event(), threading.Event()
 

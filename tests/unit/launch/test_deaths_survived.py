@@ -1,4 +1,4 @@
-"""Nodes that have died: their headers, their heartbeats, and the sums of their rows."""
+"""Nodes that have failed: their headers, their heartbeats, and the sums of their rows."""
 
 import jax.numpy as jnp
 import numpy as np

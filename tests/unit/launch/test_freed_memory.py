@@ -1,4 +1,4 @@
-"""Freed memory stays with the process; seen by what the kernel has to provide anew."""
+"""Freed memory stays with the process, as shown by the pages that the kernel provides anew."""
 
 import os
 import subprocess

@@ -20,7 +20,7 @@ def sent(monkeypatch):
 
 @pytest.mark.parametrize("leader", [0, 55])
 def test_a_launcher_that_is_not_known_or_has_ended_gets_no_signal(leader, sent):
-    """0 would be the guard's own group; one that has ended may have given its number away."""
+    """Process 0 would be the guard's own group; one that has ended may have been replaced."""
     assert Job("tag", leader).end(lambda: False, 5.0, leave=0.0) == 1
     assert sent == [(77, signal.SIGKILL)]
 

@@ -1,4 +1,4 @@
-"""GPUs of a host among its nodes, without GPUs; and what a single node is told."""
+"""GPUs of a host among its nodes, without GPUs; and the facts that a single node gets."""
 
 import logging
 import os
@@ -37,7 +37,7 @@ def test_every_gpu_has_one_rank_and_ranks_have_equally_many(gpus, ranks):
 
 @pytest.fixture
 def claim(monkeypatch):
-    """`claim_gpus` for rank 1 of 2; what it leaves in the environment."""
+    """Calls `claim_gpus` for rank 1 of 2; returns the variables that it sets."""
 
     def call(gpus, *, share=False, started=False, chosen=(None, None), ranks=2, cpus=False):
         monkeypatch.setenv("JAX_PLATFORMS", "")
@@ -101,7 +101,7 @@ GPU 1: NVIDIA H200 (UUID: GPU-22bb)
     ],
 )
 def test_gpus_are_known_by_their_uuids(monkeypatch, tmp_path, chosen, gpus, identities):
-    """With a driver's tool that prints what NVIDIA's prints; without one, by their names."""
+    """A fake of NVIDIA's tool prints the UUIDs; without the tool, names count."""
     tool = tmp_path / "nvidia-smi"
     lines = "".join(f"echo '{line}'\n" for line in LISTING.splitlines())
     tool.write_text(f"#!/bin/sh\n{lines}")
@@ -145,7 +145,7 @@ def test_a_node_that_is_alone_says_so_once(caplog):
 
 
 def test_jax_without_a_cpu_device_is_an_error(monkeypatch):
-    """As with JAX_PLATFORMS=cuda; a callback would fail later, on one of a node's devices."""
+    """JAX_PLATFORMS=cuda leaves no CPU device; a callback would fail later, on one device."""
 
     def none(backend):
         raise RuntimeError(f"Unknown backend {backend}")

@@ -15,7 +15,7 @@ import jdaso
 
 
 def all_say(outcomes, text):
-    """All raise the same at the same time, each in its own name."""
+    """All nodes raise the same at the same time, each in its own name."""
     for node, outcome in enumerate(outcomes):
         assert re.search(text, outcome.text), outcome
         assert outcome.text.startswith(f"[node {node} of {len(outcomes)}, host {'abcdefgh'[node]}]")
@@ -147,7 +147,7 @@ def test_one_that_is_stuck_before_its_session_is_waited_for_so_long():
 
 
 def test_one_that_is_stuck_as_its_session_starts_is_waited_for_so_long():
-    """It has said who it is, and comes no further: nobody looks out for others yet."""
+    """The node has sent its name, and gets no further: no detector watches it yet."""
     from jdaso._mpi.topology import find_topology
 
     world = World(3)

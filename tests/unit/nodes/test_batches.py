@@ -1,4 +1,4 @@
-"""Loops of unequal lengths: who waits in a step that another node never comes to is told."""
+"""Loops of unequal lengths: a node that waits for a missing step gets an error."""
 
 import contextlib
 
@@ -10,7 +10,7 @@ from jdaso._nodes.detector import _Tag
 
 
 class Trainer:
-    """A node that exchanges in each step of its loops; nobody is asked whether all have a batch."""
+    """Exchanges in each step of its loops; no node asks whether all have a batch."""
 
     def __init__(self, node):
         self.node, self.batches = node, node.known.batches
@@ -64,7 +64,7 @@ def test_the_step_that_all_make_is_waited_for_however_early_the_word_comes():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_who_is_through_waits_for_those_with_more_elsewhere(seed):
-    """Between loops one takes long: it is no loop that the other waits in."""
+    """A node spends long between loops: the other does not wait in a loop for it."""
 
     def program(node):
         trainer = Trainer(node)
@@ -76,7 +76,7 @@ def test_who_is_through_waits_for_those_with_more_elsewhere(seed):
 
 
 def test_a_late_word_of_an_earlier_loop_means_nothing():
-    """It comes when the next loop is at a step of a higher number."""
+    """A late report arrives when the next loop is at a step of a higher number."""
     world = World(2)
     world.delay(1.5, source=1, dest=0, tag=_Tag.BATCHES, nth=1)
 

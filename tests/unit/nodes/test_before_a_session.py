@@ -21,7 +21,7 @@ RAISES = "import jdaso; raise ValueError('no data')"
 
 @pytest.fixture
 def hook(monkeypatch):
-    """The hook of a process that is rank 1 of 2, and what its end then does."""
+    """Runs the hook of a process that is rank 1 of 2; returns the effects of its end."""
     ends = []
     fresh = dict(watches=False, over=False, failed=False)
     monkeypatch.setattr(early_failure, "_state", fresh)
@@ -39,7 +39,7 @@ def hook(monkeypatch):
 
 
 def test_a_rank_that_raises_before_its_session_names_itself_and_ends_the_job():
-    """By a signal, which every launcher takes for a failure."""
+    """A signal ends the process, which every launcher counts as a failure."""
     rank = os.environ | {"PMI_SIZE": "2", "PMI_RANK": "1", "PMI_PORT": "nowhere"}
     done = subprocess.run(
         [sys.executable, "-c", RAISES], env=rank, capture_output=True, text=True, timeout=60
@@ -98,7 +98,7 @@ def test_who_is_no_rank_before_its_session_ends_as_any_program(case, hook, capsy
 
 @pytest.mark.parametrize("how", ["fails", "is stuck", "is late"])
 def test_the_error_names_those_that_did_not_come(how):
-    """And no others: node 2 is late too, but waits when node 0 asks."""
+    """The error names no others: node 2 is late too, but waits when node 0 asks."""
     world = World(4)
 
     def program(rank, comm):

@@ -32,7 +32,7 @@ def test_each_is_within_its_bound(seed):
 
 
 def test_the_one_fast_round_counts_and_an_uneven_way_is_in_the_bound():
-    """All take 50 ms one way but for one; that is uneven too, by as much as its bound says."""
+    """One way takes 50 ms, except one message; that way is uneven too, by as much as the bound."""
     world = World(2, least_pause=1e-4)
     comm = "world.1.0"
     for nth in range(1, _ROUNDS + 1):

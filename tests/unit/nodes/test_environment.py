@@ -1,4 +1,4 @@
-"""A process is a rank or not, by its environment and by other processes with that rank."""
+"""Decides whether a process is a rank, by its environment and other processes of that rank."""
 
 import os
 import socket
@@ -114,7 +114,7 @@ def said(**settings):
 
 
 def test_what_a_rank_starts_is_no_rank(env, launcher, server, monkeypatch):
-    """With the launcher's descriptors and without; under PMI and under PMIx."""
+    """Covers inherited and closed descriptors of the launcher, under PMI and PMIx."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     fd = launcher.fileno()
     env(PMI_SIZE=2, PMI_RANK=1, PMI_FD=fd)

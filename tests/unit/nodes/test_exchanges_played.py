@@ -163,7 +163,7 @@ def test_what_is_on_the_wire_as_all_close_is_completed(caplog):
 
 
 def test_an_exchange_of_one_node_more_ends_as_the_others_leave():
-    """Both leave without a word; node 0 has started one more."""
+    """Both nodes leave without an error; node 0 has started one more exchange."""
 
     def program(node):
         channel = open_channel(node)
@@ -227,7 +227,7 @@ def test_where_checksums_differ_all_find_the_leaf(seed, word):
 
 
 def test_local_devices_that_ask_who_differs_wait_for_the_limit_once():
-    """Each asks one after another; a node that is missing would cost each a limit of its own."""
+    """Devices ask one after another; a missing node would cost each a limit of its own."""
     world, devices = World(2), 4
 
     def program(node):

@@ -1,4 +1,4 @@
-"""Mail between partitions: each array is taken where it belongs, whatever comes when."""
+"""Mail between partitions: each array is taken where it belongs, in any order of arrival."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from jdaso.pipeline._run.grid import Grid
 
 
 def mail_of(node):
-    """A pipeline's."""
+    """A pipeline's mail."""
     mail = Mail(node.control, lambda step, begin: None)
     node.closing.append(mail.close)
     return mail
@@ -24,7 +24,7 @@ def array_of(source, tag, step, size=7):
 @pytest.mark.parametrize("seed", [None, *range(5)])
 @pytest.mark.parametrize("size", [0, 7, EAGER_BYTES // 4 + 1])
 def test_each_array_is_taken_where_it_belongs(seed, size):
-    """All send to all, and expect and take in an order of their own, several steps at a time."""
+    """All nodes send to all, and expect and take in their own order, several steps at a time."""
 
     def program(node):
         mail, order = mail_of(node), np.random.default_rng(node.number)
@@ -103,7 +103,7 @@ def test_who_waits_for_a_stage_in_vain_is_told_why(what):
     assert said in second.text and "step 4]" in second.text
     if what == "stuck":
         assert "in compute_a_stage" in second.text
-    # Node 2 waits for both. It yields to node 1, which is nearer to the cause, and hears it.
+    # Node 2 waits for both. It yields to node 1, which is nearer to the cause and reports it.
     assert "node 0" in third.text
     limit = {"fails": 1.0 + PROMPTLY_SECONDS, "leaves": LIMIT_SECONDS}
     assert second.seconds < limit.get(what, LIMIT_SECONDS + 2), second
@@ -124,7 +124,7 @@ def test_what_goes_wrong_in_mpi_is_told_to_who_waits():
 
 
 def test_a_sum_over_partitions_that_loses_one_names_it(monkeypatch):
-    """And keeps the memory into which MPI may still write the sum."""
+    """The error keeps the memory into which MPI may still write the sum."""
     monkeypatch.setattr(requests, "_unfinished", [])
     world = World(2, ulfm=True)
     world.kill(0, at=1.0)
@@ -145,7 +145,7 @@ def test_a_sum_over_partitions_that_loses_one_names_it(monkeypatch):
 
 
 def test_what_was_sent_is_not_gone_before_it_was_taken():
-    """`drain` waits for the other's receive, and says for how long it waits for whom."""
+    """`drain` waits for the other node's receive, and reports how long it waits and for whom."""
     world = World(2)
     large = EAGER_BYTES // 4 + 1
 
@@ -165,7 +165,7 @@ def test_what_was_sent_is_not_gone_before_it_was_taken():
 
 @pytest.mark.parametrize("use", ["gatherer", "replicas"])
 def test_one_that_dies_as_the_grid_is_split_is_named(use):
-    """MPI has only a call for it that blocks, and nothing ends that where a node is missing."""
+    """MPI's only call for this blocks, and nothing ends it if a node is missing."""
     world = World(4)
     world.kill(1, before="Split")
 

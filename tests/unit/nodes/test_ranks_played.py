@@ -13,7 +13,7 @@ from jdaso._mpi.topology import find_topology
 
 
 def play_ranks(world, program, ranks_per_node=2):
-    """As `play`, with nodes of several ranks."""
+    """Runs nodes of several ranks, as `play` does."""
 
     def of_rank(_, comm):
         given = ranks_per_node[comm.Get_rank()] if isinstance(ranks_per_node, list) else None

@@ -1,4 +1,4 @@
-"""Nodes that die, under ULFM, at each of their calls: the others go on, and agree on everything."""
+"""Nodes that fail, under ULFM, at each of their calls: the others continue and agree."""
 
 import functools
 
@@ -24,7 +24,7 @@ def talk(node):
 
 
 def train(node, wire="float32"):
-    """Exchanges; the sums, headers' words, and who lived after each."""
+    """Exchanges; returns the sums, the headers' words, and the nodes left after each."""
     node.come()
     node.control.survive()
     channel, found = open_channel(node, wire), []
@@ -38,7 +38,7 @@ def train(node, wire="float32"):
 
 @functools.cache
 def calls_of(program, nodes, node):
-    """Returns the calls of MPI that a node makes from the point where a death is survived."""
+    """Returns the calls of MPI that a node makes from the point where a failure is survived."""
     world = World(nodes, ulfm=True)
     play(world, program)
     mine = [call for rank, call, _ in world.calls if rank == node]
@@ -59,7 +59,7 @@ def survive(world, program, dead):
 
 
 def worlds(program, dead, every):
-    """Worlds of three nodes of which one dies, at each of its calls, or each so many."""
+    """Worlds of three nodes, one of which fails at each of its calls, or at every n-th."""
     calls = calls_of(program, 3, dead)[dead % every :: every]
     for nth in calls:
         # Where messages take unequally long it may make fewer calls, and then it lives.
@@ -98,7 +98,7 @@ def test_whichever_call_a_node_dies_at_all_sums_are_with_it_or_without(dead):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_die_in_one_exchange(seed):
-    """At the same moment, or one while the others agree on the first."""
+    """The second fails at the same moment, or while the others agree on the first."""
     world = World(4, ulfm=True, seed=seed)
     world.kill(1, before="Isend", comm="world.1.0", nth=9 + 5 * seed)
     world.kill(2, before=None if seed % 2 else "Iagree", nth=60 if seed % 2 else 7, losing=True)

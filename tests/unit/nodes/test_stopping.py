@@ -18,7 +18,7 @@ def never():
 
 
 def run(nodes, seed, asking, dying=None):
-    """Loops and messages of all nodes in a random order: where each stopped, who lives.
+    """Runs all nodes' loops and messages in a random order; returns where each stopped.
 
     `dying` dies at a random moment before it has stopped; what it was sending may be lost.
     """
@@ -71,7 +71,7 @@ def test_all_stop_at_the_same_step(nodes, seed, data):
 
 @given(st.integers(2, 6), st.integers(0, 10**6), st.data())
 def test_those_who_live_stop_at_the_same_step(nodes, seed, data):
-    """Whoever dies, be it the one who leads or the only one who was told."""
+    """Any node may fail, be it the leader or the only one that got the signal."""
     asking, dying = (data.draw(st.integers(0, nodes - 1)) for _ in range(2))
     stopped, living = run(nodes, seed, {asking}, dying)
     assert len({stopped[node] for node in living if node in stopped}) <= 1, stopped

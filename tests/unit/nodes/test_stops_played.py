@@ -1,4 +1,4 @@
-"""All nodes stop at one step, over the network: whoever is told, waits, leads or dies."""
+"""All nodes stop at one step, over the network: with any node signalled, waiting or failing."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ STEPS = 400
 
 
 def training(node, *, asked, pace=0.1, ahead=0, until=STEPS):
-    """A loop whose steps take as long as `pace` gives; where it stopped."""
+    """A loop whose steps take as long as `pace` gives; returns its last step."""
     node.come()
     node.world.clock.at(1.0 + ahead, lambda: None)
     pauses = np.random.default_rng(node.number).exponential(pace, until)
@@ -66,7 +66,7 @@ def test_who_is_ahead_pauses_and_nobody_goes_past():
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 6])
 @pytest.mark.parametrize("dead", [0, 1, 2])
 def test_where_one_dies_meanwhile_the_others_stop_together(dead, seed):
-    """The one who leads, who was told, or neither; at another of its messages with each seed."""
+    """The leader fails, the signalled node, or another; at another message with each seed."""
     world = World(3, seed=seed, ulfm=True, least_pause=0.02)
     world.kill(dead, before="Isend", nth=4 * seed + 8, losing=bool(seed % 2))
     outcomes = play_to_the_stop(world, {1: 10})
@@ -77,9 +77,9 @@ def test_where_one_dies_meanwhile_the_others_stop_together(dead, seed):
 
 @pytest.mark.parametrize("untold", [None, 1, 2])
 def test_one_that_leads_and_dies_with_all_promises_is_replaced(untold):
-    """Both others hold. Neither has been told where to stop, or one has, and tells the other."""
+    """Both others hold. Neither has received the stop, or one has and passes it on."""
     world = World(3, ulfm=True)
-    world.delay(30.0, source=0, dest=untold, tag=12)  # STOP: it dies before that comes
+    world.delay(30.0, source=0, dest=untold, tag=12)  # STOP: the node fails before it arrives
 
     def program(node):
         node.control.survive()

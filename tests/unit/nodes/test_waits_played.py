@@ -1,4 +1,4 @@
-"""Waits for a node that is stuck, stopped, leaves, fails or dies, and what ends them."""
+"""Waits for a node that is stuck, stopped, leaves or fails, and the errors that end them."""
 
 import re
 
@@ -12,7 +12,7 @@ from jdaso._nodes.wait import _YIELD_SECONDS
 
 
 def others(outcomes, node):
-    """All but one, who raise an error in time that names that one and nobody else."""
+    """Returns all nodes but one, which raise in time and name that one and nobody else."""
     rest = [x for k, x in enumerate(outcomes) if k != node]
     for outcome in rest:
         assert outcome.fate == "ended" and outcome.error is not None, outcomes
@@ -55,7 +55,7 @@ def test_one_that_is_stopped_is_not_heard_of_and_hears_why_when_it_goes_on():
     for outcome in others(outcomes, 1):
         assert "node 1 (host b) has been silent for" in outcome.text
         assert outcome.seconds < 1 + LIMIT_SECONDS + 1
-    # It would have gone on, had the others not given it up and ended the job meanwhile.
+    # Node 1 would have continued, had the others not given it up and ended the job.
     assert outcomes[1].fate == "cut off" and world.aborted in (0, 2)
 
 
@@ -75,7 +75,7 @@ def test_a_stop_shorter_than_the_limit_harms_nobody(caplog):
 
 
 def test_one_that_was_stopped_blames_nobody_for_what_it_missed():
-    """Its own clock says that it has waited long; the others were there all the time."""
+    """The stopped node's clock shows a long wait; the others were there all the time."""
     world = World(2)
     world.freeze(1, 4 * LIMIT_SECONDS, at=1.0)
 
@@ -90,7 +90,7 @@ def test_one_that_was_stopped_blames_nobody_for_what_it_missed():
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
 def test_one_that_leaves_is_named_after_a_grace(seed):
-    """Its last messages may still be on their way."""
+    """A node's last messages may still be on their way."""
 
     def program(node):
         node.come()
@@ -105,7 +105,7 @@ def test_one_that_leaves_is_named_after_a_grace(seed):
 
 
 def test_what_one_sent_before_it_left_is_taken():
-    """It was last in a collective, whose messages are slower than its farewell."""
+    """A collective came last, whose messages are slower than the node's farewell."""
     world = World(2)
     world.delay(3.0, source=0, dest=1, tag="Iallgather", since=0.5)
 
@@ -150,7 +150,7 @@ def test_of_two_errors_at_once_all_hear_one_and_nobody_waits(seed):
 
 
 def test_an_error_that_another_caused_is_not_told_as_a_new_one():
-    """Node 2 hears of node 1's from node 1, however soon node 0 fails of it too."""
+    """Node 1 reports its failure to node 2, however soon node 0 fails of it too."""
     world = World(3)
     world.delay(2.0, source=1, dest=2, tag=1)  # the alarm
 
@@ -166,7 +166,7 @@ def test_an_error_that_another_caused_is_not_told_as_a_new_one():
 
 
 def test_a_lost_alarm_is_made_up_for_by_the_grace():
-    """Node 2 learns from node 0 that something failed, though not what."""
+    """Node 0 reports to node 2 that something failed, though not what."""
     world = World(3)
     world.lose(source=1, dest=2, tag=1)
 
@@ -183,7 +183,7 @@ def test_a_lost_alarm_is_made_up_for_by_the_grace():
 
 
 def test_one_that_dies_unseen_is_silent():
-    """Without ULFM, of a host that lost its power nobody says anything."""
+    """Nothing reports a host that lost its power, without ULFM."""
     world = World(3)
     world.kill(1, before="Iallgather", nth=6)
 
@@ -217,7 +217,7 @@ def test_where_no_limit_is_given_silence_ends_a_wait_long_before_patience():
 
 
 def test_a_link_that_loses_what_is_sent_is_said_to_be_stuck():
-    """All have come; what node 1 sent does not, and whoever has it waits for node 0 next."""
+    """All nodes arrive, but node 1's data is lost; the nodes that have it wait for node 0 next."""
     world = World(3)
     world.lose(source=1, dest=0, tag="Iallgather", since=0.5)
 
@@ -308,7 +308,7 @@ def test_who_waits_for_one_that_waits_itself_is_told_the_cause(seed):
 
 
 def test_two_that_wait_for_each_other_both_end():
-    """Each waits for the other's call: neither yields for ever."""
+    """Each node waits for the other's call: neither yields for ever."""
 
     def program(node):
         node.come()

@@ -16,7 +16,7 @@ from jdaso._nodes.wait import Wait
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Time that passes only when it is set."""
 
     now = 1000.0
 
@@ -151,7 +151,7 @@ def test_a_node_that_is_alive_says_where_it_is(clock, caplog):
 
 
 def answers(known, node, text):
-    """Lets a node be alive, and answer so when it is asked where it is."""
+    """Makes a node alive, so that it answers with its position when asked."""
     known.heartbeats._news_at[node] = math.inf
     known.ask_where = lambda nodes: known.take_place(node, text)
 

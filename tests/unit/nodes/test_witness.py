@@ -101,7 +101,7 @@ def test_a_process_that_runs_is_stopped_or_has_ended(rank):
 
 
 def test_nothing_is_known_of_a_witness_that_cannot_be_asked(rank):
-    """No witness, one of another run at that port, and nobody who has ever answered there."""
+    """No witness, one of another run at that port, and none that has ever answered there."""
     process, witnesses = rank()
     host, port, _ = witnesses._addresses[1]
     for address in (None, (host, port, "another"), (host, 1, "token")):
@@ -116,7 +116,7 @@ def test_nothing_is_known_of_a_witness_that_cannot_be_asked(rank):
 
 
 def test_strangers_hold_nobody_up_and_learn_a_letter_and_a_number(rank):
-    """One says nothing, one sends what nobody reads, one resets, and one asks a question."""
+    """One client is silent, one sends data that nobody reads, one resets, one asks a question."""
     process, witnesses = rank()
     host, port, token = witnesses._addresses[1]
     with socket.create_connection((host, port), 5), socket.create_connection((host, port), 5) as b:
@@ -162,7 +162,7 @@ def test_one_that_is_started_after_mpi_does_not_speak_of_its_start(rank):
     ],
 )
 def test_a_rank_that_waits_in_mpi_init_for_one_that_has_ended_is_ended(launcher, variables):
-    """It names that one."""
+    """The report names the rank that ended."""
     process = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, launcher, *variables, "2"],
         stdout=subprocess.PIPE,
@@ -181,7 +181,7 @@ def test_a_rank_that_waits_in_mpi_init_for_one_that_has_ended_is_ended(launcher,
 
 
 def test_ranks_of_several_hosts_that_have_ended_are_counted(monkeypatch):
-    """Their numbers are unknown, since ranks of other hosts are not visible."""
+    """Ranks of other hosts are not visible, so their numbers are unknown."""
     for name, value in {"MPI_LOCALNRANKS": "3", "PMI_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
     assert _witness_process.ended_ranks(os.getpid()) == ""  # no launcher that is known
@@ -215,7 +215,7 @@ class Known(Witnesses):
 
 @pytest.fixture
 def wait():
-    """A wait for node 2 of 3, of which nothing has been heard for long."""
+    """A wait for node 2 of 3, which has been silent for long."""
     known = Detector(Topology(0, 3, "a", hosts=("a", "b", "c")), None).known
     known.witnesses = Known([None] * 3)
     known.heartbeats.table[:2, STARTED] = 37

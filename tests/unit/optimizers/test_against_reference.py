@@ -19,7 +19,7 @@ WARMUP, COOLDOWN = 3, 4
 
 
 def every_rule(numbers, day):
-    """All combinations of nodes, merges and optimizers; those not in `day` at night.
+    """Rows of all nodes, merges and optimizers; those not in `day` run at night.
 
     With SGD no dtype is promoted silently; optax's Adam promotes some itself.
     """
@@ -88,7 +88,7 @@ def both(nodes, optimizer, merge, sync_every, delay, cycling=13, size=24, parts=
     ],
 )
 def test_every_distance_and_delay(nodes, merge, optimizer):
-    """All 36 pairs (B, S) with B up to 8, through all three phases.
+    """Runs all 36 pairs (B, S) with B up to 8, through all three phases.
 
     B and S live in the optimizer state, so one compiled run serves them all: it begins from the
     phase state of each.
@@ -116,7 +116,7 @@ def test_fixed_settings(sync_every, delay, merge):
 
 
 def test_settings_from_a_tuple():
-    """All 36 pairs in one run, one exchange each; every merge at the age that was set."""
+    """Runs all 36 pairs, one exchange each; every merge has the age that was set."""
     distances, delays = zip(*PAIRS, strict=True)
     cycling = sum(distances) + 1  # the last exchange is merged by the last cycling update
     params, momenta, trace = both(3, "sgd", "paper", distances, delays, cycling)
@@ -260,7 +260,7 @@ def test_finalize_wherever_the_run_stops(merge, wire, stops):
 @pytest.mark.users_compiler
 @every_rule([2, 3], day=[(2, "paper", "adamw"), (3, "outer", "sgd")])
 def test_nodes_are_bitwise_equal_while_blocking(nodes, merge, optimizer):
-    """All warm-up; from the third cool-down update on; and they differ in between.
+    """Nodes are equal in the warm-up and from the third cool-down update on, not in between.
 
     So many parameters that some cross zero in the cool-down: there ``p + (t - p)`` rounds anew.
     """
@@ -279,7 +279,7 @@ def test_nodes_are_bitwise_equal_while_blocking(nodes, merge, optimizer):
 
 @pytest.mark.parametrize("nodes", [at_night(5), 7, at_night(15)])
 def test_few_elements_stop_in_the_third_cool_down_update(nodes):
-    """Only those that would not meet: also for numbers of nodes by which a mean rounds."""
+    """Elements stop only if they would not meet, also for numbers of nodes whose mean rounds."""
     total = WARMUP + 10 + COOLDOWN
     problem = reference.Quadratic(total, nodes, 10_000)
     phases = jdaso.Phases(total, WARMUP, COOLDOWN, 4, 2)

@@ -36,7 +36,7 @@ class Nodes:
         return f if self.axis_name is None else jax.vmap(f, **names)
 
     def spread(self, tree):
-        """The same for every node."""
+        """The same value for every node."""
         if self.axis_name is None:
             return tree
         return jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * self.size), tree)
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def exact(self):
-        """True if nodes that all do the same give the result of a single node.
+        """Returns whether nodes that all do the same give the result of a single node.
 
         Not with a narrow wire, which rounds; nor if stale parameters, or an outer optimizer, pull a
         node that has nothing to learn from the others.
@@ -119,7 +119,7 @@ every_case = pytest.mark.parametrize(
     rows(CASES, [case for case in CASES if case.name not in AS_OTHERS]),
     ids=lambda case: case.name,
 )
-# What is put around a transformation, or into it, meets each of our paths; the rest are products.
+# Tests of wrappers take one case of each path of ours; the rest are products.
 PATHS = ("daso-P1", "daso-P3", "synchronous-P3", "local_mean", "daso-local-axis")
 FULL = "daso-outer-int8-P3"
 
@@ -173,7 +173,7 @@ def tree_problem():
 
 
 def trained(tx, params, loss, steps, each=Nodes(), **extra):  # noqa: B008
-    """All parameters on the way (of the first node), one scan."""
+    """Returns all parameters on the way (of the first node), by one scan."""
 
     def step(carry, _):
         params, state = carry
@@ -194,7 +194,7 @@ def bare(inner):
 
 
 def assert_close(actual, desired, steps=1):
-    """Within float32 rounding: all nodes do the same, so that merges only round."""
+    """Compares within float32 rounding: all nodes do the same, so that merges only round."""
     assert jax.tree.structure(actual) == jax.tree.structure(desired)
     for got, want in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
         assert got.dtype == want.dtype and got.shape == want.shape
@@ -203,7 +203,7 @@ def assert_close(actual, desired, steps=1):
 
 
 def compare(case, actual, expected, steps):
-    """`assert_close` where the case does what the inner optimizer does; else finite, and alike."""
+    """Runs `assert_close` if the case equals the inner optimizer; else: finite, and alike."""
     if case.exact:
         assert_close(actual, expected, steps)
         return
@@ -241,7 +241,7 @@ class Compilations(logging.Handler):
         self.stack.close()
 
 
-# What optax asks of its own.
+# Requirements of optax on its own optimizers.
 
 
 @every_case
@@ -298,7 +298,7 @@ def test_converges(case):
 @pytest.mark.users_compiler
 @every_case
 def test_does_what_the_inner_optimizer_does(case):
-    """With the same gradients everywhere: bitwise with one node, to rounding with several."""
+    """Equal gradients give the same result: bitwise with one node, to rounding with several."""
     params, loss = tree_problem()
     inner = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
     expected = trained(bare(inner), params, loss, 28)
@@ -333,7 +333,7 @@ def test_one_node_is_bitwise_the_inner_optimizer(inner):
 
 
 def test_a_leaf_that_cannot_be_cut_so_finely_has_fewer_fragments():
-    """Its longest axis has 6 rows: 4 fragments cannot be about equal, 2 can."""
+    """The longest axis has 6 rows: 4 fragments cannot be about equal, 2 can."""
     params = {"w": jnp.zeros((6,) * 8)}
     with jdaso.Session(engine=jdaso.Simulated(2)) as session:
         auto, four = (jdaso.Phases(24, fragments=fragments) for fragments in ("auto", 4))
@@ -380,7 +380,7 @@ def test_params_like_state_of_many_chunks_can_be_mapped(merge, fragments):
 
 
 def test_an_inner_state_with_a_random_key():
-    """Each node its own noise while cycling; node 0's key from the exact mean on."""
+    """Nodes have their own noise while cycling; node 0's key from the exact mean on."""
     params, loss = tree_problem()
     inner = optax.chain(optax.add_noise(0.01, 0.5, jax.random.key(3)), optax.sgd(0.05))
     with jdaso.Session(engine=jdaso.Simulated(3)) as session:
@@ -499,7 +499,7 @@ def test_state_is_stable(case, dtype):
 
 
 def state_is_new(state):
-    """True, and the same on all nodes; JAX traces both branches, whatever XLA makes of it."""
+    """Returns True on all nodes; JAX traces both branches, whichever XLA keeps."""
     return jnp.array([x.size for x in jax.tree.leaves(state)]).sum() > 0
 
 
@@ -513,7 +513,7 @@ def test_accepts_a_learning_rate_schedule(case):
     np.testing.assert_allclose(scheduled, fixed, rtol=1e-6)
 
 
-# What users build around it.
+# Wrappers that users put around an optimizer.
 
 
 @on_each_path()
@@ -686,7 +686,7 @@ def test_state_survives_a_round_trip_through_numpy(case):
 
 @pytest.mark.parametrize("make", SETTINGS.values(), ids=SETTINGS)
 def test_virtual_nodes_may_be_given_what_vmap_does_not_map(make):
-    """``in_axes=None``: the same values for all nodes, which `vmap` then does not batch."""
+    """Passes ``in_axes=None``: the same values for all nodes, which `vmap` does not batch."""
     with jdaso.Session(engine=jdaso.Simulated(3)) as session:
         tx, x = make(optax.sgd(0.1), session), jnp.ones(3)
 
@@ -796,7 +796,7 @@ def test_nnx_optimizer(case):
 
 
 def test_the_axis_of_local_mean_averages():
-    """Not only with equal gradients: two devices, one mean."""
+    """Averages unequal gradients of two devices."""
     tx = jdaso.local_mean("local")
     grads = {"a": jnp.array([[1.0, 2.0], [3.0, 6.0]]), "int": jnp.array([[1], [2]])}
     step = jax.vmap(lambda g: tx.update(g, tx.init(g))[0], axis_name="local")

@@ -1,6 +1,6 @@
 """The defects of HeAT's DASO, each with a test that it would fail (one process, virtual nodes).
 
-What needs real ranks is in tests/ranks/optimizers/test_heat_defects.py.
+Defects that need real ranks are in tests/ranks/optimizers/test_heat_defects.py.
 """
 
 import jax
@@ -83,7 +83,7 @@ def pushes(nodes, steps, first):
 
 
 def test_defect_01_delay_of_one_less_than_the_distance():
-    """At S = B - 1 the data of age S is weighed as age S, and snapshots hold the last merge."""
+    """Data of age S = B - 1 is weighed as age S, and snapshots hold the last merge."""
     x = np.array([1.0, 5.0])
     with virtual(2) as session:
         phases = jdaso.Phases(100, 0, 0)
@@ -125,7 +125,7 @@ def test_defect_02_a_merge_across_the_end_of_an_epoch():
 
 
 def test_defect_03_local_steps_are_never_thrown_away():
-    """With l > 1 devices part; when they meet, the mean of all they did remains, also at starts."""
+    """Devices diverge with l > 1; when they meet, the mean of all steps remains, also at starts."""
     nodes, devices, steps = 2, 2, 12
     phases = jdaso.Phases(100, 0, 0, sync_every=4, delay=2, local_every=3)
     gradients = np.random.default_rng(0).normal(size=(nodes, devices, steps, 3)).astype(np.float32)
@@ -198,7 +198,7 @@ def test_defect_05_frozen_parameters_do_not_corrupt_the_model(merge):
 
 
 def test_defect_06_a_parameter_of_many_chunks():
-    """Bitwise the same in one chunk and in fifteen."""
+    """The bits are the same in one chunk and in fifteen."""
     gradients = np.random.default_rng(0).normal(size=(2, 12, 7001)).astype(np.float32)
     results = []
     for chunk_bytes in (2048, 2**20):
@@ -215,7 +215,7 @@ def test_defect_06_a_parameter_of_many_chunks():
 
 @pytest.mark.parametrize("nodes", [1, at_night(2), 3, at_night(5)])
 def test_defect_07_one_device_a_node_and_no_gpu(nodes):
-    """Any number of nodes of one CPU device each."""
+    """Runs any number of nodes of one CPU device each."""
     with virtual(nodes) as session:
         assert session.num_nodes == nodes and len(session.devices) >= 1
         tx = jdaso.daso(optax.sgd(0.1), phases=jdaso.Phases(9, 2, 3, 2, 1), session=session)
@@ -226,7 +226,7 @@ def test_defect_07_one_device_a_node_and_no_gpu(nodes):
 
 
 def test_defect_08_a_schedule_drives_the_inner_optimizer():
-    """In warm-up, cycling and cool-down alike, and the optimizer stays who it is."""
+    """The schedule counts in every phase, and the optimizer keeps its identity."""
     schedule = optax.piecewise_constant_schedule(0.5, {4: 0.5, 8: 0.0})
     with virtual(2) as session:
         tx = jdaso.daso(
@@ -294,7 +294,7 @@ def test_defect_11_moments_are_averaged(merge):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, at_night(-np.inf)])
 def test_defect_12_numbers_that_are_not_finite_raise(bad):
-    """Naming node and leaf. NaN and infinity alike, in the snapshot of one node."""
+    """The error names node and leaf, for NaN and infinity in one node's snapshot."""
     gradients = np.zeros((3, 12, 2), np.float32)
     gradients[2, 3, 1] = bad
     with virtual(3) as session:
@@ -306,7 +306,7 @@ def test_defect_12_numbers_that_are_not_finite_raise(bad):
 
 
 def test_defect_12_numbers_that_are_not_finite_are_skipped_by_all():
-    """With "skip" the others never see them: their parameters stay finite, and they train on."""
+    """Skipped numbers never reach the others: their parameters stay finite, and they train on."""
     phases, start = jdaso.Phases(40, 2, 2), jnp.zeros((3, 2))
     with virtual(3) as session:
         tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session, on_nonfinite="skip")
@@ -336,7 +336,7 @@ LATE = jdaso.Phases(20, 2, 4, 5, 1)
 
 @pytest.mark.parametrize(("steps", "bad"), [(15, np.nan), at_night((20, np.inf)), (20, np.nan)])
 def test_defect_12_numbers_that_turn_bad_after_the_last_snapshot_raise(steps, bad):
-    """In the mean that ends cycling, and in `finalize` if the run stops before: no node goes on."""
+    """Fails in the mean that ends cycling, or in `finalize` if the run stops before."""
     with virtual(3) as session:
         tx = jdaso.daso(optax.sgd(1.0, momentum=0.5), phases=LATE, session=session)
         gradients = turns_bad_after_its_last_snapshot(steps, bad)
@@ -357,7 +357,7 @@ def skipping(session, wire="float32"):
     ("wire", "bad"), [("float32", np.nan), ("int4", np.inf), at_night(("int8", np.inf))]
 )
 def test_defect_12_numbers_that_turn_bad_in_the_last_mean_are_left_out(wire, bad):
-    """With "skip" the others' mean is everybody's: parameters and momentum."""
+    """The others' mean becomes everybody's with "skip": parameters and momentum."""
     start = {"w": jnp.zeros((3, 2))}
     with virtual(3) as session:
         gradients = turns_bad_after_its_last_snapshot(20, bad, at=15)["w"]
@@ -374,7 +374,7 @@ def test_defect_12_numbers_that_turn_bad_in_the_last_mean_are_left_out(wire, bad
     ("wire", "bad"), [("float32", np.nan), ("int4", np.inf), at_night(("int8", np.inf))]
 )
 def test_defect_12_a_node_whose_parameters_are_bad_gets_the_others_from_finalize(wire, bad):
-    """optax adds, and nothing leads away from NaN: until then only its momentum is theirs."""
+    """optax adds updates, and no sum with NaN is finite: only the momentum is the others'."""
     start = {"w": jnp.zeros((3, 2))}
     with virtual(3) as session:
         gradients = turns_bad_after_its_last_snapshot(20, bad)["w"]
@@ -400,7 +400,7 @@ def test_defect_12_a_node_whose_parameters_are_bad_leaves_the_others_alone():
 
 
 def test_defect_13_an_early_break():
-    """`finalize` takes in what is in flight, wherever the loop was left."""
+    """`finalize` merges exchanges in flight, wherever the loop was left."""
     gradients = np.random.default_rng(0).normal(size=(2, 9, 3)).astype(np.float32)
     phases = jdaso.Phases(100, 2, 0, 4, 3)
     with virtual(2) as session:
@@ -441,14 +441,14 @@ def test_defect_14_a_resumed_run_goes_on_where_it_stopped():
 
 
 def test_defect_16_the_cycling_phase_has_narrow_wires():
-    """Between virtual nodes an exchange in flight is bytes of the wire, not float32."""
+    """Virtual nodes hold an exchange in flight as bytes of the wire, not float32."""
     sizes = {}
     for wire in ("float32", "bfloat16", "int8", "int4"):
         with virtual(2) as session:
             tx = jdaso.daso(optax.sgd(0.1), phases=jdaso.Phases(9), session=session, wire=wire)
             init = jax.vmap(tx.init, axis_name=session.node_axis)
             flight = jax.eval_shape(init, jnp.zeros((2, 8192))).held[0].flight
-            # Of what travels; beside it stand the header and what rounding took.
+            # Bytes that travel; beside them lie the header and the rounding errors.
             sizes[wire] = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(flight[0]))
     assert sizes["bfloat16"] == sizes["float32"] / 2
     assert sizes["int8"] == sizes["float32"] / 4 * (1 + 4 / 256)
@@ -456,7 +456,7 @@ def test_defect_16_the_cycling_phase_has_narrow_wires():
 
 
 def test_defect_17_a_loss_scale_skip_happens_on_all_nodes():
-    """One node's overflow while blocking: all nodes skip that update, and none parts."""
+    """One node's overflow while blocking: all nodes skip that update, and none diverges."""
     gradients = np.ones((3, 6, 2), np.float32)
     gradients[1, 2] = np.inf
     inner = optax.apply_if_finite(optax.sgd(0.1), max_consecutive_errors=5)
@@ -473,7 +473,7 @@ def test_defect_17_a_loss_scale_skip_happens_on_all_nodes():
 
 
 def test_defect_17_a_skip_of_one_node_while_cycling_does_not_part_the_nodes():
-    """It skips alone, and counts otherwise than the others; in the cool-down all are one again.
+    """The node skips alone, so its count differs; in the cool-down all are equal again.
 
     Adam's count sets its bias correction: were it left apart, equal moments would give the nodes
     different updates for ever.

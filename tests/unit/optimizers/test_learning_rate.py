@@ -120,7 +120,7 @@ def test_of_one_node_it_is_optax(make):
 
 
 def test_every_loss_of_the_cycling_phase_is_heard_once():
-    """By the windows' means in NumPy: an exchange tells the losses up to its start when merged."""
+    """Compares with window means in NumPy: a merge brings the losses up to the exchange's start."""
     losses = np.random.default_rng(1).uniform(1, 2, (40, 3)).astype(np.float32)
     told, since, flight, start = [None] * 41, 0, None, 6
     for n in range(40):

@@ -76,7 +76,7 @@ def test_nodes_exchange_the_float32_ones(dtype):
 
 
 def test_small_steps_add_up():
-    """At 1.0 a bfloat16 number cannot move by 0.001; a hundred such steps are 0.1."""
+    """A bfloat16 number at 1.0 cannot move by 0.001; a hundred such steps are 0.1."""
     grads = {"w": jnp.ones(3, jnp.bfloat16)}
     for make, wanted in ((lambda tx: tx, 1.0), (jdaso.master_weights, 0.9)):
         tx = make(optax.sgd(1e-3))
@@ -91,7 +91,7 @@ def test_small_steps_add_up():
 
 @pytest.mark.parametrize("steps", [3, 9, 10, 11, STEPS])
 def test_finalize_takes_the_float32_ones(steps):
-    """Whatever is in flight: the mean of w, rounded once."""
+    """Returns the mean of w, rounded once, with any exchange in flight."""
     with jdaso.Session(engine=jdaso.Simulated(NODES)) as session:
         tx = jdaso.master_weights(daso(session, optax.sgd(0.01)))
         history = train(session, tx, jnp.bfloat16, steps)

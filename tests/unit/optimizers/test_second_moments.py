@@ -1,4 +1,4 @@
-"""Second moments that are shared: in which optimizers they are found, and what that does."""
+"""Shared second moments: the optimizers in which they are found, and their effect."""
 
 import functools
 
@@ -126,7 +126,7 @@ def length(**options):
 
 
 def test_steps_are_longer():
-    """Under pure noise up to twice as long with 4 nodes.
+    """Steps are up to twice as long under pure noise with 4 nodes.
 
     It is not quite twice, as a large first moment may be no noise, and counts.
     """
@@ -151,7 +151,7 @@ def test_second_moments_are_those_of_all_nodes_after_cycling():
 
 
 def test_own_ones_as_before():
-    """``second_moments="own"`` is the inner optimizer as it is."""
+    """The setting "own" gives the inner optimizer unchanged."""
     problem = reference.Quadratic(20, 3)
     settings = dict(total=20, warmup=3, cooldown=4, sync_every=4, delay=2)
     with jdaso.Session(engine=jdaso.Simulated(3)) as session:
@@ -175,7 +175,7 @@ def test_own_ones_as_before():
 
 
 def test_optimizers_without_them_are_left_alone():
-    """The same bits."""
+    """The results have the same bits."""
     results = []
     for second_moments in ("shared", "own"):
         problem = reference.Quadratic(20, 3)

@@ -29,7 +29,7 @@ def weights_of(seed=1):
 
 @pytest.fixture(scope="module", autouse=True)
 def sessions():
-    """They stay open, for a step that is compiled once serves all tests with its settings."""
+    """Keeps sessions open, since a compiled step serves all tests with its settings."""
     yield
     open_sessions.close()
     compiled.cache_clear()
@@ -149,7 +149,7 @@ def test_narrow_wires_weigh_alike(wire):
     ),
 )
 def test_weights_of_one_change_nothing(wire, blocking):
-    """No bit with float32; a narrow wire's programs round in another order."""
+    """float32 changes no bit; a narrow wire's programs round in another order."""
     grads, ones = gradients(), np.ones((STEPS, NODES), np.float32)
     plain, _ = run(daso(wire=wire, blocking=blocking), grads, None)
     weighed, _ = run(daso(wire=wire, blocking=blocking), grads, ones)
@@ -170,7 +170,7 @@ def test_samples_as_weights_are_one_process_with_all_samples(blocking):
 
 @pytest.mark.parametrize("make", [daso(), daso(merge="paper"), daso(wire="int8"), synchronous()])
 def test_a_node_that_has_run_out_changes_nothing(make):
-    """Whatever its gradients are, the others' numbers are the same."""
+    """The other nodes' numbers do not depend on its gradients."""
     one, other, weights = gradients(), gradients(), weights_of()
     weights[6:, 1] = 0
     other[6:, 1] = 1000 * gradients(5)[6:, 1]
@@ -196,7 +196,7 @@ def test_all_nodes_may_have_run_out(make, nodes):
     [*(("float32", n) for n in (5, 6, 7, 8)), ("bfloat16", 7), ("int8", 7), ("int4", 7)],
 )
 def test_nothing_is_lost_where_all_have_run_out(wire, after):
-    """While all weigh the same, merges keep the mean; what a wire owes is paid in the end."""
+    """Merges of equal weights keep the mean; the exact mean adds the error feedback at the end."""
     grads, weights = gradients(), np.ones((STEPS, NODES), np.float32)
     weights[after:] = 0
     held, _ = run(daso(wire=wire), grads, weights)

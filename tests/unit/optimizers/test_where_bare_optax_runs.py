@@ -96,7 +96,7 @@ def test_neither_state_nor_step_holds_what_the_debug_flags_refuse(make, value):
 
 
 def test_each_operation_is_sound_too():
-    """As JAX runs them where it looks for a NaN of the user: one by one."""
+    """JAX runs operations one by one to find a user's NaN."""
     inner = optax.chain(optax.sgd(0.1), jdaso.reduce_on_plateau(2))
     with both_flags(), jax.disable_jit():
         params, _ = run(
@@ -145,7 +145,7 @@ def test_a_mean_loss_that_nobody_told_is_a_number_only_where_nan_is_refused():
 
 
 def test_a_call_of_the_host_needs_no_jit():
-    """And it copies what it gives, as a compiled step does: the host writes there again."""
+    """The call copies its results, as a compiled step does: the host reuses the memory."""
     memory = np.ones(4, np.float32)
     shape = jax.ShapeDtypeStruct((4,), jnp.float32)
     for context in (contextlib.nullcontext(), jax.disable_jit()):
@@ -181,7 +181,7 @@ def test_gradients_narrower_than_their_parameters(name, blocking):
 
 @every_maker
 def test_a_gradient_that_is_none_leaves_its_leaf_alone(make):
-    """The others become what they are without it; the state keeps its tree."""
+    """The other leaves become what they are without it; the state keeps its tree."""
     trained = {"w": jnp.linspace(0, 1, 300)}
     params = {**trained, "frozen": jnp.full(4, 0.25), "table": jnp.arange(3), "many": [jnp.ones(2)]}
 
@@ -296,7 +296,7 @@ def test_what_is_in_parts_is_packed_and_put_back(mesh, jit):
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_what_is_made_is_on_the_mesh_of_what_is_given(mesh, jit):
-    """Else XLA places it: on one device for the host, or in parts that the next step cannot take.
+    """XLA would place it on one device, or in parts that the next step cannot take.
 
     With two devices a step hung, or came back with state that JAX refused in the next.
     """
@@ -321,7 +321,7 @@ def test_what_is_made_is_on_the_mesh_of_what_is_given(mesh, jit):
 
 @every_maker
 def test_a_state_is_on_the_mesh_of_the_parameters(mesh, make):
-    """So that the second step is not compiled anew, and what the host gives is not cut in parts."""
+    """Prevents recompilation of the second step, and parts of what the host gives."""
     sharded = NamedSharding(mesh, PartitionSpec(None, None, "data"))
     params = {"w": jax.device_put(jnp.ones((2, 4, 8)), sharded)}
     with jdaso.Session(engine=jdaso.Simulated(2)) as session:
@@ -335,7 +335,7 @@ def test_a_state_is_on_the_mesh_of_the_parameters(mesh, make):
 
 
 def test_branches_give_equal_shardings(mesh):
-    """As `cond` wants them: one computes what the other leaves as it is."""
+    """`cond` needs equal shardings: one branch computes what the other leaves unchanged."""
     x = jax.device_put(jnp.ones((8, 4)), NamedSharding(mesh, PartitionSpec("data", None)))
     made = lambda old: {"x": replicated(old["x"]) + 1}  # noqa: E731
     choose = lambda old: jax.lax.cond(True, lambda: alike(made(old), old), lambda: old)  # noqa: E731

@@ -1,4 +1,4 @@
-"""Checksums of what must be replicated: whatever changes shows, and where."""
+"""Checksums of replicated leaves: any change shows, with its place."""
 
 import jax
 import jax.numpy as jnp

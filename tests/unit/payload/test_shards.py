@@ -108,7 +108,7 @@ def test_shards_are_named_by_their_number():
 
 
 def test_the_ranks_of_a_node_have_all_shards_together():
-    """Each rank gathers from its own devices, and deals to these."""
+    """Ranks gather shards from their own devices, and deal to these."""
     wholes = [k + np.arange(72.0).reshape(12, 6) for k in range(0, 1200, 200)]
     by_leaf = [pieces_as_jax_cuts(x, given) for x, given in zip(wholes, SPECS, strict=True)]
     by_device = list(zip(*by_leaf, strict=True))

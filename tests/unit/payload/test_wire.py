@@ -1,4 +1,4 @@
-"""Wire formats: what a number loses, and that error feedback gives it back."""
+"""Wire formats: a number's rounding error, and the error feedback that returns it."""
 
 import itertools
 
@@ -71,7 +71,7 @@ def test_error_bound_of_blocks(name, rows):
 
 
 def test_bytes_of_int4():
-    """At most 0.14 of float32's: half a byte a number, and two bytes for the scale of 64."""
+    """Takes at most 0.14 of float32's: half a byte a number, and two bytes a scale of 64."""
     assert WIRES["int4"].encoded_width(BLOCK) == BLOCK // 2 + 2 * BLOCK // 64 <= 0.14 * 4 * BLOCK
 
 
@@ -112,7 +112,7 @@ COMPILED = {
 @settings(max_examples=25, deadline=None)
 @given(rows=rows_of_floats)
 def test_codecs_are_those_of_the_reference(name, rows):
-    """To float32 rounding; but for levels that hang on the last bit of the scale."""
+    """Equal to float32 rounding, except levels that hang on the last bit of the scale."""
     for got, row in zip(there_and_back(name, rows), rows, strict=True):
         expected = reference.WIRES[name](row)
         if name not in BLOCKWISE:
@@ -130,7 +130,7 @@ def test_codecs_are_those_of_the_reference(name, rows):
 
 
 def test_no_conversion_there_and_back_is_left_to_the_compiler():
-    """XLA may drop one, as GPUs do; then the error feedback would see no rounding at all."""
+    """XLA may drop a conversion, as GPUs do; the error feedback would see no rounding."""
     wire = WIRES["bfloat16"]
     program = jax.jit(lambda x: wire.decode(wire.encode(x))).lower(jnp.ones(8)).as_text()
     assert "(tensor<8xf32>) -> tensor<8xbf16>" in program
@@ -155,7 +155,7 @@ def test_encoding_what_was_decoded_changes_nothing(name):
 @pytest.mark.parametrize("nodes", [1, 2, 3, 17, 20])
 @pytest.mark.parametrize("name", WIRES)
 def test_sums_run_over_the_rows_in_order(name, nodes):
-    """In float32; for many nodes too, where the compiled sum is a loop.
+    """Sums are float32; for many nodes the compiled sum is a loop.
 
     A compiled sum of int8 rows may fuse scale and sum, which rounds once less at each row.
     """
@@ -198,7 +198,7 @@ def test_blocks_do_not_trip_debug_nans(name, largest):
 
 
 def naive_first_bad(name, rows):
-    """By definition: the first number that is not finite; of blockwise wires that of its block."""
+    """Finds the first number that is not finite; for blockwise wires that of its block."""
     block = WIRES[name].block
     for index, number in enumerate(rows.reshape(-1)):
         if not np.isfinite(number):
@@ -285,7 +285,7 @@ def test_a_thousand_small_gradients_arrive_through_synchronous(wire):
 
         gradients = jnp.broadcast_to(jnp.array([small, large]), (nodes, 2))
         x = jax.jit(jax.vmap(run, axis_name=session.node_axis))(gradients)
-    # What is still owed is at most one rounding of a node and one of the sum: about a level each.
+    # The error feedback left is at most one rounding of a node and one of the sum, a level each.
     kept_back = {"bfloat16": UNIT, "int8": 1 / 254, "int4": 1 / 14}[wire] * 2 * large
     rounding = steps * steps * large * EPS / 2
     np.testing.assert_allclose(x[:, 0], -small * steps, atol=kept_back + rounding)
@@ -300,7 +300,7 @@ def test_a_thousand_small_gradients_arrive_through_synchronous(wire):
     ),
 )
 def test_narrow_wires_reach_the_float32_loss(wire, merge):
-    """On a problem whose nodes pull apart: the same final loss to 1 %, not merely a low one."""
+    """Nodes pull apart: the same final loss to 1 %, not merely a low one."""
     import training
 
     def loss(name):

@@ -66,7 +66,7 @@ def test_no_cut_within_the_limit_has_less_traffic(line, balance):
 
 
 def test_of_many_places_some_are_left_out_and_the_limit_is_kept(monkeypatch):
-    """Those with the least traffic may lie such that no way leads to the end by them alone."""
+    """Places with the least traffic alone may allow no way to the end."""
     chance = random.Random(0)
     for _ in range(150):
         length, stages = chance.randrange(8, 50), chance.randrange(2, 7)
@@ -95,7 +95,7 @@ def test_bytes_entering(line):
 
 
 def test_many_stages_of_a_long_line():
-    """Equal costs and a chain: stages of one length."""
+    """A chain of equal costs gets stages of one length."""
     values = [Value(k, (k + 1,), 1.0) for k in range(999)]
     cuts = best_cuts([1.0] * 1000, values, 10, allowed=range(1, 1000), balance=1.0)
     assert cuts == list(range(100, 1000, 100))

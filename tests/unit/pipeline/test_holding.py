@@ -17,7 +17,7 @@ from jdaso.pipeline._plan.stage import Stage
 
 
 def stage(number, pieces):
-    """One that does nothing but use parameters."""
+    """A stage that only uses parameters."""
     named = {new_var(jax.typeof(np.float32(0))): piece for piece in pieces}
     return Stage(number, (), 0, 0, named, (), (), {}, {}, ())
 
@@ -117,7 +117,7 @@ def test_a_stage_finds_its_pieces_among_what_its_rank_is_given(example):
 
 @given(used(), st.data())
 def test_other_stages_are_lent_what_they_use(example, data):
-    """As in an evaluation: who holds what stays, who uses it changes."""
+    """An evaluation may use other stages: holders stay, users change."""
     params, stages, ranks = example
     holding = Holding.of(params, stages, ranks)
     order = data.draw(st.permutations(range(len(stages))))

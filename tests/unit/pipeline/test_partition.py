@@ -68,7 +68,7 @@ def test_an_evaluation_takes_equal_micro_batches_where_sizes_are_computed_differ
 
 
 def test_hyperparameters_are_about_no_parameter_of_their_name():
-    """Of a checkpoint whose rank holds b1 alone: what it does not hold is empty."""
+    """Restores a rank that holds b1 alone: parameters that it does not hold are empty."""
     params = {name: jax.ShapeDtypeStruct((3,), jnp.float32) for name in ("b1", "b2", "w")}
     here = {name: np.zeros(3 if name == "b1" else 0, np.float32) for name in params}
     rates = {name: np.float32(0.9) for name in ("b1", "b2")}

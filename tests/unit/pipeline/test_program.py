@@ -210,7 +210,7 @@ def scan_of_casts():
 
 @case
 def scan_of_scaled_weights():
-    """Rows of what is made of a stacked parameter, and a row of it by itself."""
+    """Rows computed from a stacked parameter, and a row of it by itself."""
 
     def loss_fn(params, x):
         scaled = {"w": 0.5 * params["w"], "b": params["b"] - jnp.mean(params["b"], 0)}
@@ -317,7 +317,7 @@ def scan_over_time():
 
 @case
 def scan_over_layers_and_noise():
-    """Both parameters and arrays that the batch makes are scanned over."""
+    """Scans over parameters, and over arrays that the batch makes."""
 
     def loss_fn(params, x):
         noise = jnp.stack([jnp.sin(x + k) for k in range(4)])
@@ -775,7 +775,7 @@ def test_micro_batches_of_two_sizes(make):
 
 
 def test_every_process_finds_the_same_plan():
-    """Each traces for itself: what one equation makes must cross a cut in one order everywhere."""
+    """Processes trace for themselves: an equation's results must cross a cut in one order."""
 
     def loss_fn(params, batch):
         x = batch @ params["first"]

@@ -1,4 +1,4 @@
-"""Schedules of pipelines: no deadlock whatever is skipped, the length of a step, what is held."""
+"""Schedules of pipelines: no deadlock with any skips, the length of a step, numbers held."""
 
 import dataclasses
 
@@ -12,14 +12,14 @@ SIZES = st.integers(1, 7), st.integers(1, 24)
 
 
 def schedules(ranks, microbatches, chunks):
-    """All that there are for so many."""
+    """Returns all schedules for so many ranks and micro-batches."""
     names = ["gpipe", "1f1b"] if chunks == 1 else ["interleaved"]
     return [make_schedule(name, ranks, microbatches, chunks) for name in names]
 
 
 @given(*SIZES, st.integers(1, 4), st.data())
 def test_no_order_deadlocks_whatever_is_skipped(ranks, microbatches, chunks, data):
-    """Of no stage more is certain than that it needs some of the earlier ones, perhaps none."""
+    """A stage is only known to need some of the earlier ones, perhaps none."""
     for schedule in schedules(ranks, microbatches, chunks):
         needs = [
             data.draw(st.sets(st.integers(0, s - 1))) if s else () for s in range(ranks * chunks)
@@ -34,7 +34,7 @@ def test_no_order_deadlocks_whatever_is_skipped(ranks, microbatches, chunks, dat
 
 @given(*SIZES, st.data())
 def test_no_order_deadlocks_whatever_an_action_takes(ranks, microbatches, data):
-    """And a step takes at least as long as the rank that has most to do."""
+    """A step takes at least as long as the rank that has most to do."""
     schedule = make_schedule("1f1b", ranks, microbatches)
     times = {
         a: data.draw(st.floats(0.1, 9))
@@ -47,7 +47,7 @@ def test_no_order_deadlocks_whatever_an_action_takes(ranks, microbatches, data):
 
 @given(st.integers(1, 7), st.integers(1, 6), st.integers(1, 4))
 def test_a_step_is_as_long_as_the_bound_says(ranks, groups, chunks):
-    """Holds if M is a multiple of K; all passes of a rank together take as long as one stage's."""
+    """The bound holds if M is a multiple of K; a rank's passes take as long as one stage's."""
     for schedule in schedules(ranks, ranks * groups, chunks):
         microbatches = ranks * groups
         step = check(schedule, seconds=lambda action: 1.0 / chunks)
@@ -104,7 +104,7 @@ def test_each_rank_does_all_of_its_own_once(ranks, microbatches, chunks):
 
 
 def test_1f1b_of_three_ranks():
-    """As it is drawn: three ranks, four micro-batches."""
+    """Compares with the drawing: three ranks, four micro-batches."""
     said = [" ".join(map(str, order)) for order in make_schedule("1f1b", 3, 4).order]
     said = [
         text.replace("forward", "f").replace("backward", "b").replace(", ", ".") for text in said
@@ -134,7 +134,7 @@ def seconds(schedule, late):
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 16), (4, 8), (4, 16)])
 def test_1f1b_hides_messages_between_its_passes(ranks, microbatches):
-    """Only those count that fill the pipeline and drain it, as with GPipe."""
+    """Messages count only while the pipeline fills and drains, as with GPipe."""
     late = 0.05
     fewest = 2 * (microbatches + ranks - 1 + late * (ranks - 1))
     assert seconds(make_schedule("gpipe", ranks, microbatches), late) == pytest.approx(fewest)
@@ -178,7 +178,7 @@ def test_a_backward_pass_before_its_own_forward_pass_never_comes():
 
 @given(st.integers(2, 5), st.integers(1, 6), st.data())
 def test_a_swap_is_no_deadlock_or_said_to_be_one(ranks, microbatches, data):
-    """Any two of a rank's actions swapped: `check` plays it, or names a rank that cannot go on."""
+    """Swaps any two of a rank's actions: `check` plays it, or names a rank that is stuck."""
     schedule = make_schedule("1f1b", ranks, microbatches)
     rank = data.draw(st.integers(0, ranks - 1))
     order = list(schedule.order[rank])

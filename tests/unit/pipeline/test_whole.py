@@ -1,6 +1,6 @@
 """Optimizers of one rank's parameters, against the same optimizer of the whole tree.
 
-Ranks are threads that meet in a barrier. What cannot be done over partitions must raise.
+Ranks are threads that meet in a barrier. Operations that are impossible over partitions must raise.
 """
 
 import functools
@@ -38,7 +38,7 @@ def tree(seed, scale=1.0):
 
 
 def holding_of(params, ranks, assign):
-    """Of each leaf the units that `assign(leaf, rows)` says: pairs of an end and a rank."""
+    """Holds the units of each leaf as `assign(leaf, rows)` gives: pairs of an end and a rank."""
     leaves, structure = jax.tree.flatten(params)
     units = []
     for k, leaf in enumerate(leaves):
@@ -53,7 +53,7 @@ def holding_of(params, ranks, assign):
 
 
 def by_leaf(params, ranks, seed=0):
-    """Each leaf is one rank's."""
+    """Gives each leaf to one rank."""
     chance = random.Random(seed)
     return holding_of(params, ranks, lambda k, rows: [(rows, chance.randrange(ranks))])
 
@@ -135,7 +135,7 @@ def warm(peak):
     return optax.warmup_cosine_decay_schedule(0.0, peak, 2, 10)
 
 
-# By what they need: nothing of other ranks; numbers of whole arrays or trees.
+# By their needs: nothing of other ranks; numbers of whole arrays or trees.
 LOCAL = {
     "sgd": lambda: optax.sgd(0.1, momentum=0.9, nesterov=True),
     "adam": lambda: optax.adam(1e-2),
@@ -225,7 +225,7 @@ REDUCING = {
 }
 ALL = LOCAL | REDUCING
 
-# What they do with an array's rows depends on all of them.
+# Their use of an array's rows depends on all of them.
 REFUSED = [
     "adafactor",
     "adafactor-factored",
@@ -278,7 +278,7 @@ def test_rows_of_three_ranks(name):
 
 @pytest.mark.parametrize("leaf", range(8))
 def test_a_nan_of_one_rank_stops_all(leaf):
-    """Of any leaf, the one that is a scalar too; the branch that is taken is the same for all."""
+    """A NaN in any leaf, scalars too, stops all; all ranks take the same branch."""
     params, grads = tree(0), gradients(4)
     leaves, structure = jax.tree.flatten(grads[1])
     leaves[leaf] = np.full_like(leaves[leaf], np.nan)
@@ -288,7 +288,7 @@ def test_a_nan_of_one_rank_stops_all(leaf):
 
 
 def test_a_branch_that_a_parameter_of_one_rank_decides():
-    """On the others it is 0, so that they would take the other branch."""
+    """The parameter is 0 on the other ranks, which alone would take the other branch."""
 
     def update(grads, params):
         del params

@@ -1,4 +1,4 @@
-"""Reading runs, thinning, and a page in which nothing that was read is markup or script."""
+"""Reading runs, thinning, and a page in which no content of a run is markup or script."""
 
 import base64
 import gzip

@@ -42,7 +42,7 @@ def merge(rule, x, snapshots, *, anchor, age, node=0):
 @settings(max_examples=30, deadline=None)
 @given(value=vectors, nodes=node_counts, age=ages)
 def test_a_value_common_to_all_is_kept(rule, value, nodes, age):
-    """All nodes have it, had it when they sent, and it was the common point before."""
+    """All nodes hold the value, sent it, and it was the common point before."""
     merged, anchor = merge(rule, value, [value] * nodes, anchor=value, age=age)
     # The sum over P nodes is rounded P - 1 times, the formula three times more.
     bound = (nodes + 3) * EPS * np.abs(value)
@@ -53,7 +53,7 @@ def test_a_value_common_to_all_is_kept(rule, value, nodes, age):
 @settings(max_examples=30, deadline=None)
 @given(x=vectors, other=vectors, nodes=st.integers(2, 9), age=ages)
 def test_paper_weighs_by_age(x, other, nodes, age):
-    """``(2a x + sum) / (2a + P)``: the fresh parameters weigh 2a, each stale copy 1."""
+    """Merges to ``(2a x + sum) / (2a + P)``: fresh parameters weigh 2a, each stale copy 1."""
     merged, _ = merge("paper", x, [other] * nodes, anchor=x, age=age)
     wide, copies = x.astype(np.float64), other.astype(np.float64)
     expected = (2 * age * wide + nodes * copies) / (2 * age + nodes)
@@ -71,7 +71,7 @@ def test_paper_at_64_nodes_keeps_three_percent():
 @settings(max_examples=30, deadline=None)
 @given(sent=st.lists(vectors, min_size=2, max_size=5), progress=vectors, age=ages)
 def test_corrected_keeps_all_local_progress(sent, progress, age):
-    """Whoever moved by d since the snapshot ends at mean + d, at any age."""
+    """A node that moved by d since the snapshot ends at mean + d, at any age."""
     for node in range(len(sent)):
         x = sent[node] + progress
         merged, _ = merge("corrected", x, sent, anchor=x, age=age, node=node)
@@ -88,7 +88,7 @@ def test_corrected_keeps_all_local_progress(sent, progress, age):
     age=ages,
 )
 def test_corrected_keeps_the_mean_over_nodes(sent, progress, age):
-    """A merge moves nobody's average: mean of the merged = mean of the parameters before."""
+    """A merge keeps every average: mean of the merged = mean of the parameters before."""
     xs = [s + d for s, d in zip(sent, progress, strict=False)]
     merged = [merge("corrected", x, sent, anchor=x, age=age, node=p)[0] for p, x in enumerate(xs)]
     largest = np.max(np.abs(sent), 0) + np.max(np.abs(xs), 0)

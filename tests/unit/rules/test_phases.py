@@ -1,4 +1,4 @@
-"""The law of the phases: when updates block, exchanges start and merge, and what the loss does."""
+"""The law of the phases: steps that block, start and merge, and the effect of the loss."""
 
 import jax
 import jax.numpy as jnp
@@ -169,7 +169,7 @@ def test_the_example_of_the_design():
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_laws(data):
-    """Whatever the settings: at most one in flight, merged at S or at the end, starts B apart."""
+    """Any settings have at most one in flight, merges at S or at the end, starts B apart."""
     warmup, cooldown = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 8))
     total = max(warmup + cooldown + data.draw(st.integers(0, 30)), 1)
     every = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
@@ -296,7 +296,7 @@ def test_negative_losses_have_plateaus_too():
 
 
 def test_windows_without_a_loss_decide_nothing():
-    """Without `value=` the phases are driven by the step count alone."""
+    """The step count alone drives the phases without `value=`."""
     phases = jdaso.Phases.plateau(100, 5, patience=1)
     state = _state.init_phases(phases)
     for step in range(50):
@@ -335,7 +335,7 @@ AUTO = jdaso.Phases(10_000, 100, sync_every="auto", delay="auto")
 
 
 def test_auto_interval_is_the_least_that_hides_everything():
-    """The link is what the last node to start measures, in steps of the slowest node."""
+    """The node that starts last measures the link, in steps of the slowest node."""
     state = _state.init_phases(AUTO)
     assert (int(state.sync_every), int(state.delay)) == (1, 1), "before anything is measured"
     for link, every in [
@@ -533,7 +533,7 @@ def test_bad_heat_settings():
 
 
 def test_phases_are_values():
-    """Equal settings are equal, so that nodes can compare them, and cannot be changed."""
+    """Settings compare by value, so that nodes can compare them, and cannot be changed."""
     one = jdaso.Phases(9, sync_every=(4, 2), delay=(2, 1))
     assert one == jdaso.Phases(9, sync_every=(4, 2), delay=(2, 1)) and hash(one) == hash(one)
     with pytest.raises(AttributeError):

@@ -41,7 +41,7 @@ def test_one_node_tells_those_of_the_mean_gradient(nodes, mean):
 
 @pytest.mark.parametrize("nodes", [2, 5, 64])
 def test_bounds(nodes):
-    """Never below ``v / P``, never above v."""
+    """Results are never below ``v / P``, never above v."""
     random = np.random.default_rng(1)
     v = jnp.asarray(random.exponential(size=SIZE), jnp.float32)
     m = jnp.asarray(random.normal(size=SIZE) * np.sqrt(v), jnp.float32)

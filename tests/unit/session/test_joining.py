@@ -17,7 +17,7 @@ def topology(rank, hosts, ranks_per_node=2):
 
 
 class Ranks(Control):
-    """Calls of all ranks, each of which gives what this one does; notes it and its port's state."""
+    """Plays calls of all ranks, which all give what this one does; notes it and its port."""
 
     def __init__(self, mine):
         self.topology, self.heard = mine, []

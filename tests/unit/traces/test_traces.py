@@ -53,7 +53,7 @@ def test_rows_are_chromes():
 
 
 def test_events_come_back(tmp_path):
-    """Of the latest run in the file, and from between other rows."""
+    """Reads the latest run in the file, from between other rows."""
     for events in (EVENTS[:2], EVENTS):
         timeline = Timeline()
         written = recorder(tmp_path, timeline)
@@ -71,7 +71,7 @@ def test_events_come_back(tmp_path):
 
 
 def test_events_do_not_wait_for_numbers(tmp_path, monkeypatch):
-    """Of a step that hangs, the file of a killed process shows the events."""
+    """The file of a process killed in a hanging step shows the events."""
     never = object()
     monkeypatch.setattr("jdaso.traces._writer.is_ready", lambda value: value is not never)
     timeline = Timeline()
@@ -211,7 +211,7 @@ def test_the_fastest_round_counts():
 
 
 def test_a_clock_that_drifts_is_corrected(tmp_path, monkeypatch):
-    """Of a node whose clock is 500 s off and gains 0.1 ms a second."""
+    """The node's clock is 500 s off and gains 0.1 ms a second."""
     begin = time.perf_counter()
     own = lambda true: (1 + 1e-4) * true - 500  # noqa: E731
     truths = begin, begin + 1000
@@ -251,7 +251,7 @@ def test_a_file_that_was_never_closed_is_read_to_its_last_whole_row(tmp_path):
 
 
 def test_in_nanoseconds_no_bar_crosses_another():
-    """As a file holds them: bars that touch, on a clock that is no whole number of them off."""
+    """Bars touch in a file, on a clock that is no whole number of nanoseconds off."""
     ends = np.cumsum(np.random.default_rng(0).uniform(1e-7, 1e-3, 400)).tolist()
     events = [Event("step", 0, a, b, "steps") for a, b in zip(ends, ends[1:], strict=False)]
     made = Rows(0, lambda seconds: 1e6 * seconds + 1e9 / 7)
@@ -274,7 +274,7 @@ def test_a_foreign_row_is_named(tmp_path):
 
 
 def test_the_latest_run_counts(tmp_path):
-    """Not the rows of a node that took part only in an earlier one."""
+    """Rows of a node that took part only in an earlier run are left out."""
     for node, nodes, began in ((0, 2, 7.0), (1, 2, 7.0), (0, 2, 9.0), (3, 4, 5.0)):
         with (tmp_path / f"node-{node:05}.jsonl").open("a") as file:
             about = {"node": node, "num_nodes": nodes, "host": "h", "unix_seconds": began}
