@@ -293,7 +293,7 @@ def chaos(minutes, chance, nodes=4, an_hour=240):
 def shrink(minutes, chance, nodes=4, an_hour=240):
     """A failure every 15 s in the mean, after which the others go on; how soon, and the loss."""
     images = int(minutes * 70_000)
-    flags, died = (f"--images={images}",), r"\[node (\d) of.* died\. The others go on"
+    flags, died = (f"--images={images}",), r"\[node (\d) of.* failed\. The others go on"
     with tempfile.TemporaryDirectory() as folder:
         job = Job(folder, nodes, *flags, "--step-ms=0", restarts=0, shrinks=True)
         job.wait()
@@ -358,7 +358,7 @@ def deaths(jobs, chance, nodes=4):
                     time.sleep(0.003)
                 going.append(time.monotonic() - at)
                 time.sleep(1.0)  # what was said is read by then
-                seen.append(job.said(r"died\. The others go on", at) - at)
+                seen.append(job.said(r"failed\. The others go on", at) - at)
             for pid in job.ranks().values():
                 os.kill(pid, signal.SIGKILL)
             left_over += job.wait()[1]

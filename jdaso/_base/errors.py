@@ -1,13 +1,13 @@
-"""The errors that a run raises, and the status of a run that was told to stop; no JAX."""
+"""The errors that a run raises, and the exit status of a run that stopped on request; no JAX."""
 
 from __future__ import annotations
 
 STOPPED_STATUS = 75
-"""Exit status of a program that was told to stop and has saved: EX_TEMPFAIL, start it again."""
+"""Exit status of a program that stopped on request and has saved: EX_TEMPFAIL, start it again."""
 
 
 class Stopped(SystemExit):
-    """All nodes stop together, at the same step, because one was told to; their state is saved.
+    """All nodes stop together, at the same step, because one was asked to; their state is saved.
 
     The program ends with status 75 (EX_TEMPFAIL): start it again to go on.
     """
@@ -22,7 +22,7 @@ class NodeError(RuntimeError):
     """Something is wrong with, or between, the nodes of a run.
 
     The text begins with the node that reports the error, ``[node 3 of 8, host n02, step 120]``,
-    then tells what is wrong, what was given, and what to do. Raised inside a compiled step it
+    and states the problem, the values given, and the remedy. Raised inside a compiled step it
     surfaces as ``jax.errors.JaxRuntimeError`` (from JAX's fast dispatch, as ``ValueError``) with
     the same text.
     """

@@ -55,7 +55,7 @@ class Reducer(Protocol):
 
 
 SumRows = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Sums rows, and returns what the wire lost; see `Passes.total`."""
+"""Sums rows, and returns the wire's rounding error; see `Passes.total`."""
 
 ReduceChunk = Callable[[np.ndarray, np.ndarray, bool], tuple[np.ndarray, np.ndarray | None]]
 """Takes rows to send, memory for their sums, and whether rows end in a header; for `Work.give`."""

@@ -15,8 +15,8 @@ A step may be computed and discarded: `optax.MultiSteps` calls an update k times
 result, and some programs compile by a first call. So an exchange may be started again under its
 ticket; it replaces the first once that has ended (all nodes do the same). The results of late
 exchanges are kept by their `Versions`. A piece must come from the same device each time. A piece
-from another device is a mistake: several devices enqueue a piece that one of them should, along an
-axis that the optimizer was not given.
+from another device is a mistake: several devices enqueue a piece that only one of them should,
+along an axis that the optimizer was not given.
 
 No thread waits while it holds the lock: the wait may need parts of other devices, whose callbacks
 take the lock.
@@ -218,7 +218,7 @@ class Channel:
         if error is not None:
             job.error = error
             heads[:, STATUS] = FAILED
-            # Where optimizers have met crosswise all nodes have seen it, and can go on.
+            # If two optimizers were paired crosswise, all nodes have detected it and can continue.
             (self._control.refuse if job.crossed else self._control.note_broken)(error)
             return heads
         assert job.heads is not None
@@ -264,7 +264,7 @@ class Channel:
         return self._control.survives
 
     def in_flight(self) -> list[Job]:
-        """Exchanges that were never waited for, or not to their end: their wait told an error."""
+        """Exchanges that were never waited for, or whose wait ended early, with an error."""
         jobs = list(self._jobs.values())
         return [job for job in jobs if not (job.waited and job.done.is_set())]
 
@@ -312,7 +312,7 @@ class Channel:
             error = self._await(job, limit_seconds)
             with self._lock:
                 first, job.waited = not job.waited, True
-            if error is not None and (first or not job.done.is_set()):  # else a wait has told it
+            if error is not None and (first or not job.done.is_set()):  # else reported by a wait
                 return error
             if first and job.ticket != repeated:
                 log.log(

@@ -40,7 +40,7 @@ class Numbers(Protocol):
 
 
 EARLIER_RUN = -1
-"""In place of a device, for an exchange that comes from a checkpoint."""
+"""Stands in for a device, for an exchange that comes from a checkpoint."""
 
 
 class Job:
@@ -64,7 +64,7 @@ class Job:
         self.name = name
         self.step = ticket - 1
         self.begin_seconds = self.stands_since = time.perf_counter()
-        self.device = 0  # that started it
+        self.device = 0  # the device that started it
         self.ready = [threading.Event() for _ in place.rows]
         self.done = threading.Event()
         self.residuals: list[np.ndarray] = []
@@ -74,7 +74,7 @@ class Job:
         self.numbers: Numbers | None = None
         self.bad_leaf = 0  # 1 + the first leaf that is not finite
         self.encoded: dict[int, np.ndarray] = {}  # chunks as they are sent
-        self.checksums: dict[int, int] = {}  # of what must be replicated, by chunk
+        self.checksums: dict[int, int] = {}  # checksums of replicated leaves, by chunk
         self.merged = False  # True if its result was taken
         self.waited = self.asked = False  # the latter by an optimizer
         self.seconds = 0.0
@@ -89,7 +89,7 @@ class Job:
         self.rows.set_header(words)
 
     def let_go(self) -> None:
-        """Drops what only the exchange itself needed: its numbers know it, too."""
+        """Releases the arrays that only the exchange needs; `numbers` refers to it as well."""
         self.numbers = self.rows = self.place = None
         self.encoded.clear()
         self.residuals = []

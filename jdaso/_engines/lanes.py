@@ -79,7 +79,7 @@ def _by_piece(size: int, turn: Callable[[Any, int, Any], Any], carry: Any) -> An
 
 
 class _Peers:
-    """The programs of a pair of lanes; messages are bytes, whatever the wire."""
+    """The programs of a pair of lanes; messages are bytes on any wire."""
 
     def __init__(self, comm: Any):
         self._mpi4jax, self._comm = import_mpi4jax(), comm

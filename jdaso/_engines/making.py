@@ -32,7 +32,7 @@ class Making:
         leaves: the places of the leaves.
         node: this node's number.
         anchored: whether a common point is kept.
-        checks: whether a checksum of it travels in the header.
+        checks: whether a checksum of that point travels in the header.
     """
 
     version: Version

@@ -28,15 +28,15 @@ class Meeting:
         self._devices, self._limit = list(devices), limit_seconds
         self._changed = threading.Condition()
         self._given: dict[int, Given] = {}
-        self._found: dict[int, Any] = {}  # by device, until it takes it
+        self._found: dict[int, Any] = {}  # by device, until the device takes it
         self._error: Exception | None = None
-        self._strange: Exception | None = None  # once a device came that is not one of these
+        self._strange: Exception | None = None  # once a device that is not one of these has come
         self._calls = 0
 
     def call(
         self, device: int, given: Given, function: Callable[[list[Given]], Sequence[Any]]
     ) -> Any:
-        """Calls a function with what all devices give; returns what it has found for this device.
+        """Calls a function with the arguments of all devices; returns this device's result.
 
         Args:
             device: the number of the device that calls.
@@ -55,7 +55,7 @@ class Meeting:
                 f"{self._devices}: the mesh has the node's devices in another order than "
                 "session.devices. Make it with jax.make_mesh, or set it with jax.set_mesh."
             )
-            self._end((), self._strange)  # the others would wait for one that does not come
+            self._end((), self._strange)  # the others would wait in vain
         if self._strange is not None:
             raise self._strange
         with self._changed:
@@ -89,7 +89,7 @@ class Meeting:
             return self._result(device)
 
     def _end(self, found: Sequence[Any], error: Exception | None) -> None:
-        """Ends the call with what was found for each device, or an error."""
+        """Ends the call with a result for each device, or an error."""
         with self._changed:
             self._given = {}
             self._found, self._error = dict(zip(self._devices, found, strict=False)), error

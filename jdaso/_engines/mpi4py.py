@@ -52,7 +52,7 @@ _LEAVE_SECONDS = 10.0
 """Limit for a helper's last call, a copy or a sum."""
 
 _polling: set[Mpi4pyReducer] = set()
-"""Those of this process that have an exchange in flight."""
+"""Reducers of this process that have an exchange in flight."""
 
 
 class Chunk(NamedTuple):
@@ -266,7 +266,7 @@ class Mpi4pyReducer:
         return (*self._scattered, *self._gathered)
 
     def _sum(self, receives: np.ndarray, place: np.ndarray) -> Any:
-        """Sums received rows into this node's row of the place; returns what the wire lost."""
+        """Sums received rows into this node's row of the place; returns the rounding error."""
         return self._sums(receives, place[self._node])
 
     def _start_scatter(self, k: int, rows: np.ndarray) -> None:

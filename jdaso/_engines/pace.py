@@ -1,4 +1,4 @@
-"""The pace of a run on this node: the time of its steps, and what late exchanges take of it."""
+"""The pace of a run on this node: the time of its steps, and the share of late exchanges in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WINDOW = 8
 """The least steps of a window: a single step may wait for its turn on the cores."""
 
 _WINDOWS, _EXCHANGES = 3, 9
-"""Windows and exchanges whose median counts: one that saves a checkpoint does not."""
+"""Windows and exchanges whose median counts, so that one that saves a checkpoint does not."""
 
 
 class Totals(NamedTuple):

@@ -36,8 +36,8 @@ class Owed(NamedTuple):
     """Error feedback of a chunk: ``sent (error + residual) + kept paid``, the residual in one row.
 
     Attributes:
-        error: what the wire lost of the numbers sent, ``[nodes, width]``.
-        paid: the error feedback that they were sent with, or None.
+        error: the wire's rounding error of the numbers sent, ``[nodes, width]``.
+        paid: the error feedback that was added to these numbers, or None.
         residual: rounding error of the part of the sum that this node formed, ``[width]``, or None
             if `error` has it.
         node: the row of that part.
@@ -78,7 +78,7 @@ class Passes(Protocol):
             keeps: whether the error feedback is returned too.
 
         Returns:
-            What the wire loses (None for float32), and the error feedback (None if not kept).
+            The wire's rounding error (None for float32), and the error feedback (None if not kept).
         """
         ...
 
@@ -122,7 +122,7 @@ class Passes(Protocol):
 
 
 def passes_of(wire: Wire) -> Passes:
-    """The fastest passes that can be had for a wire."""
+    """The fastest passes available for a wire."""
     own = wire == WIRES.get(wire.name)
     return Fused(wire) if own and library.has_fused(wire.name) else Compiled(wire)
 

@@ -1,4 +1,4 @@
-"""The merge rule on the host: what sums of numbers become.
+"""The merge rule on the host: from sums of numbers to targets.
 
 The rule's programs run on a CPU device of the host's own, in the thread that calls them: one of the
 channel's (see `passes`).
@@ -75,7 +75,7 @@ class Programs:
         *,
         returns: bool,
     ) -> tuple[Sequence[np.ndarray], PyTree]:
-        """The target of the rule, by chunk, and the rule's new state.
+        """The rule's target, by chunk, and the rule's new state.
 
         Args:
             rows: encoded sums of all nodes; float32 rows may be overwritten.

@@ -1,4 +1,4 @@
-"""Memory of exchanges: it goes from arrays that are dropped to the next ones.
+"""Memory of exchanges, passed from dropped arrays to the next ones.
 
 Fresh memory of the system costs a fault for each page, about as much as two copies. Where the
 session has told malloc to keep what is freed, on CPUs, malloc does this, for steps too. Elsewhere

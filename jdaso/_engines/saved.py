@@ -68,7 +68,7 @@ class OuterForm:
                 numbers,
                 transform_non_params=lambda _: -1,
             )
-        except Exception:  # whatever an optimizer does with optax's stand-in for parameters
+        except Exception:  # an optimizer may do anything with optax's stand-in for parameters
             return []
         of_leaf: dict[int, list[int]] = {k: [] for k in sized}
         for at, (k, x) in enumerate(zip(jax.tree.leaves(found), self._flat, strict=True)):
@@ -86,7 +86,7 @@ class OuterForm:
 
     @property
     def moves(self) -> bool:
-        """True if another layout can go on from it: all else are single numbers."""
+        """True if another layout can use the state: all other arrays are single numbers."""
         return all(math.prod(self._flat[k].shape) == 1 for k in self._others)
 
     def taken(self, state: PyTree) -> tuple[dict[str, list[np.ndarray]], dict[str, np.ndarray]]:

@@ -22,7 +22,7 @@ class Result(NamedTuple):
     Attributes:
         heads: headers of all nodes.
         leaves: the sums, float32.
-        lost: what the wire has lost of them on this node (nothing for the float32 wire).
+        lost: the wire's rounding error on this node (nothing for the float32 wire).
     """
 
     heads: np.ndarray
@@ -153,7 +153,7 @@ class Sums:
     def wait(
         self, ticket: int, begun: Begun, *, owner: int = 0, device: int = 0
     ) -> tuple[Result, np.ndarray]:
-        """Waits for what `start` has started; returns the sums also as one vector."""
+        """Waits for sums that `start` has started; returns them as one vector, too."""
         heads = self._channel.wait(ticket, device, owner=owner)
         found, lost = begun.sums.whole, begun.lost
         if (heads[:, STATUS] == FAILED).any():
@@ -174,7 +174,7 @@ class Begun:
         arrays: the leaves.
         place: takes the leaves, float32.
         sums: takes their sums, float32; the same as `place`, but where rows may be sent again.
-        lost: what the wire loses, by chunk.
+        lost: the wire's rounding error, by chunk.
     """
 
     of: Sums

@@ -132,7 +132,7 @@ class SurvivingReducer(Mpi4pyReducer):
         for own, row in zip(received, mine, strict=True):
             np.copyto(own[self._node], rows[row])
             if (residual := self._residuals.get((k, row))) is not None:
-                # In place of the failed node's data.
+                # Replaces the failed node's data.
                 self._passes.encode(residual[None], own[row][None])
             for other in self._others:
                 self._receive(messages, own[other], other, 2 * row)

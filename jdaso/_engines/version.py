@@ -23,15 +23,15 @@ class Version:
     Attributes:
         ticket: names it; 0 for the common point before the first exchange.
         numbers: the snapshot s; with the result, the change that a merge needs.
-        weight: the weight that it is sent with; None if the nodes have none.
-        before: the version that it is made from.
+        weight: the weight of the numbers sent; None if the nodes have none.
+        before: the version that this one is made from.
         anchor: the common point, once it has a result.
         outer: the merge rule's state, likewise; None before the first exchange.
-        error: what the wire lost of the numbers sent.
-        paid: the error feedback that they were sent with.
+        error: the wire's rounding error of the numbers sent.
+        paid: the error feedback that was added to these numbers.
         residuals: rounding errors of the part of the sum that this node formed.
         heads: headers of all nodes; None until it has a result.
-        facts: what they tell.
+        facts: the facts in these headers.
         age: steps from the start to the merge; None before it.
         job: the exchange, in this process.
     """
@@ -74,7 +74,7 @@ class Version:
         return Owed(self.error[k], paid, self.residuals[k], node, *factors)
 
     def lost(self, node: np.int32) -> list[np.ndarray]:
-        """Losses by the wire: of the numbers sent, and of the part of the sum."""
+        """Rounding errors of the wire: of the numbers sent, and of the part of the sum."""
         pairs = zip(self.error, self.residuals, strict=True)
         one, none = np.float32(1), np.float32(0)
         return [owed_on_host(Owed(x, None, y, node, one, none)) for x, y in pairs]

@@ -1,4 +1,4 @@
-"""Versions: what the host holds of the late exchanges of one channel.
+"""Versions: the numbers of a channel's late exchanges, held on the host.
 
 A start copies the parameters to the host, once. All else happens behind the step, in the channel's
 threads and in float32: the difference to the common point, error feedback, encoding; after the
@@ -44,7 +44,7 @@ class Versions:
         channel: sends them.
         rule: merges them.
         dress: gives float32 leaves the structure of the parameters, as the rule sees them.
-        checks: whether checksums of what must be replicated travel in the headers.
+        checks: whether checksums of replicated numbers travel in the headers.
         node: this node's number.
         whole: the leaves whose shards the channel sends, if they are divided over devices.
     """
@@ -157,7 +157,7 @@ class Versions:
         return heads, self.leaves.read(self._nothing() if owed is None else owed)
 
     def _lost_heads(self, ticket: int) -> np.ndarray:
-        """Headers that tell of a version that is gone."""
+        """Headers that report a discarded version."""
         self._channel.refuse(self._channel.lost_version(ticket, ticket - 1))
         heads = np.zeros((self.layout.nodes, HEADER), np.int32)
         heads[:, STATUS] = FAILED

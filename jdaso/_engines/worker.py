@@ -29,7 +29,7 @@ log = logging.getLogger("jdaso")
 
 
 class Worker:
-    """The thread, and what it sends.
+    """The thread of a channel.
 
     Args:
         layout: the layout of the exchanged leaves.
@@ -126,7 +126,7 @@ class Worker:
             self._timeline.add(exchanges=1, exchange_seconds=job.seconds)
 
     def _unsign(self, job: Job) -> None:
-        """Looks whether all nodes have met with one optimizer, and takes its number out again."""
+        """Checks that all nodes have met with one optimizer, and removes its number again."""
         if job.heads is None:
             return
         if (text := crossed(job.heads)) is not None:

@@ -116,7 +116,7 @@ def exact_mean(
     common: Common | None = None,
     weight: Any = None,
 ) -> tuple[PyTree, Received]:
-    """Weighted float32 mean over nodes of a tree's float leaves; the others stay as they are."""
+    """Weighted float32 mean over nodes of a tree's float leaves; the others stay unchanged."""
     received = exchange.mean(weighed(weight, to_leaves(tree)), head, step, common)
     return from_leaves(tree, received.total), received
 
@@ -228,7 +228,7 @@ def _mean_of_finite(
     """
     received = exchange.mean_of_finite(sent, count, head, step, common)
     means = received.total
-    if not exchange.raise_nonfinite:  # else nodes raise, and `own` is not needed
+    if not exchange.raise_nonfinite:  # otherwise nodes raise, and `own` is not needed
         finite = jnp.any(counted(received.heads))
         pairs = zip(means[:count], own[:count], strict=True)
         means = (*(jnp.where(finite, *pair) for pair in pairs), *means[count:])

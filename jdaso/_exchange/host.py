@@ -223,7 +223,7 @@ class HostExchange(Exchange):
         """
         if len(self.session.devices) == 1:
             return jax.lax.optimization_barrier((words, tree))[1]
-        # What a call returns lies on one device; what is computed from it, where it is needed.
+        # Results of a call lie on one device; arrays computed from them, where they are needed.
         one = jnp.where(words[0, STATUS] < LEFT_OUT, jnp.float32(1), jnp.float32(0))
         return jax.tree.map(lambda x: x * one, tree)
 
@@ -246,7 +246,7 @@ class HostExchange(Exchange):
             about: small arrays.
             leaves: one set of leaves, or several.
 
-        On failure: the status in the headers tells it.
+        On failure: the headers' status reports the error.
         """
         shapes = self._shapes(sets, [leaf.reals for leaf in self.layout.exchanged])
         count = len(shapes[1]) if leaves else 0
@@ -257,7 +257,7 @@ class HostExchange(Exchange):
         return self.from_one(turn, call, shapes)
 
     def _refusing(self, function: Callable[..., Any], sets: int) -> Callable[..., Any]:
-        """The function for `fetch`; if it raises, the headers tell it."""
+        """Wraps a function for `fetch`: if it raises, the headers' status is `FAILED`."""
         shapes = self._shapes(sets, [leaf.reals for leaf in self.layout.exchanged])
 
         def refused(*_: Any) -> Any:
@@ -284,7 +284,7 @@ class HostExchange(Exchange):
             prints = jnp.zeros(0, jnp.int32)
             if common is not None and common.paths:
                 prints = self._prints(common)
-            # If one of several devices raised, the others would wait for it for good.
+            # If one of several devices raised, the others would wait for it for ever.
             shape = ShapeDtype((), jnp.int32)
             return self.call(report, shape, heads, prints, everywhere=True)
 
@@ -301,5 +301,5 @@ class HostExchange(Exchange):
 
 
 def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, called with NumPy arrays, and with what is left on a GPU."""
+    """The function, called with NumPy arrays, and with arrays left on a GPU."""
     return lambda *args: function(*(x if isinstance(x, OnDevice) else np.asarray(x) for x in args))

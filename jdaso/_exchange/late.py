@@ -1,7 +1,7 @@
 """A late exchange of one fragment as a compiled step sees it; all its methods are traceable.
 
-`make.late_of` picks the subclass that fits a session. Between real nodes the host holds what is
-late (`late_host`); virtual nodes hold it in the optimizer's state (`late_virtual`).
+`make.late_of` picks the subclass that fits a session. Real nodes hold the numbers of late exchanges
+on the host (`late_host`), virtual nodes in the optimizer's state (`late_virtual`).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Correction:
 class Late(abc.ABC):
     """The late exchanges of one fragment.
 
-    Where a method takes or returns `held`, it is what the optimizer's state holds of the fragment's
-    numbers: arrays for virtual nodes, nothing for real ones.
+    Methods take and return `held`, the fragment's numbers in the optimizer's state: arrays for
+    virtual nodes, nothing for real ones.
 
     Attributes:
         exchange: its exchange.
         rule: how a result is merged.
         dress: gives the fragment's float32 leaves the structure of the parameters.
-        checks: whether checksums of what must be replicated are compared.
+        checks: whether checksums of replicated numbers are compared.
     """
 
     exchange: Exchange

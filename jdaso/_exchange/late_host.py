@@ -40,7 +40,7 @@ class HostLate(Late):
         return kept[key]
 
     def empty(self) -> PyTree:
-        """Returns nothing: the host holds it all."""
+        """Returns nothing: the host holds all of them."""
         return ()
 
     def begin(self, held: PyTree, leaves: Leaves, step: jax.Array) -> tuple[PyTree, jax.Array]:
@@ -127,7 +127,7 @@ class HostLate(Late):
         return Correction(leaves, words)
 
     def _beside(self, heads: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
-        """Names and checksums of what the host holds that must be replicated."""
+        """Names and checksums of the replicated numbers that the host holds."""
         if not self.anchored:
             return (), np.zeros(0, np.int32)
         exchange = self.exchange

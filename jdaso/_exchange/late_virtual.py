@@ -1,4 +1,4 @@
-"""Late exchanges between virtual nodes: the optimizer's state holds what the host would."""
+"""Late exchanges between virtual nodes: the optimizer's state holds the numbers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Held(NamedTuple):
     """The numbers of a fragment: float32 trees like the parameters, () if not needed."""
 
     anchor: PyTree  # a point common to all nodes
-    snapshot: PyTree  # what this node sent last; differs
-    error: PyTree  # what the wire has lost of it, and has not yet sent; differs
+    snapshot: PyTree  # the numbers that this node sent last; differs
+    error: PyTree  # their rounding error that was not sent yet; differs
     paid: PyTree  # the error feedback that it was sent with; differs
     outer: PyTree  # state of the outer optimizer; the same on all nodes
     flight: PyTree  # the exchange in flight: rows, residuals and headers
@@ -147,7 +147,7 @@ class VirtualLate(Late):
         return self._with_residual(owed, found, sent)
 
     def _come_back(self, held: Held, found: Received) -> Leaves:
-        """Error feedback after a result was discarded: its mean comes back to what was lost."""
+        """Error feedback after a result was discarded: its mean is added to the rounding errors."""
         alive = living(found.heads)
         pairs = zip(strip(held.error), found.total, strict=True)
         owed = tuple(mine + total / alive for mine, total in pairs)

@@ -1,9 +1,9 @@
 """The order of calls to the host within a compiled step.
 
-XLA runs in any order what needs nothing of another, on each device in its own. A call that devices
-make together waits for all of them. So two such calls that need nothing of each other may wait for
-ever: device 0 in the first for device 1, which waits in the second for device 0. Each call of a
-step that devices make together therefore takes a number that the one before has returned.
+XLA may reorder independent calls, on each device differently. A call that devices make together
+waits for all of them. So two such calls that are independent may wait for ever: device 0 in the
+first for device 1, which waits in the second for device 0. Each call of a step that devices make
+together therefore takes a number that the call before has returned.
 """
 
 from __future__ import annotations

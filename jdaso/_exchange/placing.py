@@ -1,4 +1,4 @@
-"""Placements of divided leaves as the user tells them, and as nodes compare them."""
+"""Placements of divided leaves, as the user specifies them, and as nodes compare them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .within_node import names_of
 
 Divisions = Callable[[dict[str, int], bool], tuple[Division, ...]]
 """Returns the divisions that the user's specs give on a mesh of these axes; the second argument
-tells that the arrays are shards, inside `jax.shard_map`."""
+is True if the arrays are shards, inside `jax.shard_map`."""
 
 
 def said(
@@ -64,7 +64,7 @@ def said(
 
 
 def placed(session: Session, tree: PyTree, *, whole: bool = False) -> Placement | None:
-    """The placement of arrays on this node's devices, as far as their shardings tell it.
+    """The placement of arrays on this node's devices, as far as their shardings give it.
 
     Args:
         session: the nodes.
@@ -75,7 +75,7 @@ def placed(session: Session, tree: PyTree, *, whole: bool = False) -> Placement 
 
 
 def undivided(session: Session, tree: PyTree) -> Placement:
-    """The placement of a tree of which each of a node's devices has all."""
+    """The placement of a tree that each of a node's devices holds whole."""
     bound, mesh = bound_axes(), None
     if not bound:
         mesh = jax.sharding.get_abstract_mesh()

@@ -19,8 +19,8 @@ class Received:
 
     Attributes:
         total: sum over nodes, by leaf, the same on all nodes.
-        lost: what a narrow wire lost on this node, by leaf: rounding of the numbers sent (not of a
-            late exchange, where it is kept) and of the part of the sum that this node formed.
+        lost: the wire's rounding error on this node, by leaf: of the numbers sent (not of a late
+            exchange, which keeps its own) and of the part of the sum that this node formed.
         heads: headers of all nodes, int32 ``[nodes, HEADER]``.
     """
 

@@ -5,8 +5,8 @@
     ...                            |
     device L: shards of device L --+
 
-The leaves of the layout are the different shards. Of what several devices hold, the host takes one;
-in a node of several ranks each device gives a part of it (`SharedCopies`).
+The leaves of the layout are the different shards. If several devices hold copies, the host takes
+one; in a node of several ranks each device gives a part of its copy (`SharedCopies`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LIMIT_SECONDS = 600.0
 """Limit of a device that waits for the others of its node, if the session has none."""
 
 _NONE = np.int32(np.iinfo(np.int32).max)
-"""In place of the number of a leaf: none."""
+"""The number of no leaf."""
 
 _CHECKED_CALLS = 2
 """Calls in which the copies that devices hold are compared."""

@@ -1,4 +1,4 @@
-"""Copies that devices of several ranks hold: what each exchanges of them, and the way back.
+"""Copies that devices of several ranks hold: each device's part of the exchange, and the way back.
 
 w on device 0 | device 1 | device 2 | device 3     copies, rank 0 drives 0 and 1
 w[0:4]        w[4:8]     w[8:12]    w[12:16]     exchanged by their hosts
@@ -82,9 +82,9 @@ class SharedCopies:
         each = [
             tuple(part.join(x) for part, x in zip(self.parts, mine, strict=True)) for mine in sets
         ]
-        # A number of each leaf goes with the status. Without them a device could be in the next
-        # call of the host, which needs the status alone, and wait there for another one, which
-        # waits in an all-gather for the first: XLA runs in any order what needs nothing of another.
+        # A number of each leaf goes with the status. Without these numbers a device could be in the
+        # next call of the host, which needs the status alone, and wait there for another device,
+        # which waits in an all-gather for the first: XLA may reorder independent calls.
         firsts = [_first_number(x) for leaves in each for x in leaves if x.size]
         status = words[:, STATUS]
         last = jax.lax.pmax(jnp.concatenate([status, *firsts]), self.placement.names)

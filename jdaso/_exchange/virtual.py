@@ -93,7 +93,7 @@ def reduce_virtual(wire: Wire, chunks: Sequence[jax.Array], head: jax.Array) -> 
     axis = Session.node_axis
 
     def each(x: jax.Array) -> jax.Array:
-        """Makes `vmap` hold one x per node, even where it knows all to be equal."""
+        """Keeps one x per node under `vmap`, even if all are equal."""
         return jnp.where(jax.lax.axis_index(axis) >= 0, x, x)
 
     rows, lost, heads = [], [], head

@@ -51,7 +51,7 @@ def launched_rank() -> int:
 
 
 def local_ranks() -> int:
-    """The number of ranks of the launch on this host, as far as the launcher tells; at least 1."""
+    """The number of ranks on this host, as far as the launcher gives it; at least 1."""
     names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
     numbers = (os.environ.get(name, "") for name in names) if launched_ranks() > 1 else ()
     return next((int(number) for number in numbers if number.isdecimal()), 1) or 1
@@ -116,7 +116,7 @@ def _pmix_listens() -> bool:
                 fields = line.split()
                 if fields[3] == _LISTENS:
                     listening.add(int(fields[1].rpartition(":")[2], 16))
-    except (OSError, ValueError, IndexError):  # the system cannot tell
+    except (OSError, ValueError, IndexError):  # unknown to this system
         return True
     return not ports or bool(ports & listening)
 

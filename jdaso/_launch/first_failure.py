@@ -26,7 +26,7 @@ _NEWS = re.compile(rf"{RANK_MARK}process (\d+) (.*)")
 
 _HELLO_SECONDS, _LATE_HELLO_SECONDS, _FIRST_SECONDS = 1.0, 0.05, 5.0
 
-_DEAD = (  # launchers' messages about a process that died
+_DEAD = (  # launchers' messages about a process that failed
     re.compile(rb"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
     re.compile(rb"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+)"),
 )
@@ -36,14 +36,14 @@ class Deaths:
     """Finds which of a job's processes failed or ended first; the launcher ends the others at once.
 
     A process that fails with an exception reports it. Each rank on this host also holds a
-    connection to `path`. When it dies the kernel closes that connection before the launcher's
-    pipes, which were opened earlier and may be held open by processes that the rank forked. For
-    ranks on other hosts only the launcher's own messages are available; if several are dead, it may
-    name one that it ended itself.
+    connection to `path`. When the rank ends, the kernel closes that connection before the
+    launcher's pipes, which were opened earlier and may be held open by processes that the rank
+    forked. For ranks on other hosts only the launcher's own messages are available; if several
+    ranks have failed, the launcher may name one that it ended itself.
 
     Args:
         path: the socket to listen on.
-        job: is updated with the ranks that save when told to stop, and with MPI's files.
+        job: is updated with the ranks that save when asked to stop, and with MPI's files.
         on_news: called by a thread after each change.
     """
 
@@ -56,7 +56,7 @@ class Deaths:
         self._first: str | None = None
         self.saved = self.lives_on = self._ends = False
         self.dead: dict[int, tuple[float, set[int]]] = {}
-        """Times at which ranks of this host died, by process, with those still connected then."""
+        """Times at which ranks of this host ended, by process, with those still connected then."""
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._server.bind(path)
         self._server.listen(1024)
@@ -199,7 +199,7 @@ class Deaths:
             if rank := _RANK.fullmatch(said):
                 self._name(rank)
                 asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-                own = struct.unpack("3i", asked)[0] or int(rank[2])  # in a container it has another
+                own = struct.unpack("3i", asked)[0] or int(rank[2])  # other in a container
                 self._job.note_files(own)
                 self._ranks[connection.fileno()] = own, int(rank[2]), connection
                 # By edge: a report that was read does not go before a death that came after it.

@@ -61,7 +61,7 @@ class Job:
 
     @property
     def saves(self) -> bool:
-        """Returns whether a rank has reported that it saves when told to stop."""
+        """Returns whether a rank has reported that it saves when asked to stop."""
         return bool(self.savers or self.saves_elsewhere)
 
     def note_rank(self) -> None:

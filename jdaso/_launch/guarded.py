@@ -1,4 +1,4 @@
-"""The guard of a job, a process of its own: its start, the news that it gets, its end."""
+"""The guard of a job, a process of its own: its start, its messages, its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Guarded:
     """Context with a guard, which ends the job if this process is killed.
 
     Args:
-        grace_seconds: how long a job that is told to stop may take to save.
+        grace_seconds: how long a job that is asked to stop may take to save.
         sources: file descriptors of the job's output, which the guard reads on.
     """
 

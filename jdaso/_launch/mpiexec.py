@@ -25,7 +25,7 @@ _END_SECONDS = 5.0
 
 
 class LaunchError(RuntimeError):
-    """The ranks could not be started, failed, or took too long; the message tells which."""
+    """The ranks could not be started, failed, or took too long, as the message states."""
 
 
 def find_mpiexec() -> str:

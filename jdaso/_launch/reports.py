@@ -59,8 +59,8 @@ def say_failed(*, peers: bool = False) -> None:
     """Reports to the supervisor that this node failed by itself, not because another node did.
 
     Args:
-        peers: whether the cause may be the death of another rank, as JAX reports it: then the
-            supervisor has a moment to learn of that first.
+        peers: whether the cause may be another rank's failure, as JAX reports it: the supervisor
+            then has a moment to learn of that failure first.
     """
     if peers and _to_supervisor:
         time.sleep(_PEER_SECONDS)
@@ -78,7 +78,7 @@ def say_saves(signals: Iterable[int]) -> None:
 
 
 def say_saved() -> None:
-    """Reports to the supervisor that this run was told to stop and has saved: exit status 75."""
+    """Reports to the supervisor that this run has saved and stopped on request: exit status 75."""
     _tell(SAVED)
 
 

@@ -29,7 +29,7 @@ _LEAST_PAUSE, _MOST_PAUSE = 1.0, 30.0
 
 _SOON_SECONDS = 10.0
 _LONGEST_PATH = 80
-"""Of the folder of temporary files: with the socket's name a path may have 107 bytes."""
+"""Most bytes of the temporary folder's path: a path to the socket may have 107."""
 
 _ORPHAN_SECONDS, _NOTICE_SECONDS = 1.0, 5.0
 """After a rank's death: the processes it forked are ended, then the whole job if its launcher has
@@ -49,15 +49,15 @@ _AT_ONCE = (signal.SIGINT, signal.SIGQUIT)
 
 
 class Supervisor:
-    """Runs a command until it succeeds, is told to stop, or has failed too often.
+    """Runs a command until it succeeds, is asked to stop, or has failed too often.
 
     Args:
         command: the command that starts the ranks; see `placed` for ``{hosts}`` and ``{count}``.
-        max_restarts: how often a failed job is restarted. A job that was told to stop and has saved
-            (status 75, confirmed by a rank) is restarted without being counted.
+        max_restarts: how often a failed job is restarted. A job that has saved and stopped on
+            request (status 75, confirmed by a rank) is restarted without being counted.
         hosts: hosts probed before each start; none if empty.
         probe: the command that probes ``{host}``.
-        grace_seconds: how long a job that is told to stop may take to save.
+        grace_seconds: how long a job that is asked to stop may take to save.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Supervisor:
             if status == 0 or self._signal is not None:
                 return status
             if status == STOPPED_STATUS and saved:
-                self._say("the job was told to stop and has saved; it is started again.")
+                self._say("the job was asked to stop and has saved; it is started again.")
                 self._pause_for(_LEAST_PAUSE)
                 if self._signal is not None:
                     return status
@@ -194,12 +194,12 @@ class Supervisor:
         if process.returncode is None:
             self._say(f"process {process.pid} cannot be ended; it is left to itself.")
         status = 128 + signal.SIGKILL if process.returncode is None else process.returncode
-        # Where processes may die one by one, launchers report the end of the last as success.
+        # If processes may fail one by one, the launcher's status is that of the last one.
         one_by_one = job.speaks or "ulfm" in self.command
         if status == 0 and one_by_one and not deaths.came_through:
             status = 1
         if status != 0 and job.passed_on and deaths.saved:
-            status = STOPPED_STATUS  # whatever status a script or a launcher has made of it
+            status = STOPPED_STATUS  # whichever status a script or a launcher has made of it
         if left:
             self._say(f"{left} processes that the launcher left behind were ended.")
         if first is not None and self._signal is None and status != 0 and not deaths.saved:
@@ -208,7 +208,7 @@ class Supervisor:
 
     def _see_it_end(self, process: subprocess.Popen, job: Job, deaths: Deaths) -> float:
         """Waits until the launcher has ended or must be; returns the seconds it may take to end."""
-        seen: set[int] = set()  # ranks whose death has been handled
+        seen: set[int] = set()  # ranks whose failure has been handled
         while process.poll() is None:
             self._guard.tell(job)
             now = time.monotonic()
@@ -240,7 +240,7 @@ class Supervisor:
         """Reports which signal this process received, and what happens to the job."""
         assert self._signal is not None
         name, limit = signal.Signals(self._signal).name, f"{self.grace_seconds:g} s"
-        what = "saves and ends" if job.saves else "is told to end"
+        what = "saves and ends" if job.saves else "is asked to end"
         self._say(f"{name}: the job {what}, within {limit}; Ctrl-C (SIGINT) ends it at once.")
 
     @contextlib.contextmanager
@@ -284,7 +284,7 @@ class Supervisor:
                 os.read(self._wake, 1 << 16)
 
     def _pause_for(self, seconds: float) -> None:
-        """Waits `seconds`, or until this process is told to end."""
+        """Waits `seconds`, or until this process is asked to end."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and self._signal is None:
             self._pause(left)

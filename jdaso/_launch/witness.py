@@ -1,9 +1,9 @@
-"""Tells whether another node's process runs although the node sends no heartbeats.
+"""Checks whether another node's process runs although the node sends no heartbeats.
 
 C code that holds Python's lock keeps a node's threads from sending. A process beside each rank
 (`witness_process`) does not need the rank's lock: nodes that wait for a silent node query it over
 TCP. Its answer distinguishes three cases: a process that runs C code, one that is stopped, and one
-that has ended. A host that does not answer tells nothing.
+that has ended. If a host does not answer, the state of its process stays unknown.
 
 The witness trusts no one: it never reads what is sent to it. A client gets the token, a letter and
 the CPU seconds, and can do nothing with them. The token is no secret; it shows that an answer comes

@@ -1,4 +1,4 @@
-"""A process beside a rank that tells others whether the rank runs while its Python cannot.
+"""A process beside a rank that reports whether the rank runs while its Python cannot.
 
 Run as a file by `witness.start`, with only the standard library. It ends with the rank. Any client
 that connects gets one line: a token, the state of the rank's process as in ``/proc/PID/stat``, and
@@ -39,7 +39,7 @@ def listen(interface: str = "") -> socket.socket:
 
 
 def state(process: int) -> str:
-    """The process's state, a letter, and its CPU seconds; ``? 0`` if the system cannot tell."""
+    """The process's state, a letter, and its CPU seconds; ``? 0`` if the system gives neither."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -22,7 +22,7 @@ class _Sent(NamedTuple):
 
 
 class Messages:
-    """This node's messages; any thread may call `send`, all else only one thread at a time.
+    """This node's messages; any thread may call `send`, other methods need one thread at a time.
 
     Attributes:
         dead: nodes that MPI has reported as failed.
@@ -88,7 +88,7 @@ class Messages:
             yield source, tag, bytes(payload)
 
     def newly_dead(self) -> list[int]:
-        """Nodes that have failed since the last call, if MPI can tell."""
+        """Nodes that have failed since the last call, as far as MPI reports them."""
         if not survives_deaths():
             return []
         new = sorted(dead_ranks(self._comm) - self.dead)
@@ -99,7 +99,7 @@ class Messages:
 
 
 def dead_ranks(comm: Any) -> set[int]:
-    """Ranks of a communicator that MPI reports as failed, if it can tell (`survives_deaths`)."""
+    """Ranks of a communicator that MPI reports as failed, if it can (`survives_deaths`)."""
     from mpi4py import MPI
 
     failed, everyone = comm.Get_failed(), comm.Get_group()

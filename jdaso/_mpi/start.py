@@ -253,10 +253,10 @@ def everyones(
 
 
 def _why(error: Exception, comm: Any, names: Callable[[Iterable[int]], str]) -> str:
-    """The cause of an error in MPI: the rank that failed, if MPI can tell which."""
+    """The cause of an error in MPI: the rank that failed, if MPI reports it."""
     can_tell = survives_deaths()
     dead = can_tell and poll(lambda: dead_ranks(comm), limit_seconds=_DEATH_SECONDS)
-    return f"{names(dead)} died." if dead else f"{error}."
+    return f"{names(dead)} failed." if dead else f"{error}."
 
 
 def _absent(ranks: list[int], names: Callable[[Iterable[int]], str]) -> str:

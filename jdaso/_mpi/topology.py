@@ -30,7 +30,7 @@ class Topology:
             None if unknown.
         hosts: the machine of each rank.
         world_rank: its number in the launch if the session has only some of its ranks; else None.
-        witnesses: the address of each rank's witness, which tells whether its process runs.
+        witnesses: the address of each rank's witness, which reports whether its process runs.
         comm: the user's communicator (mpi4py), None without MPI. Never used for messages; each
             module that uses MPI gets its own duplicate.
         ranks_per_node: R.
@@ -114,7 +114,7 @@ def find_topology(
 
 
 def _among_others(MPI: Any, comm: Any, timeout_seconds: float, ranks_per_node: int) -> Topology:
-    """This rank among several, after all of them have told each other about themselves."""
+    """This rank's topology, after an all-gather of all ranks' facts."""
     host, rank, ranks = socket.gethostname(), comm.Get_rank(), comm.Get_size()
     kind = "node" if ranks_per_node == 1 else "rank"
     witness.start(f"[{kind} {rank} of {ranks}, host {host}]")  # unless it already runs

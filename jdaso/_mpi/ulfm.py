@@ -81,7 +81,7 @@ class Group:
             self._shrink(checks(), clean)
 
     def _agree(self, well: bool, check: Callable[[], None]) -> bool:
-        """Returns whether all succeeded and, as far as MPI can tell, live; the same on all."""
+        """Returns whether all succeeded and, as far as MPI reports, live; the same on all."""
         from mpi4py import MPI
 
         flag = np.array([well], np.intc)

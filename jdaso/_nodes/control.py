@@ -135,7 +135,7 @@ class Control:
         if self.known.failure is not None or self.detector.began:
             return self.known.failure
         dead = dead_ranks(self.topology.comm)
-        return f"{self.known.name(dead)} died." if dead else None
+        return f"{self.known.name(dead)} failed." if dead else None
 
     @contextlib.contextmanager
     def explained(self, step: int | None = None) -> Iterator[None]:

@@ -173,16 +173,16 @@ class Detector:
                 raise
 
     def _note_deaths(self) -> bool:
-        """Returns whether a node has failed since the last call, if MPI can tell."""
+        """Returns whether a node has failed since the last call, if MPI reports it."""
         new = self._messages.newly_dead()
         who = self.known.name(new)
         if new and self.known.survives:
-            log.warning("%s %s died. The others go on.", self.topology.prefix(), who)
+            log.warning("%s %s failed. The others go on.", self.topology.prefix(), who)
             for node in new:
                 self.known.heartbeats.dead.add(node)
                 self.stopping.lost(node)
         elif not set(new) <= self.known.left | self.known.ended and not self._closed:
-            self.known.note_failure(f"{who} died.")
+            self.known.note_failure(f"{who} failed.")
             self.known.failed.update(new)
             log.error("%s %s", self.topology.prefix(), self.known.failure)
         return bool(new)

@@ -1,7 +1,7 @@
 """The end of a process with open sessions: nothing in flight is dropped, and no other node hangs.
 
-A Python process that ends with an exception calls MPI_Finalize, which waits for all others, which
-wait for this one's next exchange: the job hangs and names no cause. So an uncaught exception first
+A Python process that ends with an exception calls MPI_Finalize, which waits for all others. They
+wait for this node's next exchange: the job hangs and names no cause. So an uncaught exception first
 notifies the other nodes, gives them time to report, and then ends the whole job.
 """
 
@@ -143,7 +143,7 @@ def _end() -> None:
     for detector in detectors:
         with contextlib.suppress(Exception):  # MPI has been finalized
             detector.end()
-    # Without a detector nothing tells us when the others are ready.
+    # Without a detector nothing reports that the others are ready.
     poll(lambda: detectors and all(map(_may_end, detectors)), limit_seconds=_GRACE_SECONDS)
     if not ends_job() and all(detector.known.all_failed() for detector in detectors):
         for detector in detectors:  # all nodes saw the error, and MPI can be finalized as usual
@@ -165,7 +165,7 @@ def _leave_mpi() -> None:
 
 
 def _finalize() -> None:
-    """The thread that finalizes MPI when told to."""
+    """The thread that finalizes MPI on request."""
     _leaves.wait()
     finalize()
     _has_left.set()

@@ -32,7 +32,7 @@ class Known:
         places: the places in the code of nodes that were asked.
         waits: those of them that are waiting for other nodes.
         waiting: the current wait of this node's program, in any of its sessions.
-        witnesses: tell whether the processes of silent nodes run.
+        witnesses: report whether the processes of silent nodes run.
         phase_of: names the phase of a step.
 
     Args:
@@ -102,7 +102,7 @@ class Known:
         """Describes a node that is waited for."""
         silent, name = self.heartbeats.silent_seconds(node), self._at_host(node)
         if node in self.dead:
-            return f"{name} has died"
+            return f"{name} has failed"
         if node in self.left | self.ended:
             return f"{name} has ended its session"
         if silent > self.heartbeats.usual_delay_seconds:

@@ -12,7 +12,7 @@ _LIMIT, _SILENCE = 100, 20
 """Limits as multiples of the usual wait: in general, and while a missing node is silent."""
 
 _WAITING_SECONDS = 1.0
-"""Waits poll more often than this: one that has not for so long has ended."""
+"""A wait that has not polled for this long has ended."""
 
 
 class Patience:

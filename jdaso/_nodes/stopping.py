@@ -1,9 +1,9 @@
-"""Makes all nodes stop at the same step when one of them is told to, for example by a signal.
+"""Makes all nodes stop at the same step when one of them is asked to, for example by a signal.
 
 A loop runs ahead of the device, by a different number of steps on each node, so the nodes must find
 a step that no loop has passed, without waiting for any of them. Node 0 leads:
 
-    any node   ASK   -> node 0    it was told to stop
+    any node   ASK   -> node 0    it was asked to stop
     node 0     HOLD  -> all       "promise a step before which you will not pass"
     each node  HELD  -> node 0    the step that its loop comes to next, where it pauses
     node 0     STOP  -> all       the latest of them: all stop there
@@ -35,7 +35,7 @@ class Stopping:
         send: sends a node one of the four messages, with a step.
 
     Attributes:
-        held: the exception of another handler of a signal that told this node to stop.
+        held: the exception of another handler of the signal that asked this node to stop.
     """
 
     def __init__(self, node: int, nodes: int, send: Callable[[int, int, int], None]):

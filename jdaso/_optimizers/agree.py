@@ -29,8 +29,8 @@ def agree_on_init(
 ) -> None:
     """Raises unless all nodes have the same settings, tree, shapes, dtypes and parameter bits.
 
-    A different inner optimizer is detected by the shapes of its state and by what `about_inner`
-    tells of it, not by its settings.
+    A different inner optimizer is detected by the shapes of its state and by `about_inner`, not by
+    its settings.
 
     If `params` are traced, the first update compares the bits.
     """

@@ -1,4 +1,4 @@
-"""The end of a run with exchanges in flight: what `finalize` and checkpoints need of a `daso`."""
+"""The end of a run with exchanges in flight, for `finalize` and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of an update: what is late is merged, then exact means, then what is due is started."""
+"""The end of an update: merges late results, then takes exact means, then starts what is due."""
 
 from __future__ import annotations
 

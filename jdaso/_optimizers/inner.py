@@ -53,7 +53,7 @@ def _arguments(update: Callable[..., Any]) -> tuple[set[str], bool]:
     """The arguments that a function lists, and whether it takes any beside them."""
     try:
         listed = inspect.signature(update).parameters
-    except (TypeError, ValueError):  # nothing is known of it
+    except (TypeError, ValueError):  # the signature is unknown
         return set(), True
     takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in listed.values())
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -61,7 +61,7 @@ def _arguments(update: Callable[..., Any]) -> tuple[set[str], bool]:
 
 
 def _refuses(error: TypeError, name: str) -> bool:
-    """Returns whether a function says that it was called with this argument too many."""
+    """Returns whether an error means that this argument was unexpected."""
     return "keyword argument" in str(error).lower() and repr(name) in str(error)
 
 

@@ -25,8 +25,8 @@ def master_weights(
 ) -> optax.GradientTransformationExtraArgs:
     """Trains float32 parameters, of which the caller holds a copy in bfloat16 or float16.
 
-    A step that is smaller than half the distance between two bfloat16 numbers would be lost, and
-    what a merge brings mostly is. So the float32 parameters w stay in the optimizer's state,
+    A step that is smaller than half the distance between two bfloat16 numbers would be lost, as
+    would most of a merge's change. So the float32 parameters w stay in the optimizer's state,
     `inner` trains them, and each update leads the caller's parameters p to w, rounded::
 
         w <- w + inner(float32(g), w),   p <- round(w)

@@ -25,16 +25,16 @@ Known = dict[Any, Placement | None]
 class Placements:
     """Placements of the parameters and of the inner state.
 
-    Inside ``jit`` a tracer tells its sharding only on a mesh whose axes are Explicit. Elsewhere a
-    tree is taken to lie as the user says, or as one of the same structure and shapes did in
-    `init`. If it lies otherwise, XLA moves it there first: the numbers are the same. Inside
-    ``shard_map`` only the user can tell.
+    Inside ``jit`` a tracer has its sharding only on a mesh whose axes are Explicit. Elsewhere a
+    tree is assumed to have the sharding that the user gave, or that a tree of the same structure
+    and shapes had in `init`. If the tree has another one, XLA moves the tree first: the numbers
+    are the same. Inside ``shard_map`` only the user knows the sharding.
 
     Args:
         session: the nodes.
         init: the inner optimizer's `init`.
         sharded: a tree of `PartitionSpec` like the parameters, or the beginning of one; None if
-            the user says nothing.
+            the user gave none.
         local_axis: axis of the local devices that hold copies, or None.
     """
 

@@ -47,7 +47,7 @@ class Sharing:
 
     @cached_property
     def moments(self) -> tuple[Moments, ...]:
-        """Those that the inner state keeps."""
+        """The moments that the inner state keeps."""
         finder = self.between.moments
         return () if finder is None else finder.moments(self.params)
 

@@ -1,4 +1,4 @@
-"""Placements: the division of leaves over the devices of a node, as arrays or the user tell it."""
+"""Placements: the division of leaves over the devices of a node, as arrays or users give it."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def placement_of(tree: PyTree, *, whole: bool = False) -> Placement | None:
 def divisions_of(
     specs: PyTree, tree: PyTree, axes: Mapping[str, int], *, inside: bool = False
 ) -> tuple[Division, ...]:
-    """The divisions of a tree's leaves that a tree of `PartitionSpec` tells.
+    """The divisions of a tree's leaves that a tree of `PartitionSpec` gives.
 
     Args:
         specs: a tree like the other, or the beginning of one; None is not divided.
@@ -176,7 +176,7 @@ def divisions_of(
 
 
 def _told(given: Any, leaf: Leaf, axes: Mapping[str, int], *, inside: bool) -> Division:
-    """The division of a leaf that a spec tells."""
+    """The division of a leaf that a spec gives."""
     if not isinstance(given, PartitionSpec | None):
         raise ValueError(f"sharded= has {given!r} for {leaf.path}, expected a PartitionSpec.")
     entries = [x if isinstance(x, tuple) else (x,) for x in given or ()]

@@ -1,4 +1,4 @@
-"""Shards: the parts of leaves that lie on the devices of a node, and are exchanged as they lie.
+"""Shards: the parts of leaves that lie on the devices of a node, and are exchanged in place.
 
 No device ever holds more of a leaf than its shard: the host takes each shard from a device that
 has it, and exchanges it with the same shard of the other nodes.
@@ -80,7 +80,7 @@ class Shards:
         return tuple(found)
 
     def gathered(self, by_device: Sequence[Sequence[Any]]) -> list[Any]:
-        """All shards, leaf by leaf, given what each device has of the leaves."""
+        """Returns all shards, leaf by leaf, given each device's shards."""
         return [by_device[device][k] for k, device in self._sources]
 
     def alike(self, by_device: Sequence[Sequence[Any]]) -> list[bool]:
@@ -94,7 +94,7 @@ class Shards:
         return found
 
     def dealt(self, shards: Sequence[Any]) -> list[list[Any]]:
-        """For each device what it has of the leaves, given all shards."""
+        """Returns each device's shards, given all of them."""
         pairs = list(zip(self.first, self._places, strict=True))
         devices = range(len(self.placement.here))
         return [[shards[first + row[d]] for first, row in pairs] for d in devices]

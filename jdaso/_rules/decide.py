@@ -1,4 +1,4 @@
-"""When nodes exchange: what one update does, from the run's settings and its phase state."""
+"""Decides when nodes exchange: the tasks of an update, from the settings and the phase state."""
 
 from __future__ import annotations
 

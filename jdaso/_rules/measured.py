@@ -19,10 +19,10 @@ SETTLED_SECONDS = 60.0
 """Time of the steps of cycles after which B stays, unless `CHANGE`."""
 
 CHANGE = 2.0
-"""An interval that is larger or smaller by this factor sets B at once, and later on, too."""
+"""An interval that is larger or smaller by this factor replaces B at once, at any time."""
 
 FOLLOWS = 0.25
-"""The part of other differences by which B follows in the first minute: measurements scatter."""
+"""The share of smaller differences by which B follows in the first minute: measurements scatter."""
 
 
 class Times(NamedTuple):
@@ -88,7 +88,7 @@ def fit(phases: Phases, state: PhaseState, times: Times, *, sets_interval: bool)
 
 
 def _fit_interval(state: PhaseState, times: Times) -> PhaseState:
-    """Lets the interval, and B, follow what was measured: at once if it changed, else slowly."""
+    """Lets the interval, and B, follow measurements: at once after a large change, else slowly."""
     found, known = interval_of(times), state.interval
     changed = (found > CHANGE * known) | (found * CHANGE < known)
     settled = state.cycled_seconds >= SETTLED_SECONDS

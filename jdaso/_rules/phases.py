@@ -13,7 +13,7 @@ MOST_FRAGMENTS = 8
 """Most fragments that ``"auto"`` takes: each has a channel, and two conditions in a step."""
 
 FIRST_STEPS, MOST_STEPS = 1, 64
-"""B with ``"auto"``: before anything is measured, and at most."""
+"""Initial value and upper limit of B with ``"auto"``."""
 
 MEASURED_FRAGMENTS = 4
 """Most fragments that ``"auto"`` takes if B is ``"auto"``: with B = 1 all start in every step."""

@@ -6,7 +6,7 @@ gradients to ``mu^2 + s^2 / P``. So while nodes cycle, their own v are too large
 their steps too short, up to ``sqrt(P)`` times.
 
 First moments m, which forget at the rate d, tend to mu with the variance ``k s^2``,
-``k = (1 - d) / (1 + d)``. Both together tell mu, as far as m is larger than its noise::
+``k = (1 - d) / (1 + d)``. Together they estimate mu, as far as m is larger than its noise::
 
     mu^2      = (m^2 - 3 k v) / (1 - 3 k), within [0, v]
     shared(v) = mu^2 + (v - mu^2) / P
@@ -27,7 +27,7 @@ _NOISE = 3
 """Multiple of its noise above which a first moment counts; see benchmarks/NOTES.md."""
 
 LEAST_DECAY = 0.7
-"""First moments that forget faster are too noisy to tell anything."""
+"""First moments that forget faster are too noisy to be useful."""
 
 
 def shared(own: Any, first: Any, nodes: int, decay: float) -> Any:

@@ -1,4 +1,4 @@
-"""Checks of who uses a session: one thread of one process, until the session is closed."""
+"""Checks who uses a session: one thread of one process, until the session is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a session's work: everything that is in flight is completed, or given up."""
+"""The end of a session's work: exchanges in flight are completed, or given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One JAX world of the ranks of a node: ``jax.distributed``, which jdaso starts or finds there."""
+"""One JAX world of the ranks of a node: ``jax.distributed``, started by jdaso or the program."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def join_ranks(everyone: Control, timeout_seconds: float | None) -> None:
         return
     mine = coordinator_address()
     begun = mine is not None
-    # Who joins waits for the others, so all tell first whether they can.
+    # Joining blocks, so the ranks first agree that all can join.
     ready = everyone.everyone(doing, "begun" if begun else "late" if backend_started() else "")
     for rank, state in enumerate(ready):
         if state != ready[rank - rank % topology.ranks_per_node] or state == "late":

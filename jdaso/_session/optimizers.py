@@ -36,7 +36,7 @@ class Completion(NamedTuple):
         skips: whether numbers that are not finite are left out, instead of an error.
         feeds: whether the wire needs error feedback.
         anchored: whether a point common to all nodes is kept.
-        held: returns what the host holds of each fragment; all nodes call it together.
+        held: returns each fragment's numbers on the host; all nodes call it together.
         placement: how the leaves lie on the node's devices; None if none is divided.
     """
 

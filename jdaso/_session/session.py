@@ -59,8 +59,9 @@ class Session:
             least 600 s; for a node that has gone silent 20 times, but at least 60 s. A wait of more
             than twice the usual is logged, with the missing nodes and where their programs are.
         share_gpus: whether nodes on one host may use the same GPU.
-        on_death: reaction if a node's process dies: ``"end"`` the job, or ``"shrink"`` it: the
-            others go on without that node, at the latest after the exchange in which they notice.
+        on_death: reaction if a node's process fails: ``"end"`` the job, or ``"shrink"`` it: the
+            others go on without that node, at the latest after the exchange that detects the
+            failure.
             ``"shrink"`` needs engine mpi4py and Open MPI's ``mpiexec --with-ft ulfm``.
         ranks_per_node: R. That many consecutive ranks are one node and one JAX world: arrays of a
             step lie on the devices of all of them, and rank i of a node exchanges its part with
@@ -76,7 +77,7 @@ class Session:
         devices: the JAX devices that this node drives, those of all its ranks.
         mesh: a mesh of them, axis ``"local"``.
         node_axis: ``"node"``, the name of the virtual nodes' axis.
-        timeline: what this node did and when; a `Timeline`.
+        timeline: this node's activities with their times; a `Timeline`.
 
     Raises:
         ValueError: unknown engine, or settings of another engine.

@@ -47,6 +47,6 @@ def check_settings(
     if not survives_deaths():
         return ValueError(
             'on_death="shrink" needs Open MPI, and to be started with mpiexec --with-ft ulfm: '
-            "without it MPI ends the whole job when a process dies."
+            "without it MPI ends the whole job when a process fails."
         )
     return None

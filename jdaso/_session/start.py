@@ -1,4 +1,4 @@
-"""The start of a session: this process, its topology, and what the nodes agree on."""
+"""The start of a session: this process, its topology, and the nodes' agreement."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def prepare_process(comm: Any, *, sends: bool, joined: bool) -> None:
     """
     if _exit.is_bereft():
         raise NodeError(
-            "Nodes have died in this process's last session, and MPI cannot make another one "
+            "Nodes have failed in this process's last session, and MPI cannot make another one "
             "without them. Start the job again."
         )
     _exit.install()
@@ -93,6 +93,6 @@ def agree_on_start(
 
 @functools.cache
 def say_alone(*, has_mpi: bool) -> None:
-    """Warns once that the run has one node, and why."""
+    """Warns once that the run has one node, with the reason."""
     why = why_alone() or ("mpiexec -n N starts more" if has_mpi else "no MPI library was found")
     log.warning("jdaso runs on one node: %s.", why)

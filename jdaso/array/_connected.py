@@ -151,9 +151,9 @@ class Connected:
     def _same(self, call: str, *given: jax.Array) -> None:
         """Raises on all nodes unless all make the same call.
 
-        Else an operation would wait for good, or mix the numbers of two. All nodes see the same
-        least and largest code, and so compare their calls together. Two numbers beside the
-        operation, which `counted` leaves out as it does MPI's own headers.
+        Otherwise an operation would hang, or mix the data of two calls. All nodes get the same
+        least and largest code, and so compare their calls together. These are two numbers beside
+        the operation; `counted` leaves them out, as it does MPI's own headers.
         """
         jax.block_until_ready(given)  # a program that makes them may use the communicator
         code = zlib.crc32(call.encode())

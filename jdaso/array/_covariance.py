@@ -58,7 +58,7 @@ def cov(x: Any, *, rowvar: bool = True, correction: float = 1.0) -> Array:
     Args:
         x: ``[d, n]``: each row is a variable, or ``[n]``: one.
         rowvar: False: each column is a variable, ``[n, d]``.
-        correction: what n is reduced by.
+        correction: subtracted from n.
 
     Moves two numbers of each variable from each node and one reduction of d² numbers, if the
     observations are split; what `matmul` moves, if the variables are. The result is whole then, or
@@ -87,7 +87,7 @@ def _variables(x: Any, *, rowvar: bool) -> tuple[Array, bool]:
 
 
 def corrcoef(x: Any, *, rowvar: bool = True) -> Array:
-    """The correlations of variables, ``[d, d]``: covariances by both standard deviations.
+    """The correlations of variables, ``[d, d]``: covariance / both standard deviations.
 
     Args:
         x: as of `cov`.

@@ -40,7 +40,7 @@ def _midpoint(n: int, share: np.ndarray) -> Place:
 
 
 def _step(at_step: float, n: int, share: np.ndarray) -> Place:
-    """The next element, but at a step of the distribution both have a share."""
+    """The next element; at a step of the distribution, both neighbours have a share."""
     low, rest = _between(0, 1, n, share)
     return low, np.where(rest == 0, at_step, 1.0)
 

@@ -88,7 +88,7 @@ def _reduced(name: str, x: Any, axis: Axis, *, keepdims: bool, **options: Any) -
 
 
 def _between(share: jax.Array, name: str, at: World) -> jax.Array:
-    """Reduces nodes' shares; NaN, of which MPI's min and max may lose sight, by a mark beside."""
+    """Reduces nodes' shares; a mark beside them carries NaN, which MPI's min and max may drop."""
     rule = _RULES[name]
     if name not in ("min", "max") or not jnp.issubdtype(share.dtype, jnp.floating):
         return at.reduce(share, rule.between)

@@ -77,7 +77,7 @@ _x_plus_y_nan, _x_minus_y_nan = (
 _plus, _minus = (_both(_x(lambda x, e=e: x == e), _y(_endless)) for e in (INF, -INF))
 _inf_and_nan = _either(_both(_x(jnp.isinf), _y(jnp.isnan)), _both(_x(jnp.isnan), _y(jnp.isinf)))
 
-# Beside a NaN any other finite number may be the part: both parts of the result are NaN.
+# If one part is NaN, the other one may be any number: both parts of the result are NaN.
 _unknown = (
     _either(_both(_x(jnp.isfinite), _y(jnp.isnan)), _both(_x(jnp.isnan), _y(jnp.isfinite))),
     _is(NAN),

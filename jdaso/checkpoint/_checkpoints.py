@@ -206,7 +206,7 @@ class Checkpoints:
                     state = self._parts.restore(self.folder, save, like)
                 if session.living != living:
                     raise session.control.error(
-                        "A node died while a checkpoint was restored. Start the job again."
+                        "A node failed while a checkpoint was restored. Start the job again."
                     )
                 return state, save.step
             except DamagedError as error:
@@ -238,7 +238,7 @@ class Checkpoints:
         session = self.session
         if is_first(session):
             log.warning(
-                "%s The run was told to stop. It is saved at step %d; start it again to go on.",
+                "%s The run was asked to stop. It is saved at step %d; start it again to go on.",
                 session.topology.prefix(),
                 step,
             )

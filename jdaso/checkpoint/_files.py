@@ -107,7 +107,7 @@ class Manifest:
         step: completed updates.
         node: the node that wrote it; where nodes have several ranks, the rank.
         nodes: number of nodes, or ranks, in the save.
-        begun: number of them when the run began; larger if some have died.
+        begun: number of them when the run began; larger if some have failed.
         score: the program's score, for `Checkpoints(keep_best=...)`.
         facts: settings of the optimizers, by name.
         leaves: the arrays.

@@ -57,8 +57,8 @@ class Folder:
             self._lock = Lock(self.path)
         self.last_number = max(map(_number, self._all()), default=0)
         self.sweep(self.last_number)
-        self._lock.sign()  # after the sweep even a full disk has space
-        for old in self.path.glob("seen-*"):  # left by a start that was interrupted
+        self._lock.sign()  # after the sweep, which frees space on a full disk
+        for old in self.path.glob("seen-*"):  # left by an interrupted start
             old.unlink(missing_ok=True)
         token = self.token(run)
         token.touch()

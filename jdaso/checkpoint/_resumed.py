@@ -163,7 +163,7 @@ def _adopt(
     owner, _, ticket, in_flight, _ = first.flights[number]
     versions, rooms = target.versions, _Rooms(target)
     kinds = [kind for kind in _kinds(saves, number) if same or kind.startswith(COMMON)]
-    if same and in_flight and not merges:  # what the wire lost of it is dropped with it
+    if same and in_flight and not merges:  # its rounding error is dropped with it
         kinds = [kind for kind in kinds if kind.startswith(COMMON)]
     counts = dict.fromkeys(kinds, 0)
     for each in saves:
@@ -214,7 +214,7 @@ class _Rooms:
         for source, kind, path, leaf in saves.arrays:
             if source not in sources or kind not in kinds or path not in self.leaves:
                 continue
-            # Errors of a wire are owed once a merge has taken the rest in.
+            # Error feedback applies after the merge.
             if first.flights[source][3] and not in_flight and kind in ("error", "paid"):
                 continue
             if self.leaves[path].whole == leaf.whole:

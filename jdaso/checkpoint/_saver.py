@@ -57,7 +57,7 @@ class Saver:
         begin = time.perf_counter()
         self.settle()
         self._error = None  # the earlier failure was reported; this is a new save
-        if session.control.survives:  # all are here; some may have died while writing
+        if session.control.survives:  # all are here; some may have failed while writing
             self._sweep()
         self._number += 1
         self._saved_by = session.living if session.control.survives else None
@@ -103,7 +103,7 @@ class Saver:
 
         Raises:
             CheckpointError: on all of them, if the save failed on one.
-            LostError: on all of them, if one died meanwhile.
+            LostError: on all of them, if one failed meanwhile.
         """
         self.join()
         error, self._error = self._error, None
@@ -122,7 +122,7 @@ class Saver:
         if not whole:
             self._sweep()
             raise LostError(
-                f"{self._session.topology.prefix()} A node died before its part of a checkpoint "
+                f"{self._session.topology.prefix()} A node failed before its part of a checkpoint "
                 "was known to be written. Save again; earlier checkpoints are still there."
             )
 

@@ -20,7 +20,7 @@ DISK_SECONDS = 3600.0
 
 
 class LostError(CheckpointError):
-    """A node died while it was saving."""
+    """A node failed while it was saving."""
 
 
 _KINDS = {kind.__name__: kind for kind in (CheckpointError, DamagedError, LostError)}

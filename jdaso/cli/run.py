@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Runs a launcher's command. If the job fails it is started again, and the program "
         "continues from its last checkpoint (jdaso.checkpoint). A signal to this process (SIGTERM, "
         "SIGUSR1, SIGUSR2: what Slurm sends before preemption; Ctrl-C) makes the job save and end "
-        "with status 75; a second Ctrl-C ends it at once. What follows -- is passed on unchanged."
+        "with status 75; a second Ctrl-C ends it at once. Words after -- are passed on unchanged."
     )
     parser.usage = "python -m jdaso run [options] -- COMMAND"
     add = parser.add_argument

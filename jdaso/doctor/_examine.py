@@ -247,7 +247,7 @@ _GONE = "See below for the missing ranks, and look at their own output."
 
 
 def _died(outcome: Outcome, vendor: str) -> list[Line]:
-    """Reports the step of the exchange in which this rank's process died or failed."""
+    """Reports the step of the exchange in which this rank's process ended or failed."""
     broken = {**outcome.errors, **outcome.died}
     return [
         Line(Finding("messages", f"failed at {step}: {why}", False, _together.ports(vendor)))

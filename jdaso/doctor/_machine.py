@@ -95,7 +95,7 @@ def shared_memory() -> Iterator[Finding]:
         return
     need = ranks * _LEAST_SHARED_BYTES / 1e6
     remedy = (
-        f"MPI keeps the messages between a host's ranks there, and may die of SIGBUS. It wants "
+        f"MPI keeps the messages between a host's ranks there, and may end by SIGBUS. It wants "
         f"{need:.0f} MB here: remove files of ended jobs, or give the container more (docker run "
         "--shm-size=1g, or --ipc=host; mount -o remount,size=1g /dev/shm)."
     )

@@ -1,6 +1,6 @@
 """Runs one part of the examination in a process of its own, which may crash, hang or be killed.
 
-The part records the beginning and the end of each step, which shows in which step a process died.
+The part records the beginning and the end of each step, and so the step in which a process failed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Steps:
     Args:
         path: of the file to write to.
         done: steps that an earlier process has completed; they are not repeated.
-        failed: steps in which it failed or died; steps that need them are skipped.
+        failed: steps in which it raised or was killed; steps that need them are skipped.
     """
 
     def __init__(self, path: str, done: Sequence[str] = (), failed: Sequence[str] = ()):
@@ -69,7 +69,7 @@ class Outcome:
     Attributes:
         values: of the steps that succeeded.
         errors: of those that raised.
-        died: the step in which the process died or was killed, and how; else empty.
+        died: the step in which the process ended or was killed, and how; else empty.
         unreached: the addresses to which it could not connect then.
     """
 
@@ -99,7 +99,7 @@ def try_out(
         limit_seconds: the longest time without a new step.
         as_rank: whether it is this rank of the launch, or a process without launcher.
 
-    *On failure* the outcome has the step in which the process died, and its last words.
+    *On failure* the outcome has the step in which the process ended, and its last words.
     """
     environment = with_home(os.environ) if as_rank else _by_itself()
     with tempfile.TemporaryDirectory(prefix="jdaso-doctor-") as folder:
@@ -143,7 +143,7 @@ def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> tuple
             process.wait(_KILL_SECONDS)
     status = process.returncode
     if status < 0:
-        return f"the process died of {signal.Signals(-status).name}", []
+        return f"the process was killed by {signal.Signals(-status).name}", []
     return f"the process ended with status {status}" if status else "", []
 
 

@@ -61,8 +61,8 @@ class Pipeline:
         ValueError: the nodes are not K times R; a setting is unknown.
         NodeError: the nodes hold different plans.
 
-    On failure: an error on another node, or a node that died or is stuck, raises `NodeError` on all
-    nodes; none waits longer than the session's limit.
+    On failure: an error on another node, or a node that failed or is stuck, raises `NodeError` on
+    all nodes; none waits longer than the session's limit.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ def chart_of(chart: Chart) -> Element:
 
 
 def ratio_chart(numbered: Sequence[tuple[str, Verdict]], title: str) -> Element | None:
-    """Draws the ratios of two levels as dots on their intervals; None without any.
+    """Draws the ratios of two levels as dots on their intervals; None if there are no ratios.
 
     Args:
         numbered: the number of each in the table of verdicts, and the verdict, of one pair.

@@ -47,8 +47,8 @@ class Writer:
     """Appends JSON lines to a file. Only `flush` waits for a device or a disk.
 
     A row waits until its numbers are ready, and the rows after it wait too; events do not. Each
-    write consists of whole lines. What cannot be written is dropped: the first with a warning, and
-    training continues.
+    write consists of whole lines. Rows that cannot be written are dropped, the first with a
+    warning, and training continues.
 
     Args:
         path: the file; its folder is created.

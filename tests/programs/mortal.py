@@ -121,7 +121,7 @@ def saves(session):
             print(f"{session.node} end {{}}\n", end="", flush=True)
             os._exit(0)
         if step >= 20 and MORE[1:] and MORE[1] != "cut":
-            if step == 20 and session.node == int(MORE[1]):  # told to stop
+            if step == 20 and session.node == int(MORE[1]):  # asked to stop
                 os.kill(os.getpid(), signal.SIGUSR1)
             time.sleep(0.5)  # agreeing on a step takes a few tenths of a second of the eight steps
 

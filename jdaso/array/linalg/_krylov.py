@@ -66,7 +66,7 @@ def grown(apply: Apply, begin: Array, most: int) -> Iterator[_Basis]:
         left, second = _orthogonal(vectors, left)
         among[:, size : size + width] = first + second
         new, r = qr(left)
-        # Vectors of which nothing was left are any ones so far: they must leave the basis, too.
+        # Vectors that vanished hold arbitrary values so far; they are orthogonalized, too.
         new, again = qr(_orthogonal(vectors, new)[0])
         rest = np.asarray(again.block) @ np.asarray(r.block)
         if width == 1 and abs(again.block[0, 0]) < 0.5:  # the basis holds all products already

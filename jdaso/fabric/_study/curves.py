@@ -168,7 +168,7 @@ def _seconds(launches: Sequence[Launch]) -> np.ndarray:
 def _of_steps(
     studies: Studies, against: str, measure: Measure, aside: Sequence[str] = ()
 ) -> list[tuple[list[str], list[Curve]]]:
-    """Returns the curves of all that is no micro-benchmark: workload and model, and their lines."""
+    """Returns the curves of all cells but micro-benchmarks: workload and model, and their lines."""
 
     def wanted(factors: Mapping[str, Any]) -> bool:
         return factors.get("workload") not in BUS

@@ -166,7 +166,7 @@ def _attempt(row: Mapping[str, Any]) -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes names in a folder last."""
+    """Writes a folder's names to disk (fsync)."""
     file = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -147,7 +147,7 @@ def _nodes(outcome: Outcome) -> list[Any]:
 def with_proof(fabric: ChosenFabric, outcome: Outcome) -> Outcome:
     """Returns the outcome; as "other fabric" if fewer bytes crossed it on a node than had to.
 
-    A fabric without a named interface proves nothing, and is taken at its word.
+    A fabric without a named interface cannot be verified, and is accepted.
     """
     for number, node in enumerate(_nodes(outcome)):
         counted, expected = (node[name] for name in _COUNTS)

@@ -107,7 +107,7 @@ def _require(study: Study, allocated: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class Turn:
-    """A launch that is left: its cell, its replicate, its attempt, its place among all launches."""
+    """A launch still to run: its cell, replicate, attempt, and place among all launches."""
 
     cell: Cell
     replicate: int

@@ -77,8 +77,8 @@ def line_of(
         program: the loss of a micro-batch.
         costs: costs of its equations; None where the cuts are known, which makes them all zero.
         num_microbatches: micro-batches per step; a parameter travels once for all of them.
-        like: the line of larger micro-batches, whose places are kept: what is heavy there is heavy
-            here.
+        like: the line of larger micro-batches, whose places are kept: its expensive equations stay
+            expensive.
     """
     costs = [Cost()] * len(program.eqns) if costs is None else costs
     least = _HEAVY_SHARE * sum(cost.total for cost in costs)

@@ -173,7 +173,7 @@ def _within_reach(
 ) -> np.ndarray:
     """Returns places where the k-th stage can end: k stages reach them, the rest reach the end.
 
-    `sure` is one of them: it keeps a way to the end open whatever else is left out.
+    `sure` is one of them, so that a valid continuation is always left.
     """
     places = np.asarray(ends)
     if k == stages:

@@ -1,8 +1,8 @@
 """Compiles long stages in parts, and parts that compute the same only once.
 
 A compiler takes as long for the hundredth block of a deep network as for the first. So a stage
-with very many equations is cut once more, at its narrowest places. What flows from block to block
-there are arrays of the same shapes, so hundreds of blocks need only a handful of programs.
+with very many equations is cut once more, at its narrowest places. There, arrays of the same shapes
+flow from block to block, so hundreds of blocks need only a handful of programs.
 """
 
 from __future__ import annotations

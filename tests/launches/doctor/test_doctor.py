@@ -214,4 +214,4 @@ def test_a_package_that_crashes_at_import_ends_in_a_line(tmp_path):
     )
     wrong = troubles(report(done.stdout))
     assert done.returncode == 1 and set(wrong) >= {"optax"}
-    assert "the process died of SIGSEGV" in wrong["optax"]["found"]
+    assert "the process was killed by SIGSEGV" in wrong["optax"]["found"]

@@ -160,7 +160,7 @@ def test_a_job_that_is_told_to_stop_saves_and_goes_on_later(mpi, number, tmp_pat
     job.process.send_signal(number)
     status, text = job.wait()
     assert status == 75, text
-    assert re.search(r"told to stop\. It is saved at step (\d+)", text), text
+    assert re.search(r"asked to stop\. It is saved at step (\d+)", text), text
     assert len(list(tmp_path.glob("step_*"))) == 1
     assert "never merged" not in text
     done = mpirun(2, [PROGRAM, tmp_path], mpi=mpi, quick_compiling=True)

@@ -157,7 +157,7 @@ def test_a_smaller_run_stops_where_it_is_told(tmp_path, stopped):
     dead = "1@13" if stopped == "0" else "0@13"
     ends, done = run(3, "saves", dead, tmp_path, stopped)
     assert done.returncode == 75 and not ends, done.stdout
-    assert "told to stop. It is saved at step" in done.stdout
+    assert "asked to stop. It is saved at step" in done.stdout
     ends, done = run(2, "saves", "", tmp_path)
     assert {end["first"] for end in ends.values()} <= set(range(20, 29)) and len(ends) == 2
 
@@ -166,7 +166,7 @@ def test_by_default_a_death_ends_the_job_and_is_named():
     ends, done = run(3, "numbers", "1@12", env={"ON_DEATH": "end"}, timeout=60)
     assert done.returncode != 0 and not ends
     assert re.search(
-        r"NodeError: \[node [02] of 3, host \S+.*node 1 \(host \S+\) died", done.stdout
+        r"NodeError: \[node [02] of 3, host \S+.*node 1 \(host \S+\) failed", done.stdout
     )
 
 

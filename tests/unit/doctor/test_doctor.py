@@ -238,9 +238,9 @@ def test_addresses_that_ucx_names():
 
 def test_a_part_that_dies_names_its_step():
     notes = '{"begin": "a"}\n{"step": "a", "value": 1}\n{"begin": "b"}\n'
-    outcome = _probe._outcome(notes, "the process died of SIGSEGV", "some words")
+    outcome = _probe._outcome(notes, "the process was killed by SIGSEGV", "some words")
     assert outcome.values == {"a": 1}
-    assert outcome.error("b") == "the process died of SIGSEGV; last words: some words"
+    assert outcome.error("b") == "the process was killed by SIGSEGV; last words: some words"
     assert outcome.error("c") == "not reached"
 
 
@@ -371,7 +371,7 @@ def disk_of(free, size):
 
 def test_little_shared_memory_is_not_the_installation(monkeypatch):
     """MPI dies of SIGBUS where it is imported, for it is started there."""
-    died = Outcome({}, {}, {"mpi4py": "the process died of SIGBUS"})
+    died = Outcome({}, {}, {"mpi4py": "the process was killed by SIGBUS"})
     monkeypatch.setattr(_machine.os, "statvfs", lambda path: disk_of(2**30, 2**30))
     (finding,) = _machine.shared_memory()
     assert finding.ok

@@ -116,7 +116,9 @@ def test_a_process_that_dies_with_ulfm_is_named_and_ends_the_job():
     first, dead, third = play(world, program)
     assert dead.fate == "died"
     for outcome in (first, third):
-        assert re.search(r"^\[node [02] of 3, host [ac]\] node 1 \(host b\) died\.$", outcome.text)
+        assert re.search(
+            r"^\[node [02] of 3, host [ac]\] node 1 \(host b\) failed\.$", outcome.text
+        )
         assert outcome.seconds < 2
 
 
@@ -135,7 +137,7 @@ def test_one_that_dies_as_sessions_begin_is_named(nth, side, late):
         node.come()
 
     for outcome in play(world, program)[::2]:
-        assert re.search(r"\bnode 1( \(host b\))? died", outcome.text), outcome
+        assert re.search(r"\bnode 1( \(host b\))? failed", outcome.text), outcome
         assert outcome.seconds < 1.5
 
 

@@ -120,7 +120,7 @@ def test_what_goes_wrong_in_mpi_is_told_to_who_waits():
         mail.expect(Address(0, 1), (3,), np.float32)
         mail.take(Address(0, 1), "waits for the activations of stage 0")
 
-    assert play(world, program)[1].text == "[node 1 of 2, host b, step 0] node 0 (host a) died."
+    assert play(world, program)[1].text == "[node 1 of 2, host b, step 0] node 0 (host a) failed."
 
 
 def test_a_sum_over_partitions_that_loses_one_names_it(monkeypatch):
@@ -139,7 +139,7 @@ def test_a_sum_over_partitions_that_loses_one_names_it(monkeypatch):
             world.clock.forever()
         gather(np.ones(3))
 
-    assert play(world, program)[1].text == "[node 1 of 2, host b] node 0 (host a) died."
+    assert play(world, program)[1].text == "[node 1 of 2, host b] node 0 (host a) failed."
     [(_, (sent, received))] = requests._unfinished
     assert sent.shape == (3,) and received.shape == (2, 3)
 
