@@ -46,7 +46,7 @@ def conv(x, weights, stride=1):
 
 
 def normalize(x, groups=4):
-    """Each sample by itself: what a sample gives does not depend on its micro-batch."""
+    """Normalizes each sample by itself, so that its result does not depend on its micro-batch."""
     y = x.reshape(*x.shape[:3], groups, -1)
     y = y - y.mean((1, 2, 4), keepdims=True)
     return (y * jax.lax.rsqrt(jnp.square(y).mean((1, 2, 4), keepdims=True) + 1e-5)).reshape(x.shape)

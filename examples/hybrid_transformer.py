@@ -54,7 +54,7 @@ def block(x, p):
 
 
 def loss_of(params, batch):
-    """A loss as for `jax.value_and_grad`: nothing in it tells where it is cut."""
+    """A loss as for `jax.value_and_grad`: it does not depend on where it is cut."""
     characters = batch["characters"]
     x = params["embed"][characters[:, :-1]] + params["places"]
     x, _ = jax.lax.scan(block, x, params["blocks"])

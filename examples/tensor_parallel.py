@@ -3,7 +3,7 @@
     export XLA_FLAGS=--xla_force_host_platform_device_count=4
     mpiexec -n 2 python examples/tensor_parallel.py
 
-``local_axis`` names the axis whose devices hold copies, ``sharded`` tells how the parameters are
+``local_axis`` names the axis whose devices hold copies, ``sharded`` gives how the parameters are
 divided over the other one.
 """
 

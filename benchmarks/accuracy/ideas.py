@@ -38,7 +38,7 @@ class Idea(NamedTuple):
     apart: bool = False  # a merge goes to the mean direction with the mean norm, leaf by leaf
     keep: float = 1.0  # share of the first moments that is left at a merge
     damped: int = 0  # cycles over which the weight of a merge grows to 1
-    measured_noise: bool = False  # P in the second moments by what the progress of nodes tells
+    measured_noise: bool = False  # P in the second moments, from the progress of nodes
 
 
 IDEAS = {

@@ -1,4 +1,4 @@
-"""Part `alone`: what daso adds to a step of ResNet-50 where each rank has a GPU of its own.
+"""Part `alone`: the time that daso adds to a step of ResNet-50 if each rank has its own GPU.
 
 As `hidden`, but one rank computes and the other waits, so that the GPU is not shared. That works as
 "link" (see `_hidden`) sends nothing: no rank needs another after the first steps. ``fragments`` is

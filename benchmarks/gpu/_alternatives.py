@@ -96,7 +96,7 @@ def out_ways(device, memory, pinned_memory):
 def in_ways(device, memory, pinned_memory):
     """Name to way, from the host to the device: the step that needs the numbers.
 
-    What the handler has pinned, a callback can return too, and XLA copies from it faster.
+    A callback can return memory that the handler has pinned, too, and XLA copies from it faster.
     """
     about = jax.ShapeDtypeStruct(memory.shape, memory.dtype)
     give, give_pinned = lambda _: memory, lambda _: pinned_memory
@@ -145,12 +145,12 @@ class Put:
 
 
 def all_came_out(found):
-    """Of `out_ways`, run with a vector of ones: whether the numbers are those of the step."""
+    """Returns whether the numbers of `out_ways`, run with ones, are those of the step."""
     return bool(np.all(np.asarray(found[1]) == 0.5))
 
 
 def all_came_in(found):
-    """Of `in_ways`, where the memory holds `GIVEN`."""
+    """The result of `in_ways`, whose memory holds `GIVEN`."""
     return float(found[0]) == 0.5 + GIVEN
 
 

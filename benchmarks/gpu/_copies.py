@@ -1,4 +1,4 @@
-"""The bound: how fast bytes get from a device to the host's memory and back, by any way of JAX."""
+"""The bound: the rate of copies from a device to the host and back, by any way of JAX."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Copies:
         return ways
 
     def out_seconds(self) -> dict[str, float]:
-        """Of each way, once."""
+        """Copies each way once."""
         found = {}
         for name, way in self.out_ways.items():
             x = self._fresh(self._source).block_until_ready()
@@ -63,7 +63,7 @@ class Copies:
         return found
 
     def in_seconds(self) -> dict[str, float]:
-        """Of each way, once."""
+        """Copies each way once."""
         return {name: _seconds(way) for name, way in self.in_ways.items()}
 
 

@@ -1,4 +1,4 @@
-"""Part `hidden`: how much of an exchange real compute hides: ResNet-50, float32 and bfloat16.
+"""Part `hidden`: the share of an exchange that ResNet-50 hides, in float32 and bfloat16.
 
 Two ranks. "link" is the engine `instant` with the time that a ring would take on a link of 10
 Gbit/s: only the device and the host's copies are real. "hidden" is what the session says; it counts

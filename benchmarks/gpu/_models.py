@@ -56,7 +56,7 @@ class Training(NamedTuple):
 
     @property
     def pace(self) -> Any:
-        """Of paced work; this one takes the time that it takes."""
+        """Real compute; its duration is not set."""
         return Unpaced()
 
     def make(self, nodes: int) -> Training:

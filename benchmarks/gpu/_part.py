@@ -62,7 +62,7 @@ def share_gpus() -> None:
 
 
 class Rows:
-    """Rows of a result, handed over one by one: a part that dies has given what it had."""
+    """Rows of a result, handed over one by one, so that a part that fails keeps its rows."""
 
     def __init__(self, node: int = 0):
         self._rows: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
-"""Part `start_wait`: what a start and a wait add to a step, beside the copy of their bytes.
+"""Part `start_wait`: the time that a start and a wait add to a step, beside the bytes' copy.
 
 Two ranks, engine `instant` (nothing is sent; all else is done). A cycle is four steps: the first
-starts an exchange, the third merges it once its result is there, and in two nothing is due. What a
-start costs is its step less those of its cycle in which nothing is due. A start takes the
+starts an exchange, the third merges it once its result is there, and in two nothing is due. The
+cost of a start is its step less those of its cycle in which nothing is due. A start takes the
 parameters to the host, a merge brings a change of float32 numbers: with any wire 4 bytes each way.
 """
 

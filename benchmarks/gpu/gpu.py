@@ -2,8 +2,8 @@
 
     python benchmarks/gpu/gpu.py [--parts NAME ...] [--quick | --brief] [--minutes M] [--device cpu]
 
-Each part runs in processes of its own with a limit. What becomes of it (a crash, too little memory,
-a GPU-aware MPI that is none) is its result, and the others go on. Writes gpu.json and gpu.md to
+Each part runs in processes of its own with a limit. A failure (a crash, too little memory, a
+GPU-aware MPI that is none) is its result, and the others go on. Writes gpu.json and gpu.md to
 JDASO_BENCHMARK_OUT and prints the goals. ``--device cpu`` is a dry run: all runs but the handlers
 of CUDA, and no goal is judged. Ends with status 1 where a part failed, a result is wrong or a goal
 is missed. See docs/gpu.md.

@@ -14,7 +14,7 @@ import optax
 
 
 class Transformer(NamedTuple):
-    """Sizes; all layers are alike, and characters are read and told by one table."""
+    """Sizes; all layers are alike, and characters are read and predicted by one table."""
 
     length: int  # characters that one sees
     width: int
@@ -55,7 +55,7 @@ class Transformer(NamedTuple):
         return _normed(x, 1.0) @ params["characters"].T
 
     def score(self, params: dict[str, Any], codes: jax.Array) -> dict[str, jax.Array]:
-        """Share of characters that are told, and nats a character, for ``[texts, length + 1]``."""
+        """Share of characters predicted, and nats a character, for ``[texts, length + 1]``."""
         logits, answers = self.logits(params, codes[:, :-1]), codes[:, 1:]
         right = (logits.argmax(-1) == answers).mean()
         return {"accuracy": right, "loss": cross_entropy(logits, answers).mean()}

@@ -1,4 +1,4 @@
-"""Pipelines on emulated hosts: how near schedules come to their bound, and replicas of pipelines.
+"""Pipelines on emulated hosts: schedules against their bound, and replicas of pipelines.
 
     python benchmarks/pipelines/pipelines.py [--quick] [--parts efficiency hybrid]
         [--gigabits 1] [--name N]

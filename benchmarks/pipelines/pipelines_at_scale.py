@@ -65,7 +65,8 @@ def resnet1001():
 
     The bottleneck network of 1001 layers for CIFAR-10 as Keras' example builds it (He et al.,
     arXiv 1603.05027): groups of 16, 64 and 128 filters whose blocks make 64, 128 and 256 channels.
-    What is trained is counted; with the running means of batch normalization it is 30.5 M numbers.
+    Only trained numbers are counted; with the running means of batch normalization there are 30.5
+    million.
     """
     layers, values = [], []
 

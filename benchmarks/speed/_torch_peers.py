@@ -7,7 +7,7 @@ process a host, collectives by gloo over TCP.
 - *torch post-local sgd*: local steps, and the hierarchical averager's mean every B steps.
 - *horovod*: its DistributedOptimizer, where it is installed.
 
-What a step computes stands in `_torch_tasks`.
+`_torch_tasks` has the computation of a step.
 """
 
 import argparse

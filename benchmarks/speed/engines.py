@@ -175,7 +175,7 @@ def main():
     ranks = options.ranks or (QUICK_RANKS if options.quick else RANKS)
     if not harness.is_rank():
         rows, failed = [], False
-        # What malloc keeps of one wire is memory that the next could not have: 4 ranks need it.
+        # Memory that malloc keeps of one wire is lost to the next: 4 ranks need it.
         wires = [options.wires] if options.quick else [[wire] for wire in options.wires]
         for n, size, some in itertools.product(ranks, sizes, wires):
             print(f"{n} ranks, {size:g} MB, {', '.join(some)}", flush=True)

@@ -32,7 +32,7 @@ from jdaso.fabric._study.verdicts import verdicts
 SLOWED = 0.8
 IPERF3 = str(Path(__file__).with_name("_iperf3.py"))
 TWO = {"one": {"rate": "1gbit"}, "other": {"rate": "1000mbit"}}
-"""The same rate, in words that tell one from the other."""
+"""The same rate, in words that distinguish both."""
 WORKS = [
     {"workload": "allreduce", "bytes": "4MiB"},
     {"workload": "exchange", "bytes": "4MiB", "wire": "int8"},
@@ -116,7 +116,7 @@ def rates(replicates: int) -> list[dict[str, Any]]:
 
 
 def fits(replicates: int) -> list[dict[str, Any]]:
-    """Fits half of the cells of messages and collectives; the other half tells the error."""
+    """Fits half of the cells of messages and collectives; the other half measures the error."""
     launches = run(
         "fits",
         replicates=replicates,

@@ -2,9 +2,9 @@
 
 Several chunks are on the wire at once. While one is summed, earlier ones are gathered and later
 ones still arrive, so that the link never idles: reducing one chunk after the other leaves the link
-idle for a third of the time (4 hosts at 1 Gbit/s). Which chunk is ready first differs from node to
-node, and MPI needs the collectives of a communicator in the same order on all nodes. So there are
-two communicators: one on which chunks are scattered in order, one on which they are gathered.
+idle for a third of the time (4 hosts at 1 Gbit/s). Chunks get ready in another order on each node,
+and MPI needs the collectives of a communicator in the same order on all nodes. So there are two
+communicators: one on which chunks are scattered in order, one on which they are gathered.
 
 On slow links rows do not travel by collectives but as many messages, each small enough for MPI to
 send it at once. MPI first announces a larger message, and sends it when the receiver asks; over TCP

@@ -21,7 +21,7 @@ def after(token: Any, x: jax.Array) -> jax.Array:
 
     Args:
         token: an int32 that is always 0; XLA cannot know, because a call to the host returns it.
-        x: integers. What is computed from the result runs after that call.
+        x: integers. Computations from the result run after that call.
     """
     return x + token
 

@@ -1,4 +1,4 @@
-"""The environment of a rank: whether a launcher started this process as one; no MPI, no NumPy.
+"""The environment of a rank; it shows if a launcher started this process as one. No MPI, no NumPy.
 
 The variables that launchers set outlive them. A process that a rank starts inherits them, and so
 does a shell whose environment was saved in a job. MPI would take such a process for the rank, or

@@ -1,4 +1,4 @@
-"""The sentence for nodes that disagree: where, on what, and what to do."""
+"""The sentence for nodes that disagree: the place, the values, and the remedy."""
 
 from __future__ import annotations
 

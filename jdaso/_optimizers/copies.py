@@ -205,7 +205,7 @@ class Finder:
 def _lost(run: Callable[..., Any], shift: float, size: float) -> np.ndarray | None:
     """The share of a shift that each update takes back, by leaf; None: unknown.
 
-    What an update takes from parameters that had the shift from the start is no loss.
+    The share that an update takes from parameters that had the shift from the start is no loss.
     """
     shifts = (0.0, 0.0), (0.0, shift), (shift, 0.0)
     courses = [jax.tree.map(np.asarray, run(*each, size)) for each in shifts]

@@ -74,10 +74,10 @@ def alike(new: PyTree, old: PyTree) -> PyTree:
 def on_its_mesh(function: Callable[Given, Gives]) -> Callable[Given, Gives]:
     """The function, called in the context of the mesh that its arguments' arrays are on.
 
-    What it makes is on that mesh then, replicated, and so is what the host gives. Otherwise XLA
-    places such numbers as it likes, from one device for the host to parts: what comes out has
-    another type than what went in, and devices wait for each other in another order. A mesh that
-    the user has set stays.
+    New arrays, and arrays that the host gives, are then on that mesh, replicated. Otherwise XLA
+    places them as it likes, from one device for the host to parts: results get another type than
+    the arguments, and devices wait for each other in another order. A mesh that the user has set
+    stays.
     """
 
     @functools.wraps(function)

@@ -27,7 +27,7 @@ from .trees import travels
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """The different shards of some leaves: which device gives which, and which it is given.
+    """The different shards of some leaves: the device that gives each, and those that are given it.
 
     Attributes:
         placement: of these leaves.

@@ -25,7 +25,7 @@ from .whole import part_of
 
 
 class Box(NamedTuple):
-    """A range of a leaf along each of its axes: where it begins, and its shape."""
+    """A range of a leaf along each of its axes: its begin, and its shape."""
 
     begin: tuple[int, ...]
     shape: tuple[int, ...]

@@ -28,9 +28,9 @@ FOLLOWS = 0.25
 class Times(NamedTuple):
     """Times that a node measures and its header carries; 0 for what is not known yet.
 
-    A node that starts first also measures how far the others are behind. The time of an exchange,
-    and of the link, is what the last node to start measures: the least. All nodes go at the pace of
-    the slowest, whose step is the longest: each waits for the others' numbers.
+    A node that starts first also measures how far the others are behind. So the times of an
+    exchange and of the link are those of the last node to start: the least. All nodes go at the
+    pace of the slowest, whose step is the longest: each waits for the others' numbers.
 
     Attributes:
         exchange_seconds: from an exchange's start to its result.

@@ -25,7 +25,7 @@ class Array(Operators):
     """An immutable array on all nodes; a pytree whose one leaf is this node's block.
 
     All nodes call operations on arrays together, in the same order. The docstring of an
-    operation tells the bytes that it moves.
+    operation states the bytes that it moves.
 
     Args:
         block: this node's part, of the layout's `block_shape`.
@@ -122,7 +122,7 @@ class Array(Operators):
         return self.shape[0]
 
     def __repr__(self) -> str:
-        """Tells the layout; prints no number of other nodes, so one node alone may call it."""
+        """Shows the layout; prints no number of other nodes, so one node alone may call it."""
         about = f"shape={self.shape}, dtype={self.dtype}, split={self.split}"
         if self.split is not None:
             about += f", node {self.world.node} of {self.world.nodes}"
@@ -146,7 +146,7 @@ class Array(Operators):
     ) -> Any:
         """Gathers the array on every node, for another library of the same process."""
         block = METHODS["resplit"](self, None).block
-        # Of consumers of old versions, JAX knows only those that tell none.
+        # Of consumers of old versions, JAX supports only those that give none.
         known = max_version if max_version is None or max_version >= (0, 5) else None
         return block.__dlpack__(stream=stream, max_version=known, dl_device=dl_device, copy=copy)
 

@@ -45,7 +45,7 @@ class At:
 
 
 class AtPlaces:
-    """Places of an array: each method returns a new array, and moves what the module's table tells.
+    """Places of an array: each method returns a new array; the module's table has what moves.
 
     Args:
         x: the array.

@@ -69,7 +69,7 @@ def _as_is(obj: Any, dtype: Any) -> bool:
 
 
 def placed(block: jax.Array, device: Any) -> jax.Array:
-    """Returns a block on a device; None: where it is."""
+    """Returns a block on a device; None: its own."""
     return block if device is None else jax.device_put(block, device)
 
 

@@ -1,6 +1,6 @@
 """Functions of elements: local work, on operands that are first laid alike.
 
-How two operands come to lie alike, for each axis of the result that is split:
+Movement that lays two operands alike, for each axis of the result that is split:
 
 ================  =======================================  ==================
 one operand       the other one                            moves

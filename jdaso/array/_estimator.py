@@ -61,7 +61,7 @@ class Estimator:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
-        """Tells scikit-learn, which alone calls it, what the estimator is."""
+        """Describes the estimator to scikit-learn, which alone calls it."""
         from sklearn import utils
 
         parts = {

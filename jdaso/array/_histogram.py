@@ -64,7 +64,7 @@ def _weighed(x: Any, weights: Any) -> tuple[Array, jax.Array | None]:
 
 
 def _counts(x: Array, edges: np.ndarray, weights: jax.Array | None, *, even: bool) -> jax.Array:
-    """This node's counts; `even` tells that bins have equal widths."""
+    """This node's counts; `even`: bins have equal widths."""
     if weights is None:
         index_type(x.size)
     traced = isinstance(x.block, Tracer)
@@ -88,7 +88,7 @@ def _places(line: jax.Array, edges: np.ndarray) -> jax.Array:
     """The bin of each number; those outside come into one more. The last bin has both its edges.
 
     A whole number is at or above an edge if it is at or above the whole number that comes next:
-    floats of 32 bits would not tell it from its neighbors.
+    floats of 32 bits would not distinguish it from its neighbors.
     """
     line = line.astype(np.uint8) if line.dtype == bool else line
     bins, last = len(edges) - 1, edges[-1]

@@ -1,4 +1,4 @@
-"""The layout of an array on nodes: which rows each node holds. Pure functions of host integers."""
+"""The layout of an array on nodes: the rows of each node. Pure functions of host integers."""
 
 from __future__ import annotations
 

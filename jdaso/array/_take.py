@@ -74,7 +74,7 @@ def take_along_axis(x: Any, indices: Any, *, axis: int = -1) -> Array:
 def _other_split(
     x: Array, index: Array, along: int, shape: tuple[int, ...]
 ) -> tuple[int, tuple[int, ...]]:
-    """An axis beside one, and its counts, at which to divide both: where one of them is divided."""
+    """An axis beside one, and its counts, at which to divide both: that of the divided one."""
     for y in (index, x):
         if y.split not in (None, along) and y.shape[y.split or 0] == shape[y.split or 0]:
             return y.split or 0, y.counts
@@ -144,7 +144,7 @@ def searchsorted(x1: Any, x2: Any, *, side: str = "left", sorter: Any = None) ->
 
 
 def isin(x1: Any, x2: Any, *, invert: bool = False) -> Array:
-    """Tells for each element of x1 whether x2 has it. Moves x2 to all nodes, if it is split."""
+    """Returns for each element of x1 whether x2 has it. Moves x2 to all nodes, if it is split."""
     x, found = of_one_world(x1, x2)
     whole = resplit(found, None).block
     return elementwise(lambda block: jnp.isin(block, whole, invert=invert), x)

@@ -53,7 +53,7 @@ def _of_one(name: str) -> Callable[..., Array]:
         return _along(_away_from(x, along), function, along, n, norm)
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"`jax.numpy.fft.{name}` along an axis. Moves what the module tells."
+    call.__doc__ = f"`jax.numpy.fft.{name}` along an axis; see the module for what moves."
     return call
 
 

@@ -37,7 +37,7 @@ def is_cut_short(folder: Path) -> bool:
 def give_up(folder: Path, node: int, nodes: int) -> None:
     """Removes a node's part of a save that failed on it, so that the next one finds space.
 
-    Other nodes may still be writing. A marker file tells them that their parts are useless.
+    Other nodes may still be writing. A marker file shows them that their parts are useless.
     """
     if nodes == 1:
         remove(folder)

@@ -1,4 +1,4 @@
-"""Exchanges in flight as a save takes them: what the host holds of them, leaf by leaf.
+"""Exchanges in flight as a save takes them: the host's numbers of them, leaf by leaf.
 
 A rank saves what it has, and with each array the place of its numbers in the leaf; see `Leaf`.
 `_resumed` finds them there for any other layout.

@@ -1,4 +1,4 @@
-"""Pieces of leaves: what each rank of a node saves of an array, and the way back in any layout.
+"""Pieces of leaves: the parts of an array that a rank saves, and the way back in any layout.
 
 A rank saves the shards that its devices have; of one that several ranks have, only one of these
 saves it. A rank that restores copies the overlaps of the saved pieces with the shards that it

@@ -143,7 +143,7 @@ class Saver:
             self._writer = None
 
     def settle(self) -> None:
-        """Joins, and finds this node's part; if nodes may die, all call this together."""
+        """Joins, and finds this node's part; if nodes may fail, all call this together."""
         self.join()
         if self._session.control.survives:
             before = self._node

@@ -1,4 +1,4 @@
-"""Work that all nodes do together: what fails on one raises on all."""
+"""Work that all nodes do together: an error of one raises on all."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def batches(
     Args:
         num_examples: examples in the whole training set.
         batch_size: examples in one batch of one node.
-        node: ``session.node``; if nodes may die, the first value of ``session.share()``.
+        node: ``session.node``; if nodes may fail, the first value of ``session.share()``.
         num_nodes: ``session.num_nodes``, or the second value of ``session.share()``.
         epoch: counted from 0.
         seed: the same on all nodes.

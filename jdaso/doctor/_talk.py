@@ -1,4 +1,4 @@
-"""Messages between the ranks of a launch: which ranks answer, speed of the links, and progress.
+"""Messages between the ranks of a launch: ranks that answer, speed of the links, progress.
 
 Only non-blocking calls are used, and each waits for an answer no longer than the limit: a rank that
 is missing or unreachable gives a line in the report, not a hang. The steps, on every rank:

@@ -162,7 +162,7 @@ def mean_of(run: Run, value: Callable[[Node], float]) -> float:
 
 
 def state_of(run: Run) -> str:
-    """Tells whether all nodes reached their end."""
+    """Returns whether all nodes reached their end."""
     missing = [node.node for node in run.nodes if not node.ended]
     if not missing:
         return "ended"

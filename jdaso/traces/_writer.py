@@ -121,7 +121,7 @@ class Writer:
             self._write_ready()
 
     def _write_ready(self) -> bool:
-        """Writes what is ready; returns whether that was all."""
+        """Writes the rows that are ready; returns whether that was all."""
         with self._lock:
             self._write(self._take_ready())
         return not self._rows

@@ -5,12 +5,12 @@
     first, dead, third = world.run(lambda rank, comm: ...)
 
 Each rank has a communicator with the mpi4py calls that jdaso uses. A script sets which message is
-late or lost, and which rank dies or freezes at which call. The network is stricter than MPI: data
+late or lost, and which rank fails or freezes at which call. The network is stricter than MPI: data
 must not change before it is sent, and calls and sizes that do not match end the test.
 
 Messages of one pair and tag keep their order, all others do not. A lost message blocks those behind
 it, as on a stuck link. Collectives move as messages do: data in flight still arrives after its
-sender has died. MPI's progress needs no calls here.
+sender has failed. MPI's progress needs no calls here.
 """
 
 from __future__ import annotations
@@ -136,12 +136,12 @@ class World:
         self.comms = [Comm(self._whole, rank) for rank in range(ranks)]
 
     def kill(self, rank, *, before=None, after=None, nth=1, comm=None, at=None, losing=False):
-        """A rank dies at its nth such call (any call if neither is given), or at a time.
+        """Makes a rank fail at its nth such call (any call if neither is given), or at a time.
 
         Args:
             rank: the rank.
-            before: an operation, "Iallgather"; the rank dies before the call.
-            after: an operation; the rank dies once the call has begun.
+            before: an operation, "Iallgather"; the rank fails before the call.
+            after: an operation; the rank fails once the call has begun.
             nth: counted from 1.
             comm: the communicator's name.
             at: seconds after the begin.
@@ -586,7 +586,7 @@ class Comm:
         return Collective(self, meeting, needed, give)
 
     def _refuse(self, needed):
-        """Raises if the communicator was revoked, or if a needed member has died."""
+        """Raises if the communicator was revoked, or if a needed member has failed."""
         if self.Is_revoked():
             raise Error(Library.ERR_REVOKED)
         if needed & self.lines.knows_dead(self.member):

@@ -49,7 +49,7 @@ class Csv:
         return resplit(Array(block, layout, at), axis_of(choice.split, 2))
 
     def save(self, x: Array, path: Path, dataset: str) -> None:
-        """Writes lines, replacing the file; nodes tell their bytes, and write at the same time."""
+        """Writes lines, replacing the file; nodes gather their sizes, and write together."""
         if x.ndim not in (1, 2) or np.dtype(x.dtype).kind not in "iufb":
             raise TypeError(
                 f"CSV holds rows of real numbers, got {x.dtype} of shape {x.shape}. Save a matrix."

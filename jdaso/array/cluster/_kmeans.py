@@ -26,7 +26,7 @@ class _Found(NamedTuple):
 
 
 ROWS = 4096
-"""Rows that are looked at together: what is computed of them stays in the processor's cache."""
+"""Rows that are computed together: their numbers stay in the processor's cache."""
 
 HIGH = 2**12
 """Numbers of rows are two floats, of which this is the greater one's unit: each is exact."""

@@ -23,7 +23,7 @@ MOST_VECTORS = 300
 
 
 class SpectralClustering(Groups):
-    """Groups that are connected, of whatever form, as `sklearn.cluster.SpectralClustering`.
+    """Groups that are connected, of any form, as `sklearn.cluster.SpectralClustering`.
 
     The rows are the corners of a graph, with edges ``w = exp(-gamma |x - y|²)``. The eigenvectors
     of the largest eigenvalues of ``D^-½ W D^-½``, D the sums of W's rows, are found by Lanczos,

@@ -50,7 +50,7 @@ def lasso(
     """The weights that make ``|y - x w|² / 2n + alpha |w|₁`` smallest, ``[d]``, on all nodes.
 
     It can be a part of a program of `jax.jit`, and has derivatives with respect to alpha, x and y:
-    `jax.grad` of a loss on other rows tells which way to move alpha.
+    `jax.grad` of a loss on other rows gives the direction in which to move alpha.
 
     Args:
         x: rows ``[n, d]``.

@@ -20,7 +20,7 @@ def allocated_hosts() -> tuple[str, ...]:
     """Returns the hosts of a Slurm or PBS allocation, in its order; none outside of one.
 
     Raises:
-        StudyError: Slurm does not tell the hosts of its list.
+        StudyError: Slurm does not give the hosts of its list.
     """
     if listed := os.environ.get("SLURM_JOB_NODELIST"):
         return _hosts_of_slurm(listed)
@@ -37,7 +37,7 @@ def _hosts_of_slurm(listed: str) -> tuple[str, ...]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise StudyError(
-            f"SLURM_JOB_NODELIST is {listed}, but {' '.join(asked[:3])} does not tell its hosts "
+            f"SLURM_JOB_NODELIST is {listed}, but {' '.join(asked[:3])} does not give its hosts "
             f"({error}). Run the study where Slurm's commands work, or unset the variable."
         ) from None
     return tuple(done.stdout.split())

@@ -1,7 +1,7 @@
 """Latency and bandwidth of each fabric, library and collective, fitted to half of a study's cells.
 
 A collective takes ``alpha rounds(P) + beta bytes(P, S)``, with rounds and bytes of its algorithm.
-The other half of the cells is not seen by the fit and tells its error.
+The other half of the cells is not seen by the fit and measures its error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FEWEST_CELLS = 4
 _TOLERATED = 0.05
 """Relative error from which on a cell's weight falls: an outlier does not bend the line."""
 _SAME = 1e-3
-"""Algorithms whose errors differ by less cannot be told apart."""
+"""Algorithms whose errors differ by less are taken as equal."""
 
 Column = Float64[np.ndarray, " cells"]
 

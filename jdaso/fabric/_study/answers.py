@@ -1,4 +1,4 @@
-"""The answers of studies as JSON; `answers.schema.json` tells what each key holds."""
+"""The answers of studies as JSON; `answers.schema.json` describes each key."""
 
 from __future__ import annotations
 

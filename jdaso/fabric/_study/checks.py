@@ -1,6 +1,6 @@
 """Reads tables of a declaration: unknown keys, wrong types and wrong names are refused.
 
-Every error tells where the mistake is, what was given, and what to do.
+Every error states the place of the mistake, the value given, and the remedy.
 """
 
 from __future__ import annotations

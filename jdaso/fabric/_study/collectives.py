@@ -59,7 +59,7 @@ ALGORITHMS: Mapping[str, tuple[Algorithm, ...]] = {
     ),
     "exchange": (Algorithm("all-to-all, all-gather", _RING.rounds, _RING.share),),
 }
-"""Workload -> its algorithms; the first is taken where cells cannot tell."""
+"""Workload -> its algorithms; the first is taken where cells cannot decide."""
 
 BUS: Mapping[str, Callable[[int], float]] = {
     **dict.fromkeys(("latency", "bandwidth"), lambda p: 1.0),

@@ -1,4 +1,4 @@
-"""Curves of a study, for its page and for papers: what is drawn, not how."""
+"""Curves of a study, for its page and for papers; drawing them is left to others."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _curves(
         studies: their launches.
         against: the factor along the axis.
         apart: factors that get a chart for each level.
-        wanted: tells cells that are drawn from others, by their factors.
+        wanted: returns whether a cell is drawn, by its factors.
         measure: gives the numbers.
         aside: factors that make no line of their own.
     """

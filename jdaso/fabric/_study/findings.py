@@ -1,4 +1,4 @@
-"""Claims that are judged: one statement over many settings, told with n, interval and margin."""
+"""Claims that are judged: one statement over many settings, with n, interval and margin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells that a library cannot do, told before they are launched."""
+"""Cells that a library cannot do, refused before they are launched."""
 
 from __future__ import annotations
 

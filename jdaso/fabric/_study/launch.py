@@ -151,7 +151,7 @@ def _starts_open_mpi(
     cluster: Cluster | None,
     names: Sequence[str],
 ) -> list[str]:
-    """Open MPI's launcher, which passes on to other hosts what it is told to."""
+    """Open MPI's launcher, which passes on the named variables to other hosts."""
     command = [mpiexec, "-n", str(nodes), "--bind-to", "none"]
     if cluster:
         command += ["--prtemca", "plm_ssh_agent", str(cluster.folder / "launcher")]

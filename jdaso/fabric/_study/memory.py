@@ -66,7 +66,7 @@ def require(limit_bytes: int | None) -> None:
     """Raises unless this process can hold the memory of another one to a limit.
 
     Raises:
-        StudyError: it cannot; the text tells why.
+        StudyError: it cannot; the text has the reason.
     """
     with held(limit_bytes) as memory:
         command = [*memory.before, "true"]

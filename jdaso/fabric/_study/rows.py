@@ -49,7 +49,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """A row; `rows.schema.json` tells what each key holds."""
+    """A row; `rows.schema.json` describes each key."""
 
     study: str
     declaration: str

@@ -131,7 +131,7 @@ def _told(column: Column) -> str:
 def table(launches: Sequence[Launch]) -> str:
     """Formats all rows as CSV, one a launch, failed ones too.
 
-    `COLUMNS` tells its columns; "factor" stands for ``factor NAME`` of each factor.
+    `COLUMNS` has its columns; "factor" stands for ``factor NAME`` of each factor.
     """
     names = list(dict.fromkeys(name for launch in launches for name in launch.factors))
     lines = [_fields(launch, names) for launch in launches]

@@ -31,7 +31,7 @@ def job(name, tmp_path, stubs=None, ranks=2, **more):
     for command, text in (stubs or {}).items():
         (folder / command).write_text(text)
         (folder / command).chmod(0o755)
-    # What `activate` does, and the stubs before it.
+    # Stands for `activate`, with the stubs before it.
     activate = tmp_path / "venv" / "bin"
     activate.mkdir(parents=True)
     (activate / "activate").write_text(f'PATH="{folder}:{BIN}:$PATH"\n')

@@ -1,4 +1,4 @@
-"""`jdaso run` with commands that are not MPI's: what becomes of output, input, signals, deaths.
+"""`jdaso run` with commands that are not MPI's: their output, input, signals and failures.
 
 Ranks are played by programs that speak to the supervisor as ranks do, without JAX.
 """

@@ -8,7 +8,7 @@ import pytest
 from launcher import ROOT, mpirun
 from nights import nightly, rows
 
-# What it is launched with, its devices per node, and how far the loss must fall at least.
+# Arguments, devices per node, and the least fall of the loss.
 EXAMPLES = {
     "smallest.py": ([], 1, 0.1),
     "linen_shard_map.py": ([], 2, 0.5),

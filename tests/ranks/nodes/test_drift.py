@@ -18,7 +18,7 @@ COMM = MPI.COMM_WORLD
 ODD = 1
 STEPS, PHASES = 24, jdaso.Phases(24, 6, 8, 4, 2)  # cycling: 6 .. 15
 
-# What flips, before which update; what is said; settings.
+# The flipped value, the update before which it flips; the error's text; settings.
 IN_TWO = dataclasses.replace(PHASES, fragments=2)
 CASES = {
     "warm-up": ("params", 3, "params['w']", {}),

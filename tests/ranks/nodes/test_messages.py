@@ -1,4 +1,4 @@
-"""`Messages`: what is sent comes, in order, and nobody waits for it."""
+"""`Messages`: they arrive in order, and nobody waits for them."""
 
 import time
 

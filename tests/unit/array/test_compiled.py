@@ -1,4 +1,4 @@
-"""Programs around operations between nodes: what is refused. The others: tests/ranks/array."""
+"""Programs around operations between nodes that are refused. The others: tests/ranks/array."""
 
 from unittest.mock import create_autospec
 

@@ -1,4 +1,4 @@
-"""The folder of checkpoints: what is left of saves, its lock, and what others do to it."""
+"""The folder of checkpoints: remains of saves, its lock, and other programs' changes to it."""
 
 import contextlib
 import dataclasses

@@ -1,6 +1,6 @@
 """Passes over a chunk, by the library and without it, against NumPy's formulas in float32.
 
-What a wire does to numbers is taken from its own verbs on NumPy arrays (`payload/test_wire.py`).
+The verbs of a wire on NumPy arrays give the expected numbers (`payload/test_wire.py`).
 """
 
 import itertools

@@ -47,7 +47,7 @@ def test_hosts_are_those_of_the_allocation_in_its_order(tmp_path, monkeypatch):
 def test_slurm_itself_reads_its_list(slurm, monkeypatch):
     assert allocated_hosts() == ("n02", "n03", "n07")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "m[1-2]")
-    with pytest.raises(StudyError, match=r"is m\[1-2\], but scontrol show hostnames does not tell"):
+    with pytest.raises(StudyError, match=r"is m\[1-2\], but scontrol show hostnames does not give"):
         allocated_hosts()
 
 

@@ -1,4 +1,4 @@
-"""Placements of leaves over devices: which shard a device has, checked against NumPy's indexing."""
+"""Placements of leaves over devices: the shard of a device, checked against NumPy's indexing."""
 
 import dataclasses
 import itertools

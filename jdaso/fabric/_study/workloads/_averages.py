@@ -1,4 +1,4 @@
-"""A check of averaged gradients: by sums over each array, which every node tells the others."""
+"""A check of averaged gradients: by sums over each array, which nodes exchange."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ..outcomes import RESULT
 
 @dataclass(frozen=True)
 class Given:
-    """All that a study tells a workload.
+    """The argument of a workload.
 
     Attributes:
         factors: factor -> level of the cell.

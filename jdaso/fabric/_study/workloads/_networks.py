@@ -1,6 +1,6 @@
 """The networks by name: shapes of their parameters, first values, a loss, and data from a seed.
 
-Nothing is downloaded. An image is noise around a wave that tells its class, and a sequence of
+Nothing is downloaded. An image is noise around a wave that depends on its class, and a sequence of
 tokens goes on in equal steps, so that there is something to learn.
 """
 
@@ -65,7 +65,7 @@ def network_of(model: str) -> Network:
 
 
 def of_images(module: Any, pixels: int) -> Network:
-    """A network that tells classes of images apart."""
+    """A network that classifies images."""
 
     def batch(key: jax.Array, samples: int, size: int) -> Batch:
         of_labels, of_noise = jax.random.split(key)
@@ -78,7 +78,7 @@ def of_images(module: Any, pixels: int) -> Network:
 
 
 def of_tokens(module: Transformer) -> Network:
-    """A network that tells the next token."""
+    """A network that predicts the next token."""
 
     def batch(key: jax.Array, samples: int, size: int) -> Batch:
         of_first, of_step = jax.random.split(key)

@@ -33,7 +33,7 @@ class Work(Protocol):
 class Paced:
     """A time, during which no core is used, and gradients of every parameter.
 
-    On node p of P they are ``(p + 1) / P`` of the parameters, so that their mean tells whether all
+    On node p of P they are ``(p + 1) / P`` of the parameters, so that their mean shows whether all
     nodes are in it.
 
     Args:

@@ -2,7 +2,7 @@
 
 Paced, compute takes a given time and leaves the cores alone; optimizer, packing, exchange and merge
 are real, as are the shapes of the parameters. An iteration is a cycle of steps (`_training`); the
-compute of a step is the same step with the inner optimizer alone. `factors.METHODS` tells the
+compute of a step is the same step with the inner optimizer alone. `factors.METHODS` describes the
 methods of each library.
 """
 
