@@ -2,7 +2,7 @@
 
     mpiexec -n 2 python examples/hybrid_vgg16.py [--width 64] [--data FOLDER] [--steps N]
 
-The module knows nothing of pipelines. Its dropout keys come with the batch: each micro-batch, and
+The module does not depend on pipelines. Its dropout keys come with the batch: each micro-batch, and
 each replica, draws its own. With `--partitions 2` four nodes are two replicas.
 """
 

@@ -24,7 +24,7 @@ from benchmarks.lib.tasks import text, warm_cosine
 from jdaso._rules import second_moments
 
 PEAK, B1, B2, EPSILON, DECAY = 6e-3, 0.9, 0.999, 1e-8, 1e-3
-"""Of AdamW."""
+"""Settings of AdamW."""
 
 
 class Idea(NamedTuple):
@@ -70,7 +70,7 @@ def deal(params, fragments, every):
 
 
 def mean(tree):
-    """Of the nodes, on each of them."""
+    """The mean of the nodes, on each of them."""
     return tree_map(lambda x: jnp.broadcast_to(x.mean(0), x.shape), tree)
 
 

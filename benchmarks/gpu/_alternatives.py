@@ -118,7 +118,7 @@ def in_ways(device, memory, pinned_memory):
 
 
 class Put:
-    """As `Way`: the loop puts the numbers on the device and the step takes them as an argument.
+    """A `Way` whose loop puts the numbers on the device; the step takes them as an argument.
 
     From memory of a kind; of the kind "resident" they are on the device already.
     """

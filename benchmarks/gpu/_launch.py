@@ -86,7 +86,7 @@ def _run(
             process.wait(limit)
         except subprocess.TimeoutExpired:
             late = True
-        finally:  # also where this process is told to end
+        finally:  # also where this process is asked to end
             if process.poll() is None:
                 _end(process)
         seconds = time.perf_counter() - begin

@@ -8,7 +8,7 @@ from benchmarks.lib import harness
 
 
 def machine():
-    """Of `harness`, with the GPUs and what of JAX, CUDA and mpi4jax is installed."""
+    """The facts of `harness`, with the GPUs and the versions of JAX, CUDA and mpi4jax."""
     about = {**harness.machine(), "gpus": gpus()}
     installed = {d.name.lower() for d in distributions()}
     wanted = ["jaxlib", "mpi4jax", "flax", "optax"]

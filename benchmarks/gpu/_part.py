@@ -32,7 +32,7 @@ class Options(NamedTuple):
 
 
 def options() -> Options:
-    """Of this script's command line. Raises SystemExit where a GPU is meant and JAX has none."""
+    """Reads this script's command line. Raises SystemExit where a GPU is meant and JAX has none."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--quick", action="store_true")

@@ -2,7 +2,7 @@
 
 Gradients are constant and differ between the ranks. The merge "corrected" keeps the mean over nodes
 of the parameters whatever the delay, so after T steps of SGD and `finalize` every node holds
-``x - rate * T * mean(gradient)``, but for what the wire still owes it, and that is paid too.
+``x - rate * T * mean(gradient)``: `finalize` adds the remaining error feedback of the wire.
 """
 
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ QUICK_WIRES = ("float32", "int4")
 SIZE, QUICK_SIZE = 10_000_000, 10_000
 STEPS, RATE = 13, 0.125
 TOLERANCE = 1e-4
-"""Of numbers about 1: float32 rounding of 13 steps, merges and means is below 1e-5."""
+"""Bound for numbers about 1: float32 rounding of 13 steps, merges and means is below 1e-5."""
 
 
 def train(session, wire, size):

@@ -228,4 +228,4 @@ OPTIMIZERS = {
     "text-muon": muon,
     "dictionary": adamw,
 }
-"""Of a peak learning rate; for studies of it."""
+"""Task -> its optimizer, given a peak learning rate; for studies of that rate."""

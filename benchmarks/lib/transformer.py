@@ -40,7 +40,7 @@ class Transformer(NamedTuple):
         return params
 
     def logits(self, params: dict[str, Any], codes: jax.Array) -> jax.Array:
-        """Of the next character, ``[texts, length, 128]``, for codes ``[texts, length]``."""
+        """Logits of the next character, ``[texts, length, 128]``, for codes ``[texts, length]``."""
         mask = jnp.where(jnp.tril(jnp.ones((self.length, self.length), bool)), 0.0, -1e9)
         x = params["characters"][codes] + params["places"]
         for k in range(self.layers):

@@ -28,7 +28,7 @@ class Pace:
 
 
 class Paced:
-    """As on an accelerator: a step takes a given time, and gives gradients of every parameter."""
+    """Paced work, as on an accelerator: a step takes a given time, and gives all gradients."""
 
     def __init__(self, parameters: int):
         self.parameters, self.pace = parameters, Pace()

@@ -99,7 +99,7 @@ def resnet1001():
 
 
 def cut(layers, values, stages):
-    """Of each stage FLOPs and parameters of one image, and the traffic between stages."""
+    """Returns FLOPs and parameters of each stage per image, and the traffic between stages."""
     costs = [each.flops for each in layers]
     places = best_cuts(costs, values, stages, allowed=range(1, len(layers)), balance=BALANCE)
     edges = [0, *places, len(layers)]

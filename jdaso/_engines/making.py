@@ -47,16 +47,16 @@ class Making:
 
     @property
     def nbytes(self) -> int:
-        """As `Numbers.nbytes`."""
+        """See `Numbers.nbytes`."""
         return sum(x.nbytes for x in self.arrays)
 
     def write(self) -> Iterator[int]:
-        """As `Numbers.write`."""
+        """See `Numbers.write`."""
         assert self.version.numbers is not None
         return self.leaves.write(self.arrays, self.version.numbers)
 
     def encode(self, k: int, room: Callable[[], np.ndarray]) -> tuple[np.ndarray, int]:
-        """As `Numbers.encode`."""
+        """See `Numbers.encode`."""
         version, wire, rule = self.version, self.wire, self.rule
         assert version.numbers is not None
         numbers, before = version.numbers.rows[k], version.before
@@ -79,7 +79,7 @@ class Making:
         return rows, checksum_on_host(before.anchor[k], salt=k)
 
     def finish(self, job: Job) -> None:
-        """As `Numbers.finish`."""
+        """See `Numbers.finish`."""
         version = self.version
         assert version.numbers is not None and job.heads is not None and job.place is not None
         before, rows = version.before or Version(0), job.place.rows

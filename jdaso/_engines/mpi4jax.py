@@ -20,7 +20,7 @@ from .base import SumRows, heads_of
 
 
 def import_mpi4jax() -> ModuleType:
-    """Returns mpi4jax, or raises an error that tells what to install.
+    """Returns mpi4jax, or raises an error with the package to install.
 
     Raises:
         ImportError: it is missing, or was built for another MPI than mpi4py uses.

@@ -143,7 +143,7 @@ class Fused:
         *,
         keeps: bool = False,
     ) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """As `Passes.encode`."""
+        """See `Passes.encode`."""
         error = self._numbers(numbers.shape) if self._wire.narrow else None
         fed = self._numbers(numbers.shape) if keeps else None
         about: dict[str, Any] = {"anchor": anchor, "weight": weight, "error": error, "fed": fed}
@@ -154,12 +154,12 @@ class Fused:
         return error, fed
 
     def decode(self, rows: np.ndarray, numbers: np.ndarray) -> None:
-        """As `Passes.decode`."""
+        """See `Passes.decode`."""
         about = {"anchor": None, "factor": 1.0, "nodes": 1.0, "mean": numbers}
         fused.mean(self._wire.name, rows, numbers.shape, **about)
 
     def total(self, rows: np.ndarray, encoded: np.ndarray) -> np.ndarray:
-        """As `Passes.total`."""
+        """See `Passes.total`."""
         numbers = numbers_in(self._wire, encoded.size)
         residual = self._numbers((numbers if self._wire.narrow else 0,))
         into = residual if self._wire.narrow else None
@@ -176,7 +176,7 @@ class Fused:
         numbers: np.ndarray | None = None,
         subtracts: bool = False,
     ) -> None:
-        """As `Passes.mean`."""
+        """See `Passes.mean`."""
         shape = len(rows), numbers_in(self._wire, rows.shape[1])
         about = {"anchor": anchor, "factor": factor, "nodes": np.float32(len(rows))}
         taken = {"mean": into, "numbers": numbers, "subtracts": subtracts}
@@ -202,7 +202,7 @@ class Compiled:
         *,
         keeps: bool = False,
     ) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """As `Passes.encode`."""
+        """See `Passes.encode`."""
         given = jax.device_put((numbers, anchor, weight, owed), self._cpu)
         rows, error, fed = _encode(*given, wire=self._wire, keeps=keeps)
         np.copyto(room[:, : rows.shape[1]], rows)
@@ -210,11 +210,11 @@ class Compiled:
         return error, fed
 
     def decode(self, rows: np.ndarray, numbers: np.ndarray) -> None:
-        """As `Passes.decode`."""
+        """See `Passes.decode`."""
         np.copyto(numbers, self._decoded(rows))
 
     def total(self, rows: np.ndarray, encoded: np.ndarray) -> np.ndarray:
-        """As `Passes.total`."""
+        """See `Passes.total`."""
         if not self._wire.narrow:  # one operation, which NumPy does as fast
             np.copyto(encoded, sum_rows(self._wire, rows[:, : encoded.size]))
             return np.zeros(0, np.float32)
@@ -232,7 +232,7 @@ class Compiled:
         numbers: np.ndarray | None = None,
         subtracts: bool = False,
     ) -> None:
-        """As `Passes.mean`."""
+        """See `Passes.mean`."""
         nodes = np.float32(len(rows))
         mean = np.array(self._decoded(rows) if self._wire.narrow else rows)
         points = itertools.repeat(None) if anchor is None else _parts(anchor)

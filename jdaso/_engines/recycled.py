@@ -1,7 +1,7 @@
 """Memory of exchanges, passed from dropped arrays to the next ones.
 
 Fresh memory of the system costs a fault for each page, about as much as two copies. Where the
-session has told malloc to keep what is freed, on CPUs, malloc does this, for steps too. Elsewhere
+session has set malloc to keep freed memory, on CPUs, malloc does this, for steps too. Elsewhere
 arrays go to the next ones of their size.
 """
 

@@ -55,7 +55,7 @@ class Sums:
     def _total(
         self, ticket: int, arrays: Sequence[np.ndarray], head: np.ndarray, **by: int
     ) -> tuple[Result, np.ndarray]:
-        """As `total`, with the sums as one vector."""
+        """Like `total`, with the sums as one vector."""
         return self.wait(ticket, self.start(ticket, arrays, head, **by), **by)
 
     def mean(
@@ -76,7 +76,7 @@ class Sums:
         count: int,
         **by: int,
     ) -> Result:
-        """As `mean`, of the first `count` leaves, over nodes where these are all finite.
+        """Like `mean`, of the first `count` leaves, over nodes where these are all finite.
 
         The others are summed. If no node's numbers are finite, the means are 0.
         """
@@ -189,12 +189,12 @@ class Begun:
         return sum(x.nbytes for x in self.arrays)
 
     def write(self) -> Iterator[int]:
-        """As `Numbers.write`."""
+        """See `Numbers.write`."""
         self.of.leaves.clear_gaps(self.place.whole)
         return self.of.leaves.write(self.arrays, self.place)
 
     def encode(self, k: int, room: Callable[[], np.ndarray]) -> tuple[np.ndarray, int]:
-        """As `Numbers.encode`."""
+        """See `Numbers.encode`."""
         numbers, wire = self.place.rows, self.of.wire
         if not wire.narrow and k < len(numbers) - 1:
             return numbers[k], 0
@@ -208,7 +208,7 @@ class Begun:
         return rows, 0
 
     def finish(self, job: Job) -> None:
-        """As `Numbers.finish`."""
+        """See `Numbers.finish`."""
         if not self.of.wire.narrow:
             return
         assert job.place is not None

@@ -275,7 +275,7 @@ class Versions:
             return self._search(ticket, owner)
 
     def _search(self, ticket: int, owner: int) -> Version | None:
-        """As `_find`; the lock is held."""
+        """See `_find`; the lock is held."""
         known = list(reversed(self._known.get(owner, [])))
         if not known:
             alike = [x for x in list(self._channel.versions.values()) if self._goes_on_from(x)]

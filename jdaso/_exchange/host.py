@@ -72,12 +72,12 @@ class HostExchange(Exchange):
         return self.session.node
 
     def ask_node(self) -> jax.Array:
-        """As `Exchange.ask_node`."""
+        """See `Exchange.ask_node`."""
         node = np.int32(self.session.node)
         return self.call(lambda: node, ShapeDtype((), jnp.int32))
 
     def checksum(self, tree: PyTree, divisions: Sequence[Division] = ()) -> jax.Array:
-        """As `Exchange.checksum`, on the host: a step's compiler takes long for each leaf of it."""
+        """Like `Exchange.checksum`, on the host, since a step compiles long for each leaf."""
         arrays = to_arrays(tree)
         if not arrays:
             return jnp.int32(0)
@@ -151,19 +151,19 @@ class HostExchange(Exchange):
     def total(
         self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
-        """As `Exchange.total`, by one call of the host."""
+        """Like `Exchange.total`, by one call of the host."""
         return self._result(self.sums.total, leaves, head, step, common)
 
     def mean(
         self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
-        """As `Exchange.mean`, by one call of the host."""
+        """Like `Exchange.mean`, by one call of the host."""
         return self._result(self.sums.mean, leaves, head, step, common)
 
     def mean_of_finite(
         self, leaves: Leaves, count: int, head: jax.Array, step: jax.Array, common: Common | None
     ) -> Received:
-        """As `Exchange.mean_of_finite`, by one call of the host."""
+        """Like `Exchange.mean_of_finite`, by one call of the host."""
         count = len(self.whole_shards(range(count)))
         function = partial(self.sums.mean_of_finite, count=count)
         return self._result(function, leaves, head, step, common)

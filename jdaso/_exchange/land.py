@@ -55,7 +55,7 @@ def land_alike(
 def _on_host(
     exchange: HostExchange, target: Leaves, params: PyTree, updates: PyTree, step: jax.Array
 ) -> Leaves:
-    """As `land_alike`, computed by the host: XLA takes some 15 ms for each leaf."""
+    """Like `land_alike`, computed by the host: XLA takes some 15 ms for each leaf."""
     own = tuple(x for x in jax.tree.leaves(params) if travels(x))
     dtypes = [None if x is None else jnp.result_type(x) for _, x in exchanged(params, updates)]
     return exchange.land(target, own, dtypes, header(step=step), step)

@@ -44,7 +44,7 @@ class HostLate(Late):
         return ()
 
     def begin(self, held: PyTree, leaves: Leaves, step: jax.Array) -> tuple[PyTree, jax.Array]:
-        """As `Late.begin`."""
+        """See `Late.begin`."""
         versions, owner = self.versions, self.exchange.owner
 
         def begin(_: Any, *arrays: Any) -> np.ndarray:
@@ -65,7 +65,7 @@ class HostLate(Late):
         weight: jax.Array | None,
         turn: jax.Array,
     ) -> tuple[jax.Array, PyTree]:
-        """As `Late.start`."""
+        """See `Late.start`."""
         versions, owner, weighted = self.versions, self.exchange.owner, weight is not None
 
         def start(
@@ -91,7 +91,7 @@ class HostLate(Late):
     def wait(
         self, held: PyTree, ticket: jax.Array, age: jax.Array, turn: jax.Array, common: Common
     ) -> tuple[Correction, PyTree]:
-        """As `Late.wait`."""
+        """See `Late.wait`."""
         versions, owner = self.versions, self.exchange.owner
 
         def wait(ticket: Any, age: Any, device: Any) -> Any:
@@ -106,7 +106,7 @@ class HostLate(Late):
     def feedback(
         self, held: PyTree, before: jax.Array, turn: jax.Array
     ) -> tuple[Leaves, jax.Array]:
-        """As `Late.feedback`."""
+        """See `Late.feedback`."""
         versions, owner = self.versions, self.exchange.owner
 
         def feedback(ticket: Any) -> Any:
@@ -118,7 +118,7 @@ class HostLate(Late):
         return self.exchange.behind(heads, found.change), token_of(heads)
 
     def without_feedback(self, held: PyTree) -> PyTree:
-        """As `Late.without_feedback`: the state no longer names a version."""
+        """See `Late.without_feedback`; the state no longer names a version."""
         return held
 
     def _fetch(self, function: Callable[..., Any], turn: jax.Array, *args: Any) -> Correction:

@@ -51,7 +51,7 @@ class VirtualLate(Late):
         return self.feeds and not self.rule.keeps_progress
 
     def empty(self) -> Held:
-        """As `Late.empty`."""
+        """See `Late.empty`."""
         layout, wire = self.exchange.layout, self.exchange.wire
 
         def zeros() -> PyTree:  # anew for each: a step that donates its state donates each once
@@ -69,7 +69,7 @@ class VirtualLate(Late):
         )
 
     def begin(self, held: Held, leaves: Leaves, step: jax.Array) -> tuple[Held, jax.Array]:
-        """As `Late.begin`."""
+        """See `Late.begin`."""
         del step
         return held._replace(anchor=self.dress(to_leaves(leaves))), jnp.int32(0)
 
@@ -84,7 +84,7 @@ class VirtualLate(Late):
         weight: jax.Array | None,
         turn: jax.Array,
     ) -> tuple[jax.Array, Held]:
-        """As `Late.start`: computes the sums at once; the state carries them until due."""
+        """See `Late.start`; computes the sums at once; the state carries them until due."""
         del before, turn
         layout, wire, leaves = self.exchange.layout, self.exchange.wire, to_leaves(leaves)
         send = leaves
@@ -110,7 +110,7 @@ class VirtualLate(Late):
     def wait(
         self, held: Held, ticket: jax.Array, age: jax.Array, turn: jax.Array, common: Common
     ) -> tuple[Correction, Held]:
-        """As `Late.wait`."""
+        """See `Late.wait`."""
         del ticket, turn
         exchange, layout = self.exchange, self.exchange.layout
         rest = Replicated(held.anchor, held.outer, common.tree)
@@ -158,12 +158,12 @@ class VirtualLate(Late):
         return tuple(x + factor * y for x, y in zip(leaves, found.lost, strict=True))
 
     def feedback(self, held: Held, before: jax.Array, turn: jax.Array) -> tuple[Leaves, jax.Array]:
-        """As `Late.feedback`."""
+        """See `Late.feedback`."""
         del before, turn
         return strip(held.error), jnp.int32(0)
 
     def without_feedback(self, held: Held) -> Held:
-        """As `Late.without_feedback`."""
+        """See `Late.without_feedback`."""
         return held._replace(error=jax.tree.map(jnp.zeros_like, held.error))
 
     def _from_flight(self, flight: PyTree) -> PyTree:

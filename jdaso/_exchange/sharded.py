@@ -70,17 +70,17 @@ class ShardedExchange(HostExchange):
         return Shards(self.placement.of(divisions))
 
     def ask_node(self) -> jax.Array:
-        """As `HostExchange.ask_node`, by all devices if several hosts drive them."""
+        """Like `HostExchange.ask_node`, by all devices if several hosts drive them."""
         if not self.session.joined:
             return super().ask_node()
         return self.placement.inside(super().ask_node, (), spec(()))()
 
     def whole_shards(self, leaves: Sequence[int]) -> list[int]:
-        """As `HostExchange.whole_shards`."""
+        """See `HostExchange.whole_shards`."""
         return [k for k in leaves for _ in range(self._shards.counts[k])]
 
     def counts(self, divisions: Sequence[Division], arrays: int) -> list[int]:
-        """As `HostExchange.counts`."""
+        """See `HostExchange.counts`."""
         return Shards(self.placement.of(divisions or [()] * arrays)).counts
 
     def gather(
@@ -90,7 +90,7 @@ class ShardedExchange(HostExchange):
         arrays: Sequence[Any],
         divisions: Sequence[Division],
     ) -> jax.Array:
-        """As `HostExchange.gather`, by all devices; in a node of several ranks the sum of theirs.
+        """Like `HostExchange.gather`, by all devices; in a node of several ranks the sum of theirs.
 
         Inside `jax.shard_map` copies of a shard may differ: then the result is one that no other
         node has.
@@ -113,13 +113,13 @@ class ShardedExchange(HostExchange):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """As `Exchange.paths`; parts of a leaf have its path."""
+        """See `Exchange.paths`; parts of a leaf have its path."""
         if not self._parts:
             return super().paths
         return tuple(self.leaves[k].path for k in self.whole_shards(range(len(self.leaves))))
 
     def first_bad(self, leaves: Leaves) -> jax.Array:
-        """As `Exchange.first_bad`, of any device."""
+        """Like `Exchange.first_bad`, of any device."""
         bad = super().first_bad(leaves)
         if self.placement.mesh is None:  # where each device sees its own numbers
             found = jnp.where(bad > 0, bad, _NONE)
@@ -131,7 +131,7 @@ class ShardedExchange(HostExchange):
     def mean_of_finite(
         self, leaves: Leaves, count: int, head: jax.Array, step: jax.Array, common: Common | None
     ) -> Received:
-        """As `Exchange.mean_of_finite`; in a node of several ranks each host has parts only."""
+        """See `Exchange.mean_of_finite`; in a node of several ranks each host has parts only."""
         if not self.session.joined:
             return super().mean_of_finite(leaves, count, head, step, common)
         return Exchange.mean_of_finite(self, leaves, count, head, step, common)
@@ -139,7 +139,7 @@ class ShardedExchange(HostExchange):
     def send(
         self, function: Callable[..., Any], turn: Any, about: Sequence[Any], leaves: Leaves
     ) -> jax.Array:
-        """As `HostExchange.send`, by all devices."""
+        """Like `HostExchange.send`, by all devices."""
         del turn
         given = [()] * len(about) + [*self.placement.divisions]
         taken = self._copies.taken(given, len(about))
@@ -165,7 +165,7 @@ class ShardedExchange(HostExchange):
         about: Sequence[Any],
         leaves: Leaves = (),
     ) -> Any:
-        """As `HostExchange.fetch`, by all devices; a failure of one rank is one of its node."""
+        """Like `HostExchange.fetch`, by all devices; a failure of one rank is one of its node."""
         del turn
         divisions = [*self.placement.divisions]
         places = {}

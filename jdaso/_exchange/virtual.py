@@ -33,18 +33,18 @@ class VirtualExchange(Exchange):
         return jax.lax.axis_index(Session.node_axis)
 
     def ask_node(self) -> jax.Array:
-        """As `node`."""
+        """See `node`."""
         return self.node
 
     def checksum(self, tree: PyTree, divisions: Sequence[Division] = ()) -> jax.Array:
-        """As `Exchange.checksum`; virtual nodes have one device."""
+        """See `Exchange.checksum`; virtual nodes have one device."""
         del divisions
         return checksum(to_numbers(tree))
 
     def total(
         self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
-        """As `Exchange.total`."""
+        """See `Exchange.total`."""
         del step
         layout, wire, chunks = self.layout, self.wire, pack(self.layout, leaves)
         encoded = [wire.encode(chunk) for chunk in chunks]
@@ -71,7 +71,7 @@ class VirtualExchange(Exchange):
     def _raise_if(
         self, wrong: jax.Array, heads: jax.Array, common: Common | None, report: Callable[..., Any]
     ) -> jax.Array:
-        # The headers are the same on all virtual nodes; pmax tells vmap, which keeps `cond`.
+        # The headers are the same on all virtual nodes; by pmax vmap keeps `cond`.
         # vmap allows no effects there, so the callback is pure. The use of its result keeps it, and
         # XLA may call a pure callback even where the branch is not taken.
         wrong = jax.lax.pmax(wrong.astype(jnp.int32), Session.node_axis) > 0

@@ -19,7 +19,7 @@ def mean_gradients_locally(grads: PyTree, axis: LocalAxis) -> PyTree:
 
     Under ``shard_map(..., check_vma=True)`` JAX itself sums the gradients of replicated parameters
     over the axis. The mean of these equal sums is that sum, L times too large for L devices. It
-    cannot be told from a mean that the user took, so such gradients are refused.
+    cannot be distinguished from a mean that the user took, so such gradients are refused.
 
     Raises:
         ValueError: JAX tracks the gradients as already equal on all devices.

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import jax
-from jax._src import xla_bridge  # no public name tells whether a backend has started
+from jax._src import xla_bridge  # no public name shows whether a backend has started
 from jaxlib import xla_client
 
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")

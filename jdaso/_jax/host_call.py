@@ -114,7 +114,7 @@ def _refuse_vmap(*_: Any, **__: Any) -> Any:
 
 
 def register_lowering(primitive: Primitive, rule: Callable[..., Any]) -> None:
-    """Registers a lowering rule that is told the devices of the program."""
+    """Registers a lowering rule that gets the devices of the program."""
     _dispatch.prim_requires_devices_during_lowering.add(primitive)
     mlir.register_lowering(primitive, rule, cacheable=False)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 from jax import core
-from jax._src import distributed as _distributed  # no public name tells the world's address
+from jax._src import distributed as _distributed  # no public name has the world's address
 
 _PART_SECONDS = 10
 """The wait of a process that ends for the others of its world."""

@@ -83,7 +83,7 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
         bits, common = _common(between, params, (), step)
 
     def exchange_of(tree: PyTree) -> Exchange:
-        """Of the parameters, the inner state and what is on all devices, or of the last only."""
+        """The exchange of everything, or only of the leaves on all devices."""
         placement = None
         if isinstance(tree, Everything):
             placement = between.placements.of_both(params, state.inner, tree.whole)

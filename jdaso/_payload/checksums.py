@@ -22,7 +22,7 @@ def fingerprints(leaf: jax.Array, bits: int) -> jax.Array:
 
 
 def fingerprints_on_host(array: np.ndarray, bits: int) -> np.ndarray:
-    """As `fingerprints`, of a float32 array on the host."""
+    """Like `fingerprints`, of a float32 array on the host."""
     return np.asarray((array.view(np.uint32) * np.uint32(2654435761)) >> np.uint32(32 - bits))
 
 

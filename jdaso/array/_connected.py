@@ -84,7 +84,7 @@ class Connected:
         return self._wait(f"gather rows of {x.shape}", arrays.gather_all, array, counts)
 
     def _gather_compiled(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
-        """As a sum of rows beside zeros, of which a gradient can be taken."""
+        """Gathers as a sum of rows beside zeros, of which a gradient can be taken."""
         before, after = sum(counts[: self.node]), sum(counts[self.node + 1 :])
         return self.reduce(jnp.pad(x, [(before, after), *[(0, 0)] * (x.ndim - 1)]), "sum")
 

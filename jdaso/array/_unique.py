@@ -64,7 +64,7 @@ def _sorted(x: Array) -> _Sorted:
 
 
 def _whole(x: Array) -> UniqueAll:
-    """Of an array that is whole on each node."""
+    """The result for an array that is whole on each node."""
     x = resplit(x, None)
     found = np.unique(
         np.asarray(x.block).reshape(-1),

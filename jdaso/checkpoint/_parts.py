@@ -27,7 +27,7 @@ class Save(NamedTuple):
     """A complete save of all parts."""
 
     step: int
-    name: str  # tells it from the other saves of the step; up to the parts
+    name: str  # distinguishes the save from others of the step; up to the parts
     identity: str  # no other save has it, even if the folder was recreated
 
 

@@ -1,4 +1,4 @@
-"""Fashion-MNIST: images to experiment with; `ImageData.source` tells where they came from."""
+"""Fashion-MNIST: images to experiment with; `ImageData.source` names their origin."""
 
 import contextlib
 import fcntl

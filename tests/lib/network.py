@@ -113,7 +113,7 @@ class World:
 
     Args:
         ranks: their number.
-        ulfm: whether MPI reports failed ranks. Otherwise nothing more is heard of them.
+        ulfm: whether MPI reports failed ranks. Otherwise they are silent.
         seed: draws the delays of messages and the order of threads; None: all delays are equal.
         settings: of `Clock`.
 

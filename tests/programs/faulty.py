@@ -167,7 +167,7 @@ def run(rank):
             if odd and CASE == "fewer" and n == FAULT_STEP:
                 break
             if CASE == "one_more" and n == FAULT_STEP + (not odd):
-                return  # node 0 has started an exchange that node 1 knows nothing of
+                return  # node 0 has started an exchange that node 1 never starts
             if unclosed and n > FAULT_STEP and bool(state.ticket.any()):
                 print(f"{session.node} end\n", end="", flush=True)
                 return

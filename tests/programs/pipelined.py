@@ -144,7 +144,7 @@ def optimizer():
 
 
 def share(batch, replica, replicas):
-    """One replica's part of a joined batch; a random key is told apart."""
+    """One replica's part of a joined batch; a random key is handled separately."""
     size = SAMPLES // replicas
 
     def cut(x):

@@ -1,6 +1,6 @@
 """Two nodes of two devices that record what they do: ``python traced.py FOLDER [kill]``.
 
-Prints the hidden share that `Stats` knows of, and whether a trace changes the result.
+Prints the hidden share in `Stats`, and whether a trace changes the result.
 """
 
 import os

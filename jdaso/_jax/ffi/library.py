@@ -70,7 +70,7 @@ def target(platforms: Sequence[str], devices: int) -> str | None:
 
 
 def chain_target(platforms: Sequence[str], devices: int) -> str | None:
-    """As `target`, of the handler of chains, which programs of one CPU device can call."""
+    """Like `target`, of the handler of chains, which programs of one CPU device can call."""
     fits = tuple(platforms) == ("cpu",) and devices == 1
     return CHAIN if _is_wanted() and fits and _registered() else None
 

@@ -34,7 +34,7 @@ class BFloat16(Wire):
         return np.left_shift(rows, 16, dtype=np.uint32).view(np.float32)
 
     def first_bad(self, rows: np.ndarray) -> int | None:
-        """As `Wire.first_bad`; tests the bits for an exponent of ones."""
+        """See `Wire.first_bad`; tests the bits for an exponent of ones."""
         if rows.max() < _INFINITY + _SIGN and rows.view(np.int16).max() < _INFINITY:
             return None
         return first_of((rows & ~_SIGN) >= _INFINITY)

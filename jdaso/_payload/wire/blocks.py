@@ -56,7 +56,7 @@ class Blockwise(Wire):
         return self._decode_blocks(data, scales).reshape(*rows.shape[:-1], -1)
 
     def first_bad(self, rows: np.ndarray) -> int | None:
-        """As `Wire.first_bad`; returns the first number of the bad block."""
+        """See `Wire.first_bad`; returns the first number of the bad block."""
         found = self.scales.first_bad(self._split(rows)[1])
         return None if found is None else found * self.block
 

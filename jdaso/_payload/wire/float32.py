@@ -23,5 +23,5 @@ class Float32(Wire):
         return rows
 
     def first_bad(self, rows: np.ndarray) -> int | None:
-        """As `Wire.first_bad`; the sum is finite only if each number is."""
+        """See `Wire.first_bad`; the sum is finite only if each number is."""
         return first_not_finite(rows)

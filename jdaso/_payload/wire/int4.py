@@ -18,7 +18,7 @@ class _Scales(BFloat16):
     """bfloat16, where no compiler takes the rounding for excess precision and leaves it out."""
 
     def encode(self, rows: Any) -> Any:
-        """As `BFloat16.encode`."""
+        """See `BFloat16.encode`."""
         if isinstance(rows, jax.Array):
             rows = jax.lax.reduce_precision(rows, exponent_bits=8, mantissa_bits=7)
         return super().encode(rows)

@@ -34,7 +34,7 @@ class Outer(Merge):
         return self.optimizer.init(params)
 
     def target(self, mean: PyTree, anchor: PyTree, outer: PyTree) -> tuple[PyTree, PyTree]:
-        """As `Merge.target`."""
+        """See `Merge.target`."""
         slope = jax.tree.map(jnp.subtract, anchor, mean)
         updates, outer = self.optimizer.update(slope, outer, anchor)
         return jax.tree.map(jnp.add, anchor, updates), outer

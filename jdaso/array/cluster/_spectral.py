@@ -19,7 +19,7 @@ from ._groups import Groups
 from ._kmeans import KMeans
 
 MOST_VECTORS = 300
-"""Of a basis of Lanczos, at most; beside 20 times the clusters."""
+"""Most vectors of a basis of Lanczos, or 20 times the clusters."""
 
 
 class SpectralClustering(Groups):

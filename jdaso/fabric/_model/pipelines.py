@@ -49,7 +49,7 @@ class HybridPrediction:
 
     @property
     def bubble_share(self) -> float:
-        """Of a step without a network: ``1 - M / (M + (K - 1) / V)`` if stages are equal."""
+        """The bubble without a network: ``1 - M / (M + (K - 1) / V)`` if stages are equal."""
         return self.bubble_seconds / (self.compute_seconds + self.bubble_seconds)
 
 

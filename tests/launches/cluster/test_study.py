@@ -314,7 +314,7 @@ LACKING = {
     ("mpi4jax", "halo"): "Take transport mpi.",
     ("torch", "real"): "Take paced.",
 }
-"""Library and work -> the end of the sentence that tells why there are no numbers."""
+"""Library and work -> the end of the sentence with the reason for missing numbers."""
 
 
 @emulates

@@ -114,7 +114,7 @@ def test_a_node_that_ends_early_takes_the_job_with_it(case, engine):
 
 
 @nightly  # played in unit/nodes/test_ends_played.py
-def test_the_job_ends_when_all_have_said_what_they_know():
+def test_the_job_ends_once_all_have_reported():
     """Node 1 ends the job by itself, but not while another one is about to print its error."""
     done = launch("uncaught", nodes=3)
     assert done.returncode != 0
@@ -134,7 +134,7 @@ def test_a_killed_node_ends_the_job():
         at_night(("stuck_starting", r"node 0 of 2.*waits to open a communicator.*within 6 s")),
         at_night(("stuck_warmup", r"node 0 of 2.*within 6 s")),
         ("stuck", r"node 0 of 2.*within 6 s"),
-        # Node 1 waits in finalize, node 0 for its exchange; whose limit is met first tells both.
+        # Node 1 waits in finalize, node 0 for its exchange; the first limit ends both.
         at_night(("fewer", r"node 0 of 2.*within 6 s|node 1 of 2.*waits to finalize.*within 6 s")),
     ],
 )

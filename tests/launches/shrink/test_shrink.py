@@ -138,7 +138,7 @@ def test_what_was_in_flight_between_fewer_is_dropped(tmp_path):
 
 @nightly
 @pytest.mark.parametrize("dead", [0, 2])
-def test_keys_become_those_of_one_who_lives(dead):
+def test_keys_become_those_of_a_survivor(dead):
     ends, output = survivors(3, "keys", f"{dead}@10")
     assert len({str(end["key"]) for end in ends.values()}) == 1, output
 
@@ -171,7 +171,7 @@ def test_by_default_a_death_ends_the_job_and_is_named():
 
 
 @pytest.mark.nightly
-def test_nodes_of_several_ranks_are_told_that_they_cannot():
+def test_nodes_of_several_ranks_are_refused():
     ends, done = run(4, "numbers", "", env={"RANKS_PER_NODE": "2"}, timeout=60)
     assert done.returncode != 0 and not ends
     text = 'ValueError: on_death="shrink" goes on without a rank that failed, and a node of '

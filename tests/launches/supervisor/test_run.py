@@ -207,7 +207,7 @@ def test_a_job_goes_on_where_nobody_takes_its_output(how, run, tmp_path):
     assert starts(tmp_path) == 2
 
 
-def test_what_was_lost_is_said(run):
+def test_lost_output_is_reported(run):
     with open("/dev/full", "w") as full:
         process = run("--", "seq", 1, 5, stdout=full, stderr=subprocess.PIPE)
         said = process.communicate(timeout=60)[1]
@@ -229,7 +229,7 @@ def test_a_reader_that_pauses_gets_all(run, tmp_path):
     assert process.wait(30) == 3
 
 
-def test_all_that_a_job_could_write_arrives_before_what_is_said_of_it(run, tmp_path):
+def test_all_output_of_a_job_arrives_before_the_supervisors_report(run, tmp_path):
     """The reader pauses until the job has filled all there is, and has ended."""
     read_end, write_end = os.pipe()
     command = ["--", sys.executable, "-c", FILLS]
@@ -259,7 +259,7 @@ def test_a_signal_ends_the_wait_for_a_reader(run, tmp_path):
     os.close(write_end)
 
 
-def test_who_holds_or_fills_a_pipe_is_not_waited_for(run):
+def test_a_process_that_holds_or_fills_a_pipe_is_not_waited_for(run):
     """Processes that are not known as the job's: without its environment, in their own session."""
     script = "env -i setsid timeout 20 yes & sleep 0.2; echo $! ; exit 3"
     begin = time.monotonic()

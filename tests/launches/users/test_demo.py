@@ -68,7 +68,7 @@ def test_a_failing_rank_is_told():
 
 
 @nightly
-def test_a_timeout_is_told():
+def test_a_timeout_is_reported():
     status, output = run("--limit", 2560, "--timeout-seconds", 2)
     assert status == 1
     assert "The ranks did not finish within 2 s and were ended" in output

@@ -91,7 +91,7 @@ def test_a_reader_gives_all_the_mean_while_the_run_holds_the_folder(folder):
 
 
 @pytest.mark.several
-def test_readers_of_other_trees_are_told(folder):
+def test_a_reader_of_another_tree_is_refused(folder):
     with jdaso.Session() as session:
         checkpoints = Checkpoints(folder, session, stop_signals=())
         checkpoints.save(5, a_state())

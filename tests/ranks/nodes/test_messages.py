@@ -43,7 +43,7 @@ def test_before_there_is_a_communicator_nothing_is_sent():
     assert messages.all_gone() and not messages.open
 
 
-def test_all_hear_what_one_says_in_its_order(messages):
+def test_messages_reach_all_in_their_order(messages):
     others = [node for node in range(SIZE) if node != RANK]
     for tag in (5, 2, 9):
         messages.send_all(tag, f"{RANK} says {tag}".encode() + bytes(10_000))

@@ -110,7 +110,7 @@ def test_a_weight_that_is_none_is_an_error_on_all(session, make, weight):
     odd = RANK == SIZE - 1
     said = rf"A weight must be finite and at least 0: node {SIZE - 1} gave (-\d[.\d]*|nan|inf) "
     with pytest.raises(jdaso.NodeError, match=said):
-        for n in range(9):  # late exchanges tell at their merge
+        for n in range(9):  # late exchanges report at their merge
             with session.told():
                 given = weight if odd and n >= 2 else 4.0
                 params, state = jax.block_until_ready(step(params, state, given))

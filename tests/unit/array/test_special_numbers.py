@@ -97,7 +97,7 @@ def test_a_sum_over_no_numbers_is_zero():
     check(lambda: ja.tensordot(s(np.ones((4, 0))), s(np.ones((0, 2))), axes=1), np.zeros((4, 2)))
 
 
-def test_whole_numbers_of_64_bits_are_told_apart():
+def test_whole_numbers_of_64_bits_are_distinguished():
     with jax.enable_x64(True):
         line = 2**60 + np.array([2, 1, 1, 0, 3, 2])
 

@@ -152,7 +152,7 @@ def test_what_they_move(function, calls, sent):
     assert max(calls for calls, _ in found) == calls and sum(n for _, n in found) == sent
 
 
-def test_the_namespace_tells_of_itself():
+def test_the_namespace_describes_itself():
     x = ja.ones(3)
     assert x.__array_namespace__(api_version="2024.12") is ja
     with pytest.raises(ValueError, match="no version 2019.01"):

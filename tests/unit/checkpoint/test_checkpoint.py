@@ -181,7 +181,7 @@ def test_a_session_closes_though_a_save_failed(tmp_path, monkeypatch):
     assert session.closed
 
 
-def test_a_save_that_fails_is_said_and_the_one_before_it_stays(checkpoints, caplog, monkeypatch):
+def test_a_failed_save_is_reported_and_the_one_before_it_stays(checkpoints, caplog, monkeypatch):
     checkpoints.save(1, {"x": jnp.zeros(3)})
     checkpoints.wait()
 

@@ -181,7 +181,7 @@ def test_a_number_that_was_not_in_flight_changes_nothing_or_ends_the_flight():
         assert _can_merge(first, [x for x, _ in files], 0, target) is merges
 
 
-def test_errors_of_what_is_in_flight_are_not_owed_by_what_is_merged():
+def test_errors_of_an_exchange_in_flight_stay_with_it():
     """The numbers that the flight's merge brings include the errors."""
     first, files = saved_by("three fragments", kinds=("error",))
     flights = [(*x[:3], x[1] != 1, x[4]) for x in first.flights]  # fragment 1 has been merged

@@ -205,7 +205,7 @@ def test_a_folder_is_not_made_again_below_a_mount_point(session, tmp_path, monke
     assert not (tmp_path / "scratch").exists()
 
 
-def test_a_folder_that_became_a_file_is_said(session, tmp_path):
+def test_a_folder_that_became_a_file_is_reported(session, tmp_path):
     checkpoints = Checkpoints(tmp_path / "run", session)
     shutil.rmtree(tmp_path / "run")
     (tmp_path / "run").write_text("no folder")
@@ -214,7 +214,7 @@ def test_a_folder_that_became_a_file_is_said(session, tmp_path):
         checkpoints.wait()
 
 
-def test_a_right_that_is_lost_is_said(session, tmp_path, monkeypatch):
+def test_a_lost_permission_is_reported(session, tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path, session)
 
     def denied(*_, **__):
@@ -315,7 +315,7 @@ def test_the_lock_of_a_killed_run_ends_though_its_children_live(tmp_path):
         os.kill(child, signal.SIGKILL)
 
 
-def test_who_has_the_lock_is_named_where_who_took_it_has_ended(tmp_path, session):
+def test_a_process_that_inherited_the_lock_is_named(tmp_path, session):
     """A process that got the open file without Python's hooks."""
     taken = Folder(tmp_path, keep_last=1, keep_best=0, best="max")
     taken.take("run")

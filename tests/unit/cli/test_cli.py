@@ -56,7 +56,7 @@ def test_lines_come_as_they_are_printed():
     assert lines == ["line 0", "line 1", "line 2"]
 
 
-def test_a_failure_shows_the_end_of_what_was_said():
+def test_a_failure_shows_the_end_of_the_output():
     with pytest.raises(LaunchError, match=r"status 3(.|\n)*no more numbers"):
         python("import sys; print('no more numbers', file=sys.stderr); sys.exit(3)")
 

@@ -104,7 +104,7 @@ def test_damaged_download_in_the_cache_is_fetched_again(small, tmp_path):
     assert "original download" in load(small, tmp_path / "cache").source
 
 
-def test_wrong_checksum_is_refused_and_said(small, tmp_path, monkeypatch):
+def test_a_wrong_checksum_is_refused_and_reported(small, tmp_path, monkeypatch):
     monkeypatch.setitem(CHECKSUMS, "train-labels-idx1-ubyte", "0" * 64)
     found = load(small, tmp_path / "cache")
     assert "digits" in found.source and "NOT Fashion-MNIST" in found.source

@@ -83,7 +83,7 @@ def test_another_number_of_nodes_goes_on_exactly(session, before, nodes, sizes):
     assert joined == stream(new[0].order, 10)[begin : begin + len(joined)]
 
 
-def test_weights_tell_what_is_beyond_the_last_epoch(session):
+def test_weights_mark_samples_beyond_the_last_epoch(session):
     loader = Loader({"x": np.arange(10)}, 4, session, epochs=1, weights=True)
     batches = list(loader)
     assert [weights.tolist() for _, weights in batches] == [[1] * 4, [1] * 4, [1, 1, 0, 0]]
@@ -92,7 +92,7 @@ def test_weights_tell_what_is_beyond_the_last_epoch(session):
     assert batches[0][1].dtype == jnp.float32
 
 
-def test_it_ends_where_it_is_and_begins_where_it_is_told(session):
+def test_it_ends_at_its_position_and_begins_at_a_given_one(session):
     loader = Loader(np.arange(10), 5, session, epochs=2)
     first = taken_without_closing(loader)
     assert len(first) == len(loader) == 4 and list(loader) == [] and loader.epoch == 2

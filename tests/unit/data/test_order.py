@@ -89,7 +89,7 @@ def test_files_of_more_than_32_bits():
     assert found.max() > 2**32 and found.min() >= 0 and len(set(found.tolist())) > 98
 
 
-def test_fingerprints_tell_orders_apart():
+def test_fingerprints_distinguish_orders():
     orders = [Order(9), Order(10), Order(9, seed=1), Order(9, shuffle=False), Order(9, block=2)]
     assert len({order.fingerprint for order in orders}) == len(orders)
     assert Order(9).fingerprint == Order(9).fingerprint

@@ -177,7 +177,7 @@ def test_nodes_that_lie_on_several_hosts(machines, ranks_per_node, words):
     assert not any(line.finding.ok for line in lines)
 
 
-def test_pairs_that_do_not_hear_each_other_are_named_once():
+def test_pairs_without_messages_are_named_once():
     accounts = {0: {"received": [0, 1]}, 1: {"received": [0, 1, 2]}, 2: {"received": [1, 2]}}
     records = {rank: record(host=f"n{rank}") for rank in range(3)}
     (line,) = _together.cut_off(3, records, accounts, 5.0, "MPICH")
@@ -278,7 +278,7 @@ def test_a_process_without_launcher_keeps_its_settings():
     assert set(kept) & set(given) == {"UCX_TLS"}
 
 
-def test_advice_is_told_with_the_settings_and_a_failure_with_its_reason():
+def test_advice_has_its_settings_and_a_failure_its_reason():
     found = _advice.Measured(2, 1e8, 1e-5, 1, 8, 1, "Open MPI")
     row = {"method": "advised", "wire": "int8", "B": 6, "S": 5, "exchange ms": 9.0}
     rows = [{**row, "of no network": 0.99}]
@@ -370,7 +370,7 @@ def disk_of(free, size):
 
 
 def test_little_shared_memory_is_not_the_installation(monkeypatch):
-    """MPI dies of SIGBUS where it is imported, for it is started there."""
+    """MPI ends by SIGBUS where it is imported, for it is started there."""
     died = Outcome({}, {}, {"mpi4py": "the process was killed by SIGBUS"})
     monkeypatch.setattr(_machine.os, "statvfs", lambda path: disk_of(2**30, 2**30))
     (finding,) = _machine.shared_memory()
@@ -399,7 +399,7 @@ def test_shared_memory_is_wanted_for_each_rank_of_the_host(monkeypatch):
 
 
 @pytest.mark.parametrize("home", [None, "", "/no/such/folder", "/proc/1"])
-def test_a_home_that_is_not_there_is_said_and_no_trouble(monkeypatch, home):
+def test_a_missing_home_is_reported_and_no_trouble(monkeypatch, home):
     """A rank reports nothing either: its launcher has started without a home."""
     monkeypatch.setattr(_machine._environment, "launched_ranks", lambda: 2)
     monkeypatch.delenv("HOME")
@@ -411,7 +411,7 @@ def test_a_home_that_is_not_there_is_said_and_no_trouble(monkeypatch, home):
     assert _probe.alone({})["HOME"] and _probe.alone({"HOME": "/x"})["HOME"] == "/x"
 
 
-def test_what_a_launcher_left_behind_is_said_and_no_launch(monkeypatch):
+def test_a_launchers_leftover_variables_are_reported_and_are_no_launch(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_FD", "991")
     monkeypatch.setenv("PMI_RANK", "1")

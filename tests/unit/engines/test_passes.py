@@ -188,7 +188,7 @@ def test_the_largest_and_the_smallest_numbers(way, wire):
     np.testing.assert_allclose(arrived + error, own, rtol=1e-6, atol=least_normal)
 
 
-def test_who_has_loops_of_the_library(monkeypatch):
+def test_wires_with_loops_of_the_library(monkeypatch):
     class Own(Int8):
         levels = 63
 

@@ -66,7 +66,7 @@ def test_memory_that_nothing_needs_for_long_goes_back():
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_malloc_keeps_memory_where_it_was_told_to(monkeypatch, keeps):
+def test_malloc_keeps_memory_if_it_is_set_to(monkeypatch, keeps):
     monkeypatch.setattr(recycled, "keeps_freed_memory", lambda: keeps)
     monkeypatch.setattr(recycled, "_recycled", own := Recycled())
     array = recycled.empty((3, 50), np.float32)

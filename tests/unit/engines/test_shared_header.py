@@ -36,7 +36,7 @@ def rows(*changes):
 FIRST_TIME = TIMES.start
 
 
-def test_the_first_rank_tells_what_only_one_can():
+def test_words_that_one_rank_gives_are_the_first_ranks():
     """Times differ from rank to rank; nodes that decide by times must decide alike."""
     given = rows({LOSS_SUM: 5, FIRST_TIME: 3}, {LOSS_SUM: 5, FIRST_TIME: 9})
     np.testing.assert_array_equal(one_header(given), given[0])
@@ -83,7 +83,7 @@ def test_all_ranks_get_one_header():
         (STATUS, (GONE + 1, GONE + 2), "different optimizers"),
     ],
 )
-def test_ranks_that_go_different_ways_are_told(place, words, said):
+def test_ranks_that_diverge_get_an_error(place, words, said):
     """Each rank would weigh its parts of the leaves by itself, and the node would diverge."""
 
     def program(node):

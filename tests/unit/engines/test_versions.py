@@ -209,7 +209,7 @@ def test_nothing_is_lost_with_a_result_that_is_discarded(make, wire):
     for a, b, c in zip(owed, x, anchor, strict=True):
         np.testing.assert_allclose(a, b - c, atol=1e-6)
     others.weights = (1.0, 1.0, 1.0)
-    start(versions, 5, anchor, 1)  # the node has not moved: only what it owes is sent
+    start(versions, 5, anchor, 1)  # the node has not moved: only the error feedback is sent
     _, change = correction(versions, 5)
     total = [c + y for c, y in zip(change, feedback(versions, 5), strict=True)]
     for a, b, c in zip(total, x, anchor, strict=True):

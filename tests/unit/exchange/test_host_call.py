@@ -230,7 +230,7 @@ def test_it_cannot_be_mapped(record):
         jax.jit(jax.vmap(record))(jnp.arange(3))
 
 
-def test_an_exception_reaches_who_asks_for_the_result():
+def test_an_exception_reaches_the_reader_of_the_result():
     def fail(x):
         raise KeyError("boom")
 

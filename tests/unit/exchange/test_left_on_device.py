@@ -36,7 +36,7 @@ def test_what_the_host_converts_is_copied_first(dtype):
 
 
 @pytest.mark.parametrize(("to_host", "found"), [(1, 1), (None, 3)])
-def test_the_program_tells_the_handler(to_host, found):
+def test_the_program_has_the_attribute(to_host, found):
     shape = jax.ShapeDtypeStruct((), jnp.float32)
     call = lambda *x: host_call(lambda *_: np.float32(0), shape, *x, to_host=to_host)  # noqa: E731
     given = jnp.zeros(2), jnp.zeros(3), jnp.zeros(4)

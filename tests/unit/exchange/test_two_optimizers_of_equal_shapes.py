@@ -111,7 +111,7 @@ def test_what_was_thrown_away_is_left_behind(channel, ticket, caplog):
 
 
 @pytest.mark.parametrize("ticket", [1, 5])
-def test_whoever_comes_back_for_it_is_told_why_it_is_gone(channel, ticket):
+def test_a_later_wait_for_it_gets_the_reason(channel, ticket):
     start(channel, 1, 10.0, owner=1)
     start(channel, ticket, 20.0, owner=2)
     assert channel.job(1, owner=1) is None  # nor does a checkpoint find the other's numbers

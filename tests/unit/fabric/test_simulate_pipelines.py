@@ -80,6 +80,6 @@ def test_tables_and_a_picture(capsys, tmp_path):
         (["--draw", "schedule.words"], "words"),
     ],
 )
-def test_what_cannot_be_is_said(options, words, capsys):
+def test_impossible_options_are_refused(options, words, capsys):
     assert main([*COMMAND, *options]) == 2
     assert words in capsys.readouterr().err

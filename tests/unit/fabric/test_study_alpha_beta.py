@@ -97,7 +97,7 @@ def test_each_fabric_library_and_collective_has_its_fit():
     assert len(fits_of(launches_of(some)).fits) == 3
 
 
-def test_two_nodes_cannot_tell_the_algorithm_and_the_words_tell_it():
+def test_two_nodes_cannot_decide_the_algorithm_and_the_words_state_it():
     found = only_fit(rows("recursive doubling", nodes=[2]))
     assert found.algorithm.name == "ring" and "2 nodes only" in found.words
     assert found.seconds(2, 10**6) == pytest.approx(ALPHA + BETA * 10**6, rel=1e-4)

@@ -54,7 +54,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_a_mistake_in_a_claim_is_told_with_its_remedy(text):
+def test_a_mistake_in_a_claim_is_reported_with_its_remedy(text):
     with pytest.raises(StudyError, match=text):
         small(claims=[CLAIM | MISTAKES[text]])
 

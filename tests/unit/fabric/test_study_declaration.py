@@ -239,7 +239,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_a_mistake_is_told_with_its_remedy(text):
+def test_a_mistake_is_reported_with_its_remedy(text):
     with pytest.raises(StudyError, match=text):
         study_of(MISTAKES[text], short="short" in MISTAKES[text])
 

@@ -60,7 +60,7 @@ def test_images_below_the_published_size_leave_the_parameters_as_they_are():
     assert shapes[0] == shapes[1] == shapes[2]
 
 
-def test_too_small_an_image_is_told():
+def test_too_small_an_image_is_refused():
     with pytest.raises(ValueError, match="Inception-v3 reads 75 pixels or more, got 64"):
         of_images(InceptionV3(), 64).shapes()
 

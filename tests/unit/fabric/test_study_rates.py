@@ -18,7 +18,7 @@ MARGIN = 0.05
 BOUND = math.log(1 + MARGIN)
 RUNS = 20_000
 SPREADS = (0.01, 0.03, 0.1)
-"""Of a replicate's log ratio: a quiet machine, a usual one, a busy one."""
+"""Spreads of a replicate's log ratio: a quiet machine, a usual one, a busy one."""
 OUTCOMES = ("undecided", "equal", "slower", "faster")
 
 

@@ -290,7 +290,7 @@ def test_a_workload_that_a_library_lacks_is_a_row_that_says_so(tmp_path):
     assert row["status"] == "missing" and row["words"] == "gloo: the workload halo needs MPI."
 
 
-def test_a_library_that_does_not_load_tells_why(monkeypatch):
+def test_a_library_that_does_not_load_has_a_reason(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(libraries, "_PROBE", "import no_such_thing")
     assert "No module named 'no_such_thing'" in libraries.find(ChosenLibrary("x")).missing
@@ -313,13 +313,13 @@ def ended(**about):
     return Ended(**{"status": 0, "timed_out": False, "output": "", "errors": "", **about})
 
 
-def test_a_process_that_the_kernel_killed_for_memory_is_told_from_others():
+def test_a_process_killed_for_memory_is_distinguished_from_others():
     killed = ended(status=137)
     for short, status in ((True, "out of memory"), (False, "failed")):
         assert outcomes.outcome_of(killed, HERE, FIVE, memory_killed=short).status == status
 
 
-def test_a_limit_on_memory_is_told_and_comes_before_the_hang_that_it_causes():
+def test_a_limit_on_memory_is_reported_before_the_hang_that_it_causes():
     limits = outcomes.Limits(5, 4096)
     late, killed = ended(status=-9, timed_out=True), ended(status=137, errors="bye")
     found = outcomes.outcome_of(killed, HERE, limits, memory_killed=True)

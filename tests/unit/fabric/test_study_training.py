@@ -189,7 +189,7 @@ def lacking(transport, fabric=HERE, versions=("flax",), **factors):
         ),
     ],
 )
-def test_a_lack_is_told(transport, factors, words):
+def test_a_lack_is_reported(transport, factors, words):
     assert lacking(transport, **factors) == words
 
 

@@ -228,7 +228,7 @@ def test_a_fabric_whose_traffic_went_elsewhere_never_enters_a_verdict():
         ({"factors": {"nodes": 2}}, "does not name a fabric"),
     ],
 )
-def test_a_wrong_row_is_an_error_that_tells_what_to_do(changed, words):
+def test_a_wrong_row_is_an_error_with_a_remedy(changed, words):
     rows = [row("a"), row("b") | changed]
     with pytest.raises(RowsError, match=words) as raised:
         launches_of(rows)
@@ -300,7 +300,7 @@ def test_replicates_are_paired_by_their_number():
     )  # fmt: skip
 
 
-def test_a_large_ratio_is_told_as_a_factor():
+def test_a_large_ratio_is_written_as_a_factor():
     words = only(verdicts(launches({"a": 1.0, "b": 9.0}), MARGIN)).words
     assert words.startswith("slower by a factor of 8.") or "factor of 9 to" in words
 

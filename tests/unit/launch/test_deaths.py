@@ -224,9 +224,7 @@ def test_what_a_rank_starts_is_no_rank(job):
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 1000])
-def test_ranks_of_other_hosts_say_who_they_are_in_their_output(
-    pieces, tmp_path, monkeypatch, capfd
-):
+def test_ranks_of_other_hosts_are_named_from_their_output(pieces, tmp_path, monkeypatch, capfd):
     """Open MPI's message decides."""
     deaths = Deaths(str(tmp_path / "socket"), Job("x"))
     look = deaths.look()
@@ -278,7 +276,7 @@ def test_no_words_of_a_job_can_stop_its_output(tmp_path):
     assert deaths.first() == "node 1 died first (process 9 on host {0}{x}{})"
 
 
-def test_who_never_had_a_session_is_not_named(tmp_path):
+def test_a_process_without_a_session_is_not_named(tmp_path):
     deaths = Deaths(str(tmp_path / "socket"), Job("x"))
     deaths.look()(b"=   PID 1 RUNNING AT here\n")
     assert deaths.first() is None

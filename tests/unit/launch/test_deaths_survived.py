@@ -66,7 +66,7 @@ def test_while_all_live_headers_stay_as_they_are():
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5, 8, 17])
-def test_news_reaches_all_who_live(nodes):
+def test_news_reaches_all_survivors(nodes):
     random = np.random.default_rng(nodes)
     for _ in range(20):
         dead = set(random.choice(nodes, size=random.integers(0, nodes), replace=False).tolist())
@@ -92,7 +92,7 @@ def test_nobody_waits_for_the_dead():
 
 
 @pytest.mark.parametrize("alive", [(0, 1, 2, 3), (0, 2, 3), (1, 3), (2,)])
-def test_each_row_is_summed_by_one_who_lives(alive):
+def test_each_row_is_summed_by_a_survivor(alive):
     rows = []
     for node in alive:
         reducer = object.__new__(SurvivingReducer)

@@ -24,7 +24,7 @@ def all_say(outcomes, text):
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
-def test_nodes_at_different_places_all_hear_where_each_is(seed):
+def test_nodes_at_different_places_all_get_each_ones_place(seed):
     def program(node):
         node.come()
         node.come("finalize" if node.number == 1 else "restore a checkpoint")
@@ -46,7 +46,7 @@ def test_one_call_more_is_met_by_the_next_of_the_others():
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
-def test_who_holds_something_else_is_named_against_the_others(seed):
+def test_a_node_with_other_facts_is_named_against_the_others(seed):
     def program(node):
         node.come(rate=0.1, seed=7 if node.number == 2 else 8)
 
@@ -119,7 +119,7 @@ def test_sessions_that_differ_do_not_begin(case, monkeypatch, tmp_path):
         assert outcome.seconds < 2.0
 
 
-def test_one_without_threads_is_told_to_all():
+def test_a_node_without_threads_is_reported_to_all():
     world = World(3)
 
     def program(rank, comm):
@@ -209,7 +209,7 @@ def test_optimizers_that_differ_do_not_begin(case):
 
 
 @pytest.mark.parametrize("wrong", ["phases", "axis"])
-def test_what_one_node_alone_meets_is_told_to_the_others(wrong):
+def test_an_error_of_one_node_is_reported_to_the_others(wrong):
     def program(rank, comm):
         with jdaso.Session(timeout_seconds=6.0) as session:
             if rank == 1:
@@ -250,7 +250,7 @@ def test_sessions_one_after_the_other_know_nothing_of_each_other():
     assert world.aborted is None and not world.untaken()
 
 
-def test_devices_are_told_apart_from_their_number(caplog):
+def test_devices_are_distinguished_from_their_number(caplog):
     def program(rank, comm):
         with jdaso.Session(timeout_seconds=6.0) as session:
             return session.num_nodes, len(session.devices)

@@ -36,7 +36,7 @@ class Trainer:
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
-def test_who_has_a_batch_more_waits_in_vain_and_all_hear_it(seed):
+def test_a_node_with_more_batches_waits_in_vain_and_all_get_the_error(seed):
     def program(node):
         Trainer(node).train(4 if node.number == 1 else 7)
 
@@ -63,7 +63,7 @@ def test_the_step_that_all_make_is_waited_for_however_early_the_word_comes():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_who_is_through_waits_for_those_with_more_elsewhere(seed):
+def test_a_node_between_loops_is_waited_for(seed):
     """A node spends long between loops: the other does not wait in a loop for it."""
 
     def program(node):

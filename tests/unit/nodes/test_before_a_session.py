@@ -82,7 +82,7 @@ def test_where_mpi_runs_mpi_ends_the_job(hook, monkeypatch):
 @pytest.mark.parametrize(
     "case", ["a node's error", "after a session", "in a forked process", "alone"]
 )
-def test_who_is_no_rank_before_its_session_ends_as_any_program(case, hook, capsys, monkeypatch):
+def test_a_process_that_is_no_rank_ends_as_any_program(case, hook, capsys, monkeypatch):
     raised, ends = hook
     error = jdaso.NodeError("no") if case == "a node's error" else ValueError("no")
     if case == "after a session":

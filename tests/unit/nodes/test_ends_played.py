@@ -14,7 +14,7 @@ from jdaso._session import ending
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
-def test_who_ends_the_job_waits_until_the_others_have_reported(seed):
+def test_the_node_that_ends_the_job_waits_for_the_others_reports(seed):
     """Node 1 ends by an error of its own; node 2's program takes a while to end by the same."""
     world, raised = World(3, seed=seed), []
 
@@ -77,7 +77,7 @@ def test_after_an_end_in_order_nothing_is_on_its_way(seed):
     assert not left
 
 
-def test_who_ends_long_before_the_others_does_not_wait_for_them():
+def test_a_node_that_ends_long_before_the_others_does_not_wait():
     world = World(2)
 
     def program(node):
@@ -142,7 +142,7 @@ def test_one_that_dies_as_sessions_begin_is_named(nth, side, late):
 
 
 @pytest.mark.parametrize("takes_part", [False, True])
-def test_a_step_that_does_not_end_is_said_and_given_up(takes_part, monkeypatch, caplog):
+def test_a_step_that_does_not_end_is_reported_and_given_up(takes_part, monkeypatch, caplog):
     """A last step may take for hours, as long as it still starts exchanges."""
     monkeypatch.setattr(own_work, "_LONGEST_SECONDS", 100.0)
     world = World(2, limit_seconds=1000)

@@ -226,7 +226,7 @@ def test_where_checksums_differ_all_find_the_leaf(seed, word):
     assert "or a function of the program gives different results on different nodes" in text
 
 
-def test_local_devices_that_ask_who_differs_wait_for_the_limit_once():
+def test_local_devices_that_ask_for_the_difference_wait_for_the_limit_once():
     """Devices ask one after another; a missing node would cost each a limit of its own."""
     world, devices = World(2), 4
 

@@ -6,7 +6,7 @@ from jdaso._mpi.topology import Topology
 from jdaso._nodes.detector import Detector
 
 
-def test_a_failure_is_told_though_its_text_is_no_utf8():
+def test_a_failure_is_reported_though_its_text_is_no_utf8():
     detector = Detector(Topology(0, 1, "here"), None)
     with mock.patch.object(detector, "_messages") as messages:
         detector.fail("caf\udce9.png is no image")

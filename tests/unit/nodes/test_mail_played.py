@@ -69,7 +69,7 @@ def test_what_comes_before_it_is_expected_waits():
 
 
 @pytest.mark.parametrize("what", ["stuck", "stopped", "fails", "leaves"])
-def test_who_waits_for_a_stage_in_vain_is_told_why(what):
+def test_a_vain_wait_for_a_stage_gets_the_reason(what):
     """Node 2 does nothing with node 1, which waits for node 0; all end."""
     world = World(3)
     if what == "stopped":
@@ -109,7 +109,7 @@ def test_who_waits_for_a_stage_in_vain_is_told_why(what):
     assert second.seconds < limit.get(what, LIMIT_SECONDS + 2), second
 
 
-def test_what_goes_wrong_in_mpi_is_told_to_who_waits():
+def test_an_error_of_mpi_reaches_the_waiting_program():
     world = World(2, ulfm=True)
     world.kill(0, at=1.0)
 

@@ -120,7 +120,7 @@ def test_another_dies_while_the_first_is_left_behind(phase, side):
 
 
 @pytest.mark.parametrize("late", [0, 2])
-def test_where_mpi_tells_one_much_later_of_a_death_all_agree_all_the_same(late):
+def test_all_agree_even_if_mpi_reports_a_failure_to_one_much_later(late):
     world = World(3, ulfm=True)
     world.notice(late, 2.0)
     world.kill(1, before="Isend", comm="world.1.0", nth=12)
@@ -138,9 +138,9 @@ def test_a_slow_word_that_it_is_over_reaches_one_that_still_waits():
 
 
 def test_one_that_lacks_a_part_is_believed_before_mpi_knows_of_a_death():
-    """Node 1 has all, agrees that all is well, and dies; what it sent to node 0 is lost.
+    """Node 1 has all, agrees that all is well, and fails; its data for node 0 is lost.
 
-    Node 0 knows at once, and says no. When all have said so, MPI reports no death yet.
+    Node 0 detects that at once, and disagrees. MPI reports no failure until all have answered.
     """
     world = World(3, ulfm=True, least_pause=1e-4)
     world.notice(0, 0.0)
@@ -169,7 +169,7 @@ def test_narrow_wires_agree_bit_for_bit():
 
 
 def test_an_error_on_one_that_lives_still_ends_all():
-    """An error that ends the run is not a death: the others do not go on without that node."""
+    """An error that ends the run is not survived: the others do not go on without that node."""
     world = World(3, ulfm=True)
     world.kill(1, before="Isend", comm="world.1.0", nth=12)
 

@@ -66,7 +66,7 @@ def test_sessions_close_in_any_order(order):
     assert signal.getsignal(NUMBER) is handler
 
 
-def test_one_that_is_opened_between_others_is_told():
+def test_a_session_opened_between_others_gets_the_signal():
     first, second = taking(), taking()
     first.close()
     third = taking()
@@ -159,7 +159,7 @@ def test_a_handler_in_c_that_is_set_anew_is_called_once(tmp_path):
     assert CALLED == [NUMBER] * 2
 
 
-def test_who_is_woken_by_signals_reads_of_each_once(tmp_path):
+def test_a_loop_woken_by_signals_reads_each_once(tmp_path):
     """asyncio's handlers are called for what it reads."""
     read, write = os.pipe()
     os.set_blocking(write, False)

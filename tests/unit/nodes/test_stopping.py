@@ -20,7 +20,7 @@ def never():
 def run(nodes, seed, asking, dying=None):
     """Runs all nodes' loops and messages in a random order; returns where each stopped.
 
-    `dying` dies at a random moment before it has stopped; what it was sending may be lost.
+    `dying` fails at a random moment before it has stopped; its messages in flight may be lost.
     """
     order = random.Random(seed)
     wires = {(a, b): [] for a in range(nodes) for b in range(nodes)}
@@ -70,7 +70,7 @@ def test_all_stop_at_the_same_step(nodes, seed, data):
 
 
 @given(st.integers(2, 6), st.integers(0, 10**6), st.data())
-def test_those_who_live_stop_at_the_same_step(nodes, seed, data):
+def test_survivors_stop_at_the_same_step(nodes, seed, data):
     """Any node may fail, be it the leader or the only one that got the signal."""
     asking, dying = (data.draw(st.integers(0, nodes - 1)) for _ in range(2))
     stopped, living = run(nodes, seed, {asking}, dying)
@@ -107,7 +107,7 @@ def test_a_pause_ends_where_it_is_in_vain():
         part.stops_at(1, check)
 
 
-def test_a_signal_tells_it_and_is_given_back():
+def test_a_signal_requests_a_stop_and_is_given_back():
     part = Stopping(0, 1, lambda *_: None)
     before = signal.getsignal(signal.SIGUSR2)
     part.on_signals([signal.SIGUSR2])

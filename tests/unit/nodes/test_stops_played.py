@@ -42,7 +42,7 @@ def test_all_stop_at_a_step_that_none_has_passed(nodes, asked, seed):
     assert step is not None and step >= min(asked.values())
 
 
-def test_who_is_ahead_pauses_and_nobody_goes_past():
+def test_a_node_that_is_ahead_pauses_and_none_goes_past():
     """Node 1 is 30 steps behind, and its promise takes 2 s."""
     world = World(2)
     world.delay(2.0, source=1, dest=0)

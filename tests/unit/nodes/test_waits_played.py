@@ -42,7 +42,7 @@ def test_one_that_is_stuck_is_named_with_its_place():
     assert world.aborted in (0, 2), "the one that is stuck ends with the job"
 
 
-def test_one_that_is_stopped_is_not_heard_of_and_hears_why_when_it_goes_on():
+def test_a_stopped_node_is_silent_and_is_ended_with_the_job():
     world = World(3, limit_seconds=60)
     world.freeze(1, 20.0, at=1.0)
 
@@ -119,7 +119,7 @@ def test_what_one_sent_before_it_left_is_taken():
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
-def test_an_error_is_told_to_all_at_once(seed):
+def test_an_error_reaches_all_at_once(seed):
     def program(node):
         node.come()
         if node.number == 1:
@@ -133,7 +133,7 @@ def test_an_error_is_told_to_all_at_once(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_of_two_errors_at_once_all_hear_one_and_nobody_waits(seed):
+def test_of_two_errors_at_once_all_get_one_and_nobody_waits(seed):
     def program(node):
         node.come()
         if node.number in (1, 2):
@@ -149,7 +149,7 @@ def test_of_two_errors_at_once_all_hear_one_and_nobody_waits(seed):
     assert world.aborted is None, "all know of a failure: MPI is left as usual"
 
 
-def test_an_error_that_another_caused_is_not_told_as_a_new_one():
+def test_a_consequence_of_an_error_is_not_reported_as_a_new_one():
     """Node 1 reports its failure to node 2, however soon node 0 fails of it too."""
     world = World(3)
     world.delay(2.0, source=1, dest=2, tag=1)  # the alarm
@@ -216,7 +216,7 @@ def test_where_no_limit_is_given_silence_ends_a_wait_long_before_patience():
     assert 600 < outcomes["hang"].seconds < 604
 
 
-def test_a_link_that_loses_what_is_sent_is_said_to_be_stuck():
+def test_a_link_that_loses_data_is_reported_as_stuck():
     """All nodes arrive, but node 1's data is lost; the nodes that have it wait for node 0 next."""
     world = World(3)
     world.lose(source=1, dest=0, tag="Iallgather", since=0.5)
@@ -270,10 +270,10 @@ def test_a_slow_node_is_named_in_the_log_and_waited_for(caplog):
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_who_waits_for_one_that_waits_itself_is_told_the_cause(seed):
+def test_a_wait_for_a_node_that_waits_itself_gets_the_cause(seed):
     """Node 0 waits for node 1, which waits in a session of its own, with node 2, for that.
 
-    All limits are the same, and node 0 began first. It yields: node 1 knows who is stuck.
+    All limits are the same, and node 0 began first. Node 0 yields: node 1 names the stuck node.
     """
     from played import Node
 

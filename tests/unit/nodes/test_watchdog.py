@@ -104,7 +104,7 @@ def pass_time(clock, wait, seconds):
     return None
 
 
-def test_it_names_who_is_missing_within_twice_the_usual_and_two_seconds(clock, caplog):
+def test_it_names_missing_nodes_within_twice_the_usual_and_two_seconds(clock, caplog):
     known = known_by_three()
     known.phase_of = lambda step: "cycling"
     for seconds in (0.3, 0.8, 0.5):
@@ -122,7 +122,7 @@ def test_it_names_who_is_missing_within_twice_the_usual_and_two_seconds(clock, c
     assert "node 2 (host c) has been silent for" in text and "node 1" not in text
 
 
-def test_it_names_who_arrived_and_is_silent_since(clock):
+def test_it_names_nodes_that_arrived_and_are_silent_since(clock):
     known = known_by_three(timeout_seconds=5.0)
     known.heartbeats.table[:, STARTED] = 37
     why = pass_time(clock, wait_on(known), 6.0)
@@ -130,7 +130,7 @@ def test_it_names_who_arrived_and_is_silent_since(clock):
     assert "Not arrived" not in why and "the network" not in why and "node 1" not in why
 
 
-def test_it_blames_the_network_where_all_arrived_and_are_heard_of(clock):
+def test_it_blames_the_network_if_all_arrived_and_are_alive(clock):
     known = known_by_three(timeout_seconds=5.0)
     known.heartbeats.table[:, STARTED] = 37
     known.heartbeats._news_at[2] = math.inf
@@ -156,7 +156,7 @@ def answers(known, node, text):
     known.ask_where = lambda nodes: known.take_place(node, text)
 
 
-def test_after_the_limit_who_waits_itself_may_speak_first(clock):
+def test_after_the_limit_a_node_that_waits_itself_reports_first(clock):
     known = known_by_three(timeout_seconds=5.0)
     known.heartbeats.table[:2, STARTED] = 37
     answers(known, 2, "waits for its replica, for 4.0 s now\nwait.py:7 in take")
@@ -197,7 +197,7 @@ def test_late_nodes_are_asked_ahead_of_the_limit(clock):
     assert len(asked) == 1
 
 
-def test_what_a_wait_is_for_is_told_to_those_who_ask(clock):
+def test_the_reason_of_a_wait_is_sent_on_request(clock):
     detector = Detector(Topology(0, 3, "a", hosts=("a", "b", "c")), None)
     known = detector.known
     assert detector._place().startswith("\n")
@@ -205,12 +205,12 @@ def test_what_a_wait_is_for_is_told_to_those_who_ask(clock):
     pass_time(clock, wait, 2.0)
     first, where = detector._place().split("\n")
     assert first == "waits for the exchange started at step 36, for 2.0 s now"
-    assert "in test_what_a_wait_is_for" in where
+    assert "in test_the_reason_of_a_wait" in where
     clock.now += 2.0  # it has ended: it looks around no more
     assert detector._place().startswith("\n")
 
 
-def test_it_is_said_again_when_the_wait_has_doubled(clock, caplog):
+def test_it_is_reported_again_when_the_wait_has_doubled(clock, caplog):
     known = known_by_three()
     known.patience.note("exchange", 0.5)
     known.heartbeats.table[1:, STARTED] = 37
@@ -236,7 +236,7 @@ def test_a_silent_node_is_given_up_and_a_living_one_waited_for(clock):
     known.heartbeats.table[1, STARTED] = 37
     why = pass_time(clock, wait_on(known), 100)
     assert "node 2 (host c) has been silent for 60" in why
-    known.heartbeats._news_at[:] = clock.now + 1e9  # it is heard of, always
+    known.heartbeats._news_at[:] = clock.now + 1e9  # its heartbeats always arrive
     why = pass_time(clock, wait_on(known), 700)
     assert "did not end within 600 s" in why and "node 2" in why
 

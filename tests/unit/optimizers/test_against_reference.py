@@ -32,7 +32,7 @@ def every_rule(numbers, day):
 
 
 def expected(problem, optimizer, merge, **settings):
-    """The reference's trace of the problem, a warm-up of 3 and a cool-down of 4 unless told."""
+    """The reference's trace of the problem; by default a warm-up of 3 and a cool-down of 4."""
     return reference.daso(
         problem.x0,
         problem.gradient(),

@@ -119,7 +119,7 @@ def test_of_one_node_it_is_optax(make):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_every_loss_of_the_cycling_phase_is_heard_once():
+def test_every_loss_of_the_cycling_phase_counts_once():
     """Compares with window means in NumPy: a merge brings the losses up to the exchange's start."""
     losses = np.random.default_rng(1).uniform(1, 2, (40, 3)).astype(np.float32)
     told, since, flight, start = [None] * 41, 0, None, 6
@@ -142,7 +142,7 @@ def test_every_loss_of_the_cycling_phase_is_heard_once():
     np.testing.assert_array_equal(got, np.repeat(np.array(expected)[:, None], 3, 1))
 
 
-def test_a_node_without_data_hears_the_others():
+def test_a_node_without_data_receives_the_others_losses():
     losses = np.full((40, 2), 2.0, np.float32)
     weights = jnp.ones((40, 2)).at[8:30, 1].set(0)
     for make in MAKERS.values():
@@ -151,7 +151,7 @@ def test_a_node_without_data_hears_the_others():
 
 
 @every_maker
-def test_nothing_heard_changes_nothing(make):
+def test_a_window_without_losses_changes_nothing(make):
     assert (factors(make, np.full((40, 2), np.nan, np.float32)) == 1).all()
 
 

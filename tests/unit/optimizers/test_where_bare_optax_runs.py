@@ -138,7 +138,7 @@ def test_what_is_not_known_is_finite_and_stays_unknown():
     assert not header.is_known(header.sum_of_loss(np.nan, 1.0))
 
 
-def test_a_mean_loss_that_nobody_told_is_a_number_only_where_nan_is_refused():
+def test_an_unknown_mean_loss_is_a_number_only_where_nan_is_refused():
     assert np.isnan(mean_of_untold(jnp.zeros(2)))
     with both_flags():
         assert mean_of_untold(jnp.zeros(2)) == np.float32(NO_MEAN_LOSS)

@@ -27,7 +27,7 @@ def round_trip(layout, leaves):
 
 
 def numbered(sizes, dtypes=None):
-    """A list of arrays, all numbers different where the dtype can tell them apart."""
+    """A list of arrays, all numbers different where the dtype can distinguish them."""
     dtypes = dtypes or ["float32"] * len(sizes)
     ends = np.cumsum([0, *(int(np.prod(size)) for size in sizes)])
     return [
@@ -144,7 +144,7 @@ def test_padding_is_less_than_one_block_a_node():
         assert 0 <= nodes * sum(layout.widths) - size < nodes * BLOCK
 
 
-def test_a_layout_tells_trees_apart():
+def test_a_layout_distinguishes_trees():
     """`init` compares these between nodes: path, shape and dtype of every leaf."""
     one = layout_of({"a": jnp.ones(3)}, 2, 1024)
     assert one == layout_of({"a": jnp.zeros(3)}, 2, 1024)

@@ -152,7 +152,7 @@ def test_a_leaf_that_no_two_devices_share_is_one_part():
     np.testing.assert_array_equal(part.join(jnp.ones(8)), jnp.ones((4, 2)))
 
 
-def test_types_on_explicit_meshes_tell_the_placement():
+def test_types_on_explicit_meshes_have_the_placement():
     mesh = AbstractMesh((4, 1), ("d", "one"), axis_types=(AxisType.Explicit,) * 2)
     found = []
 

@@ -147,7 +147,7 @@ def with_order(schedule, rank, order):
     return dataclasses.replace(schedule, order=tuple(orders))
 
 
-def test_a_deadlock_says_who_waits_for_whom():
+def test_a_deadlock_lists_the_waits():
     schedule = make_schedule("1f1b", 2, 2)
     backward_first = [
         Action(False, 0, 0),
@@ -177,7 +177,7 @@ def test_a_backward_pass_before_its_own_forward_pass_never_comes():
 
 
 @given(st.integers(2, 5), st.integers(1, 6), st.data())
-def test_a_swap_is_no_deadlock_or_said_to_be_one(ranks, microbatches, data):
+def test_a_swap_is_no_deadlock_or_reported_as_one(ranks, microbatches, data):
     """Swaps any two of a rank's actions: `check` plays it, or names a rank that is stuck."""
     schedule = make_schedule("1f1b", ranks, microbatches)
     rank = data.draw(st.integers(0, ranks - 1))

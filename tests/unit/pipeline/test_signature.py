@@ -50,7 +50,7 @@ PLACES = [lambda f: f, jax.jit, jax.checkpoint, in_scan, in_cond, in_scan_of_rem
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", [with_jvp, with_vjp])
-def test_derivatives_are_told_apart_wherever_they_are_hidden(kind, place):
+def test_derivatives_are_distinguished_wherever_they_are_hidden(kind, place):
     one, other = text(place(kind(2.0))), text(place(kind(3.0)))
     assert one != other
     assert one == text(place(kind(2.0)))
@@ -58,7 +58,7 @@ def test_derivatives_are_told_apart_wherever_they_are_hidden(kind, place):
     assert text(place(kind(2.0)), **forward) == text(place(kind(3.0)), **forward)
 
 
-def test_forward_rules_that_share_a_backward_rule_are_told_apart():
+def test_forward_rules_that_share_a_backward_rule_are_distinguished():
     def backward(kept, g):
         return (kept * g,)
 
@@ -96,16 +96,16 @@ def test_names_do_not_matter_and_order_does():
         lambda x: jax.lax.slice(x * 2, (0, 0), (2, 4)),
     ],
 )
-def test_what_is_computed_is_told_apart(other):
+def test_computations_are_distinguished(other):
     assert text(lambda x: x * 2) != text(other)
     assert text(other) == text(other)
 
 
-def test_shapes_are_told_apart():
+def test_shapes_are_distinguished():
     assert text(jnp.sin, X) != text(jnp.sin, X[:2])
 
 
-def test_a_rule_that_raises_is_told_apart_by_itself():
+def test_a_rule_that_raises_is_distinguished_by_itself():
     def raising():
         f = jax.custom_jvp(jnp.sin)
 
@@ -123,7 +123,7 @@ def test_a_rule_that_raises_is_told_apart_by_itself():
     assert text(f, signatures=signatures) != text(raising(), signatures=signatures)
 
 
-def test_solvers_are_told_apart_by_what_they_solve():
+def test_solvers_are_distinguished_by_their_problems():
     def solved(steps):
         def function(x):
             return jax.scipy.sparse.linalg.cg(lambda v: 2 * v, x[0], maxiter=steps)[0]
@@ -147,6 +147,6 @@ def test_functions_count_by_their_identity_or_by_their_type(identities):
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", [with_jvp, with_vjp])
-def test_derivatives_are_told_apart_without_identities(kind, place):
+def test_derivatives_are_distinguished_without_identities(kind, place):
     one, same, other = (text(place(kind(k)), identities=False) for k in (2.0, 2.0, 3.0))
     assert one == same != other

@@ -319,7 +319,7 @@ def normal_arrays(seed):
 
 
 def test_a_list_of_parameters_and_states_that_are_lists():
-    """sm3 holds for each parameter a list of vectors, told apart by the same numbers."""
+    """sm3 holds for each parameter a list of vectors, distinguished by the same numbers."""
     params, grads = [x + 1 for x in normal_arrays(0)], [normal_arrays(k) for k in (1, 2)]
     check(optax.sm3(0.1), lambda params: by_leaf(params, 2, seed=3), params=params, grads=grads)
 

@@ -243,7 +243,7 @@ def test_a_long_run_of_many_nodes_makes_a_small_page():
     assert 450_000 < len(page) < 750_000
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path):
+def test_runs_of_one_name_are_distinguished(tmp_path):
     folders = [write_run(tmp_path / x / "run", [[header(0), step(1, loss=1.0)]]) for x in "ab"]
     output = tmp_path / "page.html"
     assert main(["report", *map(str, folders), "-o", str(output)]) == 0

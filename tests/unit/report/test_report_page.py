@@ -363,7 +363,7 @@ def test_tables_show_the_numbers_of_the_runs(browser, page):
     assert float(cells["loss, at the end"][0]) == pytest.approx(sum(last) / 20, rel=1e-3)
 
 
-def test_lines_are_told_apart_without_colour(browser, page):
+def test_lines_are_distinguished_without_colour(browser, page):
     show(browser, page)
     drawn = f"{PLOT}.renderers.filter(x => x.glyph.type == 'Line')"
     dashes = browser.run(f"{drawn}.map(x => x.glyph.line_dash.value.join())")

@@ -404,7 +404,7 @@ def test_one_fabric_has_a_page_without_a_verdict(tmp_path, capsys):
     assert "study has one level of the compared factor, and so no verdict" in text
 
 
-def test_studies_of_one_name_are_told_apart(tmp_path, capsys):
+def test_studies_of_one_name_are_distinguished(tmp_path, capsys):
     rows = rows_of_links(replicates=2)
     folders = [write(tmp_path / name / "study", rows) for name in ("x", "y")]
     assert report(*folders, "--format", "json") == 0

@@ -28,7 +28,7 @@ def streams(nodes, mean):
 
 @pytest.mark.parametrize("nodes", [2, 4, 16, 64])
 @pytest.mark.parametrize("mean", [0.0, 0.02, 3.0])
-def test_one_node_tells_those_of_the_mean_gradient(nodes, mean):
+def test_one_node_estimates_those_of_the_mean_gradient(nodes, mean):
     """Noise or the mean dominates. A node's own are too large, up to P times."""
     own, all_nodes = zip(*streams(nodes, mean), strict=True)
     (m, v), (_, wanted) = moments(own), moments(all_nodes)

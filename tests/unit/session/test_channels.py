@@ -43,7 +43,7 @@ def test_each_is_opened_once_and_has_a_number():
     assert len(measured) == 2 * links._TRIALS, "the links are measured once, not by each channel"
 
 
-def test_nodes_that_open_different_ones_are_told():
+def test_nodes_that_open_different_ones_get_an_error():
     def program(node):
         channels_of(node).of(SMALL, INT8 if node.number else FLOAT32, "daso")
 

@@ -199,7 +199,7 @@ def test_a_clock_that_is_off_is_found():
     assert abs(one.seconds - truth) <= one.bound_seconds
 
 
-def test_who_waits_in_vain_for_a_clock_comes_back():
+def test_a_vain_wait_for_a_clock_ends():
     nobody = Mailbox(1, queue.SimpleQueue(), queue.SimpleQueue())
     begin = time.monotonic()
     assert measure(nobody, lambda: None, 0.1) is None
@@ -285,7 +285,7 @@ def test_the_latest_run_counts(tmp_path):
     assert trace.unix_seconds == 9.0
 
 
-def test_what_cannot_be_written_harms_nobody_and_is_said_once(tmp_path, caplog):
+def test_an_unwritable_file_harms_nothing_and_is_reported_once(tmp_path, caplog):
     (tmp_path / "file").touch()
     with jdaso.Session(trace=tmp_path / "file") as session:
         session.timeline.record("step", 0, time.perf_counter())

@@ -38,7 +38,7 @@ class Transformer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of each token to itself and those before it, by several heads."""
+    """Attention of each token to itself and those before it, by several heads."""
 
     heads: int
 
