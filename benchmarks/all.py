@@ -125,7 +125,7 @@ def main(names):
 
 
 def run(command, seconds):
-    """Its exit status, or words where it is stopped: as Ctrl-C does, so that it tears down."""
+    """Returns the exit status, or words if it is stopped: as Ctrl-C does, so that it tears down."""
     if seconds <= 0:
         return NOT_BEGUN
     process = subprocess.Popen(command)

@@ -5,7 +5,7 @@
 
 Each method trains from the same first parameters, on the same batches in the same order, to the
 end. Now and then it keeps the parameters and the time; only when the clock has stopped are they
-looked at, each node's own at its part of the test images. S is what docs/choosing.md advises: an
+looked at, each node's own at its part of the test images. S follows docs/choosing.md: an
 exchange takes 0.35 s and a step 0.2. "to 90 %" is the time to 90 % of what synchronous training
 ends with. Needs root, iproute2 and MPICH.
 """

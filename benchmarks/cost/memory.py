@@ -4,8 +4,8 @@
 
 Two nodes train one array of that size and exchange it at every step. Resident memory is read from
 the kernel with nothing under way; the mark is a growth of at most 2 % from the tenth exchange on.
-"In use" is what malloc has given out and not got back: what resident memory has beyond it is free,
-and differs with where malloc finds room.
+"In use" is the memory that malloc has given out and not got back. Resident memory beyond that is
+free, and depends on where malloc finds room.
 """
 
 import argparse

@@ -75,7 +75,7 @@ def never(step, yes, no):
 
 
 def made_of(inner, *, calls, scalars):
-    """`inner` in conditions that never hold, and what else of jdaso runs when nothing is due."""
+    """`inner` in conditions that never hold, and the rest of jdaso if nothing is due."""
 
     def init(params):
         return jnp.int32(0), tuple(jnp.int32(n) for n in range(scalars)), inner.init(params)

@@ -37,7 +37,7 @@ class Copies:
 
     @property
     def out_ways(self) -> dict[str, Callable[[jax.Array], Any]]:
-        """From the device to the host."""
+        """Copies from the device to the host."""
         pageable = np.array if self._on_host else np.asarray
         ways: dict[str, Callable[[jax.Array], Any]] = {"pageable": pageable}
         if self._pinned is not None:
@@ -46,7 +46,7 @@ class Copies:
 
     @property
     def in_ways(self) -> dict[str, Callable[[], Any]]:
-        """From the host to the device."""
+        """Copies from the host to the device."""
         ways: dict[str, Callable[[], Any]] = {
             "pageable": lambda: self._put(self._host, self._device)
         }

@@ -42,7 +42,7 @@ def build(folder: Path) -> None:
 
 
 def to_host(x: Any, memory: np.ndarray) -> Any:
-    """In a step: copies `x` to `memory`, which must live as long as the step. Gives an int32."""
+    """Copies `x` in a step to `memory`, which must live as long as the step; gives an int32."""
     call = jax.ffi.ffi_call(
         "jdaso_gpu_to_host", jax.ShapeDtypeStruct((), np.int32), has_side_effect=True
     )
@@ -50,7 +50,7 @@ def to_host(x: Any, memory: np.ndarray) -> Any:
 
 
 def from_host(after: Any, memory: np.ndarray) -> Any:
-    """In a step: an array with the numbers of `memory`, once the int32 `after` is there."""
+    """Gives, in a step, an array of the numbers of `memory`, once the int32 `after` is there."""
     about = jax.ShapeDtypeStruct(memory.shape, memory.dtype)
     call = jax.ffi.ffi_call("jdaso_gpu_from_host", about, has_side_effect=True)
     return call(after, address=np.int64(memory.ctypes.data), nbytes=np.int64(memory.nbytes))

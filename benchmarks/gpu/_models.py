@@ -38,7 +38,7 @@ class ResNet(nn.Module):
 
 
 SMALL_RESNET = {"width": 8, "blocks": (1,), "classes": 10}
-"""For dry runs."""
+"""Settings for dry runs."""
 
 
 class Training(NamedTuple):
@@ -65,7 +65,7 @@ class Training(NamedTuple):
         return self
 
     def params(self) -> Any:
-        """Fresh ones, float32."""
+        """Makes parameters, float32."""
         images = jnp.zeros((1, self.size, self.size, 3))
         return _init(self.model)(jax.random.key(0), images)["params"]
 
@@ -90,7 +90,7 @@ class Unpaced:
 
 @functools.cache
 def _init(model: Any) -> Any:
-    """Compiled once; on a GPU it takes some 20 s."""
+    """The compiled `init`, made once; on a GPU compiling takes some 20 s."""
     return jax.jit(model.init)
 
 

@@ -69,7 +69,7 @@ class Rows:
         self._gives = node == 0
 
     def add(self, **row: Any) -> None:
-        """One more."""
+        """Adds a row."""
         self._rows.append(row)
         if self._gives:
             print(row, flush=True)

@@ -34,12 +34,12 @@ class Paced:
         self.parameters, self.pace = parameters, Pace()
 
     def params(self) -> Any:
-        """Fresh ones."""
+        """Makes parameters."""
         each = self.parameters // LEAVES
         return [jnp.full(each, 0.5 + k, jnp.float32) for k in range(LEAVES)]
 
     def gradient(self, params: Any, n: Any, node: Any, *, paced: bool = True) -> tuple[Any, Any]:
-        """Loss and gradients of step n; with ``paced=False`` whoever calls waits himself.
+        """Loss and gradients of step n; with ``paced=False`` the caller waits itself.
 
         (A program of several processes may not call the host.)
         """
@@ -65,7 +65,7 @@ class PacedOnMesh(Paced):
         self.placed = jax.NamedSharding(self.mesh, jax.P("local") if divided else jax.P())
 
     def params(self) -> Any:
-        """Fresh ones, divided over the devices or with a copy on each."""
+        """Makes parameters, divided over the devices or with a copy on each."""
         make = jax.jit(super().params, out_shardings=self.placed)
         return make()
 
@@ -93,7 +93,7 @@ class Real:
         self.task, self.nodes, self.batch, self.pace = TASKS[task](), nodes, batch, Pace()
 
     def params(self) -> Any:
-        """Fresh ones."""
+        """Makes parameters."""
         return self.task.init(jax.random.key(0))
 
     def gradient(self, params: Any, n: Any, node: Any, *, paced: bool = True) -> tuple[Any, Any]:

@@ -61,7 +61,7 @@ class Layer(NamedTuple):
 
 
 def resnet1001():
-    """Its layers, for images of 32 x 32 x 3, and what goes from layer to layer.
+    """Returns the layers, for images of 32 x 32 x 3, and the values between layers.
 
     The bottleneck network of 1001 layers for CIFAR-10 as Keras' example builds it (He et al.,
     arXiv 1603.05027): groups of 16, 64 and 128 filters whose blocks make 64, 128 and 256 channels.

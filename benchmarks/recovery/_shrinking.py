@@ -1,8 +1,8 @@
 """Softmax regression on Fashion-MNIST by nodes that may fail: ``python _shrinking.py FOLDER``.
 
-The nodes that live share each batch out anew every ten steps, and stop when a number of images was
-seen, however many they are by then. Whoever lives at the end prints ``NODE end STEPS IMAGES LOSS``,
-the loss on all test images.
+The remaining nodes share each batch out anew every ten steps, and stop when a number of images was
+seen, however many nodes are left by then. Each of these prints ``NODE end STEPS IMAGES LOSS``, the
+loss on all test images.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def dealt(position, part, parts):
 def main(given):
     data = fashion_mnist(given.data)
     images, labels = prepared(data.train_images), data.train_labels
-    # A death before all have begun is noticed by nobody: they wait so long.
+    # A failure before all have begun is not detected: they wait so long.
     with jdaso.Session(on_death=given.on_death, timeout_seconds=60) as session:
         steps = given.images // (given.nodes * BATCH)
         phases = jdaso.Phases(steps, steps // 10, steps // 10, sync_every=4, delay=2)

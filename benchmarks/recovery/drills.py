@@ -57,7 +57,7 @@ IN_THE_PROGRAM = ["1@flight:kill", "2@save:kill", "0@flight:kill", "0@save:kill"
 
 
 class Job:
-    """One run under the supervisor, and what it says, with the time of each line."""
+    """One run under the supervisor, and its output, with the time of each line."""
 
     def __init__(self, folder, nodes, *flags, faults="", restarts=1000, shrinks=False):
         self.folder, self.tag = Path(folder), uuid.uuid4().hex
@@ -93,13 +93,13 @@ class Job:
         return "\n".join(line for _, line in self.lines)
 
     def said(self, pattern, since=0.0):
-        """When it first said something like that."""
+        """The time of the first line that matches."""
         return next(
             (at for at, x in list(self.lines) if at >= since and re.search(pattern, x)), None
         )
 
     def ranks(self):
-        """``{rank: process}`` of those that run now."""
+        """Returns ``{rank: process}`` of the ranks that run now."""
         return {rank: pid for pid, rank in members(self.tag) if rank is not None}
 
     def at(self):
@@ -108,7 +108,7 @@ class Job:
         return [int(file.read_text() or 0) for file in files]
 
     def wait(self):
-        """Its exit status; None for a hang. Nothing of it is left then."""
+        """Waits for the end; returns the exit status, None for a hang. No process is left then."""
         while self.process.poll() is None:
             last = self.lines[-1][0] if self.lines else time.monotonic()
             if time.monotonic() - last > LIMIT_SECONDS and not self._moves():
@@ -130,7 +130,7 @@ class Job:
         return self.at() != before
 
     def ends(self):
-        """``{node: (loss, digest, exchanges, MiB grown)}``."""
+        """Returns ``{node: (loss, digest, exchanges, MiB grown)}``."""
         form = r"(\d+) end \d+ (\S+) ([0-9a-f]{64}) (\d+) (\S+)"
         found = re.findall(form, self.text)
         return {int(n): (float(a), digest, int(b), float(c)) for n, a, digest, b, c in found}
@@ -156,7 +156,7 @@ _undisturbed = {}
 
 
 def undisturbed(nodes, *flags):
-    """Loss and digest of a run that nothing happens to."""
+    """Loss and digest of an undisturbed run."""
     key = nodes, flags
     if key not in _undisturbed:
         with tempfile.TemporaryDirectory() as folder:
@@ -258,7 +258,7 @@ def kills(count, chance, nodes_of=(2, 2, 3, 4), most=16):
 
 
 def chaos(minutes, chance, nodes=4, an_hour=240):
-    """A failure every 15 s in the mean; the loss, and how many steps were made twice."""
+    """A failure every 15 s in the mean; the loss, and the number of repeated steps."""
     steps = int(minutes * 60 * 0.5 / 0.025)
     flags = (f"--steps={steps}", "--step-ms=20", "--every-steps=25")
     loss = undisturbed(nodes, f"--steps={steps}", "--step-ms=0", "--every-steps=25")[0]
@@ -291,7 +291,7 @@ def chaos(minutes, chance, nodes=4, an_hour=240):
 
 
 def shrink(minutes, chance, nodes=4, an_hour=240):
-    """A failure every 15 s in the mean, after which the others go on; how soon, and the loss."""
+    """A failure every 15 s in the mean; the time until the others continue, and the loss."""
     images = int(minutes * 70_000)
     flags, died = (f"--images={images}",), r"\[node (\d) of.* failed\. The others go on"
     with tempfile.TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ LIMIT_SECONDS = 300.0
 
 
 def systems() -> list[str]:
-    """Those that can be imported here."""
+    """The systems that can be imported here."""
     found = ["jdaso"]
     for name in ("heat", "dask"):
         command = [PEERS / "python", "-c", f"import {name}"]

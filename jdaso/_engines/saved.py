@@ -54,7 +54,7 @@ class OuterForm:
 
     @cached_property
     def _rows(self) -> list[list[int]]:
-        """For each kind of copy, such as momentum, the numbers of its arrays in the state."""
+        """The numbers of the arrays in the state, for each kind of copy, such as momentum."""
         flat, structure = jax.tree.flatten(self.params)
         sized = [k for k, x in enumerate(flat) if math.prod(x.shape)]
         if not self._flat or not sized:

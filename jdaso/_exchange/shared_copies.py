@@ -58,7 +58,7 @@ class SharedCopies:
         return cut if self.parts else lambda *mine: mine
 
     def flags(self, leaves: Sequence[Any]) -> jax.Array:
-        """For each leaf 1 if devices hold different copies of it, else 0; the same on all."""
+        """Flags by leaf: 1 if devices hold different copies of it, else 0; the same on all."""
         found = jnp.zeros(len(self.parts), jnp.int32)
         if not leaves:
             return found

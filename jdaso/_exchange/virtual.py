@@ -71,7 +71,7 @@ class VirtualExchange(Exchange):
     def _raise_if(
         self, wrong: jax.Array, heads: jax.Array, common: Common | None, report: Callable[..., Any]
     ) -> jax.Array:
-        # The headers are the same on all virtual nodes; by pmax vmap keeps `cond`.
+        # The headers are the same on all virtual nodes; pmax lets vmap keep `cond`.
         # vmap allows no effects there, so the callback is pure. The use of its result keeps it, and
         # XLA may call a pure callback even where the branch is not taken.
         wrong = jax.lax.pmax(wrong.astype(jnp.int32), Session.node_axis) > 0

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 from .reports import say_saves
 
 _ACTION_BYTES = 1024
-"""More than the size of any platform's ``struct sigaction``; the handler's address comes first."""
+"""Bytes: more than any platform's ``struct sigaction``; the handler's address comes first."""
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ _unfinished: list[Any] = []
 """Abandoned requests with their data: MPI may still write there, whichever node is gone."""
 
 MESSAGE_BYTES = 120 * 2**10
-"""Less than the 128 KiB at which UCX changes its protocol to rendezvous (`start`)."""
+"""Bytes of a message: less than the 128 KiB at which UCX changes to rendezvous (`start`)."""
 
 
 def as_bytes(array: np.ndarray, at: int | None = None) -> list[Any]:

@@ -24,7 +24,7 @@ _BUSY = 0.2
 """The least share of a core used by a process that computes."""
 
 _NODES_A_BEAT = 64
-"""With more nodes than this beats are less frequent: a message grows with the number of nodes."""
+"""Number of nodes above which beats are less frequent: a message grows with that number."""
 
 
 class Heartbeats:

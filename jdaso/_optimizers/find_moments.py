@@ -101,7 +101,7 @@ class MomentsFinder:
         return ()
 
     def _tried(self, params: PyTree, side: int | None) -> tuple[Moments, ...]:
-        """Those moments that averages are, by a trial on arrays of that length of axes."""
+        """The moments that are averages, by a trial on arrays of that length of axes."""
         small = jax.eval_shape(lambda: _zeros(params, side))
         real, state = (jax.eval_shape(self._init, x) for x in (params, small))
         if jax.tree.structure(real) != jax.tree.structure(state):
@@ -141,7 +141,7 @@ def _averages(
     zeros: Callable[[], PyTree],
     pairs: list[Moments],
 ) -> tuple[Moments, ...]:
-    """Those pairs that are averages, with the rates at which they forget."""
+    """The pairs that are averages, with the rates at which they forget."""
     if not pairs:
         return ()
 

@@ -54,7 +54,7 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """Its length in float32 numbers; a complex number takes two."""
+        """Length of the leaf in float32 numbers; a complex number takes two."""
         return math.prod(self.shape) * (2 if "complex" in self.dtype else 1)
 
     @property

@@ -47,19 +47,19 @@ class Shards:
 
     @cached_property
     def _places(self) -> list[list[int]]:
-        """For each leaf, the place of each device's shard among those that are here."""
+        """The place of each device's shard among those that are here, for each leaf."""
         order = [{number: k for k, number in enumerate(sorted(set(row)))} for row in self._numbers]
         return [[places[x] for x in row] for places, row in zip(order, self._numbers, strict=True)]
 
     @cached_property
     def _sources(self) -> list[tuple[int, int]]:
-        """For each shard: its leaf's number, and the place of the first device that has it."""
+        """The leaf's number of each shard, and the place of the first device that has the shard."""
         numbered = enumerate(zip(self._places, self.counts, strict=True))
         return [(k, row.index(place)) for k, (row, count) in numbered for place in range(count)]
 
     @cached_property
     def _numbers(self) -> list[list[int]]:
-        """For each leaf, the number of each device's shard."""
+        """The number of each device's shard, for each leaf."""
         place = self.placement
         return [[place.shard(x, d) for d in place.here] for x in place.divisions]
 
@@ -84,7 +84,7 @@ class Shards:
         return [by_device[device][k] for k, device in self._sources]
 
     def alike(self, by_device: Sequence[Sequence[Any]]) -> list[bool]:
-        """For each leaf, whether all devices that have the same shard of it have the same bits."""
+        """Returns for each leaf whether devices with the same shard of it have the same bits."""
         of_first = {}
         found = [True] * len(self._numbers)
         for device, mine in enumerate(by_device):

@@ -27,7 +27,7 @@ UNKNOWN = np.float32(-3e38)
 in which any number is not finite, even a NaN that only stands for "nothing"."""
 
 LEFT_OUT = np.int32(np.iinfo(np.int32).max)
-"""In place of a checksum: this node's numbers are not finite and are left out."""
+"""Stands for a checksum: this node's numbers are not finite and are left out."""
 
 LIFT, LIFTED = np.float32(1e30), np.float32(1e12)
 """Factor of weights below 0, so that no sum of weights hides them; the least size of such sums."""

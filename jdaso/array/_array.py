@@ -224,7 +224,7 @@ jax.tree_util.register_pytree_node(
 )
 
 Operand = Array | jax.Array | np.ndarray | bool | int | float | complex
-"""Whatever stands beside an array; all but `Array` must be the same on all nodes."""
+"""Operands of an array; all but `Array` must be the same on all nodes."""
 
 
 def as_array(x: Any) -> Array:

@@ -155,4 +155,4 @@ SPECIAL: dict[str, Callable[..., jax.Array]] = {
         (_x_null_y_endless, _zero(0), _is(NAN)),
     ),
 }
-"""By the names of `jax.numpy`: the functions that differ."""
+"""The functions that differ, by their names in `jax.numpy`."""

@@ -12,7 +12,7 @@ from .._base.extras import needs
 
 _ROUNDS = 4
 _SMALL = 2**16
-"""Below this size the cipher, which is called until its result is in range, would be slow."""
+"""Size below which the cipher, which is called until its result is in range, would be slow."""
 
 _SAMPLED = 16
 

@@ -43,7 +43,7 @@ class Profile:
         self._offset = statistics.median(offsets)
 
     def rows(self, trace: Trace, first_process: int) -> list[Row]:
-        """Its rows, on the trace's clock.
+        """The profile's rows, on the trace's clock.
 
         Args:
             trace: contains the trace of the profile's node.

@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Its duration."""
+        """Duration of the event."""
         return self.end_seconds - self.begin_seconds
 
 

@@ -8,7 +8,7 @@ from jdaso._session import Session
 
 LIMIT_SECONDS = 6.0
 PROMPTLY_SECONDS = 0.5
-"""For results that need not wait for a limit: two polls of the detector, and some messages."""
+"""Seconds for results that need not wait for a limit: two polls of the detector and messages."""
 
 
 class Members(Session):

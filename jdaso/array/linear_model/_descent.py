@@ -21,7 +21,7 @@ class Problem(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """When to stop: the share of s that the duality gap may have, and the most sweeps."""
+    """The end of a descent: the share of s that the duality gap may have, and the most sweeps."""
 
     tol: float
     most: int

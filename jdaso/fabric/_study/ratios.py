@@ -14,7 +14,7 @@ from .measured import Key, Launch, key_of, rank
 from .rows import OK
 
 CONFIDENCE = 0.9
-"""From 5 to 95 %, as the interval that belongs to two one-sided tests at 5 %."""
+"""Interval from 5 to 95 %, as that of two one-sided tests at 5 %."""
 _RESAMPLES = 2000
 _SEED = 20200808
 

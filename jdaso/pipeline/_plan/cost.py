@@ -33,7 +33,7 @@ class Cost(NamedTuple):
 
     @property
     def forward(self) -> float:
-        """In FLOPs: the operations, plus the bytes at `FLOPS_PER_BYTE`."""
+        """The forward cost in FLOPs: the operations, plus the bytes at `FLOPS_PER_BYTE`."""
         return self.flops + FLOPS_PER_BYTE * self.bytes
 
     @property

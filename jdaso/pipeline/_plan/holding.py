@@ -94,7 +94,7 @@ class Holding:
 
     @cached_property
     def _of_rank(self) -> list[tuple[list[int], list[int]]]:
-        """For each rank, the numbers of the units it holds, and of those it holds or uses."""
+        """The numbers of the units that each rank holds, and of those it holds or uses."""
         found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(self.ranks)]
         for k, unit in enumerate(self.units):
             found[self.owner(unit)][0].append(k)

@@ -38,7 +38,7 @@ class NonEmpty:
         return _filled(self._tree, self._empty, made)
 
     def _run(self, *held: list[Any]) -> list[Any]:
-        """Compiled: runs the function without empty arrays and notes where its results belong."""
+        """Runs the function without empty arrays, compiled, and notes where its results belong."""
         given = [_filled(*known, some) for known, some in zip(self._given, held, strict=True)]
         leaves, self._tree = jax.tree.flatten(self._function(*given))
         self._structs = [None if np.size(x) else jax.typeof(x) for x in leaves]

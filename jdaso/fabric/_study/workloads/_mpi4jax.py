@@ -40,7 +40,7 @@ class Mpi4jax(Mpi):
         return self._prepared(lambda x: self._ops.allgather(x).ravel(), send)
 
     def reduce_scatter(self, send: np.ndarray) -> Operation:
-        """Not among mpi4jax's operations; `lacks` reports this before a launch."""
+        """Refuses: mpi4jax has no such operation; `lacks` reports this before a launch."""
         raise NotImplementedError("mpi4jax has no reduce-scatter. Take another library.")
 
     def alltoall(self, send: np.ndarray) -> Operation:

@@ -70,7 +70,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Cycle:
-    """So many steps, one after another."""
+    """Takes so many steps, one after another."""
 
     step: Steps
     count: int

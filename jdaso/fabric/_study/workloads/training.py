@@ -26,7 +26,7 @@ from ._training import train
 from ._work import Work, shapes_of, work_of
 
 _INNER = partial(optax.sgd, 1e-4, momentum=0.9)
-"""So slow that VGG-16, which has no normalization, stays finite at any batch."""
+"""Rate so small that VGG-16, which has no normalization, stays finite at any batch."""
 
 
 class Steps:
