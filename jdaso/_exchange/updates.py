@@ -92,7 +92,7 @@ def added_to(params: Sequence[Any], updates: Sequence[Any], changes: Leaves) -> 
 
 
 def exchanged(params: PyTree, tree: PyTree) -> list[tuple[int, Any]]:
-    """Yields for each exchanged leaf of `params` its place, and the leaf of a similar tree.
+    """Returns for each exchanged leaf of `params` its place, and the leaf of a similar tree.
 
     The tree may have None in place of a leaf, or of leaves.
     """

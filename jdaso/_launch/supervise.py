@@ -32,8 +32,8 @@ _LONGEST_PATH = 80
 """Most bytes of the temporary folder's path: a path to the socket may have 107."""
 
 _ORPHAN_SECONDS, _NOTICE_SECONDS = 1.0, 5.0
-"""After a rank's death: the processes it forked are ended, then the whole job if its launcher has
-not done so. A launcher waits for a dead rank's pipes, which forked processes hold open."""
+"""Seconds after a rank has failed: first its forked processes are ended, then the job if its
+launcher has not done so. A launcher waits for a failed rank's pipes, which these hold open."""
 
 _NOT_STARTED = 127
 """Exit status if the command does not exist. Before the first start that is a mistake, which no
