@@ -40,14 +40,14 @@ class Meeting:
 
         Args:
             device: the number of the device that calls.
-            given: what it gives; valid until it returns.
+            given: the device's arguments; valid until it returns.
             function: called once with what each device gives; returns a result for each, in the
                 order of the devices.
 
         Raises:
             RuntimeError: a device comes twice, or one that is not known, or another one does not
                 come within the limit.
-            Exception: what the function raises, on all devices.
+            Exception: the function's own, on all devices.
         """
         if device not in self._devices:
             self._strange = RuntimeError(

@@ -82,7 +82,7 @@ class Programs:
             anchor: the common point; empty if there is none.
             outer: the rule's state.
             factor: scales the sums as if all nodes had sent with weight 1.
-            numbers: the snapshot; what a merge needs takes its place (`Merge.merge`).
+            numbers: the snapshot; takes the numbers that a merge needs (`Merge.merge`).
             returns: whether the target is returned.
         """
         keeps = self._rule.keeps_progress

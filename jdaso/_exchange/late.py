@@ -82,7 +82,7 @@ class Late(abc.ABC):
             step: completed updates.
 
         Returns:
-            What is held, and a token for `order.after`.
+            The new `held`, and a token for `order.after`.
         """
 
     @abc.abstractmethod
@@ -109,7 +109,7 @@ class Late(abc.ABC):
             turn: number of the local device that sends.
 
         Returns:
-            The ticket (step + 1), and what is held.
+            The ticket (step + 1), and the new `held`.
         """
 
     @abc.abstractmethod

@@ -32,7 +32,7 @@ def said(
         session: the nodes.
         local_axis: axes of devices that hold copies.
         axes: the axes that the specs name.
-        divisions: what they give.
+        divisions: the divisions that they give.
 
     Raises:
         ValueError: an axis is named twice, or JAX tracks along it what differs.

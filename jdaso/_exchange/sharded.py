@@ -246,8 +246,8 @@ class ShardedExchange(HostExchange):
             given: their divisions.
             places: see `host_call`; the first argument is the device's number.
             of_first: whether all devices but the first of this rank are given zeros.
-            before: what a device makes of its arguments before the call.
-            after: what it makes of its results.
+            before: a device's function of its arguments, before the call.
+            after: a device's function of its results.
         """
         placement, session = self.placement, self.session
         sets = (len(gives) - 1) // max(len(self.leaves), 1)

@@ -75,7 +75,7 @@ class Job:
     def tell(self, number: int) -> None:
         """Asks the job to save and end.
 
-        Ranks of this host that handle signals get them directly, whatever launcher or script stands
+        Ranks of this host that handle signals get them directly, whatever launcher or script is
         between. Otherwise the launcher has to pass a signal on: launchers pass on SIGUSR1, SIGUSR2
         and Ctrl-C, but end the ranks on SIGTERM. A job whose ranks save nothing gets SIGTERM; a job
         without any report gets SIGUSR1, since it may have ranks elsewhere that save. May be called

@@ -237,7 +237,7 @@ class Supervisor:
         return KILL_SECONDS
 
     def _announce(self, job: Job) -> None:
-        """Reports which signal this process received, and what happens to the job."""
+        """Reports the signal that this process received, and the job's next action."""
         assert self._signal is not None
         name, limit = signal.Signals(self._signal).name, f"{self.grace_seconds:g} s"
         what = "saves and ends" if job.saves else "is asked to end"

@@ -59,7 +59,7 @@ class Group:
         """The result of an attempt, once it has succeeded on all members that are still alive.
 
         Args:
-            attempt: what all do; repeated after a failure. It must call `look` while it waits.
+            attempt: the call of all; repeated after a failure. It must call `look` while it waits.
             checks: for waits until all have come to agree, and to shrink.
             clean: called between two attempts, once nothing that the first began is in flight.
         """

@@ -9,7 +9,7 @@ def first_difference(by_name: dict[str, Any]) -> str:
     """Describes in one sentence where nodes differ from the value that most of them hold.
 
     Args:
-        by_name: what each node is about to do and its facts, by the node's name.
+        by_name: each node's next call and its facts, by the node's name.
     """
     nodes, everyone = list(by_name), list(by_name.values())
     actions = [what for what, _ in everyone]

@@ -25,7 +25,7 @@ def await_own_work(control: Control, call: Callable[[], None], what: str) -> Non
     Args:
         control: the nodes.
         call: the call; another thread makes it.
-        what: what the call waits for.
+        what: the work that the call waits for.
 
     Raises:
         NodeError: the work did not end, and this node took part in nothing for an hour.

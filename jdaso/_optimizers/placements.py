@@ -83,7 +83,7 @@ class Placements:
         return self._of(state, self._inner, told)
 
     def of_both(self, params: PyTree, state: PyTree, whole: PyTree = ()) -> Placement | None:
-        """The placement of parameters, inner state, and what is not divided, after each other."""
+        """The placement of parameters, inner state, and undivided leaves, after each other."""
         both = params, state
         return joined([self.of(params), self.of_inner(state, params)], both, (both, whole))
 

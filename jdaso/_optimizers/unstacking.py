@@ -23,7 +23,7 @@ def unstacked(
     """Parameters and states without the first axis, and a function that stacks parameters again.
 
     Copies are averaged, shards put together. In a node of several ranks the first axis has the
-    devices of this rank, and what is returned lies on those of all.
+    devices of this rank, and the results lie on those of all.
 
     Args:
         params: stacked parameters.

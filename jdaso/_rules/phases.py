@@ -62,7 +62,7 @@ class Phases:
 
     The parameters are divided into F fragments, about equal in size, which are exchanged in turn:
     the exchange of fragment f starts ``floor(f B / F)`` updates after that of fragment 0. Each
-    takes about 1/F of the time of all, so that S can be 1/F as large, and what arrives is fresher.
+    takes about 1/F of the time of all, so that S can be 1/F as large, and results are fresher.
     F = 1 is the paper.
 
     Args:

@@ -67,7 +67,7 @@ def agree_on_start(
     Args:
         control: all ranks.
         engine: the engine's name.
-        settings: what must be equal besides.
+        settings: further facts that must be equal.
         invalid: an error that this node has already found.
         share_gpus: whether nodes on one host may use the same GPU.
     """

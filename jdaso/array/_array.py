@@ -228,7 +228,7 @@ Operand = Array | jax.Array | np.ndarray | bool | int | float | complex
 
 
 def as_array(x: Any) -> Array:
-    """Returns an operand as an array; what is not one yet is the same on all nodes."""
+    """Returns an operand as an array; other operands are the same on all nodes."""
     if isinstance(x, Array):
         return x
     block = jnp.asarray(x)

@@ -1,7 +1,7 @@
 """Fourier transforms of n dimensions, of arrays with any split.
 
 A node transforms its block along the axes that are whole there. For the split axis, the array is
-first divided along another one (`resplit`): what nodes lack moves, n (P - 1) / P² bytes from each.
+first divided along another one (`resplit`): each node sends n (P - 1) / P² bytes to the others.
 The result is split along that other axis. An array of one axis goes to all nodes.
 
 Functions, arguments and norms are those of `jax.numpy.fft` and of the array API standard.

@@ -41,7 +41,7 @@ def read_pieces(
         first: rank 0's manifest.
         here: leaves of the state to restore into.
         session: the nodes.
-        goes_on: whether the run goes on from here, and what was in flight with it.
+        goes_on: whether the run goes on from here, with its exchanges in flight.
         partly: whether the state may lack leaves of the checkpoint.
 
     Raises:

@@ -32,7 +32,7 @@ def read_overlaps(folder: Path, manifest: Manifest, wanted: Sequence[Wanted]) ->
     Args:
         folder: of the checkpoint.
         manifest: of the rank.
-        wanted: what to read; of arrays in this manifest.
+        wanted: the pieces to read, of arrays in this manifest.
 
     Returns:
         For each array how many numbers were copied.

@@ -9,8 +9,8 @@ all that theirs had; on another number of nodes only the common points and the o
 on, which all nodes share.
 
 A leaf that fragments cut in another way here has numbers that another fragment exchanged there.
-Those that were in flight are merged with their new fragment; a fragment in flight changes nothing
-in numbers that were not, and what has no fragment in flight here takes part in its next exchange.
+Numbers in flight are merged with their new fragment; a fragment in flight changes nothing in other
+numbers, and numbers without a fragment in flight here take part in its next exchange.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class _Rooms:
     def wanted(
         self, first: Manifest, saves: Saves, number: int, kinds: Sequence[str]
     ) -> Iterator[tuple[str, Wanted]]:
-        """Yields (kind, what to read) of the arrays that one rank has saved."""
+        """Yields (kind, wanted pieces) of the arrays that one rank has saved."""
         sources = _sources(first, number)
         _, _, _, in_flight, _ = first.flights[number]
         for source, kind, path, leaf in saves.arrays:

@@ -224,7 +224,7 @@ class Saver:
                 log.warning("What is left of a save could not be removed: %s", error)
 
     def _what_is_left(self, why: str) -> str:
-        """Describes what is left after a failed save, and what to do."""
+        """Describes the checkpoints left after a failed save, and the remedy."""
         if not self._folder.path.is_dir():
             return "The folder is gone with its contents. Give a folder that stays."
         remedies = {

@@ -1,4 +1,4 @@
-"""``python -m jdaso doctor``: checks that jdaso works here, and what to fix; for mpiexec too."""
+"""``python -m jdaso doctor``: checks that jdaso works here, with remedies; for mpiexec too."""
 
 import argparse
 import json

@@ -28,7 +28,7 @@ Apply = Callable[[Array], Array]
 
 
 class _Basis(NamedTuple):
-    """Orthonormal vectors ``[n, most]``, 0 beyond `size`; the matrix in it; what is left."""
+    """Orthonormal vectors ``[n, most]``, 0 beyond `size`; the matrix in them; the remainder."""
 
     vectors: jax.Array
     size: int

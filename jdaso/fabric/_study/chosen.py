@@ -25,7 +25,7 @@ Chosen = TypeVar("Chosen")
 
 @dataclass(frozen=True)
 class ChosenFabric:
-    """A fabric, and what selects it.
+    """A fabric, and the variables and interfaces that select it.
 
     Attributes:
         name: of the fabric.

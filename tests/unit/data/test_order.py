@@ -52,7 +52,7 @@ def test_the_permutation_is_grains():
 
 @pytest.mark.parametrize("num_samples", [2**16, 2**16 + 1])
 def test_large_files_too_come_once_per_epoch(num_samples):
-    """grain's own permutation of 2**16 + 1 numbers is none."""
+    """grain's own shuffle of 2**16 + 1 numbers is no permutation."""
     found = Order(num_samples, seed=7).samples(num_samples, 2 * num_samples)
     assert np.bincount(found, minlength=num_samples).max() == 1
 

@@ -123,7 +123,7 @@ def said(expects, ratios, spread=0.02, **keywords):
     ],
 )
 def test_a_claim_that_is_right_at_all_settings_is_refuted_with_alpha_at_most(expects, truths):
-    """Each setting lies at the margin, the worst case. Uncorrected the rate were 40 %."""
+    """Each setting lies at the margin, the worst case. Uncorrected, the rate would be 40 %."""
     refuted = said(expects, truths, 0.01) == "does not hold"
     assert at_most(refuted, ALPHA) and np.mean(refuted) > ALPHA / 4
     assert at_most(said(expects, truths, 0.3) == "does not hold", ALPHA)

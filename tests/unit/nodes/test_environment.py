@@ -1,4 +1,4 @@
-"""Decides whether a process is a rank, by its environment and other processes of that rank."""
+"""Processes that are ranks or not, by their environment and other processes of that rank."""
 
 import os
 import socket

@@ -71,7 +71,7 @@ def test_all_stop_at_the_same_step(nodes, seed, data):
 
 @given(st.integers(2, 6), st.integers(0, 10**6), st.data())
 def test_survivors_stop_at_the_same_step(nodes, seed, data):
-    """Any node may fail, be it the leader or the only one that got the signal."""
+    """Any node may fail: the leader, or the only one that got the signal."""
     asking, dying = (data.draw(st.integers(0, nodes - 1)) for _ in range(2))
     stopped, living = run(nodes, seed, {asking}, dying)
     assert len({stopped[node] for node in living if node in stopped}) <= 1, stopped

@@ -66,7 +66,7 @@ def test_a_node_that_is_ahead_pauses_and_none_goes_past():
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 6])
 @pytest.mark.parametrize("dead", [0, 1, 2])
 def test_where_one_dies_meanwhile_the_others_stop_together(dead, seed):
-    """The leader fails, the signalled node, or another; at another message with each seed."""
+    """The leader, the signalled node or another fails; at another message with each seed."""
     world = World(3, seed=seed, ulfm=True, least_pause=0.02)
     world.kill(dead, before="Isend", nth=4 * seed + 8, losing=bool(seed % 2))
     outcomes = play_to_the_stop(world, {1: 10})

@@ -150,7 +150,7 @@ def test_of_two_errors_at_once_all_get_one_and_nobody_waits(seed):
 
 
 def test_a_consequence_of_an_error_is_not_reported_as_a_new_one():
-    """Node 1 reports its failure to node 2, however soon node 0 fails of it too."""
+    """Node 1 reports its failure to node 2, however soon node 0 fails because of it."""
     world = World(3)
     world.delay(2.0, source=1, dest=2, tag=1)  # the alarm
 
