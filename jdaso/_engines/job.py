@@ -89,7 +89,7 @@ class Job:
         self.rows.set_header(words)
 
     def let_go(self) -> None:
-        """Releases the arrays that only the exchange needs; `numbers` refers to it as well."""
+        """Releases the arrays that only the exchange uses, and `numbers`, which refers to it."""
         self.numbers = self.rows = self.place = None
         self.encoded.clear()
         self.residuals = []

@@ -334,7 +334,7 @@ def test_exchanges_alone_are_measured_on_it(tmp_path):
 
 @nightly
 def test_a_study_finds_a_link_that_is_slower(tmp_path):
-    """Finds it in both of two runs: a fifth off the rate is over a quarter of the time."""
+    """Both of two runs find the link: a fifth off the rate is over a quarter of the time."""
     flags = ["--parts", "slower", "--replicates", "4"]
     (row,) = quick_benchmark(tmp_path, "fabrics", *flags, table="fabrics slower").values()
     assert row["same"] and row["first"].startswith("slower by"), row

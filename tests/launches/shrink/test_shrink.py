@@ -129,7 +129,7 @@ def test_checkpoints_of_those_who_live(tmp_path):
 
 @nightly
 def test_what_was_in_flight_between_fewer_is_dropped(tmp_path):
-    """Drops it as for any other number of nodes, even for as many as were left."""
+    """The exchange is dropped as for any other number of nodes, even for as many as were left."""
     survivors(3, "saves", "0@13", tmp_path, "cut")
     again, output = survivors(2, "saves", "", tmp_path)
     assert {end["first"] for end in again.values()} == {16}, output

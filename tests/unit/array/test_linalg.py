@@ -183,7 +183,7 @@ def test_factors_of_low_rank(axis):
 
 
 def test_columns_that_are_nearly_the_same(monkeypatch):
-    """The columns follow each other in one panel: Q stays unitary."""
+    """Both columns are in one panel, after other panels: Q stays unitary."""
     monkeypatch.setattr(_solve, "PANEL", 8)
     random = np.random.default_rng(3)
     x = random.normal(size=(24, 24)).astype(np.float32)

@@ -66,7 +66,7 @@ SGD = optax.sgd(0.1, momentum=0.9)
 
 
 def test_masters_are_found_wherever_they_are():
-    """Finds them in a mini-step of eight, for some leaves, behind an average that only records."""
+    """Masters are in a mini-step of eight, for some leaves, behind an average that only records."""
     inner = optax.multi_transform(
         {"master": optax.chain(ema(), with_master(SGD)), "plain": SGD},
         {"a": "master", "b": "plain", "c": "master"},

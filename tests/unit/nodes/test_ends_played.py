@@ -126,7 +126,7 @@ def test_a_process_that_dies_with_ulfm_is_named_and_ends_the_job():
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("nth", range(1, 8))
 def test_one_that_dies_as_sessions_begin_is_named(nth, side, late):
-    """MPI reports it to node 0 at once, or after node 2 has ended the job."""
+    """MPI reports the failure to node 0 at once, or after node 2 has ended the job."""
     world = World(3, ulfm=True)
     world.kill(1, nth=nth, **{side: None})
     if late is not None:

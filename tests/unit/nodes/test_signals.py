@@ -327,7 +327,7 @@ def test_a_later_signal_ends_the_process_once_the_own_handler_was_called():
 
 
 def test_a_node_that_takes_over_is_not_ended_by_its_first_signal():
-    """Its signal came from the failed leader; see `Stopping.lost`."""
+    """The first signal came from the failed leader; see `Stopping.lost`."""
     part = Stopping(1, 3, lambda *_: None)
     part.on_signals([NUMBER])
     part.take(0, 1, 0)

@@ -91,7 +91,7 @@ def test_small_steps_add_up():
 
 @pytest.mark.parametrize("steps", [3, 9, 10, 11, STEPS])
 def test_finalize_takes_the_float32_ones(steps):
-    """Returns the mean of w, rounded once, with any exchange in flight."""
+    """`finalize` returns the mean of w, rounded once, with any exchange in flight."""
     with jdaso.Session(engine=jdaso.Simulated(NODES)) as session:
         tx = jdaso.master_weights(daso(session, optax.sgd(0.01)))
         history = train(session, tx, jnp.bfloat16, steps)
