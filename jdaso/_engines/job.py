@@ -95,7 +95,7 @@ class Job:
         self.residuals = []
 
     def forget(self) -> None:
-        """Notes that nothing waits for the exchange any more, for example because it was saved."""
+        """Notes that nothing waits for the exchange now, for example because it was saved."""
         self.waited = True
 
     def is_left_to(self, owner: int) -> bool:

@@ -25,7 +25,7 @@ as many."""
 
 
 class Recycled:
-    """Makes arrays; the memory of those that nothing refers to any more is used again."""
+    """Makes arrays; reuses the memory of those that nothing refers to."""
 
     def __init__(self):
         self._idle, self._older = _blocks(), _blocks()

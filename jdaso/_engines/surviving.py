@@ -89,7 +89,7 @@ class SurvivingReducer(Mpi4pyReducer):
             work.give(k, residual, heads)
 
     def _drain(self) -> None:
-        """Ensures that no request of a revoked communicator writes to our memory any more."""
+        """Ensures that no request of a revoked communicator still writes to our memory."""
         from mpi4py import MPI
 
         limit = time.perf_counter() + _DRAIN_SECONDS

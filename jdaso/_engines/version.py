@@ -51,7 +51,7 @@ class Version:
     job: Job | None = None
 
     def forget(self) -> None:
-        """Notes that nothing waits for the exchange any more, for example because it was saved."""
+        """Notes that nothing waits for the exchange now, for example because it was saved."""
         if self.job is not None:
             self.job.forget()
 

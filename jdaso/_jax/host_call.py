@@ -163,7 +163,7 @@ def host_call(
         args: arrays.
         kept: the call is made even if nothing uses its results.
         label: what distinguishes the function from others of the same name, in every start.
-        holder: `ffi.functions.forget` drops its functions; without, they are kept for good.
+        holder: `ffi.functions.forget` drops its functions; otherwise they are kept for ever.
         places: results (numbers of leaves) that may take the memory of an argument of the same
             shape and dtype, by the argument's number. The call reads its arguments first.
         everywhere: whether each device of the program makes the call; otherwise, in a program of

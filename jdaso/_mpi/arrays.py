@@ -18,7 +18,7 @@ PIECE_BYTES = 1 << 24
 """Bytes that move at a time where an array is laid along another axis."""
 
 _underway: dict[int, Any] = {}
-"""Messages that nobody has waited for yet, with their data: MPI may still read and write there."""
+"""Messages that were never waited for, with their data: MPI may still read and write there."""
 
 
 def computed_as(dtype: np.dtype) -> np.dtype:

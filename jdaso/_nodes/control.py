@@ -105,7 +105,7 @@ class Control:
 
     @property
     def given_up(self) -> Exception | None:
-        """An error that ended a wait for good."""
+        """The error that ended a wait; the run cannot go on."""
         return self._errors.get("given up")
 
     @property
@@ -159,7 +159,7 @@ class Control:
         self._errors.setdefault("broken", error)
 
     def give_up(self, error: NodeError) -> NodeError:
-        """Keeps the error that ended a wait for good, and returns it."""
+        """Keeps the error that ended a wait, and returns it; the run cannot go on."""
         self._errors["given up"] = error
         return error
 

@@ -82,7 +82,7 @@ class World(Protocol):
 
 
 class Alone:
-    """One node: there is nobody to ask."""
+    """One node, which communicates with no other."""
 
     node, nodes = 0, 1
 

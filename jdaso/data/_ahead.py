@@ -98,7 +98,7 @@ class Ahead:
             self._land(number, batch)
 
     def _next(self) -> int | None:
-        """The number of the next batch; None if there is none, or nobody wants it any more."""
+        """The number of the next batch; None if there is none, or after `close`."""
         with self._changed:
             if self._closed or self._begun == self._count:
                 return None
@@ -106,7 +106,7 @@ class Ahead:
             return self._begun - 1
 
     def _may_put(self, number: int) -> bool:
-        """Waits until a batch may be put on the devices; False if nobody wants it any more."""
+        """Waits until a batch may be put on the devices; False after `close`."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or number < self._taken + self._prefetch)
             return not self._closed

@@ -151,7 +151,7 @@ def add(
             or write any; returns a sequence.
         operands: the arrays that it takes.
         results: the arrays that it returns.
-        holder: the function is kept until `forget` is called with it; without, for good.
+        holder: the function is kept until `forget` is called with it; otherwise for ever.
     """
     with _lock:
         name = f"{label} #{_used[label]}"
