@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
@@ -24,9 +24,10 @@ from .._rules.merge import Merge
 from .._rules.phases import Phases
 from .._rules.state import init_phases
 from .._session import Session
+from .find_lengths import LengthsFinder
 from .find_moments import MomentsFinder
 from .placements import Placements
-from .state import DasoState
+from .state import DasoState, Lengths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Between:
         chunk_bytes: maximum float32 bytes sent at once.
         name: distinguishes optimizers of equal shapes that are used in one step.
         moments: finds second moments that are shared; None if each node uses its own.
+        lengths: finds updates of a fixed length, likewise.
         counts: F of the parameters that were last divided; empty before.
         placements: how trees lie on the node's devices.
     """
@@ -63,6 +65,7 @@ class Between:
     name: str
     placements: Placements = dataclasses.field(compare=False)
     moments: MomentsFinder | None = None
+    lengths: LengthsFinder | None = None
     counts: list[int] = dataclasses.field(default_factory=list, compare=False)
 
     @property
@@ -83,6 +86,7 @@ class Between:
             "chunk_bytes": self.chunk_bytes,
             "name": self.name,
             "second_moments": "own" if self.moments is None else "shared",
+            "update_lengths": "own" if self.lengths is None else "shared",
         }
         facts = [(f"the setting {key}", str(value)) for key, value in settings.items()]
         return [("the optimizer", f"daso, number {self.number}"), *facts]
@@ -119,17 +123,17 @@ class Between:
         if size_bytes == 0:
             return deal(leaves, 1) * (self.counts[-1] if self.counts and _is_opaque(params) else 1)
         counts = self.phases.fragments_of(size_bytes)
-        fragments = deal_most(self._divided(params), counts, placement)
+        fragments = deal_most(self.leaves(params), counts, placement)
         self.counts[:] = [len(fragments)]
         return fragments
 
     def spans(self, params: PyTree, late: Late, fragment: Fragment) -> tuple[Span, ...]:
         """The place that each leaf of a fragment's exchange has among the parameters."""
-        leaves = [leaf for leaf in self._divided(params) if leaf.exchanged]
+        leaves = [leaf for leaf in self.leaves(params) if leaf.exchanged]
         placement = late.exchange.placement
         return spans_of(fragment, leaves, placement, cuts_copies=self.session.joined)
 
-    def _divided(self, params: PyTree) -> Sequence[Leaf]:
+    def leaves(self, params: PyTree) -> Sequence[Leaf]:
         """The leaves of the parameters with their divisions."""
         placement = self.placements.of(params)
         return describe(params) if placement is None else placement.leaves(params)
@@ -147,8 +151,16 @@ class Between:
         dress = partial(_dressed, shapes, fragment)
         return late_of(exchange, self.rule, dress, checks=self.on_drift != "ignore")
 
-    def init(self, params: PyTree, inner: optax.OptState) -> DasoState:
-        """The state before the first update."""
+    def init(
+        self, params: PyTree, inner: optax.OptState, lengths: Callable[..., tuple[Lengths, ...]]
+    ) -> DasoState:
+        """The state before the first update.
+
+        Args:
+            params: the parameters.
+            inner: the inner optimizer's state.
+            lengths: returns those of fragments.
+        """
         fragments = self.fragments(params)
         count = len(fragments)
         # Each field has its own buffers: a step that donates its state must not donate one twice.
@@ -168,6 +180,7 @@ class Between:
             weight=jnp.ones((), jnp.float32),
             scale=jnp.ones(count, jnp.float32),
             inner=inner,
+            lengths=lengths(fragments),
             held=tuple(held),
         )
 

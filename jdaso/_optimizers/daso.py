@@ -18,6 +18,7 @@ from .agree import agree_on_init
 from .between import Between
 from .completion import register
 from .copies import Finder
+from .find_lengths import LengthsFinder
 from .find_moments import MomentsFinder
 from .inner import refuse_line_search, update_with
 from .placements import Placements
@@ -25,13 +26,14 @@ from .settings import (
     check_blocking,
     check_on_drift,
     check_rule,
-    check_second_moments,
+    check_shared,
     require_params,
     warn_of_gain,
 )
 from .shared_moments import Sharing
 from .stages import Stages
 from .state import DasoState
+from .update_lengths import SharedLengths
 
 
 def daso(
@@ -45,6 +47,7 @@ def daso(
     merge: str | Merge = "corrected",
     blocking: str = "gradients",
     second_moments: str = "shared",
+    update_lengths: str = "shared",
     on_nonfinite: str = "raise",
     on_drift: str = "raise",
     chunk_bytes: int = CHUNK_BYTES,
@@ -95,12 +98,20 @@ def daso(
         second_moments: ``"shared"``, or ``"own"``. The gradients of one of P nodes are noisier
             than their mean. While cycling, Adam's second moments v would be up to P times those
             of synchronous training, and its steps up to ``sqrt(P)`` times too short. ``"shared"``
-            gives `inner` ``mu^2 + (v - mu^2) / P`` in place of v, where ``mu^2`` is what the
-            first moments tell of the square of the mean gradient. Nothing is sent for it. The
+            gives `inner` ``mu^2 + (v - mu^2) / P`` in place of v, where ``mu^2`` is the square of
+            the mean gradient as the first moments estimate it. Nothing is sent for it. The
             nodes' noise must be independent: with the same examples on all nodes use ``"own"``.
             It finds the moments in the state of Adam and its kin (records with ``mu`` and
             ``nu``: adam, adamw, nadam, lamb, amsgrad, ...). Other optimizers, and
             ``blocking="parameters"``, use their own.
+        update_lengths: ``"shared"``, or ``"own"``. Muon and Lion make updates of a fixed length,
+            however noisy the gradients. The mean of those of P nodes is shorter than one, up to
+            ``sqrt(P)`` times, where synchronous training makes it at full length. ``"shared"``
+            multiplies such updates, while cycling, by what the mean has lost: the ratio of a node's
+            own progress between two merges to that of all nodes, smoothed, for each parameter.
+            Nothing is sent for it. A trial finds such updates of parameters whose records have
+            ``mu`` and no ``nu``. Parameters that are divided over a node's devices, other merge
+            rules than ``"corrected"``, and ``blocking="parameters"`` keep their own.
         on_nonfinite: reaction to NaN or infinity in any node's snapshot: all nodes ``"raise"``, or
             all nodes ``"skip"`` that merge. ``"skip"`` leaves the node out of an exact mean. That
             node keeps its own numbers (optax adds, and adding cannot remove NaN) until `finalize`
@@ -152,12 +163,15 @@ def daso(
             f"local_every={phases.local_every} lets the devices of a node diverge and needs a "
             "local_axis: call update inside shard_map or pmap and name its axis."
         )
-    check_second_moments(second_moments)
+    check_shared("second_moments", second_moments)
+    check_shared("update_lengths", update_lengths)
     update_inner = update_with(inner)
     rule = merge_of(merge)
     check_rule(rule, session)
     warn_of_gain(rule, phases, session)
-    shares = second_moments == "shared" and blocking == "gradients" and session.num_nodes > 1
+    late = blocking == "gradients" and session.num_nodes > 1 and phases.cycling_steps > 0
+    shares = second_moments == "shared" and late
+    follows = update_lengths == "shared" and late and rule.follows_mean
     placements = Placements(session, inner.init, sharded, local_axis)
     between = Between(
         session=session,
@@ -173,6 +187,7 @@ def daso(
         name=name,
         placements=placements,
         moments=MomentsFinder(inner.init, update_inner) if shares else None,
+        lengths=LengthsFinder(inner.init, update_inner) if follows else None,
     )
     stages = Stages(between, update_inner, Finder(inner.init, update_inner))
 
@@ -184,9 +199,9 @@ def daso(
             refuse_line_search(inner_state, "jdaso.daso")
         if stages.merges:
             stages.finder.at_init(params, inner_state)
-        shared = Sharing(between, params).fact
+        lengths = SharedLengths(between, params)
         placed, refused = placements.facts(params, inner_state)
-        about_inner = [shared, *placed]
+        about_inner = [Sharing(between, params).fact, lengths.fact, *placed]
         agree_on_init(session, params, inner_state, between.facts, about_inner=about_inner)
         if refused is not None:
             raise refused
@@ -194,7 +209,7 @@ def daso(
         session.control.known.name_phases(phases.name)
         if session.num_nodes > 1:  # `finalize` may come before the first update
             register(between, params)
-        return between.init(params, inner_state)
+        return between.init(params, inner_state, lengths.init)
 
     def update(
         updates: PyTree,

@@ -22,10 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax.types import PyTree, ShapeDtype
+from .._jax.types import PyTree
 from .._payload.layout import describe
 from .._payload.trees import travels
 from .._rules.second_moments import LEAST_DECAY
+from .stand_ins import shape_of, zeros_of
 
 log = logging.getLogger("jdaso")
 
@@ -87,7 +88,7 @@ class MomentsFinder:
         if key not in self._known:
             # In a thread of its own, where no program is being traced, and for no mesh.
             with ThreadPoolExecutor(1) as thread:
-                shapes = jax.tree.map(_shape, params)
+                shapes = jax.tree.map(shape_of, params)
                 self._known[key] = thread.submit(self._found, shapes).result()
         return self._known[key]
 
@@ -102,12 +103,12 @@ class MomentsFinder:
 
     def _tried(self, params: PyTree, side: int | None) -> tuple[Moments, ...]:
         """The moments that are averages, by a trial on arrays of that length of axes."""
-        small = jax.eval_shape(lambda: _zeros(params, side))
+        small = jax.eval_shape(lambda: zeros_of(params, side))
         real, state = (jax.eval_shape(self._init, x) for x in (params, small))
         if jax.tree.structure(real) != jax.tree.structure(state):
             raise ValueError("the state depends on the shapes of the parameters")
         return _averages(
-            self._init, self._update, lambda: _zeros(params, side), _pairs(params, state)
+            self._init, self._update, lambda: zeros_of(params, side), _pairs(params, state)
         )
 
 
@@ -188,19 +189,3 @@ def _ramp(x: Any) -> jax.Array:
     """1, 2, 3, ... in the shape and dtype of an array, from the start again after a few."""
     numbers = 1 + jnp.arange(np.size(x)) % _LOOK
     return numbers.reshape(np.shape(x)).astype(jnp.result_type(x))
-
-
-def _zeros(params: PyTree, side: int | None) -> PyTree:
-    """Zeros in place of the parameters, with axes no longer than `side`."""
-
-    def zeros(x: ShapeDtype) -> jax.Array:
-        return jnp.zeros(tuple(min(n, side or n) for n in x.shape), x.dtype)
-
-    return jax.tree.map(zeros, params)
-
-
-def _shape(x: Any) -> ShapeDtype:
-    """Shape and dtype of a leaf; a number for a key, which optimizers leave alone alike."""
-    dtype = jnp.result_type(x)
-    is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    return ShapeDtype(np.shape(x), jnp.uint32 if is_key else dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -27,8 +27,9 @@ from .._rules.state import PhaseState
 from .._session import Session
 from .between import Between
 from .copies import Copies, moved
-from .state import DasoState
+from .state import DasoState, Lengths
 from .update import Update
+from .update_lengths import SharedLengths
 
 
 class Phase(NamedTuple):
@@ -94,6 +95,7 @@ class LateExchange:
             inner = self._moved(inner, copies, own, merged)
         u = u._replace(updates=self._joined(u.params, u.updates, moves)).with_state(
             inner=inner,
+            lengths=self._measured(state, lambda x: self._lengths.merged(x, self.fragment, found)),
             ticket=state.ticket.at[f].set(0),
             held=self._held(state, held),
             phase=self._counted(found.heads, state),
@@ -150,6 +152,9 @@ class LateExchange:
         u = u.after(jnp.minimum(ticket, 0))  # no ticket is below 1, which XLA cannot know
         return u.with_state(
             ticket=state.ticket.at[f].set(ticket),
+            lengths=self._measured(
+                state, lambda x: self._lengths.started(x, self.fragment, leaves)
+            ),
             started=state.started.at[f].set(state.step),
             delay=state.delay.at[f].set(phase.delay),
             held=self._held(state, held),
@@ -216,6 +221,19 @@ class LateExchange:
     def _held(self, state: DasoState, new: PyTree) -> tuple[PyTree, ...]:
         """The held numbers of all fragments, with this one's replaced."""
         return (*state.held[: self.index], new, *state.held[self.index + 1 :])
+
+    @cached_property
+    def _lengths(self) -> SharedLengths:
+        return SharedLengths(self.between, self.params)
+
+    def _measured(
+        self, state: DasoState, function: Callable[[Lengths], Lengths]
+    ) -> tuple[Lengths, ...]:
+        """The lengths of all fragments, with a function of this one's."""
+        if not self._lengths.leaves:
+            return ()
+        new = function(state.lengths[self.index])
+        return (*state.lengths[: self.index], new, *state.lengths[self.index + 1 :])
 
     def _own(self, copies: Copies) -> list[tuple[int, int, Piece]]:
         """For each copy of one of this fragment's leaves: its place, the piece's number, piece."""

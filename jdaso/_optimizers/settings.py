@@ -31,10 +31,10 @@ def check_blocking(blocking: str) -> None:
         raise ValueError(f'blocking must be "gradients" or "parameters", got {blocking!r}.')
 
 
-def check_second_moments(second_moments: str) -> None:
-    """Raises unless `second_moments` is one of the two kinds."""
-    if second_moments not in ("shared", "own"):
-        raise ValueError(f'second_moments must be "shared" or "own", got {second_moments!r}.')
+def check_shared(setting: str, value: str) -> None:
+    """Raises unless what a setting is about is shared between the nodes, or each node's own."""
+    if value not in ("shared", "own"):
+        raise ValueError(f'{setting} must be "shared" or "own", got {value!r}.')
 
 
 ON_DRIFT = ("raise", "ignore")

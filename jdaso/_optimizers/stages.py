@@ -29,6 +29,7 @@ from .learning_rate import select_inner
 from .shared_moments import Sharing
 from .state import DasoState
 from .update import Update
+from .update_lengths import SharedLengths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +147,8 @@ class Stages:
         updates, inner = sharing.update(
             u, own, lambda x: self.update_inner(u.updates, x, u.params, given, **u.extra)
         )
-        updates = widened(updates, u.params)
+        u = u._replace(updates=widened(updates, u.params))
+        updates = SharedLengths(self.between, u.params).scaled(u)
         if u.weight is not None:
             works = u.weight > 0
             if self.between.blocking == "gradients":

@@ -11,6 +11,14 @@ from .._jax.types import PyTree
 from .._rules.state import PhaseState
 
 
+class Lengths(NamedTuple):
+    """Progress of a fragment's K pieces with updates of a fixed length; see `update_lengths`."""
+
+    factor: Float[Array, " K"]  # of updates; 0 before the first merge
+    sent: Float[Array, "K N"]  # some numbers of each piece, as last sent
+    target: Float[Array, "K N"]  # the same numbers of the last merge's target
+
+
 class DasoState(NamedTuple):
     """State of `daso`. The parameters are exchanged in F fragments; see `Phases`.
 
@@ -31,4 +39,5 @@ class DasoState(NamedTuple):
     weight: Float[Array, ""]  # mean over the nodes, as last received; the same on all nodes
     scale: Float[Array, " F"]  # `weight` as each fragment last started; the same on all nodes
     inner: optax.OptState  # differs between nodes while cycling
+    lengths: tuple[Lengths, ...]  # of each fragment, () if no update has a fixed length; differ
     held: tuple[PyTree, ...]  # numbers of each fragment between virtual nodes; () on real ones

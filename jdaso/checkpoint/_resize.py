@@ -15,7 +15,7 @@ from ._arrays import read_arrays
 from ._files import COMMON, CheckpointError, DamagedError, Leaf, Manifest, node_folder, plain_dtype
 from ._state import Value
 
-BEGUN_ANEW = ("ticket", "drift", "loss", "since")
+BEGUN_ANEW = ("ticket", "drift", "loss", "since", "lengths")
 """Fields about exchanges in progress; a resized run starts with none."""
 
 

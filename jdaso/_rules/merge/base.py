@@ -36,6 +36,11 @@ class Merge(abc.ABC):
     keeps_progress: bool
     needs_anchor: bool
 
+    @property
+    def follows_mean(self) -> bool:
+        """True if nodes move to the mean of all snapshots, and keep their progress since."""
+        return self.keeps_progress and type(self).target is Merge.target
+
     def init(self, params: PyTree) -> PyTree:
         """The rule's own state, the same on all nodes; empty by default."""
         del params

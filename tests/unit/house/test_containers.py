@@ -1,4 +1,4 @@
-"""The container files: what can be checked of them without a container."""
+"""The container files, checked without a container."""
 
 import re
 import subprocess
@@ -52,7 +52,7 @@ def test_all_that_is_copied_is_there_and_both_copy_the_same():
     assert {source for source, _ in apptainer} == docker
     assert all((ROOT / name).exists() for name in docker)
     assert all(target == f"/opt/jdaso/{source}" for source, target in apptainer)
-    # What pip reads to build it.
+    # Files that pip reads to build it.
     assert {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"], "jdaso"} <= docker
 
 

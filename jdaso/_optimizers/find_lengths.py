@@ -1,0 +1,151 @@
+"""Parameters whose updates have a fixed length, as those of Muon and Lion have.
+
+Candidates have first moments and no second ones: a field ``mu`` without ``nu`` in one record of the
+inner state. A trial compares updates after gradients that are always the same, after random ones,
+and after larger ones. If all are about as long, the length is fixed. SGD's grow with the gradient,
+and averages of random gradients are short.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._jax.types import PyTree
+from .._payload.layout import describe
+from .._payload.trees import travels
+from .stand_ins import shape_of, zeros_of
+
+log = logging.getLogger("jdaso")
+
+_SIDES = 2, 16
+"""Longest axes of the stand-ins, tried in turn: labels may depend on sizes."""
+
+_STEPS = 32
+"""Updates of a trial, of which the last quarter counts."""
+
+_GRADIENT, _SCALE = 1e-5, 16.0
+"""Size of gradients, below what optimizers clip; how many times larger the larger ones are."""
+
+_BETWEEN = 0.5, 2.0
+"""Lengths are alike within this ratio: Muon's, by a few steps of an iteration, are not exact."""
+
+
+class LengthsFinder:
+    """Finds parameters with updates of a fixed length, once for each tree of parameters.
+
+    Args:
+        init: the inner optimizer's `init`.
+        update: the inner optimizer's update; see `inner.update_with`.
+    """
+
+    def __init__(self, init: Callable[..., Any], update: Callable[..., Any]):
+        self._init, self._update = init, update
+        self._known: dict[Any, tuple[int, ...]] = {}
+
+    def leaves(self, params: PyTree) -> tuple[int, ...]:
+        """Their numbers among the exchanged leaves."""
+        key = jax.tree.structure(params), describe(params)
+        if key not in self._known:
+            # In a thread of its own, where no program is being traced, and for no mesh.
+            with ThreadPoolExecutor(1) as thread:
+                shapes = jax.tree.map(shape_of, params)
+                self._known[key] = thread.submit(self._found, shapes).result()
+        return self._known[key]
+
+    def _found(self, params: PyTree) -> tuple[int, ...]:
+        kinds = _candidates(params, jax.eval_shape(self._init, params))
+        if not kinds:
+            return ()
+        first = {kind: place for place, kind in reversed(kinds.items())}
+        fixed: dict[Any, bool] = {}
+        # One parameter of each kind is compiled much faster than all. Labels may need all of them.
+        for places, side in itertools.product((set(first.values()), None), _SIDES):
+            try:
+                fixed = self._tried(_pruned(params, places), side)
+                break
+            except Exception:  # it needs other parameters or shapes, or arguments of its own
+                about = "The trial of update lengths with axes of %d has failed."
+                log.debug(about, side, exc_info=True)
+        paths = _paths(params)
+        exchanged = [place for place, x in enumerate(jax.tree.leaves(params)) if travels(x)]
+        is_fixed = lambda place: fixed.get(paths[first[kinds[place]]], False)  # noqa: E731
+        return tuple(k for k, at in enumerate(exchanged) if at in kinds and is_fixed(at))
+
+    def _tried(self, params: PyTree, side: int) -> dict[Any, bool]:
+        """By path, whether a parameter's updates were about as long in all trials."""
+        small = jax.eval_shape(lambda: zeros_of(params, side))
+        real, state = (jax.tree.structure(jax.eval_shape(self._init, x)) for x in (params, small))
+        if real != state:
+            raise ValueError("the state depends on the shapes of the parameters")
+        random = np.random.default_rng(0)
+        noise = [random.normal(size=(_STEPS, *x.shape)) for x in jax.tree.leaves(small)]
+        same = [np.broadcast_to(x[:1], x.shape) for x in noise]
+        trials = zip(same, noise, [_SCALE * x for x in noise], strict=True)
+        gradients = [jnp.asarray(_GRADIENT * np.stack(x), jnp.float32) for x in trials]
+        run = jax.jit(lambda x: jax.lax.map(lambda y: self._lengths(params, side, y), x))
+        lengths = np.asarray(run(gradients))
+        ratios = lengths / np.where(lengths[0] > 0, lengths[0], np.inf)
+        fixed = np.all((ratios > _BETWEEN[0]) & (ratios < _BETWEEN[1]), axis=0)
+        return {path: bool(x) for path, x in zip(_paths(params), fixed, strict=True)}
+
+    def _lengths(self, params: PyTree, side: int, gradients: list[jax.Array]) -> jax.Array:
+        """The mean length of each leaf's updates, given gradients by leaf and step."""
+
+        def step(state: PyTree, given: list[jax.Array]) -> tuple[PyTree, jax.Array]:
+            start = zeros_of(params, side)
+            like, tree = jax.tree.flatten(start)
+            grads = [g.astype(x.dtype) for g, x in zip(given, like, strict=True)]
+            losses = {"value": jnp.float32(1), "mean_loss": jnp.float32(1)}
+            moved, new = self._update(jax.tree.unflatten(tree, grads), state, start, losses)
+            moved = [jnp.abs(x).astype(jnp.float32) for x in tree.flatten_up_to(moved)]
+            return jax.tree.map(_strong, new), jnp.stack([jnp.linalg.norm(x) for x in moved])
+
+        begin = jax.tree.map(_strong, self._init(zeros_of(params, side)))
+        begin = step(begin, [x[0] for x in gradients])[0]  # a first update may change dtypes
+        lengths = jax.lax.scan(step, begin, gradients)[1]
+        return jnp.mean(lengths[-_STEPS // 4 :], axis=0)
+
+
+def _strong(x: Any) -> Any:
+    """An array that keeps its dtype in a loop; keys do."""
+    is_key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+    return x if is_key else jax.lax.convert_element_type(x, jnp.result_type(x))
+
+
+def _paths(tree: PyTree) -> list[Any]:
+    return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
+def _pruned(params: PyTree, places: set[int] | None) -> PyTree:
+    """The parameters without leaves other than those; all of them if None."""
+    if places is None:
+        return params
+    flat, tree = jax.tree.flatten(params)
+    return jax.tree.unflatten(tree, [x if k in places else None for k, x in enumerate(flat)])
+
+
+def _candidates(params: PyTree, state: PyTree) -> dict[int, Any]:
+    """Places of the parameters that have ``mu`` and no ``nu``: each with what makes it alike.
+
+    That is the record, the number of axes, and the dtype.
+    """
+    mu, nu = (jax.tree_util.GetAttrKey(name) for name in ("mu", "nu"))
+    found: dict[Any, dict[Any, Any]] = {mu: {}, nu: {}}
+    for path in _paths(state):
+        for at, key in enumerate(path):
+            if key in found:
+                found[key][path[at + 1 :]] = path[:at]
+    leaves = enumerate(zip(_paths(params), jax.tree.leaves(params), strict=True))
+    return {
+        place: (found[mu][path], x.ndim, x.dtype)
+        for place, (path, x) in leaves
+        if travels(x) and path in found[mu] and path not in found[nu]
+    }

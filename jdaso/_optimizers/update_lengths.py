@@ -1,0 +1,111 @@
+"""Lengths of updates, shared between the nodes while they cycle.
+
+The inner optimizers concerned make updates of a fixed length (`find_lengths`). A cycling update
+multiplies theirs by a factor for each parameter (`_rules.update_lengths`). A start keeps some
+numbers of the snapshot; the merge adds the change, which gives the same numbers of the target, and
+from both follows the factor. Numbers of a piece are taken at equal distances.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._exchange.late import Correction
+from .._jax.types import PyTree
+from .._payload.explicit import replicated
+from .._payload.fragments import Fragment
+from .._payload.header import living
+from .._payload.trees import travels
+from .._rules.update_lengths import follow
+from .between import Between
+from .state import Lengths
+from .update import Update
+
+_LOOK = 4096
+"""Numbers of each piece: enough to measure its length to 2 %."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedLengths:
+    """The updates of a fixed length of one `daso`; none with ``update_lengths="own"``.
+
+    Attributes:
+        between: the optimizer's settings.
+        params: the parameters, or their shapes.
+    """
+
+    between: Between
+    params: PyTree
+
+    @cached_property
+    def leaves(self) -> tuple[int, ...]:
+        """Numbers of their parameters among the exchanged leaves; none that is divided."""
+        finder = self.between.lengths
+        if finder is None:
+            return ()
+        divided = [bool(leaf.division) for leaf in self.between.leaves(self.params)]
+        return tuple(k for k in finder.leaves(self.params) if not divided[k])
+
+    @property
+    def fact(self) -> tuple[str, str]:
+        """The parameters that were found, on which the nodes must agree."""
+        return "the update lengths that are shared", f"{len(self.leaves)} leaves"
+
+    def init(self, fragments: Sequence[Fragment]) -> tuple[Lengths, ...]:
+        """The lengths in the state before the first update, for each fragment."""
+        return tuple(self._init(fragment) for fragment in fragments) if self.leaves else ()
+
+    def _init(self, fragment: Fragment) -> Lengths:
+        """Lengths of a fragment of which nothing is known."""
+        count = len(self._pieces(fragment))
+        zeros = lambda *shape: jnp.zeros(shape, jnp.float32)  # noqa: E731
+        return Lengths(zeros(count), zeros(count, _LOOK), zeros(count, _LOOK))
+
+    def scaled(self, u: Update) -> PyTree:
+        """The updates, those of a fixed length times their factors if the nodes cycle."""
+        if not self.leaves:
+            return u.updates
+        of_pieces: dict[int, list[Any]] = {leaf: [] for leaf in self.leaves}
+        fragments = self.between.fragments(self.params)
+        for fragment, held in zip(fragments, u.state.lengths, strict=True):
+            for k, place in enumerate(self._pieces(fragment)):
+                of_pieces[fragment.pieces[place].leaf].append(held.factor[k])
+        flat, tree = jax.tree.flatten(u.updates, is_leaf=lambda x: x is None)
+        places = [place for place, x in enumerate(tree.flatten_up_to(u.params)) if travels(x)]
+        for leaf, factors in of_pieces.items():
+            mean = jnp.mean(jnp.maximum(jnp.stack(factors), 1))
+            factor = jnp.where(u.act.blocking, 1, mean)
+            if (x := flat[places[leaf]]) is not None:
+                flat[places[leaf]] = x * factor.astype(x.dtype)
+        return jax.tree.unflatten(tree, flat)
+
+    def started(self, held: Lengths, fragment: Fragment, snapshot: Sequence[Any]) -> Lengths:
+        """Lengths with numbers of a fragment's snapshot."""
+        return held._replace(sent=self._look(fragment, snapshot))
+
+    def merged(self, held: Lengths, fragment: Fragment, found: Correction) -> Lengths:
+        """Lengths after a merge; unchanged if its result is discarded."""
+        target = held.sent + self._look(fragment, found.change)
+        own, mean = held.sent - held.target, target - held.target
+        factor = follow(held.factor, own, mean, living(found.heads))
+        new = held._replace(factor=factor, target=target)
+        return jax.tree.map(lambda x, y: jnp.where(found.merges, x, y), new, held)
+
+    def _pieces(self, fragment: Fragment) -> list[int]:
+        """Places in a fragment of the pieces whose updates have a fixed length."""
+        return [k for k, piece in enumerate(fragment.pieces) if piece.leaf in self.leaves]
+
+    def _look(self, fragment: Fragment, pieces: Sequence[Any]) -> jax.Array:
+        """Some numbers of each piece, ``[K, N]``; zeros follow where there are fewer."""
+        rows = []
+        for place in self._pieces(fragment):
+            flat = jnp.ravel(replicated(pieces[place]))
+            some = flat[:: -(-flat.size // _LOOK)].astype(jnp.float32)
+            rows.append(jnp.pad(some, (0, _LOOK - some.size)))
+        return jnp.stack(rows) if rows else jnp.zeros((0, _LOOK), jnp.float32)
