@@ -19,7 +19,7 @@ from .._payload.header import header
 from .._payload.layout import describe, is_float, path_of
 from .._payload.placement import Placement, divisions_of, kept
 from .._session import Session
-from .exact import exact_mean
+from .exact import About, exact_mean
 from .make import exchange_of
 from .placing import agree_on_shards, axes_of, facts_of, placed, said
 from .within_node import mean_locally, refuse_other_axes
@@ -185,7 +185,7 @@ def _mean(
     about = {"local_axis": local_axis, "placement": placement}
     exchange = exchange_of(tree, session, name="mean", **about)
     step = jnp.zeros((), jnp.int32)
-    return exact_mean(exchange, tree, header(step=step), step)[0]
+    return exact_mean(exchange, tree, About(header(step=step), step))[0]
 
 
 def _traced(tree: PyTree) -> bool:

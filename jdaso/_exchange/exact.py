@@ -108,34 +108,36 @@ def mean_value(value: Any, heads: jax.Array) -> Any:
     return mean.astype(jnp.result_type(value))
 
 
-def exact_mean(
-    exchange: Exchange,
-    tree: PyTree,
-    head: jax.Array,
-    step: jax.Array,
-    common: Common | None = None,
-    weight: Any = None,
-) -> tuple[PyTree, Received]:
+class About(NamedTuple):
+    """All that a node sends with the numbers of an exact mean.
+
+    Attributes:
+        head: this node's header.
+        step: completed updates.
+        common: the state whose checksum is in the header.
+        weight: this node's weight; None if all nodes weigh 1.
+    """
+
+    head: jax.Array
+    step: jax.Array
+    common: Common | None = None
+    weight: Any = None
+
+
+def exact_mean(exchange: Exchange, tree: PyTree, about: About) -> tuple[PyTree, Received]:
     """Weighted float32 mean over nodes of a tree's float leaves; the others stay unchanged."""
-    received = exchange.mean(weighed(weight, to_leaves(tree)), head, step, common)
+    sent = weighed(about.weight, to_leaves(tree))
+    received = exchange.mean(sent, about.head, about.step, about.common)
     return from_leaves(tree, received.total), received
 
 
-def exact_mean_of_finite(
-    exchange: Exchange,
-    tree: PyTree,
-    head: jax.Array,
-    step: jax.Array,
-    common: Common | None = None,
-    weight: Any = None,
-) -> tuple[PyTree, Received]:
+def exact_mean_of_finite(exchange: Exchange, tree: PyTree, about: About) -> tuple[PyTree, Received]:
     """Like `exact_mean`, but over the nodes whose numbers are all finite.
 
     If the exchange has `raise_nonfinite`, all nodes raise instead.
     """
     own = to_leaves(tree)
-    sent, count = weighed(weight, own), len(own)
-    means, received = _mean_of_finite(exchange, own, sent, count, head, step, common)
+    means, received = _mean_of_finite(exchange, own, weighed(about.weight, own), len(own), about)
     return from_leaves(tree, means), received
 
 
@@ -147,17 +149,26 @@ class Everything(NamedTuple):
     whole: Leaves
 
 
+class Numbers(NamedTuple):
+    """The numbers of a mean of everything.
+
+    Attributes:
+        params: a tree like the parameters.
+        own: the leaves of that tree.
+        owed: error feedback, added to the weighted leaves; None for none.
+        inner: the inner state.
+        owed_inner: error feedback by leaf number, added to weighted leaves of the inner state.
+    """
+
+    params: PyTree
+    own: Leaves
+    owed: Leaves | None
+    inner: PyTree
+    owed_inner: Mapping[int, jax.Array]
+
+
 def exact_mean_of_everything(
-    exchange_of: Callable[[PyTree], Exchange],
-    params: PyTree,
-    own: Leaves,
-    owed: Leaves | None,
-    inner: PyTree,
-    owed_inner: Mapping[int, jax.Array],
-    head: jax.Array,
-    step: jax.Array,
-    common: Common | None,
-    weight: Any,
+    exchange_of: Callable[[PyTree], Exchange], numbers: Numbers, about: About
 ) -> tuple[Leaves, PyTree, Received]:
     """Exact mean of parameters and inner state over the nodes whose numbers are finite.
 
@@ -166,40 +177,34 @@ def exact_mean_of_everything(
 
     Args:
         exchange_of: returns the exchange of a tree.
-        params: a tree like the parameters.
-        own: the leaves of that tree.
-        owed: error feedback, added to the weighted leaves; None for none.
-        inner: the inner state.
-        owed_inner: error feedback by leaf number, added to weighted leaves of the inner state.
-        head: this node's header.
-        step: completed updates.
-        common: the state whose checksum is in the header.
-        weight: this node's weight; None if all nodes weigh 1.
+        numbers: this node's.
+        about: the header, and what it covers.
 
     Returns:
         The leaves of the parameters' mean; the inner state; the exchange's result.
     """
+    own, inner = numbers.own, numbers.inner
     leaves, whole = to_leaves(inner), to_halves(inner)
-    exchange = exchange_of(Everything(params, inner, whole))
+    exchange = exchange_of(Everything(numbers.params, inner, whole))
     mine = exchange.ask_node() == 0
     whole = tuple(jnp.where(mine, half, jnp.zeros_like(half)) for half in whole)
-    sent = weighed(weight, own)
-    if owed is not None:
-        sent = tuple(by_leaf("+", jnp.add, sent, owed, into=0))
+    sent = weighed(about.weight, own)
+    if numbers.owed is not None:
+        sent = tuple(by_leaf("+", jnp.add, sent, numbers.owed, into=0))
     weighted = tuple(
-        leaf + owed_inner[k] if k in owed_inner else leaf
-        for k, leaf in enumerate(weighed(weight, leaves))
+        leaf + numbers.owed_inner[k] if k in numbers.owed_inner else leaf
+        for k, leaf in enumerate(weighed(about.weight, leaves))
     )
     both = (*own, *leaves, *whole), (*sent, *weighted, *whole)
     floats = len(own) + len(leaves)
-    means, received = _mean_of_finite(exchange, *both, floats, head, step, common)
+    means, received = _mean_of_finite(exchange, *both, floats, about)
     mean, rest, halves = means[: len(own)], means[len(own) : floats], means[floats:]
     if halves and exchange.session.control.survives:
         gone = received.heads[0, STATUS] == GONE
         first = jnp.argmax(received.heads[:, STATUS] != GONE)
-        own = to_halves(inner)
+        kept = to_halves(inner)
         halves = jax.lax.cond(
-            gone, lambda: _of_one(exchange_of(own), own, first, step), lambda: halves
+            gone, lambda: _of_one(exchange_of(kept), kept, first, about.step), lambda: halves
         )
     inner = from_halves(from_leaves(inner, rest), halves)
     return mean, inner, received
@@ -218,15 +223,13 @@ def _mean_of_finite(
     own: Leaves,
     sent: Leaves,
     count: int,
-    head: jax.Array,
-    step: jax.Array,
-    common: Common | None,
+    about: About,
 ) -> tuple[Leaves, Received]:
     """Mean of the first `count` leaves over nodes where these are all finite; sum of the rest.
 
     `sent` is already weighted. If no node's numbers are finite, each node keeps its `own`.
     """
-    received = exchange.mean_of_finite(sent, count, head, step, common)
+    received = exchange.mean_of_finite(sent, count, about.head, about.step, about.common)
     means = received.total
     if not exchange.raise_nonfinite:  # otherwise nodes raise, and `own` is not needed
         finite = jnp.any(counted(received.heads))

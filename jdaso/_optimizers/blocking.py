@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from .._exchange.exact import (
+    About,
     Everything,
+    Numbers,
     blocking_header,
     common_of,
     exact_mean,
@@ -46,7 +48,7 @@ def mean_of_gradients(between: Between, u: Update) -> tuple[PyTree, Received]:
     if placement is not None:
         placement = placement.along(u.params, u.updates)
     exchange = between.exchange_of(u.updates, placement=placement)
-    return mean(exchange, u.updates, head, step, common, u.weight)
+    return mean(exchange, u.updates, About(head, step, common, u.weight))
 
 
 def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update) -> Update:
@@ -89,19 +91,11 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
             placement = between.placements.of_both(params, state.inner, tree.whole)
         return between.exchange_of(tree, placement=placement)
 
+    numbers = Numbers(params, own, owed, state.inner, owed_inner)
+
     def mean_of(weight: Any) -> tuple[Leaves, PyTree, Received]:
-        return exact_mean_of_everything(
-            exchange_of,
-            params,
-            own,
-            owed,
-            state.inner,
-            owed_inner,
-            _header(between, given, step, bits, weight),
-            step,
-            common,
-            weight,
-        )
+        head = _header(between, given, step, bits, weight)
+        return exact_mean_of_everything(exchange_of, numbers, About(head, step, common, weight))
 
     leaves, inner, received = mean_of(weight)
     if weight is not None:

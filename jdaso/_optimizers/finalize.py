@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._exchange.collectives import _agree_on_shapes, _traced
-from .._exchange.exact import exact_mean_of_finite
+from .._exchange.exact import About, exact_mean_of_finite
 from .._exchange.make import exchange_of
 from .._exchange.placing import placed
 from .._jax.types import PyTree
@@ -165,4 +165,4 @@ def _mean_of_finite(
     step = jnp.zeros((), jnp.int32)
     about = {"raise_nonfinite": not skips, "placement": placement}
     exchange = exchange_of(params, session, name="finalize", owner=-1, **about)
-    return exact_mean_of_finite(exchange, params, header(step=step), step)[0]
+    return exact_mean_of_finite(exchange, params, About(header(step=step), step))[0]

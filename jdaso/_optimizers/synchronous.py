@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from .._exchange.exact import (
+    About,
     blocking_header,
     common_of,
     exact_mean,
@@ -236,7 +237,9 @@ def synchronous(
                 placement=placements.of_both(params, state.inner),
             )
             head = make_header()
-            (target, inner_state), received = exact_mean(exact, both, head, step, common, weight)
+            (target, inner_state), received = exact_mean(
+                exact, both, About(head, step, common, weight)
+            )
             if weight is not None:
                 none = none_weighs(received.heads)
                 target, inner_state = select(none, both, (target, inner_state))

@@ -15,6 +15,7 @@ III-B, S as the time of an exchange        `measured` (``delay="auto"``), and B 
 (not in it) merge that keeps progress      `merge.corrected` (arXiv 2605.20866)
 (not in it) optimizer between the nodes    `merge.outer` (arXiv 2311.08105)
 (not in it) Adam as with the whole batch   `second_moments`, `_optimizers.shared_moments`
+(not in it) Muon as with the whole batch   `update_lengths`, `_optimizers.update_lengths`
 III, averages inside a node                `_exchange.within_node`: a mean over local devices
 III, narrow wires                          `_payload.wire`; error feedback: `_optimizers.late`
 =========================================  =================================================

@@ -1,6 +1,5 @@
 """Hybrid parallelism: a model cut into stages on several nodes, and copies of the pipeline."""
 
-from ..checkpoint import Checkpoints, Reader
 from ._fit import FitResult as FitResult
 from ._fit import fit as fit
 from ._pipeline import Pipeline as Pipeline
@@ -13,5 +12,3 @@ from ._schedule import SCHEDULES as SCHEDULES
 from ._schedule import Schedule as Schedule
 from ._schedule import make_schedule as make_schedule
 from ._state import PipelineState as PipelineState
-
-PipelineCheckpoints, PipelineReader = Checkpoints, Reader  # their names for pipelines

@@ -106,10 +106,6 @@ def test_it_follows_a_run(pipe, tmp_path):
     assert found == [1, 2]
 
 
-def test_their_own_names_stay():
-    assert pipeline.PipelineCheckpoints is Checkpoints and pipeline.PipelineReader is Reader
-
-
 @pytest.mark.parametrize("name", ["gs://bucket/run", ""])
 def test_what_is_no_folder_is_refused(pipe, name):
     for made in (Reader, Checkpoints):
