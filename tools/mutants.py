@@ -510,7 +510,7 @@ MUTANTS = [
     Mutant(
         "a node that leaves is noticed",
         "_nodes/detector.py",
-        "self.known.left.add(node)",
+        "self.known.note_left(node)",
         "pass",
         f"{PLAYED}/test_waits_played.py {PLAYED}/test_ends_played.py",
     ),

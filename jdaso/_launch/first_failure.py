@@ -163,7 +163,7 @@ class Deaths:
         self._poll.unregister(source)
         del self._ranks[source]
         connection.close()
-        self._job.savers.pop(own, None)
+        self._job.note_saver(own, [])
         if pid not in self._through:
             self._first = self._first or _named(self._names[pid], "died")
             self.dead[own] = time.monotonic(), self.connected
@@ -184,10 +184,8 @@ class Deaths:
             taken = [number for number in numbers if number in signal.valid_signals()]
             if not here:
                 self._job.note_savers_elsewhere(taken)
-            elif taken:
-                self._job.savers[own] = taken
             else:
-                self._job.savers.pop(own, None)
+                self._job.note_saver(own, taken)
 
     def _welcome(self) -> None:
         """Accepts a rank of this host, or a nested supervisor that reports only a saved job."""

@@ -68,6 +68,13 @@ class Job:
         """Notes that a rank of the job has connected."""
         self.speaks = True
 
+    def note_saver(self, pid: int, signals: list[int]) -> None:
+        """Notes the signals at which a rank of this host saves and ends; none once it has ended."""
+        if signals:
+            self.savers[pid] = signals
+        else:
+            self.savers.pop(pid, None)
+
     def note_savers_elsewhere(self, signals: list[int]) -> None:
         """Notes the signals at which ranks of other hosts save and end."""
         self.saves_elsewhere = signals

@@ -179,11 +179,11 @@ class Detector:
         if new and self.known.survives:
             log.warning("%s %s failed. The others go on.", self.topology.prefix(), who)
             for node in new:
-                self.known.heartbeats.dead.add(node)
+                self.known.heartbeats.lose(node)
                 self.stopping.lost(node)
         elif not set(new) <= self.known.left | self.known.ended and not self._closed:
             self.known.note_failure(f"{who} failed.")
-            self.known.failed.update(new)
+            self.known.note_failed(new)
             log.error("%s %s", self.topology.prefix(), self.known.failure)
         return bool(new)
 
@@ -201,11 +201,11 @@ class Detector:
             case _Tag.BATCHES:
                 self.known.batches.take(node, payload)
             case _Tag.LEFT:
-                self.known.left.add(node)
+                self.known.note_left(node)
             case _Tag.ENDED:
-                self.known.ended.add(node)
+                self.known.note_ended(node)
             case _Tag.FAILED | _Tag.FOLLOWED:
-                self.known.failed.add(node)
+                self.known.note_failed([node])
                 if tag == _Tag.FAILED and self.known.failure is None and not self._closed:
                     self.known.note_failure(payload.decode(errors="replace"))
                     log.error("%s %s", self.topology.prefix(), self.known.failure)

@@ -56,6 +56,10 @@ class Heartbeats:
         """The largest age of the facts about any node while all nodes are well."""
         return self.beat_seconds * (3 + max(self.nodes - 1, 0).bit_length())
 
+    def lose(self, node: int) -> None:
+        """Expects nothing more from a node."""
+        self.dead.add(node)
+
     def note(self, column: int, value: int) -> None:
         """Sets a value of this node for the next beat; values only grow."""
         self.table[self.node, column] = max(value, int(self.table[self.node, column]))

@@ -132,6 +132,18 @@ class Known:
         """Keeps the error that another node reported before it failed; only the first is kept."""
         self.failure = self.failure or text
 
+    def note_failed(self, nodes: Iterable[int]) -> None:
+        """Notes that nodes have failed."""
+        self.failed.update(nodes)
+
+    def note_left(self, node: int) -> None:
+        """Notes that a node has ended its session."""
+        self.left.add(node)
+
+    def note_ended(self, node: int) -> None:
+        """Notes that a node's program has ended after a failure."""
+        self.ended.add(node)
+
     def survive(self, survives: bool) -> None:
         """Sets whether the run goes on from here when a node fails."""
         self.survives = survives

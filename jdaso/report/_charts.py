@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import bokeh.plotting
 import numpy as np
 from bokeh.embed import json_item
-from bokeh.models import BasicTickFormatter, DataRange1d, HoverTool
+from bokeh.models import BasicTickFormatter, DataRange1d, HoverTool, LogTicker
 from bokeh.resources import Resources
 
 from ._html import Element, element, packed, short, table
@@ -90,9 +90,13 @@ def scalar_plot(x_label: str, y_label: str, lines: Sequence[Line]) -> Plot:
     if not low > 0 or not 10 <= high / low < np.inf:
         return new_plot(x_label, y_label)
     plot = new_plot(x_label, f"{y_label}, log scale", y_axis_type="log")
-    plot.yaxis[0].update(formatter=BasicTickFormatter())
-    plot.yaxis[0].ticker.update(mantissas=[1, 2, 5])
+    plot.yaxis[0].update(formatter=BasicTickFormatter(), ticker=few_ticks())
     return plot
+
+
+def few_ticks() -> LogTicker:
+    """Makes ticks at 1, 2 and 5 of each decade, for an axis of few decades."""
+    return LogTicker(mantissas=[1, 2, 5], num_minor_ticks=10)
 
 
 def line_chart(

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from bokeh.models import BasicTickFormatter, BoxAnnotation
 
-from ..fabric._study.curves import Chart
-from ..fabric._study.verdicts import Verdict
-from ._charts import COLOURS, Line, add_hover, figure, line_chart, new_plot, patch
+from ..fabric._study.shown import Chart, Verdict
+from ._charts import COLOURS, Line, add_hover, few_ticks, figure, line_chart, new_plot, patch
 from ._html import Element, short, table
 from ._series import Thinned
 
@@ -26,7 +25,7 @@ def chart_of(chart: Chart) -> Element:
     options = {f"{axis}_axis_type": "log" for axis in chart.log}
     plot = new_plot(chart.x_label, chart.y_label, **options)
     if chart.log == "x":  # its levels are a few rates, near each other
-        plot.xaxis[0].ticker.update(mantissas=[1, 2, 5])
+        plot.xaxis[0].update(ticker=few_ticks())
     if "y" in chart.log:
         plot.yaxis[0].update(formatter=BasicTickFormatter())
     lines = [
