@@ -12,6 +12,7 @@ from typing import Any
 from ._base.public_names import homes_of as _homes_of
 from ._base.version import __version__ as __version__
 from ._launch.early_failure import watch_rank as _watch_rank
+from ._mpi.abort import abort_if_started as _abort_if_started
 
 _HOMES = _homes_of(__file__)
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
@@ -32,4 +33,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-_watch_rank()
+_watch_rank(_abort_if_started)

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 from .._base.errors import NodeError, summary
 from .environment import launched_rank, launched_ranks
@@ -22,10 +23,13 @@ _ALIKE_SECONDS = 1.0
 _state = {"watches": False, "over": False, "failed": False}
 
 
-def watch_rank() -> None:
+def watch_rank(abort: Callable[[], None]) -> None:
     """Makes a rank that fails before its session end the job, if a launcher started several.
 
     Does nothing if no launcher started this process.
+
+    Args:
+        abort: ends all ranks of the job, if this process has started MPI; else it returns.
     """
     if launched_ranks() < 2 or _state["watches"]:
         return
@@ -44,7 +48,7 @@ def watch_rank() -> None:
         )
 
     sys.excepthook = hook
-    atexit.register(_end)
+    atexit.register(_end, abort)
     os.register_at_fork(after_in_child=leave_to_sessions)
 
 
@@ -53,14 +57,12 @@ def leave_to_sessions() -> None:
     _state.update(over=True, failed=False)
 
 
-def _end() -> None:
+def _end(abort: Callable[[], None]) -> None:
     """Ends a job without a session to notify; launchers notice a rank killed by a signal."""
     if not _state["failed"]:
         return
     speak_out()
     time.sleep(_ALIKE_SECONDS)
-    library = sys.modules.get("mpi4py.MPI")
-    if library is not None and library.Is_initialized() and not library.Is_finalized():
-        library.COMM_WORLD.Abort(1)
+    abort()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)

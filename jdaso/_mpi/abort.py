@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import sys
 
 _state = {"ends": False}
 
@@ -28,6 +29,13 @@ def abort() -> None:
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Abort(1)
+
+
+def abort_if_started() -> None:
+    """Ends all ranks of the job at once if this process has started MPI and not finalized it."""
+    library = sys.modules.get("mpi4py.MPI")
+    if library is not None and library.Is_initialized() and not library.Is_finalized():
+        library.COMM_WORLD.Abort(1)
 
 
 def finalize() -> None:

@@ -14,6 +14,7 @@ from played import LIMIT_SECONDS
 import jdaso
 from jdaso._launch import early_failure
 from jdaso._mpi import start
+from jdaso._mpi.abort import abort_if_started
 from jdaso._nodes import exit as _exit
 
 RAISES = "import jdaso; raise ValueError('no data')"
@@ -29,12 +30,12 @@ def hook(monkeypatch):
     monkeypatch.setattr(early_failure, "launched_rank", lambda: 1)
     monkeypatch.setattr(early_failure, "speak_out", lambda: None)
     monkeypatch.setattr(early_failure, "_ALIKE_SECONDS", 0.0)
-    monkeypatch.setattr(early_failure.atexit, "register", lambda call: None)
+    monkeypatch.setattr(early_failure.atexit, "register", lambda *call: None)
     monkeypatch.setattr(early_failure.signal, "signal", lambda *about: None)
     monkeypatch.setattr(early_failure.os, "kill", lambda _, number: ends.append(number))
     monkeypatch.setattr(sys, "excepthook", lambda *about: None)
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
-    early_failure.watch_rank()
+    early_failure.watch_rank(abort_if_started)
     return sys.excepthook, ends
 
 
@@ -75,7 +76,7 @@ def test_where_mpi_runs_mpi_ends_the_job(hook, monkeypatch):
     library.Is_initialized, library.Is_finalized = lambda: True, lambda: False
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", library)
     raised(ValueError, ValueError("no data"), None)
-    early_failure._end()
+    early_failure._end(abort_if_started)
     assert ends[0] == "abort 1"
 
 
@@ -92,7 +93,7 @@ def test_a_process_that_is_no_rank_ends_as_any_program(case, hook, capsys, monke
     if case == "alone":
         monkeypatch.setattr(early_failure, "launched_ranks", lambda: 1)
     raised(type(error), error, None)
-    early_failure._end()
+    early_failure._end(abort_if_started)
     assert not ends and "before it made its Session" not in capsys.readouterr().err
 
 
