@@ -108,7 +108,7 @@ class Faults:
         self._session = session
         self._folder = None if folder is None else local_folder(folder)
         self._done: set[Fault] = set()
-        session.reach = self._reach
+        session.hooks.on_point(self._reach)
 
     def at(self, step: int, params: PyTree, opt_state: PyTree = None) -> PyTree:
         """Takes the parameters for the next update; returns them, changed or not.
@@ -145,7 +145,7 @@ class Faults:
         sys.stderr.write(f"{self._session.topology.prefix()} fault: {fault.action}\n")
         sys.stderr.flush()
         step = fault.when if isinstance(fault.when, int) else None
-        self._session.note("fault", step, f"{fault.action} on purpose at {fault.when}")
+        self._session.hooks.note("fault", step, f"{fault.action} on purpose at {fault.when}")
         process = os.getpid()
         if fault.action == "kill":
             os.kill(process, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -143,11 +144,14 @@ def _mean_of_nodes(
     _agree_on_shapes(session, "average a tree", tree)
     placement = placed(session, tree)
     key = (jax.tree.structure(tree), describe(tree), placement)
-    if key not in session.programs:
+
+    def compiled() -> Callable[[PyTree], PyTree]:
         mean_of = lambda x: _mean(x, session, None, placement)  # noqa: E731
-        session.programs[key] = jax.jit(mean_of, out_shardings=kept(tree) if placement else None)
+        return jax.jit(mean_of, out_shardings=kept(tree) if placement else None)
+
+    program = session.optimizers.program(key, compiled)
     with session.told():
-        return jax.block_until_ready(session.programs[key](tree))
+        return jax.block_until_ready(program(tree))
 
 
 def _mean_of_each(tree: PyTree, session: Session) -> PyTree:

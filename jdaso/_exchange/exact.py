@@ -60,7 +60,7 @@ def warn_past_end(session: Session, total_steps: int, step: jax.Array) -> jax.Ar
     """Returns 0; warns once when the run passes its end. If the 0 is unused, JAX drops the call."""
 
     def warn(_: Any) -> np.int32:
-        session.warn_past_end(total_steps)
+        session.optimizers.warn_past_end(total_steps)
         return np.int32(0)
 
     def call() -> jax.Array:

@@ -49,4 +49,5 @@ def register(between: Between, params: PyTree) -> None:
         held,
         between.placements.of(params),
     )
-    between.session.completions[between.number, describe(shapes)] = done
+    optimizers = between.session.optimizers
+    optimizers.register_completion(between.number, describe(shapes), done)

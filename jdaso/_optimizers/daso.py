@@ -175,7 +175,7 @@ def daso(
     placements = Placements(session, inner.init, sharded, local_axis)
     between = Between(
         session=session,
-        number=session.number_optimizer(),
+        number=session.optimizers.number(),
         phases=phases,
         rule=rule,
         wire=session.fastest_wire() if wire == "auto" else wire_of(wire),
@@ -205,7 +205,7 @@ def daso(
         agree_on_init(session, params, inner_state, between.facts, about_inner=about_inner)
         if refused is not None:
             raise refused
-        session.facts[between.number] = between.facts
+        session.optimizers.register(between.number, between.facts)
         session.control.known.name_phases(phases.name)
         if session.num_nodes > 1:  # `finalize` may come before the first update
             register(between, params)

@@ -73,7 +73,7 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     skips = False
     for state in states:
         in_flight = _in_flight(state)
-        mine = [x for (number, _), x in session.completions.items() if number == number_of(state)]
+        mine = [x for _, x in session.optimizers.completions_of(number_of(state))]
         skips |= any(completion.skips for completion in mine)
         feeds = (
             any(completion.feeds for completion in mine) and np.max(np.asarray(state.started)) >= 0
@@ -139,10 +139,10 @@ def _complete(
     """Merges one optimizer's exchanges in flight and error feedback into its leaves."""
     flat, tree = jax.tree.flatten(params)
     here = describe(params)
-    for (number, leaves), completion in session.completions.items():
+    for leaves, completion in session.optimizers.completions_of(number_of(state)):
         mine = [leaf for leaf in leaves if leaf.exchanged]
         places = places_of(mine, here, skip=1 if session.simulated else 0)
-        if number != number_of(state) or places is None:
+        if places is None:
             continue
         before = [flat[k] for k in places]
         complete = partial(completion.complete, in_flight=in_flight)

@@ -127,7 +127,7 @@ def synchronous(
             'wire="float32".'
         )
     update_inner = update_with(inner)
-    number = session.number_optimizer()
+    number = session.optimizers.number()
     placements = Placements(session, inner.init, sharded, local_axis)
 
     def init(params: PyTree) -> SynchronousState:
@@ -144,7 +144,7 @@ def synchronous(
         agree_on_init(session, params, inner_state, facts, about_inner=placed)
         if refused is not None:
             raise refused
-        session.facts[number] = facts
+        session.optimizers.register(number, facts)
         narrow = wire_of(wire).narrow and session.num_nodes > 1
         error = zeros_like(params) if narrow else ()
         step, weight = jnp.zeros((), jnp.int32), jnp.ones((), jnp.float32)

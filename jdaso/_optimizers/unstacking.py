@@ -89,7 +89,7 @@ def _placement(params: PyTree, states: list[DasoState], session: Session) -> Pla
     own = np.shape(states[0].step)[0]
     divisions: list[Division] = [()] * len(here)
     found = undivided(session, params) if session.joined else None
-    for (number, leaves), completion in session.completions.items():
+    for (number, leaves), completion in session.optimizers.completions.items():
         placement = completion.placement
         if number not in numbers or placement is None:
             continue

@@ -3,7 +3,7 @@
 Rule 1: `session` opens and closes the parts, and passes calls on; each part is a file of its own,
 which does not depend on the session.
 Rule 2: steps, exchanges and optimizers belong above. `optimizers` holds their records, and gives no
-meaning to them.
+meaning to them; `hooks` calls who asked for it. Others use their verbs, and write no dict of them.
 """
 
 from .optimizers import Completion as Completion

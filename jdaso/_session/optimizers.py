@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .._engines.versions import Versions
@@ -51,25 +52,50 @@ class Completion(NamedTuple):
 class Optimizers:
     """The optimizers of a session.
 
-    Attributes:
-        facts: facts of each initialised optimizer, by its number.
-        completions: by the optimizer's number and the leaves that it exchanges.
-        programs: compiled means.
-
     Args:
         prefix: begins messages.
     """
 
     def __init__(self, prefix: str):
-        self.facts: dict[int, Facts] = {}
-        self.completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}
-        self.programs: dict[Any, Callable[..., Any]] = {}
+        self._facts: dict[int, Facts] = {}
+        self._completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}
+        self._programs: dict[Any, Callable[..., Any]] = {}
         self._prefix, self._count, self._warned = prefix, 0, False
 
     def number(self) -> int:
         """Returns the next optimizer's number; equal on nodes that make them in the same order."""
         self._count += 1
         return self._count
+
+    @property
+    def facts(self) -> Mapping[int, Facts]:
+        """Facts of each initialised optimizer, by its number."""
+        return MappingProxyType(self._facts)
+
+    @property
+    def completions(self) -> Mapping[tuple[int, tuple[Leaf, ...]], Completion]:
+        """Completions, by the optimizer's number and the leaves that it exchanges."""
+        return MappingProxyType(self._completions)
+
+    def register(self, number: int, facts: Facts) -> None:
+        """Keeps the facts of an optimizer that was initialised."""
+        self._facts[number] = facts
+
+    def register_completion(
+        self, number: int, leaves: tuple[Leaf, ...], completion: Completion
+    ) -> None:
+        """Keeps how the run of an optimizer is completed for these leaves."""
+        self._completions[number, leaves] = completion
+
+    def completions_of(self, number: int) -> list[tuple[tuple[Leaf, ...], Completion]]:
+        """Returns the completions of one optimizer, with the leaves that each exchanges."""
+        return [(leaves, done) for (of, leaves), done in self._completions.items() if of == number]
+
+    def program(self, key: Any, compile_it: Callable[[], Callable[..., Any]]) -> Any:
+        """Returns the compiled mean of a key, made at its first use."""
+        if key not in self._programs:
+            self._programs[key] = compile_it()
+        return self._programs[key]
 
     def warn_past_end(self, total_steps: int) -> None:
         """Warns once that the run has passed its end."""

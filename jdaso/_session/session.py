@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,7 +17,7 @@ from .._launch.reports import say_failed, say_rank, say_through
 from .._mpi.topology import Topology
 from .._nodes import exit as _exit
 from .._nodes.control import Control, Facts
-from .._payload.layout import Layout, Leaf
+from .._payload.layout import Layout
 from .._payload.wire import WIRES, Wire
 from ..traces._recorder import Recorder
 from ..traces._timeline import Stats, Timeline
@@ -26,8 +25,10 @@ from .access import Access
 from .channels import Channels
 from .devices import check_devices, compare_devices, local_mesh
 from .ending import end_work
+from .hooks import Hooks
 from .joining import join_ranks
-from .optimizers import Completion, Optimizers
+from .optimizers import Optimizers
+from .replicas import Replicas
 from .reports import Reports
 from .settings import check_settings
 from .start import agree_on_start, prepare_process, say_alone, topology_of
@@ -116,12 +117,9 @@ class Session:
         prepare_process(comm, sends=invalid is None and not self.simulated, joined=joined)
         self._access = Access()
         self.timeout_seconds = timeout_seconds
-        self.of_replicas: dict[int, Session] = {}  # by the number of partitions
         self.last_words = "its session was closed after an error"  # see `fail`
         self._failed = False
-        self.reach: Callable[[str], None] = lambda point: None  # injects faults
-        self.closing: list[Callable[[bool], None]] = []  # called with whether an error came first
-        self.observers: list[Callable[[str, int | None, str], None]] = []  # see `note`
+        self.hooks, self.replicas = Hooks(), Replicas[Session]()
         self.timeline = Timeline()
         self.recorder: Recorder | None = None
         # If the settings are invalid, this node still has to report it to the others.
@@ -220,41 +218,12 @@ class Session:
 
         Exchanges between replicas of a pipeline's partition are included.
         """
-        inner = (session.timeline.stats for session in self.of_replicas.values())
-        return Stats(*map(sum, zip(self.timeline.stats, *inner, strict=True)))
-
-    def note(self, kind: str, step: int | None, text: str = "") -> None:
-        """Passes a "checkpoint" or a "fault" to all observers of the run, before it returns."""
-        for observer in list(self.observers):
-            observer(kind, step, text)
+        return self.replicas.stats_with(self.timeline.stats)
 
     def agree(self, what: str, facts: Facts) -> None:
         """Raises `NodeError` on every rank unless all hold the same facts."""
         self.require_usable()
         self.all_ranks.agree(what, facts)
-
-    @property
-    def facts(self) -> dict[int, Facts]:
-        """Facts of each initialised optimizer, by its number."""
-        return self.optimizers.facts
-
-    @property
-    def completions(self) -> dict[tuple[int, tuple[Leaf, ...]], Completion]:
-        """Completions, by the optimizer's number and the leaves that it exchanges."""
-        return self.optimizers.completions
-
-    @property
-    def programs(self) -> dict[Any, Callable[..., Any]]:
-        """Compiled means."""
-        return self.optimizers.programs
-
-    def number_optimizer(self) -> int:
-        """See `Optimizers.number`."""
-        return self.optimizers.number()
-
-    def warn_past_end(self, total_steps: int) -> None:
-        """See `Optimizers.warn_past_end`."""
-        self.optimizers.warn_past_end(total_steps)
 
     def channel(self, layout: Layout, wire: Wire, name: str) -> Channel:
         """The channel of a layout on a wire; all nodes open it together at its first use."""
@@ -320,7 +289,7 @@ class Session:
         """See `close`; after an error of the program itself, raises nothing else."""
         if self.closed:
             return
-        work = self.control, self.closing, self.devices, self._channels, self.fail
+        work = self.control, self.hooks.closers, self.devices, self._channels, self.fail
         ending = end_work(*work, after_error=after_error)
         incomplete = ending.failed or ending.stuck
         self._access.close()

@@ -8,7 +8,7 @@ from ._files import CheckpointError, Manifest
 
 def facts_of(session: Session) -> tuple[tuple[str, str], ...]:
     """Returns the settings of a session's optimizers, by name."""
-    facts = sorted(session.facts.items())
+    facts = sorted(session.optimizers.facts.items())
     return tuple((f"{name} of optimizer {n}", value) for n, x in facts for name, value in x)
 
 

@@ -143,7 +143,7 @@ def held_by(session: Session, owner: int, fragment: int) -> list[tuple[str, Held
 
     Several, if the optimizer has several trees of parameters. All nodes call this together.
     """
-    own = [(x, done) for (number, x), done in session.completions.items() if number == owner]
+    own = session.optimizers.completions_of(owner)
     found = [(leaves, dict(enumerate(done.held()))) for leaves, done in own]
     return [
         (meaning_of(of_one[fragment].versions, leaves), of_one[fragment])

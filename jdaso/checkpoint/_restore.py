@@ -34,7 +34,7 @@ def restore(session: Session, folder: Path, like: PyTree) -> PyTree:
         CheckpointError: on all nodes; see `Checkpoints.restore`.
     """
     node, nodes = place_of(session)
-    session.reach("restore")
+    session.hooks.reach("restore")
     with together(session, _WHAT):
         if not appears(manifest_path(folder, 0)):
             raise DamagedError(f"{folder} is not seen by node {node}.")
@@ -136,7 +136,8 @@ def _require_common_points(session: Session, nodes: int) -> None:
         CheckpointError: see above.
     """
     several = session.num_nodes > 1 and not session.simulated
-    if nodes == 1 and several and any(x.anchored for x in session.completions.values()):
+    completions = session.optimizers.completions.values()
+    if nodes == 1 and several and any(x.anchored for x in completions):
         raise CheckpointError(
             "The checkpoint was saved by one node, which has no point common to all nodes, and "
             'narrow wires and outer optimizers need one. Use merge="corrected" or "paper" with '

@@ -48,7 +48,7 @@ class Saver:
         self._writer: threading.Thread | None = None
         self._error: Exception | None = None
         self._run, self._number = take(folder, session)
-        session.closing.append(self._close)
+        session.hooks.on_close(self._close)
 
     def save(self, step: int, state: PyTree, score: float | None) -> None:
         """Copies a state to the host and starts to write it; waits for the previous save."""
@@ -94,7 +94,7 @@ class Saver:
             daemon=True,
         )
         self._writer.start()
-        session.note("checkpoint", step)
+        session.hooks.note("checkpoint", step)
         size = sum(array.nbytes for array in self._buffers.values())
         session.timeline.record("checkpoint", step, begin, size_bytes=size)
 
@@ -188,7 +188,7 @@ class Saver:
                     leaves += [leaf for leaf, _ in part]
                 else:
                     leaves += _arrays.write_arrays(folder, name, part)
-            self._session.reach("save")
+            self._session.hooks.reach("save")
             files = _digests.checksums(folder, (COMMON, own) if manifest.node == 0 else (own,))
             manifest = dataclasses.replace(manifest, leaves=tuple(leaves), files=files)
             manifest.write(folder)

@@ -129,7 +129,7 @@ class Loader:
         self._ahead: Ahead | None = None
         self._closed = False
         self.waited_seconds = 0.0
-        session.closing.append(self._on_closing)
+        session.hooks.on_close(self._on_closing)
 
     def __len__(self) -> int:
         """The number of batches from the start to the end.
@@ -220,8 +220,7 @@ class Loader:
         """Ends the threads; the session calls this at its end if nobody else did."""
         self._closed = True
         self._stop()
-        if self._on_closing in self._session.closing:
-            self._session.closing.remove(self._on_closing)
+        self._session.hooks.forget_close(self._on_closing)
 
     def _on_closing(self, after_error: bool) -> None:
         self.close()

@@ -98,8 +98,8 @@ class Recorder:
         self._writer = Writer(path) if trace is None or self._own else trace.writer
         self._writer.copy_to(self._show)
         self._writer.put_now(self._header())
-        session.observers.append(self._note)
-        session.closing.append(lambda after_error: self._close(1.0 if after_error else None))
+        session.hooks.on_note(self._note)
+        session.hooks.on_close(lambda after_error: self._close(1.0 if after_error else None))
 
     def step(self, step: SupportsIndex, opt_state: PyTree = None, **scalars: Any) -> None:
         """Records an update without waiting for the device; call it after each update.
@@ -117,7 +117,7 @@ class Recorder:
         self._require_open()
         for name, value in scalars.items():
             check_scalar(name, value)
-        if not self._wrote_settings and (facts := self._session.facts):
+        if not self._wrote_settings and (facts := self._session.optimizers.facts):
             self._wrote_settings = True
             self._writer.put({"kind": "settings", "settings": plain_facts(facts)})
         row = {"kind": "step", "step": int(step), "seconds": self._seconds()}
@@ -160,7 +160,7 @@ class Recorder:
         if self._closed:
             return
         self._closed = True
-        self._session.observers.remove(self._note)
+        self._session.hooks.forget_note(self._note)
         self._put_events()
         if limit_seconds is None:
             self._writer.put({"kind": "end", "seconds": self._seconds()} | self._totals())

@@ -89,7 +89,7 @@ class Pipeline:
         session.agree("make a pipeline", [*facts, ("remat", str(remat))])
         record = partial(session.timeline.record, "wait", lane="messages")
         self._mail = Mail(session.control, record)
-        session.closing.append(self._mail.close)
+        session.hooks.on_close(self._mail.close)
         self.replicas = self.grid.replicas()
         self._wire, self._steps = wire, 0
         rank = self.grid.partition

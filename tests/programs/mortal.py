@@ -161,7 +161,7 @@ def debts(session):
     def path(params, state):
         if kind != "daso":
             return np.asarray(params["w"]).astype(np.float64)
-        (completion,) = session.completions.values()
+        (completion,) = session.optimizers.completions.values()
         ((versions, _),) = completion.held()
         ((*_, version),) = versions._known.values()  # the common point is in it
         return np.concatenate([np.asarray(x).reshape(-1) for x in version.anchor])[:size].astype(

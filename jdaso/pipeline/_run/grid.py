@@ -101,8 +101,8 @@ class Grid:
         session = self.session
         if self.partitions == 1:
             return session
-        if self.partitions in session.of_replicas:
-            return session.of_replicas[self.partitions]
+        if (found := session.replicas.find(self.partitions)) is not None:
+            return found
         comm = session.control.split(session.topology.comm, self.partition, self.replica)
         inner = Session(
             comm=comm,
@@ -113,7 +113,7 @@ class Grid:
         # Waits and the ends of data concern all nodes and the whole process, not one session.
         inner.control.known.share(session.control.known)
         inner.timeline.copy_to(session.timeline.sink)  # its exchanges are in the same trace
-        session.of_replicas[self.partitions] = inner
+        session.replicas.keep(self.partitions, inner)
 
         def close(after_error: bool) -> None:
             if after_error:
@@ -122,5 +122,5 @@ class Grid:
             else:
                 inner.close()
 
-        session.closing.append(close)
+        session.hooks.on_close(close)
         return inner

@@ -47,7 +47,7 @@ def flip(tree, bit, element=5):
 
 def flip_anchor(session, bit):
     """One bit of the common point that the host holds of the first fragment with a part of "w"."""
-    (completion,) = session.completions.values()
+    (completion,) = session.optimizers.completions.values()
     for versions, _ in completion.held():
         for leaf, begin in zip(versions.layout.exchanged, versions.layout.offsets, strict=False):
             if leaf.path.startswith("['w']"):

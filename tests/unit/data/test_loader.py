@@ -332,10 +332,10 @@ def test_a_transform_that_returns_nothing_is_named(session):
 
 
 def test_loaders_that_are_closed_are_let_go(session):
-    before = len(session.closing)
+    before = len(session.hooks.closers)
     for _ in range(3):
         Loader(np.arange(8), 4, session).close()
-    assert len(session.closing) == before
+    assert len(session.hooks.closers) == before
 
 
 def test_a_seed_of_numpy_is_the_same_seed(session):

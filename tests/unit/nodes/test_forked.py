@@ -11,7 +11,7 @@ import jdaso
 def test_a_forked_process_leaves_the_session_to_its_parent():
     closed = []
     with jdaso.Session() as session:
-        session.closing.append(closed.append)
+        session.hooks.on_close(closed.append)
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
