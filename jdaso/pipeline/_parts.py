@@ -10,11 +10,15 @@ from pathlib import Path
 from .._launch.paths import shown
 from .._session import Session
 from ..checkpoint import CheckpointError
-from ..checkpoint._files import Manifest
-from ..checkpoint._folder import Folder
-from ..checkpoint._parts import Save
-from ..checkpoint._restore import restore
-from ..checkpoint._together import is_first, of_first, require_seen
+from ..checkpoint._cutting import (
+    Folder,
+    Manifest,
+    Save,
+    is_first,
+    of_first,
+    require_seen,
+    restore,
+)
 from ._plan.holding import Holding
 from ._restore import read_state
 from ._run.grid import Grid

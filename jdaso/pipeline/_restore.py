@@ -12,10 +12,16 @@ import numpy as np
 
 from .._launch.paths import shown
 from ..checkpoint import CheckpointError
-from ..checkpoint._files import DamagedError, plain_dtype
-from ..checkpoint._folder import Folder
-from ..checkpoint._resize import BEGUN_ANEW, read_resized
-from ..checkpoint._state import from_host, is_flight, values_of
+from ..checkpoint._cutting import (
+    BEGUN_ANEW,
+    DamagedError,
+    Folder,
+    from_host,
+    is_flight,
+    plain_dtype,
+    read_resized,
+    values_of,
+)
 from ._optimizer.whole import leaves_about
 from ._plan.holding import Holding, Unit
 from ._run.grid import Grid

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..fabric._study.curves import Chart, charts_of, slug
-from ..fabric._study.measured import Launch, named
-from ..fabric._study.verdicts import Verdict
+from ..fabric._study.shown import Chart, Launch, Verdict, charts_of, named, slug
 
 MARKS = ("o-", "s--", "^-.", "D:", "v-", "x--")
 ENDINGS = (".svg", ".png")

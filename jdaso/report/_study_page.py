@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..fabric._study import curves
-from ..fabric._study.alpha_beta import fits_of
-from ..fabric._study.findings import Finding
-from ..fabric._study.measured import Launch
-from ..fabric._study.verdicts import Verdict
+from ..fabric._study.shown import (
+    Finding,
+    Launch,
+    Verdict,
+    bandwidth_charts,
+    exposed_charts,
+    fits_of,
+    latency_charts,
+    rate_charts,
+    throughput_charts,
+)
 from . import _study_charts, _study_tables
 from ._html import Element, element
 from ._page import page_of
@@ -104,11 +110,11 @@ def _ratios(verdicts: Verdicts) -> list[Element]:
 
 def _charts(studies: Studies) -> list[tuple[str, str, list[Element]]]:
     kinds = [
-        ("bandwidth", "Bandwidth against bytes", curves.bandwidth_charts),
-        ("time", "Latency against bytes", curves.latency_charts),
-        ("throughput", "Throughput against nodes", curves.throughput_charts),
-        ("exposed", "Exposed communication against nodes", curves.exposed_charts),
-        ("rate", "Exposed communication against the fabric's rate", curves.rate_charts),
+        ("bandwidth", "Bandwidth against bytes", bandwidth_charts),
+        ("time", "Latency against bytes", latency_charts),
+        ("throughput", "Throughput against nodes", throughput_charts),
+        ("exposed", "Exposed communication against nodes", exposed_charts),
+        ("rate", "Exposed communication against the fabric's rate", rate_charts),
     ]
     return [
         (key, name, grid([_study_charts.chart_of(chart) for chart in make(studies)]))

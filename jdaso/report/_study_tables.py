@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from ..fabric._study.alpha_beta import Fit
-from ..fabric._study.findings import Finding
-from ..fabric._study.measured import Key, Launch, key_of, named
-from ..fabric._study.summaries import Split, summaries
-from ..fabric._study.verdicts import Verdict
+from ..fabric._study.shown import (
+    Finding,
+    Fit,
+    Key,
+    Launch,
+    Split,
+    Verdict,
+    key_of,
+    named,
+    summaries,
+)
 from ._html import Element, element, short, table
 
 NOTHING = "–"

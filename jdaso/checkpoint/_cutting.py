@@ -1,0 +1,20 @@
+"""The door of checkpoints for packages that cut a state into parts, such as `pipeline`.
+
+They import nothing else of this package but its public names (a test asserts it). Only names that
+such a package needs may stand here, and no code.
+"""
+
+from ._files import DamagedError as DamagedError
+from ._files import Manifest as Manifest
+from ._files import plain_dtype as plain_dtype
+from ._folder import Folder as Folder
+from ._parts import Save as Save
+from ._resize import BEGUN_ANEW as BEGUN_ANEW
+from ._resize import read_resized as read_resized
+from ._restore import restore as restore
+from ._state import from_host as from_host
+from ._state import is_flight as is_flight
+from ._state import values_of as values_of
+from ._together import is_first as is_first
+from ._together import of_first as of_first
+from ._together import require_seen as require_seen
