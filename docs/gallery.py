@@ -10,7 +10,7 @@ import numpy as np
 
 from jdaso import pipeline
 from jdaso.cli import main
-from jdaso.plots import draw_schedule
+from jdaso.plots import draw_plan, draw_schedule
 
 DOCS = pathlib.Path(__file__).parent
 PICTURES = DOCS / "_static" / "gallery"
@@ -22,7 +22,7 @@ def draw():
     plan = pipeline.partition(
         unet["loss_of"], params, unet["make_batch"](0), num_partitions=3, num_microbatches=4
     )
-    plan.draw(PICTURES / "plan.png")
+    draw_plan(plan, PICTURES / "plan.png")
     for name, chunks in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2)):
         stages, microbatches = 4 * chunks, 8
         order = pipeline.make_schedule(name, 4, microbatches, chunks).order

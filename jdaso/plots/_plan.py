@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..fabric import Fabric, play
 
@@ -17,7 +17,56 @@ class StageBar(NamedTuple):
     parameters: int  # the parameters that it is the first to use
 
 
-def draw_plan(
+@runtime_checkable
+class Staged(Protocol):
+    """A model cut into stages, as `jdaso.pipeline.Plan`."""
+
+    @property
+    def stages(self) -> Sequence[Any]:
+        """Each with its `number`, and the place `begin` of its first equation."""
+        ...
+
+    @property
+    def costs(self) -> Sequence[Any]:
+        """The `total` cost of each stage."""
+        ...
+
+    @property
+    def parameters(self) -> Sequence[int]:
+        """The parameters that each stage is the first to use."""
+        ...
+
+    @property
+    def traffic(self) -> Sequence[tuple[int, int, float]]:
+        """Bytes between stages; see `draw_stages`."""
+        ...
+
+    def label(self, place: int) -> str:
+        """Names a place in the model."""
+        ...
+
+
+def draw_plan(plan: Staged, path: str | Path) -> None:
+    """Draws the work, parameters and traffic of each stage of a plan; see `draw_stages`.
+
+    Args:
+        plan: made by `jdaso.pipeline.partition`.
+        path: the file to write; its ending gives the format (.png, .svg, .pdf).
+
+    Raises:
+        ImportError: matplotlib is missing.
+        ValueError: matplotlib does not know the ending.
+    """
+    total = sum(cost.total for cost in plan.costs) or 1.0
+    columns = zip(plan.stages, plan.costs, plan.parameters, strict=True)
+    bars = [
+        StageBar(f"{stage.number} {plan.label(stage.begin)[-24:]}", cost.total / total, parameters)
+        for stage, cost, parameters in columns
+    ]
+    draw_stages(bars, plan.traffic, path)
+
+
+def draw_stages(
     stages: Sequence[tuple[str, float, int]],
     traffic: Sequence[tuple[int, int, float]],
     path: str | Path,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import optax
 
@@ -14,6 +13,8 @@ from .stages import Stages
 @dataclasses.dataclass(frozen=True, repr=False)
 class Plan(Stages):
     """A model cut into stages, made by `partition`; the same on all nodes.
+
+    `jdaso.plots.draw_plan` draws it.
 
     Attributes:
         num_partitions: K, ranks of a pipeline.
@@ -87,26 +88,6 @@ class Plan(Stages):
                 "stages)",
             ]
         )
-
-    def draw(self, path: str | Path) -> None:
-        """Draws the work, parameters and traffic of each stage; see `jdaso.plots.draw_plan`.
-
-        Args:
-            path: the file to write; its ending gives the format (.png, .svg, .pdf).
-
-        Raises:
-            ImportError: matplotlib is missing.
-            ValueError: matplotlib does not know the ending.
-        """
-        from ...plots import draw_plan
-
-        total = sum(cost.total for cost in self.costs) or 1.0
-        columns = zip(self.stages, self.costs, self.parameters, strict=True)
-        bars = [
-            (f"{stage.number} {self.label(stage.begin)[-24:]}", cost.total / total, parameters)
-            for stage, cost, parameters in columns
-        ]
-        draw_plan(bars, self.traffic, path)
 
     def __str__(self) -> str:
         return self.table()
