@@ -16,8 +16,11 @@ III-B, S as the time of an exchange        `measured` (``delay="auto"``), and B 
 (not in it) optimizer between the nodes    `merge.outer` (arXiv 2311.08105)
 (not in it) Adam as with the whole batch   `second_moments`, `_optimizers.shared_moments`
 (not in it) Muon as with the whole batch   `update_lengths`, `_optimizers.update_lengths`
-III, averages inside a node                `_exchange.within_node`: a mean over local devices
-III, narrow wires                          `_payload.wire`; error feedback: `_optimizers.late`
+III, averages inside a node                `_exchange.within_node`, `_optimizers.local_mean`
+(of HeAT) l, steps between them           `phases` (``local_every``); lowered: `plateau`
+III, narrow wires                          `_payload.wire`
+(not in it) error feedback of wires        `_engines.passes`, `_engines.versions` on the host;
+                                           `_exchange.late_virtual` for virtual nodes
 =========================================  =================================================
 
 `state` holds what `decide`, `plateau` and `measured` carry from one update to the next.
