@@ -3,6 +3,9 @@
 The public names stand in ``__init__.pyi``. ``import jdaso`` loads none: each is loaded when it is
 first asked for (PEP 562). So the doctor runs where JAX cannot be imported, and a supervisor needs
 nothing that may fail.
+
+May live here: the way to public names. May not: code of their own, and imports that load JAX, NumPy
+or MPI.
 """
 
 import importlib

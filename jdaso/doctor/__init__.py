@@ -2,4 +2,7 @@
 
 It uses the standard library only, so that it runs without JAX, NumPy, mpi4py or MPI. Anything that
 may fail, hang or crash is tried in a process of its own (`_probe`), which records each step.
+
+May live here: looks at software, devices and links, and advice. May not: repairs, and imports of
+other packages at the top of a module, but for `_base` and `_launch`.
 """

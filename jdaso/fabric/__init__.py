@@ -2,6 +2,9 @@
 
 The public names stand in ``__init__.pyi``; each is loaded when it is first asked for. So a study,
 the programs of its ranks, and an emulated cluster start without JAX, which only the model needs.
+
+May live here: `_emulate` (hosts and links), `_model` (predictions) and `_study` (measurements). May
+not: training, and pictures (`jdaso.plots`, `jdaso.report`).
 """
 
 import importlib

@@ -1,4 +1,10 @@
-"""Hybrid parallelism: a model cut into stages on several nodes, and copies of the pipeline."""
+"""Hybrid parallelism: a model cut into stages on several nodes, and copies of the pipeline.
+
+May live here: `_plan` (a loss to stages), `_run` (stages to steps), `_optimizer` (optax over
+partitions), and on top of them `fit`, `Pipeline`, schedules and the parts of a checkpoint.
+May not: averages between replicas (`_optimizers`), files of a save (`checkpoint`), and pictures
+(`plots`).
+"""
 
 from ._fit import FitResult as FitResult
 from ._fit import fit as fit

@@ -1,4 +1,9 @@
-"""Plots; the only importers of matplotlib (``pip install "jdaso[plots]"``)."""
+"""Plots; the only importers of matplotlib (``pip install "jdaso[plots]"``).
+
+May live here: functions that draw what they are given into a file. May not: measuring and
+computing what is drawn: studies and models of `jdaso.fabric` do that (`fabric._study.shown` is the
+door), plans come as arguments.
+"""
 
 from ._plan import StageBar as StageBar
 from ._plan import draw_plan as draw_plan

@@ -1,4 +1,8 @@
-"""One HTML page about runs that `jdaso.metrics` recorded; needs no network to be read."""
+"""One HTML page about runs that `jdaso.metrics` recorded; needs no network to be read.
+
+May live here: reading records, and the page with its charts, the only ones by Bokeh. May not:
+recording (`jdaso.metrics`), and the answers of a study, which `fabric._study.shown` gives.
+"""
 
 from ._joined import Node as Node
 from ._page import make_page as make_page

@@ -505,6 +505,20 @@ def without_place(house: House) -> Iterator[str]:
         yield f"{name} is not in ORDER"
 
 
+_MAY = re.compile(r"\bMay live here\b(?s:.*)\bMay\s+not:\s")
+_RULE = re.compile(r"^Rule( \d)?: (?s:.*)\b([Nn]o|[Nn]ot|[Nn]othing|[Nn]ever|only)\b", re.MULTILINE)
+
+
+def silent_packages(house: House) -> Iterator[str]:
+    """Packages whose docstring does not state what may live there and what may not."""
+    for path, tree in house.sources.items():
+        if path.split("/")[-1] != "__init__.py":
+            continue
+        text = ast.get_docstring(tree) or ""
+        if not _MAY.search(text) and not _RULE.search(text):
+            yield f"{path} states no rule: 'May live here: ... May not: ...', or 'Rule: no ...'"
+
+
 RULES = [
     without_place,
     wrong_way,
@@ -518,6 +532,7 @@ RULES = [
     deep_writes,
     writes_to_sessions,
     waits,
+    silent_packages,
 ]
 
 

@@ -1,7 +1,9 @@
 """Wires: the formats that cross the network, float32 rows to bytes and back.
 
 One class per format, each in its own file, with the verbs of `base.Wire`. A new format is a new
-file and a name below. No wire depends on nodes, on MPI, or on the meaning of the numbers.
+file and a name below.
+
+May live here: the bytes of a format. May not: nodes, MPI, and the meaning of the numbers.
 """
 
 from .base import BLOCK as BLOCK

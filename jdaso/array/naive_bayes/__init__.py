@@ -1,3 +1,7 @@
-"""Classifiers by Bayes's theorem, with scikit-learn's interface."""
+"""Classifiers by Bayes's theorem, with scikit-learn's interface.
+
+May live here: one distribution of features a module. May not: the interface of all classifiers
+(`_classifier`), and MPI.
+"""
 
 from ._gaussian import GaussianNB as GaussianNB

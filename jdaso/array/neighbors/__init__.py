@@ -1,3 +1,7 @@
-"""Estimators that look at the nearest rows, with scikit-learn's interface."""
+"""Estimators that look at the nearest rows, with scikit-learn's interface.
+
+May live here: predictions from the nearest rows. May not: distances themselves (`_distances`), and
+MPI.
+"""
 
 from ._classifier import KNeighborsClassifier as KNeighborsClassifier

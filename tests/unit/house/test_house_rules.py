@@ -322,6 +322,33 @@ def test_other_rules_see_their_offenders():
     assert not list(rules.without_place(House({"data/_a.py": "", "__init__.py": ""})))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Data.",
+        "Data.\\n\\nMay live here: sources.",
+        "Data.\\n\\nMay not: sources.",
+        "Data.\\n\\nRule 1: it is fine.",
+    ],
+)
+def test_a_package_without_a_rule_is_seen(text):
+    assert seen("silent_packages", "data/__init__.py", f'"{text}"')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Data.\\n\\nMay live here: sources. May\\nnot: MPI.",
+        "Data.\\n\\nRule: no MPI.",
+        "Data.\\n\\nRule 1: it is fine.\\nRule 2: nothing else.",
+    ],
+)
+def test_a_package_with_a_rule_is_allowed(text):
+    assert not seen("silent_packages", "data/__init__.py", f'"{text}"')
+    assert not seen("silent_packages", "data/_loader.py", '"No rule."')
+
+
 def test_all_rules_list_their_offenders_together():
     sources = {"_rules/decide.py": "import jdaso._session.session\na.b.c = 1"}
     found = rules.offenders(House(AROUND | sources))
