@@ -69,7 +69,7 @@ class Recorder:
                 **about,
             }
         )
-        timeline.copy_to(self.writer.events.append)
+        timeline.copy_to(self.writer.put_event)
 
     def close(self, *, failed: bool) -> None:
         """Completes the trace. Clocks are compared once more unless something has failed."""

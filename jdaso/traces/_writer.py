@@ -57,7 +57,6 @@ class Writer:
 
     Attributes:
         path: the file.
-        events: what `row_of` makes rows of, without waiting for a device.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Writer:
         row_of: Callable[[Any], Row] = dict,
     ):
         self.path, self._on_turn, self._row_of = path, on_turn, row_of
-        self.events: deque[Any] = deque(maxlen=_MOST_EVENTS)
+        self._events: deque[Any] = deque(maxlen=_MOST_EVENTS)
         self._sink: Callable[[Row], None] = lambda row: None
         self._rows: deque[Row] = deque()
         self._lock = threading.Lock()  # guards the attributes below
@@ -86,6 +85,10 @@ class Writer:
     def copy_to(self, sink: Callable[[Row], None]) -> None:
         """Passes each row that is written from here on to `sink`."""
         self._sink = sink
+
+    def put_event(self, event: Any) -> None:
+        """Queues an event, of which `row_of` makes a row, without waiting for a device."""
+        self._events.append(event)
 
     def put(self, row: Row) -> None:
         """Queues a row, to be written when its numbers are ready."""
@@ -127,7 +130,7 @@ class Writer:
         return not self._rows
 
     def _take_ready(self) -> list[Row]:
-        taken = [self._row_of(self.events.popleft()) for _ in range(len(self.events))]
+        taken = [self._row_of(self._events.popleft()) for _ in range(len(self._events))]
         while self._rows and all(is_ready(value) for value in self._rows[0].values()):
             taken.append(self._rows.popleft())
         return taken
