@@ -78,18 +78,18 @@ BLOCKING = {
 }
 # Files that sleep for something else than MPI.
 SLEEPERS = {
-    "_launch/early_failure.py": "other ranks fail in the same way",
-    "_launch/guard.py": "processes end",
-    "_launch/last_words.py": "output is read",
-    "_launch/reports.py": "a peer reports first",
-    "_launch/witness_process.py": "between two looks at a process",
-    "checkpoint/_folder.py": "another process frees a folder",
-    "checkpoint/_reader.py": "a file appears",
-    "cli/_fashion_mnist.py": "another process downloads",
-    "cli/doctor.py": "other ranks write",
-    "doctor/_probe.py": "a process ends",
-    "fabric/_emulate/cleanup.py": "processes end",
-    "fabric/_study/memory.py": "between two looks at a process",
+    "_launch/early_failure.py": "until other ranks have failed in the same way",
+    "_launch/guard.py": "until processes have ended",
+    "_launch/last_words.py": "until output was read",
+    "_launch/reports.py": "until the supervisor has noticed another rank's death",
+    "_launch/witness_process.py": "until output was read",
+    "checkpoint/_folder.py": "until a file system shows a file",
+    "checkpoint/_reader.py": "until there is a new checkpoint",
+    "cli/_fashion_mnist.py": "until another process has downloaded",
+    "cli/doctor.py": "until other ranks have written",
+    "doctor/_probe.py": "until a process has ended",
+    "fabric/_emulate/cleanup.py": "until processes have ended",
+    "fabric/_study/memory.py": "until processes have ended",
     "fabric/_study/workloads/_torch_training.py": "stands for the time of a computation",
     "fabric/_study/workloads/_work.py": "stands for the time of a computation",
     "faults.py": "a delay is the fault",
@@ -104,6 +104,13 @@ CONTAINER_VERBS = set(
 )
 ITEM_VERBS = set("get reshape ravel setdefault view".split())
 """Verbs that give a part of the object itself, or the object in another form."""
+
+UNBOUND = {
+    f"{kind}.{verb}" for kind in ("dict", "list", "set", "deque") for verb in CONTAINER_VERBS
+}
+UNBOUND |= set("heapq.heappush heapq.heappop bisect.insort random.shuffle np.copyto".split())
+UNBOUND |= set("operator.setitem operator.delitem operator.ior operator.iadd".split())
+"""Functions that change their first argument."""
 
 BLOCKING_VERBS = set(
     "Wait Waitall Waitany Waitsome Barrier Recv Send Ssend Sendrecv Bcast Allreduce Allgather "
@@ -139,6 +146,17 @@ class House:
     def inner(self, path: str) -> dict[str, int]:
         """Files of jdaso that a file imports."""
         return {x: line for x, line in self.imports[path].items() if x in self.texts}
+
+    def loaded(self, path: str) -> set[str]:
+        """The same, with the packages that Python loads before a module of theirs."""
+        found = set(self.inner(path))
+        own = path.split("/")[:-1]
+        for other in list(found):
+            parts = other.split("/")[:-1]
+            for end in range(1, len(parts) + 1):
+                if parts[:end] != own[:end]:
+                    found.add("/".join([*parts[:end], "__init__.py"]))
+        return found & set(self.texts) - {path}
 
     def reached(self, path: str) -> dict[str, str]:
         """Other packages that a file imports, itself or by files that it imports; with the file."""
@@ -289,7 +307,7 @@ def circles(house: House) -> Iterator[str]:
         if path in way:
             found.append(" -> ".join([*way[way.index(path) :], path]))
         elif path not in done:
-            for other in sorted(house.inner(path)):
+            for other in sorted(house.loaded(path)):
                 visit(other, [*way, path])
             done.add(path)
 
@@ -398,12 +416,13 @@ def _written(node: ast.AST) -> Iterator[tuple[ast.expr, int]]:
     """Objects that a statement or a call changes, with their number of dots."""
     for target in _targets(node):
         yield from _of_target(target)
+    if isinstance(node, ast.Attribute) and node.attr in CONTAINER_VERBS:  # called, or handed on
+        if not _is_at(node.value):
+            yield node.value, _dots(node.value)
     if not isinstance(node, ast.Call):
         return
-    if isinstance(node.func, ast.Attribute) and node.func.attr in CONTAINER_VERBS:
-        changed = node.func.value
-        if not _is_at(changed):
-            yield changed, _dots(changed)
+    if node.args and ast.unparse(node.func) in UNBOUND:
+        yield node.args[0], _dots(node.args[0])
     setters = ("setattr", "delattr", "__setattr__", "__delattr__")
     if _last(node.func) in setters and node.args:
         yield node.args[0], _dots(node.args[0]) + 1

@@ -97,7 +97,14 @@ PACKAGE_FACE = {
 }
 
 
-@pytest.mark.parametrize("files", [PAIR, LAZY, PACKAGE_FACE])
+BEFORE = {
+    "data/_a/__init__.py": "from ..b import x",
+    "data/_a/_c.py": "",
+    "data/b.py": "from ._a._c import x",
+}
+
+
+@pytest.mark.parametrize("files", [PAIR, LAZY, PACKAGE_FACE, BEFORE])
 def test_a_circle_is_seen(files):
     assert list(rules.circles(House(files)))
 
@@ -222,6 +229,9 @@ def test_a_computed_import_is_seen():
         "a.b.c.get(1).append(2)",
         "a.b().c.discard(1)",
         "a.b().c = 1",
+        "timeline.copy_to(a.b.c.append)",
+        "list.append(a.b.c, 1)",
+        "heapq.heappush(a.b.c, 1)",
         "setattr(a.b, 'c', 1)",
         "delattr(a.b, 'c')",
         "object.__setattr__(a.b, 'c', 1)",
