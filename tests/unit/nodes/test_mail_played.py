@@ -7,6 +7,7 @@ from played import LIMIT_SECONDS, PROMPTLY_SECONDS, Members, play
 
 from jdaso._mpi import requests
 from jdaso._nodes.mail import Address, Mail
+from jdaso._session.replicas import Replicas
 from jdaso.pipeline._run.grid import Grid
 
 
@@ -175,7 +176,7 @@ def test_one_that_dies_as_the_grid_is_split_is_named(use):
             topology=node.topology,
             num_nodes=4,
             node=node.number,
-            of_replicas={},
+            replicas=Replicas(),
             engine="mpi4py",
             timeout_seconds=LIMIT_SECONDS,
         )
