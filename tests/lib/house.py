@@ -37,7 +37,7 @@ ALSO = {
     "cli": {"doctor"},
     "__main__": {"cli"},
 }
-# Who may use another package of those side by side, and by which module beside its face.
+# (user, used) among packages side by side -> the module that the user may import beside the face.
 DOORS = {
     ("pipeline", "checkpoint"): "checkpoint/_cutting.py",
     ("plots", "fabric"): "fabric/_study/shown.py",
