@@ -192,7 +192,7 @@ if __name__ == "__main__":
         if CASE == "uncaught":
             if rank == 1:
                 raise
-            time.sleep(2)  # what the program says of its error comes late
+            time.sleep(2)  # the time is what is tested: what the program says comes late
         text = next((x for x in str(error).splitlines()[::-1] if "[node" in x), str(error))
         seconds = time.monotonic() - CLOCK["begin"]
         if os.environ.get("LAUNCHER_SLEEPS") == str(rank):

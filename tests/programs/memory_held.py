@@ -22,6 +22,23 @@ from malloc import heaps, used_megabytes
 MEGABYTES = 24
 
 
+def used_at_rest(session, exchanges):
+    """Megabytes in use once so many exchanges have been completed, and XLA's threads have let go.
+
+    No event shows the latter: the number must stay the same for half a second.
+    """
+    limit = time.monotonic() + 20.0
+    while session.stats.exchanges < exchanges:
+        assert time.monotonic() < limit, session.stats
+        time.sleep(0.01)
+    used, since = used_megabytes(), time.monotonic()
+    while (now := time.monotonic()) < min(since + 0.5, limit):
+        time.sleep(0.01)
+        if abs((new := used_megabytes()) - used) > 0.1:
+            used, since = new, now
+    return used_megabytes()
+
+
 def main(engine, merge, wire):
     with jdaso.Session(engine=engine) as session:
         phases = jdaso.Phases(40, sync_every=1, delay=1)
@@ -38,8 +55,7 @@ def main(engine, merge, wire):
         for n in range(30):
             params, state = jax.block_until_ready(step(params, state))
             if n in (10, 29):
-                time.sleep(0.5)  # what is in flight arrives
-                used.append(used_megabytes())
+                used.append(used_at_rest(session, n + 1))
             if n in (19, 29):
                 heap.append(sum(heaps()))
         jdaso.finalize(params, state, session)

@@ -105,6 +105,14 @@ def counts(session):
     return {"final": final.tobytes().hex(), "count": int(state.inner[0].count)}
 
 
+def until_asked(session):
+    """This node has been asked at which step it can stop; it passes none until all agree."""
+    stopping, limit = session.control.detector.stopping, time.monotonic() + 20.0
+    while not (stopping._holds or stopping._stop):
+        assert time.monotonic() < limit, "nobody asks"
+        time.sleep(0.01)
+
+
 def saves(session):
     """Saves every 4 steps; prints what it began with and ended with."""
     tx = optimizer(session)
@@ -120,10 +128,10 @@ def saves(session):
             checkpoints.wait()
             print(f"{session.node} end {{}}\n", end="", flush=True)
             os._exit(0)
-        if step >= 20 and MORE[1:] and MORE[1] != "cut":
-            if step == 20 and session.node == int(MORE[1]):  # asked to stop
+        if step == 20 and MORE[1:] and MORE[1] != "cut":
+            if session.node == int(MORE[1]):  # asked to stop
                 os.kill(os.getpid(), signal.SIGUSR1)
-            time.sleep(0.5)  # agreeing on a step takes a few tenths of a second of the eight steps
+            until_asked(session)
 
     begin = (restored["params"], restored["state"], first)
     params, state, _ = train(session, tx, after, begin)

@@ -3,6 +3,7 @@
 Prints the hidden share in `Stats`, and whether a trace changes the result.
 """
 
+import json
 import os
 import signal
 import sys
@@ -17,9 +18,23 @@ from jax.sharding import PartitionSpec as P
 
 import jdaso
 from jdaso.checkpoint import Checkpoints
+from jdaso.traces._writer import path_of
 
 FOLDER, KILL = sys.argv[1], sys.argv[2:] == ["kill"]
 AXIS, STEPS = "local", 16
+
+
+def until_written(session, step):
+    """A step's event is in the file of this node, with all events before it."""
+    limit = time.monotonic() + 20.0
+    while ("step", step) not in [(row.get("name"), row.get("step")) for row in written(session)]:
+        assert time.monotonic() < limit, "it is not written"
+        time.sleep(0.05)
+
+
+def written(session):
+    lines = path_of(FOLDER, session.node).read_text().split("\n")
+    return map(json.loads, lines[:-1])  # the last one may not be whole
 
 
 def train(session, keep=False):
@@ -47,10 +62,9 @@ def train(session, keep=False):
         begin = time.perf_counter()
         w, state = jax.block_until_ready(step(w, state, x.astype(np.float32)))
         session.timeline.record("step", n, begin)
-        if KILL and n == 9:
-            time.sleep(2.5)  # all is written by then
-            if session.node == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
+        if KILL and n == 9 and session.node == 1:
+            until_written(session, n)
+            os.kill(os.getpid(), signal.SIGKILL)
     if keep:
         saved = Checkpoints(FOLDER + "/checkpoints", session)
         saved.save(STEPS, (w, state))

@@ -92,8 +92,10 @@ class Job:
         try:
             status = self.process.wait(seconds)
             self._reader.join(5)
-            time.sleep(0.2)
-            assert not list(members(self.launch)), self.text
+            limit = time.monotonic() + 5
+            while (left := list(members(self.launch))) and time.monotonic() < limit:
+                time.sleep(0.1)
+            assert not left, self.text
             return status, self.text
         finally:
             end(self.process, self.launch)

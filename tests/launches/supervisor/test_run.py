@@ -20,8 +20,14 @@ from jdaso._launch.hosts import placed
 
 TAG = "JDASO_TEST_LAUNCH"
 WITHOUT_JAX = """
-import os, signal, sys, time, types
+import fcntl, os, signal, sys, termios, time, types
 from jdaso._launch import reports as _deaths
+
+def until_read():
+    # The supervisor has taken all reports of this rank from its connection.
+    (connection,) = _deaths._to_supervisor
+    while int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder):
+        time.sleep(0.01)
 """
 
 SAVER = f"""{WITHOUT_JAX}
@@ -30,7 +36,7 @@ for number in (10, 12):
     signal.signal(number, lambda *_: stopped.append(1))
 _deaths.say_rank(0, "here")
 _deaths.say_saves([10, 12])
-time.sleep(0.5)  # a guard knows what its supervisor had time to tell it
+until_read()
 print("ready", flush=True)
 while not stopped:
     time.sleep(0.02)
@@ -74,7 +80,9 @@ for path in (f"/dev/shm/mpich_shm_{{name}}_0", f"/dev/shm/{{name}}-of-the-user")
         kept = [mmap.mmap(file.fileno(), 4096) for _ in range(2)]
         os.kept = [*getattr(os, "kept", []), *kept]
 _deaths.say_rank(0, "here")
-_deaths._to_supervisor[0].settimeout(5)
+_deaths.say_saves([])  # read after the supervisor has looked at what the rank has mapped
+until_read()
+print("noted", flush=True)
 time.sleep(float(sys.argv[2]))
 open(f"/dev/shm/mpich_shm_{{name}}_1", "w").close()
 os.kill(os.getpid(), 9)
@@ -95,6 +103,9 @@ open("new", "w").write(str(count))
 os.rename("new", "count")
 sys.exit(3)
 """
+
+GUARD_SECONDS = 1.0
+"""A supervisor's news reach its guard within this time; nothing shows that they have."""
 
 SAVING = (sys.executable, "-c", SAVER)
 
@@ -147,6 +158,10 @@ def members(tag):
         except OSError:
             pass
     return found
+
+
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def until(condition, seconds=30):
@@ -301,6 +316,8 @@ def test_every_signal_saves_first(name, run, tmp_path):
         script = ["bash", "-c", '"$@"; true', "bash", *script]
     process = run("--", *script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
+    if name == "KILL":
+        time.sleep(GUARD_SECONDS)
     process.send_signal(getattr(signal, f"SIG{name}"))
     if name == "TERM":  # `timeout` sends it to the process and to its group
         process.send_signal(signal.SIGTERM)
@@ -328,7 +345,7 @@ def test_a_second_ctrl_c_waits_for_nothing(run, tmp_path):
     until((tmp_path / "ready").exists)
     process.send_signal(signal.SIGINT)
     assert b"Ctrl-C (SIGINT) ends it at once" in process.stderr.readline()
-    time.sleep(0.5)  # sooner it is the same signal
+    time.sleep(0.5)  # the time is what is tested: sooner it is the same signal
     process.send_signal(signal.SIGINT)
     begin = time.monotonic()
     assert process.wait(30) == 137 and time.monotonic() - begin < 5
@@ -337,16 +354,17 @@ def test_a_second_ctrl_c_waits_for_nothing(run, tmp_path):
 def test_a_supervisor_that_was_stopped_takes_what_came_meanwhile(run, tmp_path):
     """A death (the rank reports itself while nobody listens), and a signal."""
     dies = (
-        f"{WITHOUT_JAX}print('up', flush=True); sys.stdin.readline(); _deaths.say_rank(0, 'here')"
+        f"{WITHOUT_JAX}print(os.getpid(), flush=True); sys.stdin.readline(); "
+        "_deaths.say_rank(0, 'here')"
     )
     dies += "; os.kill(os.getpid(), 9)"
     command = [*("--max-restarts", 5, "--"), sys.executable, "-c", dies]
     process = run(*command, stdin=subprocess.PIPE, **PIPED)
-    assert process.stdout.readline() == b"up\n"
+    rank = int(process.stdout.readline())
     process.send_signal(signal.SIGSTOP)
     process.stdin.write(b"go on\n")
     process.stdin.flush()
-    time.sleep(1)
+    until(lambda: state(rank) == "Z")  # dead, which its parent has not yet noticed
     process.send_signal(signal.SIGCONT)
     assert b"node 0 died first" in process.stderr.readline()
     process.send_signal(signal.SIGSTOP)
@@ -395,11 +413,11 @@ def test_files_of_mpi_are_removed_and_no_others(killed, run):
     """The files are removed even if the supervisor is killed."""
     name = uuid.uuid4().hex
     kept = Path(f"/dev/shm/{name}-of-the-user")
-    seconds = 100 if killed else 0.5
+    seconds = 100 if killed else 0
     process = run("--", sys.executable, "-c", LEAVES_FILES, name, seconds, **PIPED)
+    assert process.stdout.readline() == b"noted\n"
     if killed:
-        until(kept.exists)
-        time.sleep(1)  # the supervisor looks at what the rank has mapped
+        time.sleep(GUARD_SECONDS)
         process.kill()
     assert process.wait(60) == (-9 if killed else 137)
     until(lambda: not list(Path("/dev/shm").glob(f"mpich_shm_{name}_*")))
@@ -445,10 +463,10 @@ def test_a_job_has_a_home(run, monkeypatch):
     assert process.communicate(timeout=60)[0].startswith(b"/")
 
 
-def test_a_signal_while_hosts_are_asked_is_no_silent_host(run):
-    words = ["--max-restarts", 1, "--hosts", "a", "--probe", "sh -c 'echo; sleep 3; false'"]
+def test_a_signal_while_hosts_are_asked_is_no_silent_host(run, tmp_path):
+    words = ["--max-restarts", 1, "--hosts", "a", "--probe", "sh -c 'touch asked; sleep 3; false'"]
     process = run(*words, "--", "true", stderr=subprocess.PIPE)
-    time.sleep(1.5)
+    until((tmp_path / "asked").exists)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=30)[1]
     assert process.returncode == 143 and b"no host answers" not in said

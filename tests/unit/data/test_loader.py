@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import statistics
 import subprocess
 import sys
 import threading
@@ -192,18 +193,21 @@ def test_a_wait_has_a_limit(session):
 
 
 def test_batches_are_read_while_the_loop_computes(session):
+    """Each is on the devices before the loop asks for it, and then costs no wait."""
+
     class Slow(Arrays):
         def rows(self, indices):
             time.sleep(0.05)
             return super().rows(indices)
 
-    loader = Loader(Slow(np.arange(8)), 4, session)
+    loader, waits = Loader(Slow(np.arange(8)), 4, session), []
     next(loader)
-    before = loader.waited_seconds
-    for _ in range(10):
-        time.sleep(0.1)
+    for taken in range(1, 11):
+        until(lambda taken=taken: taken in loader._ahead._ready)
+        before = loader.waited_seconds
         next(loader)
-    assert loader.waited_seconds - before < 0.25  # reading them takes 0.5 s
+        waits.append(loader.waited_seconds - before)
+    assert statistics.median(waits) < 0.025  # reading one takes 0.05 s
     loader.close()
 
 
@@ -221,20 +225,37 @@ class Reading(Arrays):
         return super().rows(indices)
 
 
-def settled(value, seconds=0.3):
-    """Returns `value()` once it has not changed for a while."""
-    last, since = value(), time.monotonic()
+def until(condition, seconds=30.0):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def comes_to(value, expected, seconds=0.3):
+    """`value()` becomes that, and stays so for as long: no event shows that nothing more comes."""
+    until(lambda: value() == expected)
+    since = time.monotonic()
     while time.monotonic() < since + seconds:
         time.sleep(0.01)
-        if value() != last:
-            last, since = value(), time.monotonic()
-    return last
+        if value() != expected:
+            return False
+    return True
 
 
 def test_batches_come_in_order_though_later_ones_are_read_first(session):
-    source = Reading(np.arange(64), lambda number: time.sleep(0.02 * (-number % 4)))
+    """Of each four the last is read first."""
+    read, order = [threading.Event() for _ in range(16)], []
+
+    def wait(number):
+        assert number % 4 == 3 or read[number + 1].wait(20)
+        order.append(number)
+        read[number].set()
+
+    source = Reading(np.arange(64), wait)
     loader = Loader(source, 4, session, shuffle=False, epochs=1, workers=4, prefetch=3)
     assert [batch[0].item() for batch in loader] == list(range(0, 64, 4))
+    assert order == [number for four in range(0, 16, 4) for number in range(four, four + 4)[::-1]]
     loader.close()
 
 
@@ -245,8 +266,8 @@ def test_no_more_is_read_ahead_than_promised(session, workers, prefetch):
     before = len(jax.live_arrays())
     for taken in range(1, 5):
         next(loader)
-        assert settled(lambda: source.begun) == taken + workers + prefetch
-        assert len(jax.live_arrays()) == before + prefetch
+        assert comes_to(lambda: source.begun, taken + workers + prefetch)
+        assert comes_to(lambda: len(jax.live_arrays()), before + prefetch)
     loader.close()
 
 
@@ -257,7 +278,7 @@ def test_closing_drops_the_batches_also_while_a_read_hangs(session, monkeypatch)
     before = len(jax.live_arrays())
     loader = Loader(source, 1, session, prefetch=4)
     next(loader)
-    assert settled(lambda: len(jax.live_arrays())) == before + 3
+    assert comes_to(lambda: len(jax.live_arrays()), before + 3)
     loader.close()
     assert len(jax.live_arrays()) == before
     go.set()

@@ -43,6 +43,12 @@ def test_blocks_stay_together(order, epoch):
     assert len(met) == len(set(met.tolist())) == -(-n // b)
 
 
+def test_the_short_block_comes_anywhere():
+    order = Order(10, seed=3, block=4)
+    epochs = order.samples(0, 400).reshape(40, 10).tolist()
+    assert {epoch.index(8) // 4 for epoch in epochs} == {0, 1, 2}
+
+
 def test_the_permutation_is_grains():
     seed = int(np.random.SeedSequence((7, 2)).generate_state(1)[0])
     n = 2**16 + 2

@@ -280,13 +280,21 @@ def test_the_pace_ends_with_an_exchange_that_failed(channel, link):
 
 def test_a_step_that_is_repeated_waits_for_the_first_and_copies_little(channel):
     """`optax.MultiSteps` repeats steps; a larger B would not spare this wait."""
-    reduce = Link.__call__
+    reduce, finish, waits = Link.__call__, channel._await, threading.Event()
 
     def call(*arguments):
+        assert waits.wait(20.0)
         time.sleep(0.05)
         return reduce(*arguments)
 
-    with mock.patch.object(Link, "__call__", call):
+    def await_(*arguments):
+        waits.set()
+        return finish(*arguments)
+
+    with (
+        mock.patch.object(Link, "__call__", call),
+        mock.patch.object(channel, "_await", await_),
+    ):
         for _ in range(2):
             start(channel, 1, blocking=False, owner=1)
         channel.wait(1, owner=1)
