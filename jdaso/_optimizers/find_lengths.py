@@ -147,5 +147,6 @@ def _candidates(params: PyTree, state: PyTree) -> dict[int, Any]:
     return {
         place: (found[mu][path], x.ndim, x.dtype)
         for place, (path, x) in leaves
-        if travels(x) and path in found[mu] and path not in found[nu]
+        if travels(x) and jnp.issubdtype(x.dtype, jnp.floating)
+        if path in found[mu] and path not in found[nu]
     }

@@ -54,6 +54,12 @@ def mean_of_gradients():
     return optax.GradientTransformation(init, update)
 
 
+def test_complex_parameters_keep_their_own():
+    """Their change has an axis more, of real and imaginary parts."""
+    params, inner = {"a": jnp.ones(5), "z": jnp.ones(3, jnp.complex64)}, optax.lion(0.1)
+    assert LengthsFinder(inner.init, update_with(inner)).leaves(params) == (0,)
+
+
 def test_averages_of_gradients_have_no_fixed_length():
     inner = mean_of_gradients()
     assert LengthsFinder(inner.init, update_with(inner)).leaves(PARAMS) == ()
