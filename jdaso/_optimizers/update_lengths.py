@@ -44,18 +44,23 @@ class SharedLengths:
     params: PyTree
 
     @cached_property
+    def _found(self) -> tuple[int, ...]:
+        """Numbers of their parameters among the exchanged leaves, also of divided ones."""
+        finder = self.between.lengths
+        return () if finder is None else finder.leaves(self.params)
+
+    @cached_property
     def leaves(self) -> tuple[int, ...]:
         """Numbers of their parameters among the exchanged leaves; none that is divided."""
-        finder = self.between.lengths
-        if finder is None:
+        if not self._found:
             return ()
-        divided = [bool(leaf.division) for leaf in self.between.leaves(self.params)]
-        return tuple(k for k in finder.leaves(self.params) if not divided[k])
+        leaves = [leaf for leaf in self.between.leaves(self.params) if leaf.exchanged]
+        return tuple(k for k in self._found if not leaves[k].division)
 
     @property
     def fact(self) -> tuple[str, str]:
         """The parameters that were found, on which the nodes must agree."""
-        return "the update lengths that are shared", f"{len(self.leaves)} leaves"
+        return "the update lengths that are shared", f"{len(self._found)} leaves"
 
     def init(self, fragments: Sequence[Fragment]) -> tuple[Lengths, ...]:
         """The lengths in the state before the first update, for each fragment."""
