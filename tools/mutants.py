@@ -1021,7 +1021,10 @@ def clean() -> bool:
 
 
 def status_of(witness: str) -> int | None:
-    """Returns pytest's exit status for a witness; None if it takes longer than the limit."""
+    """Returns pytest's exit status for a witness; None if it takes longer than the limit.
+
+    A job of several ranks that a signal or MPI ends has failed, like a test: 1.
+    """
     launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", "3"]
     command = launcher if witness.startswith("tests/ranks/") else []
     command = [*command, sys.executable, "-m", "pytest", "-q", "-x", "-m", "not nightly"]
@@ -1030,7 +1033,7 @@ def status_of(witness: str) -> int | None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         return None
-    return done.returncode
+    return 1 if launcher == command[: len(launcher)] and done.returncode > 128 else done.returncode
 
 
 @functools.cache
