@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -19,9 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax.types import PyTree
-from .._payload.layout import describe
 from .._payload.trees import travels
-from .stand_ins import shape_of, zeros_of
+from .stand_ins import Trial, zeros_of
 
 log = logging.getLogger("jdaso")
 
@@ -38,27 +35,8 @@ _BETWEEN = 0.5, 2.0
 """Lengths are alike within this ratio: Muon's, by a few steps of an iteration, are not exact."""
 
 
-class LengthsFinder:
-    """Finds parameters with updates of a fixed length, once for each tree of parameters.
-
-    Args:
-        init: the inner optimizer's `init`.
-        update: the inner optimizer's update; see `inner.update_with`.
-    """
-
-    def __init__(self, init: Callable[..., Any], update: Callable[..., Any]):
-        self._init, self._update = init, update
-        self._known: dict[Any, tuple[int, ...]] = {}
-
-    def leaves(self, params: PyTree) -> tuple[int, ...]:
-        """Their numbers among the exchanged leaves."""
-        key = jax.tree.structure(params), describe(params)
-        if key not in self._known:
-            # In a thread of its own, where no program is being traced, and for no mesh.
-            with ThreadPoolExecutor(1) as thread:
-                shapes = jax.tree.map(shape_of, params)
-                self._known[key] = thread.submit(self._found, shapes).result()
-        return self._known[key]
+class LengthsFinder(Trial[tuple[int, ...]]):
+    """Numbers, among the exchanged leaves, of parameters with updates of a fixed length."""
 
     def _found(self, params: PyTree) -> tuple[int, ...]:
         kinds = _candidates(params, jax.eval_shape(self._init, params))

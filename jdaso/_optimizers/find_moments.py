@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -23,10 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax.types import PyTree
-from .._payload.layout import describe
 from .._payload.trees import travels
 from .._rules.second_moments import LEAST_DECAY
-from .stand_ins import shape_of, zeros_of
+from .stand_ins import Trial, zeros_of
 
 log = logging.getLogger("jdaso")
 
@@ -70,27 +68,8 @@ class Moments(NamedTuple):
         return jnp.sqrt(second) / first
 
 
-class MomentsFinder:
-    """Finds the moments in an inner optimizer's state, once for each tree of parameters.
-
-    Args:
-        init: the inner optimizer's `init`.
-        update: the inner optimizer's update; see `inner.update_with`.
-    """
-
-    def __init__(self, init: Callable[..., Any], update: Callable[..., Any]):
-        self._init, self._update = init, update
-        self._known: dict[Any, tuple[Moments, ...]] = {}
-
-    def moments(self, params: PyTree) -> tuple[Moments, ...]:
-        """The moments of those parameters that have them."""
-        key = jax.tree.structure(params), describe(params)
-        if key not in self._known:
-            # In a thread of its own, where no program is being traced, and for no mesh.
-            with ThreadPoolExecutor(1) as thread:
-                shapes = jax.tree.map(shape_of, params)
-                self._known[key] = thread.submit(self._found, shapes).result()
-        return self._known[key]
+class MomentsFinder(Trial[tuple[Moments, ...]]):
+    """The moments in an inner optimizer's state, of those parameters that have them."""
 
     def _found(self, params: PyTree) -> tuple[Moments, ...]:
         for side in (2, None):  # an optimizer may insist on the parameters' own shapes

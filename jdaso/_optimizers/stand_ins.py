@@ -1,14 +1,47 @@
-"""Small arrays in place of parameters, on which an inner optimizer is tried."""
+"""Trials of an inner optimizer, on small arrays in place of the parameters."""
 
 from __future__ import annotations
 
-from typing import Any
+import abc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._jax.types import PyTree, ShapeDtype
+from .._payload.layout import describe
+
+Found = TypeVar("Found")
+
+
+class Trial(abc.ABC, Generic[Found]):
+    """Finds facts about an inner optimizer, once for each tree of parameters.
+
+    Args:
+        init: the inner optimizer's `init`.
+        update: the inner optimizer's update; see `inner.update_with`.
+    """
+
+    def __init__(self, init: Callable[..., Any], update: Callable[..., Any]):
+        self._init, self._update = init, update
+        self._known: dict[Any, Found] = {}
+
+    def find(self, params: PyTree) -> Found:
+        """The facts for these parameters, or their shapes."""
+        key = jax.tree.structure(params), describe(params)
+        if key not in self._known:
+            # In a thread of its own, where no program is being traced, and for no mesh.
+            with ThreadPoolExecutor(1) as thread:
+                shapes = jax.tree.map(shape_of, params)
+                self._known[key] = thread.submit(self._found, shapes).result()
+        return self._known[key]
+
+    @abc.abstractmethod
+    def _found(self, params: PyTree) -> Found:
+        """The facts for parameters of these shapes."""
 
 
 def zeros_of(params: PyTree, side: int | None) -> PyTree:

@@ -47,7 +47,7 @@ class SharedLengths:
     def _found(self) -> tuple[int, ...]:
         """Numbers of their parameters among the exchanged leaves, also of divided ones."""
         finder = self.between.lengths
-        return () if finder is None else finder.leaves(self.params)
+        return () if finder is None else finder.find(self.params)
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ INJECTED = optax.inject_hyperparams(optax.adamw)(learning_rate=0.1, b2=0.98)
     ],
 )
 def test_found(inner, leaves, decays):
-    found = MomentsFinder(inner.init, update_with(inner)).moments(PARAMS)
+    found = MomentsFinder(inner.init, update_with(inner)).find(PARAMS)
     assert len(found) == leaves
     flat = jax.tree.leaves(inner.init(PARAMS))
     for each in found:
@@ -54,7 +54,7 @@ def test_found(inner, leaves, decays):
 
 def test_each_goes_with_its_parameter():
     inner = optax.adam(0.1)
-    found = MomentsFinder(inner.init, update_with(inner)).moments(PARAMS)
+    found = MomentsFinder(inner.init, update_with(inner)).find(PARAMS)
     shapes = [x.shape for x in jax.tree.leaves(PARAMS)]
     flat = jax.tree.leaves(inner.init(PARAMS))
     assert [shapes[each.parameter] for each in found] == [flat[each.first].shape for each in found]
@@ -62,7 +62,7 @@ def test_each_goes_with_its_parameter():
 
 def test_moments_in_a_tree_of_another_form_are_found():
     inner, params = optax.flatten(optax.adam(0.1)), {"one": jnp.ones((3, 4))}
-    (found,) = MomentsFinder(inner.init, update_with(inner)).moments(params)
+    (found,) = MomentsFinder(inner.init, update_with(inner)).find(params)
     assert found.parameter is None and found.second_decay == np.float32(0.999)
 
 
@@ -102,7 +102,7 @@ def test_moments_in_a_tree_of_another_form_are_shared():
     ],
 )
 def test_not_found(inner):
-    assert MomentsFinder(inner.init, update_with(inner)).moments(PARAMS) == ()
+    assert MomentsFinder(inner.init, update_with(inner)).find(PARAMS) == ()
 
 
 def length(**options):

@@ -33,7 +33,7 @@ INJECTED = optax.inject_hyperparams(optax.lion)(learning_rate=0.1)
     ],
 )
 def test_found(inner, leaves):
-    assert LengthsFinder(inner.init, update_with(inner)).leaves(PARAMS) == leaves
+    assert LengthsFinder(inner.init, update_with(inner)).find(PARAMS) == leaves
 
 
 def mean_of_gradients():
@@ -55,12 +55,12 @@ def mean_of_gradients():
 def test_complex_parameters_keep_their_own():
     """Their change has an axis more, of real and imaginary parts."""
     params, inner = {"a": jnp.ones(5), "z": jnp.ones(3, jnp.complex64)}, optax.lion(0.1)
-    assert LengthsFinder(inner.init, update_with(inner)).leaves(params) == (0,)
+    assert LengthsFinder(inner.init, update_with(inner)).find(params) == (0,)
 
 
 def test_averages_of_gradients_have_no_fixed_length():
     inner = mean_of_gradients()
-    assert LengthsFinder(inner.init, update_with(inner)).leaves(PARAMS) == ()
+    assert LengthsFinder(inner.init, update_with(inner)).find(PARAMS) == ()
 
 
 def trained(inner, grads, nodes=4, fragments=1, start=None, **options):
