@@ -25,7 +25,7 @@ from ._optimizers.local_mean import local_mean as local_mean
 from ._optimizers.master_weights import MasterWeights as MasterWeights
 from ._optimizers.master_weights import master_weights as master_weights
 from ._optimizers.state import DasoState as DasoState
-from ._optimizers.synchronous import SynchronousState as SynchronousState
+from ._optimizers.state import SynchronousState as SynchronousState
 from ._optimizers.synchronous import synchronous as synchronous
 from ._rules.merge import outer as outer
 from ._rules.phases import Phases as Phases

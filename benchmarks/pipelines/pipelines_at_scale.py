@@ -26,7 +26,7 @@ from benchmarks.lib import harness
 from jdaso.fabric import Fabric, Hybrid, predict, predict_hybrid, predict_synchronous
 from jdaso.fabric._emulate.cluster import bits_per_second_of
 from jdaso.pipeline import make_schedule
-from jdaso.pipeline._plan.search import Value, best_cuts
+from jdaso.pipeline._plan.search import LineValue, best_cuts
 
 BLOCKS = 111  # residual blocks of each of three groups: 9 * 111 + 2 = 1001 layers
 BACKWARD = 2.0  # a backward pass, in forward ones
@@ -84,17 +84,17 @@ def resnet1001():
             one = layer(channels, narrow, 1, side, 0 if first_of_all else channels)
             two = layer(narrow, narrow, 3, side, narrow)
             three = layer(narrow, wide, 1, side, narrow)
-            values += [Value(one, (two,), layers[one].bytes)]
-            values += [Value(two, (three,), layers[two].bytes)]
+            values += [LineValue(one, (two,), layers[one].bytes)]
+            values += [LineValue(two, (three,), layers[two].bytes)]
             if block == 0:  # the shortcut is a convolution too, done beside the third
                 flops, parameters = 2 * channels * wide * side**2, channels * wide + wide
                 own = layers[three]
                 layers[three] = Layer(own.flops + flops, own.parameters + parameters, own.bytes)
-            values += [Value(last, (one, three), layers[last].bytes)]
+            values += [LineValue(last, (one, three), layers[last].bytes)]
             last, channels = three, wide
         narrow = wide
     head = layer(channels, 10, 1, 1, channels)
-    values += [Value(last, (head,), layers[last].bytes)]
+    values += [LineValue(last, (head,), layers[last].bytes)]
     return layers, values
 
 

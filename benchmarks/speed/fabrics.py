@@ -25,7 +25,7 @@ from jdaso.fabric._emulate import cluster as links
 from jdaso.fabric._study import clusters
 from jdaso.fabric._study.alpha_beta import fits_of
 from jdaso.fabric._study.declaration import study_of
-from jdaso.fabric._study.measured import Launch, named, read_launches
+from jdaso.fabric._study.measured import MeasuredLaunch, named, read_launches
 from jdaso.fabric._study.runner import run_study
 from jdaso.fabric._study.verdicts import verdicts
 
@@ -54,7 +54,7 @@ def slowed(*arguments: Any, **named_ones: Any) -> Iterator[links.Cluster]:
         yield made
 
 
-def run(name: str, **declared: Any) -> list[Launch]:
+def run(name: str, **declared: Any) -> list[MeasuredLaunch]:
     """Runs a study anew and returns its launches."""
     folder = harness.OUT / "studies" / name
     shutil.rmtree(folder, ignore_errors=True)

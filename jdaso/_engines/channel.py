@@ -42,10 +42,10 @@ from .._payload.wire import Wire
 from .._payload.words import FAILED, HEADER, STATUS
 from ..traces._timeline import Timeline
 from .base import Reducer
-from .job import EARLIER_RUN, Job, Numbers
+from .in_flight import EARLIER_RUN, InFlight, Numbers
 from .pace import Pace, working_seconds
 from .shared_header import SharedHeader
-from .staging import Place, Staging
+from .staging import Staging, StagingMemory
 from .worker import Worker
 
 log = logging.getLogger("jdaso")
@@ -90,7 +90,7 @@ class Channel:
         self.staging = Staging(layout, wire)
         # By optimizer, the last exchange it abandoned whose ticket another optimizer has taken.
         self._given_up: dict[int, int] = {}
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, InFlight] = {}
         self.versions: dict[Any, Any] = {}  # the `Versions` of late exchanges, by merge rule
         self.sums: Any = None  # the `Sums` of exchanges that a step waits for
         self._lock = threading.Lock()
@@ -113,12 +113,12 @@ class Channel:
         self,
         ticket: int,
         head: np.ndarray,
-        begin: Callable[[Job], Numbers],
+        begin: Callable[[InFlight], Numbers],
         *,
         owner: int = 0,
         device: int = 0,
         blocking: bool = False,
-        place: Place | None = None,
+        place: StagingMemory | None = None,
     ) -> int:
         """Starts an exchange; returns the ticket.
 
@@ -154,8 +154,8 @@ class Channel:
         return ticket
 
     def _enter(
-        self, ticket: int, head: np.ndarray, owner: int, device: int, new: Callable[[], Job]
-    ) -> Job:
+        self, ticket: int, head: np.ndarray, owner: int, device: int, new: Callable[[], InFlight]
+    ) -> InFlight:
         """The exchange with that ticket, begun; or the one that must not be begun again."""
         error: NodeError | None = None
         while True:
@@ -177,7 +177,9 @@ class Channel:
                     return self._begin(new(), head, device, error)
             error = self._drain(None, repeated=repeated)
 
-    def _begin(self, job: Job, head: np.ndarray, device: int, error: NodeError | None) -> Job:
+    def _begin(
+        self, job: InFlight, head: np.ndarray, device: int, error: NodeError | None
+    ) -> InFlight:
         """Begins an exchange, once none is in flight; the lock is held.
 
         After an error the exchange does not begin: waiting for it returns the error.
@@ -224,7 +226,7 @@ class Channel:
         assert job.heads is not None
         return job.heads
 
-    def job(self, ticket: int, owner: int) -> Job | None:
+    def job(self, ticket: int, owner: int) -> InFlight | None:
         """An optimizer's exchange; None if there is none, or if it was given up."""
         with self._lock:
             return None if self._given_up.get(owner) == ticket else self._jobs.get(ticket)
@@ -234,7 +236,7 @@ class Channel:
         if (job := self._jobs.get(ticket)) is not None:
             job.merged = True
 
-    def finished(self, job: Job) -> None:
+    def finished(self, job: InFlight) -> None:
         """Waits for an exchange; any thread may call this.
 
         Raises:
@@ -243,7 +245,7 @@ class Channel:
         if (error := job.error or self._await(job)) is not None:
             raise error
 
-    def adopt(self, ticket: int, owner: int, heads: np.ndarray) -> Job:
+    def adopt(self, ticket: int, owner: int, heads: np.ndarray) -> InFlight:
         """Takes an exchange of an earlier run, to be merged under its ticket.
 
         Raises:
@@ -263,7 +265,7 @@ class Channel:
         """True if an exchange that loses a node is begun again, from the same rows."""
         return self._control.survives
 
-    def in_flight(self) -> list[Job]:
+    def in_flight(self) -> list[InFlight]:
         """Exchanges that were never waited for, or whose wait ended early, with an error."""
         jobs = list(self._jobs.values())
         return [job for job in jobs if not (job.waited and job.done.is_set())]
@@ -282,8 +284,8 @@ class Channel:
         return self.worker.end(limit)
 
     def _enroll(
-        self, ticket: int, owner: int, *, blocking: bool = False, place: Place | None = None
-    ) -> Job:
+        self, ticket: int, owner: int, *, blocking: bool = False, place: StagingMemory | None = None
+    ) -> InFlight:
         """An exchange with a place for its sums that nothing else reads or writes."""
         before = self._jobs.pop(ticket, None)
         last = [x for x in list(self._jobs.values())[-1:] if x.owner == owner]
@@ -295,7 +297,9 @@ class Channel:
         self._jobs = {job.ticket: job for job in last}
         place = self.staging.sums() if place is None else place
         memory = self.staging.rows(), place
-        job = self._jobs[ticket] = Job(ticket, owner, blocking, *memory, f"{self._number}.{ticket}")
+        job = self._jobs[ticket] = InFlight(
+            ticket, owner, blocking, *memory, f"{self._number}.{ticket}"
+        )
         return job
 
     def _drain(
@@ -338,7 +342,7 @@ class Channel:
         """Keeps an error that ends a call, but not the session."""
         self._control.refuse(error)
 
-    def _await(self, job: Job, limit_seconds: float | None = None) -> NodeError | None:
+    def _await(self, job: InFlight, limit_seconds: float | None = None) -> NodeError | None:
         """Waits for the thread, and checks other nodes meanwhile."""
         wait = Wait(
             self._control.known,
@@ -357,7 +361,7 @@ class Channel:
     def _lose(
         self,
         name: str,
-        job: Job,
+        job: InFlight,
         begin_seconds: float,
         device: int,
         *,
@@ -394,7 +398,7 @@ class Channel:
         return heads
 
 
-def _why_not_again(job: Job, owner: int, device: int) -> str | None:
+def _why_not_again(job: InFlight, owner: int, device: int) -> str | None:
     """The error for an exchange that was started already; None if the step was merely repeated."""
     before = job.device
     if owner != job.owner or (not owner and device == before):

@@ -13,7 +13,7 @@ from .._payload.checksums import checksum_on_host
 from .._payload.wire import Wire
 from .._payload.words import Facts, facts_of
 from .._rules.merge import Merge
-from .job import Job
+from .in_flight import InFlight
 from .programs import Programs
 from .staging import Leaves
 from .version import Version
@@ -78,7 +78,7 @@ class Making:
             return rows, 0
         return rows, checksum_on_host(before.anchor[k], salt=k)
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: InFlight) -> None:
         """See `Numbers.finish`."""
         version = self.version
         assert version.numbers is not None and job.heads is not None and job.place is not None

@@ -66,7 +66,7 @@ class Chunk(NamedTuple):
     heads: np.ndarray | None = None
 
 
-class Messages:
+class Transfers:
     """Messages in flight; polled like one MPI request, the last of them first."""
 
     def __init__(self, requests: Iterable[Any] = (), size: int = 0):
@@ -91,14 +91,14 @@ class Messages:
 
 def _exchange_rows(
     comm: Any, sends: Sequence[np.ndarray] | np.ndarray, receives: np.ndarray
-) -> Messages:
+) -> Transfers:
     """Starts sending row p of `sends` to node p, and receiving row p of `receives` from it."""
     node, nodes = comm.Get_rank(), comm.Get_size()
     others = [(node + k) % nodes for k in range(1, nodes)]  # not all to the same node at once
     parts, sources = range(0, receives[0].nbytes, MESSAGE_BYTES), others[::-1]
     requests = [comm.Irecv(as_bytes(receives[k], at), k) for at in parts for k in sources]
     requests += [comm.Isend(as_bytes(sends[k], at), k) for at in parts for k in others]
-    return Messages(requests[::-1], min(MESSAGE_BYTES, receives[0].nbytes))
+    return Transfers(requests[::-1], min(MESSAGE_BYTES, receives[0].nbytes))
 
 
 class _Helper:

@@ -24,7 +24,7 @@ Memory = Callable[[int, np.dtype], np.ndarray]
 """Returns so many numbers of a dtype; zeros, for `Places`."""
 
 
-class Place:
+class StagingMemory:
     """Memory for the numbers of one exchange in a wire's format: the rows of all chunks."""
 
     def __init__(self, layout: Layout, wire: Wire, memory: Memory = aligned.zeros):
@@ -48,10 +48,10 @@ class Places:
     """Places of one kind, reused from exchange to exchange."""
 
     def __init__(self, layout: Layout, wire: Wire, memory: Memory = aligned.zeros):
-        self._make = lambda: Place(layout, wire, memory)
+        self._make = lambda: StagingMemory(layout, wire, memory)
         self.all = [self._make()]
 
-    def free(self, taken: Sequence[Place] = ()) -> Place:
+    def free(self, taken: Sequence[StagingMemory] = ()) -> StagingMemory:
         """A place that has no readers and is not taken; a new one if there is none."""
         for place in self.all:
             if not place.readers and place not in taken:
@@ -60,7 +60,7 @@ class Places:
         return self.all[-1]
 
 
-class Rows:
+class RowsToSend:
     """The rows of one exchange to send, made when they are first needed.
 
     Those of the last chunk end in the header.
@@ -103,9 +103,9 @@ class Staging:
         widths[-1] += wire.header_width
         shapes = [(layout.nodes, width) for width in widths]
         self.sizes = [nodes * width * wire.dtype.itemsize for nodes, width in shapes]
-        self.rows = partial(Rows, shapes, wire)
-        self.numbers = partial(Place, layout, WIRES["float32"], recycled.empty)
-        self.sums = partial(Place, layout, wire, recycled.empty)
+        self.rows = partial(RowsToSend, shapes, wire)
+        self.numbers = partial(StagingMemory, layout, WIRES["float32"], recycled.empty)
+        self.sums = partial(StagingMemory, layout, wire, recycled.empty)
 
 
 class Leaves:
@@ -115,7 +115,7 @@ class Leaves:
         pairs = zip(layout.exchanged, layout.offsets, strict=False)
         self._spans = [(offset, offset + leaf.size, leaf.reals) for leaf, offset in pairs]
 
-    def write(self, arrays: Sequence[np.ndarray | OnDevice], place: Place) -> Iterator[int]:
+    def write(self, arrays: Sequence[np.ndarray | OnDevice], place: StagingMemory) -> Iterator[int]:
         """Copies arrays of any float or complex dtype; yields each chunk once all of it is there.
 
         So the first chunk can be on the wire while the rest is still being copied.

@@ -11,9 +11,9 @@ import numpy as np
 from .._payload.checksums import fingerprints_on_host
 from .._payload.words import BAD_LEAF, FAILED, STATUS, facts_of
 from .channel import Channel
-from .job import Job
+from .in_flight import InFlight
 from .passes import divide, is_finite, passes_of, scale
-from .staging import Leaves, Place
+from .staging import Leaves, StagingMemory
 
 
 class Result(NamedTuple):
@@ -179,8 +179,8 @@ class Begun:
 
     of: Sums
     arrays: Sequence[np.ndarray]
-    place: Place
-    sums: Place
+    place: StagingMemory
+    sums: StagingMemory
     lost: list[np.ndarray] = dataclasses.field(default_factory=list)
 
     @property
@@ -207,7 +207,7 @@ class Begun:
         self.lost.append(lost)
         return rows, 0
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: InFlight) -> None:
         """See `Numbers.finish`."""
         if not self.of.wire.narrow:
             return

@@ -25,7 +25,7 @@ from .._payload.wire import Wire
 from .._payload.words import bury
 from . import recycled
 from .base import SumRows, Work, heads_of
-from .mpi4py import WINDOW, Chunk, Messages, Mpi4pyReducer
+from .mpi4py import WINDOW, Chunk, Mpi4pyReducer, Transfers
 from .passes import passes_of
 
 _DRAIN_SECONDS = 5.0
@@ -128,7 +128,7 @@ class SurvivingReducer(Mpi4pyReducer):
             self._received[key] = recycled.empty((len(mine), *rows.shape), rows.dtype)
         received = self._received[key]
         received[:, [k for k in range(self._nodes) if k not in self._group.living]] = 0
-        messages = Messages()
+        messages = Transfers()
         for own, row in zip(received, mine, strict=True):
             np.copyto(own[self._node], rows[row])
             if (residual := self._residuals.get((k, row))) is not None:
@@ -153,7 +153,7 @@ class SurvivingReducer(Mpi4pyReducer):
         heads = None
         if headed:
             heads = bury(heads_of(self._wire, chunk.receives[0]), self._group.living)
-        messages, owners = Messages(), self._owners
+        messages, owners = Transfers(), self._owners
         for row, (total, _) in zip(self._mine, summed, strict=True):
             np.copyto(place[row], total)
             for other in self._others:
@@ -167,12 +167,12 @@ class SurvivingReducer(Mpi4pyReducer):
             self._next_residuals |= {(chunk.k, row): lost for row, lost in dealt}
         self._gathered.append(Chunk(chunk.k, messages, summed, place, residual, heads))
 
-    def _send(self, messages: Messages, data: np.ndarray, node: int, tag: int) -> None:
+    def _send(self, messages: Transfers, data: np.ndarray, node: int, tag: int) -> None:
         self._note(messages, self._group.comm.Isend(as_bytes(data), self._group.rank(node), tag))
 
-    def _receive(self, messages: Messages, data: np.ndarray, node: int, tag: int) -> None:
+    def _receive(self, messages: Transfers, data: np.ndarray, node: int, tag: int) -> None:
         self._note(messages, self._group.comm.Irecv(as_bytes(data), self._group.rank(node), tag))
 
-    def _note(self, messages: Messages, request: Any) -> None:
+    def _note(self, messages: Transfers, request: Any) -> None:
         messages.open.append(request)
         self._requests.append(request)

@@ -11,9 +11,9 @@ import numpy as np
 from .._jax.types import PyTree
 from .._payload.words import Facts
 from .._rules.merge import Merge
-from .job import Job
+from .in_flight import InFlight
 from .passes import Owed, owed_on_host
-from .staging import Place
+from .staging import StagingMemory
 
 
 @dataclasses.dataclass(eq=False)
@@ -37,7 +37,7 @@ class Version:
     """
 
     ticket: int
-    numbers: Place | None = None
+    numbers: StagingMemory | None = None
     weight: np.float32 | None = None
     before: Version | None = None
     anchor: Sequence[Any] = ()
@@ -48,7 +48,7 @@ class Version:
     heads: np.ndarray | None = None
     facts: Facts | None = None
     age: int | None = None
-    job: Job | None = None
+    job: InFlight | None = None
 
     def forget(self) -> None:
         """Notes that nothing waits for the exchange now, for example because it was saved."""

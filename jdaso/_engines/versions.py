@@ -28,7 +28,7 @@ from .._payload.wire import WIRES
 from .._payload.words import BAD_LEAF, FAILED, HEADER, STATUS, facts_of
 from .._rules.merge import Merge
 from .channel import Channel
-from .job import Job, Numbers
+from .in_flight import InFlight, Numbers
 from .making import Making
 from .passes import owed_on_host
 from .programs import Programs
@@ -104,7 +104,7 @@ class Versions:
         On failure: waiting for the ticket returns the error.
         """
 
-        def begin(job: Job) -> Numbers:
+        def begin(job: InFlight) -> Numbers:
             version = Version(ticket, weight=weight, job=job)
             if self.anchored:
                 version.before = self._find(before, owner)

@@ -20,7 +20,7 @@ from .._payload.wire import Wire
 from .._payload.words import BAD_LEAF, CHECKSUM, GONE, STATUS, TIMES, WELL, signed
 from ..traces._timeline import Timeline
 from .base import Reducer
-from .job import Job
+from .in_flight import InFlight
 from .pace import Pace, Stopwatch
 from .shared_header import SharedHeader
 from .staging import Staging
@@ -63,11 +63,11 @@ class Worker:
         self._nodes, self._last = control.topology.num_nodes, len(staging.shapes) - 1
         self._control, self._timeline, self._pace = control, timeline, pace
         self._stopwatch, self._shared = Stopwatch(pace), shared
-        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[InFlight | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="jdaso-channel", daemon=True)
         self._thread.start()
 
-    def begin(self, job: Job, head: np.ndarray) -> None:
+    def begin(self, job: InFlight, head: np.ndarray) -> None:
         """Begins an exchange whose chunks follow, with this node's header.
 
         The header also carries the optimizer, and the times that this node measured.
@@ -102,7 +102,7 @@ class Worker:
             job.done.set()
         self.reducer.close()
 
-    def _exchange(self, job: Job) -> None:
+    def _exchange(self, job: InFlight) -> None:
         self.reducer(_Chunks(self, job))
         self._unsign(job)
         if job.error is None:
@@ -125,7 +125,7 @@ class Worker:
             self._stopwatch.note_exchange(job.seconds)
             self._timeline.add(exchanges=1, exchange_seconds=job.seconds)
 
-    def _unsign(self, job: Job) -> None:
+    def _unsign(self, job: InFlight) -> None:
         """Checks that all nodes have met with one optimizer, and removes its number again."""
         if job.heads is None:
             return
@@ -134,7 +134,7 @@ class Worker:
         job.heads = np.array(job.heads)
         job.heads[job.heads[:, STATUS] > GONE, STATUS] = WELL
 
-    def take(self, job: Job, k: int, limit_seconds: float) -> np.ndarray:
+    def take(self, job: InFlight, k: int, limit_seconds: float) -> np.ndarray:
         """Encodes chunk k of a job, once it is there; see `Work`."""
         if not job.ready[k].wait(limit_seconds):
             raise NodeError(f"Chunk {k} was never handed over.")
@@ -148,7 +148,7 @@ class Worker:
                 job.rows.set_header(self._shared.of(job.rows.header()))
         return job.encoded[k]
 
-    def give(self, job: Job, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
+    def give(self, job: InFlight, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
         """Stores the results of chunk k; see `Work`."""
         job.residuals.append(residual)
         job.heads = heads
@@ -167,7 +167,7 @@ class Worker:
             moved = self.staging.sizes[k] + job.place.rows[k].nbytes
             self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
 
-    def _look_for_bad(self, job: Job, k: int, rows: np.ndarray) -> None:
+    def _look_for_bad(self, job: InFlight, k: int, rows: np.ndarray) -> None:
         """Finds the first leaf that is not finite, for the header, which goes with the last chunk.
 
         In this thread the search costs the step no time.
@@ -186,7 +186,7 @@ class Worker:
 class _Chunks:
     """An exchange as its engine sees it."""
 
-    def __init__(self, worker: Worker, job: Job):
+    def __init__(self, worker: Worker, job: InFlight):
         assert job.place is not None
         self.count = len(job.place.rows)
         self.take, self.give = partial(worker.take, job), partial(worker.give, job)

@@ -149,7 +149,7 @@ class Everything(NamedTuple):
     whole: Leaves
 
 
-class Numbers(NamedTuple):
+class OwnNumbers(NamedTuple):
     """The numbers of a mean of everything.
 
     Attributes:
@@ -168,7 +168,7 @@ class Numbers(NamedTuple):
 
 
 def exact_mean_of_everything(
-    exchange_of: Callable[[PyTree], Exchange], numbers: Numbers, about: About
+    exchange_of: Callable[[PyTree], Exchange], numbers: OwnNumbers, about: About
 ) -> tuple[Leaves, PyTree, Received]:
     """Exact mean of parameters and inner state over the nodes whose numbers are finite.
 

@@ -22,7 +22,7 @@ from .updates import select, weighed
 from .virtual import VirtualExchange, reduce_virtual
 
 
-class Held(NamedTuple):
+class HeldInState(NamedTuple):
     """The numbers of a fragment: float32 trees like the parameters, () if not needed."""
 
     anchor: PyTree  # a point common to all nodes
@@ -50,7 +50,7 @@ class VirtualLate(Late):
     def _keeps_paid(self) -> bool:
         return self.feeds and not self.rule.keeps_progress
 
-    def empty(self) -> Held:
+    def empty(self) -> HeldInState:
         """See `Late.empty`."""
         layout, wire = self.exchange.layout, self.exchange.wire
 
@@ -59,7 +59,7 @@ class VirtualLate(Late):
 
         rows = [jnp.zeros((layout.nodes, wire.encoded_width(w)), wire.dtype) for w in layout.widths]
         lost = [jnp.zeros(w if wire.narrow else 0, jnp.float32) for w in layout.widths]
-        return Held(
+        return HeldInState(
             anchor=zeros() if self.anchored else (),
             snapshot=zeros() if self.rule.keeps_progress else (),
             error=zeros() if self.feeds else (),
@@ -68,14 +68,16 @@ class VirtualLate(Late):
             flight=_to_flight(rows, lost, jnp.zeros((layout.nodes, HEADER), jnp.int32)),
         )
 
-    def begin(self, held: Held, leaves: Leaves, step: jax.Array) -> tuple[Held, jax.Array]:
+    def begin(
+        self, held: HeldInState, leaves: Leaves, step: jax.Array
+    ) -> tuple[HeldInState, jax.Array]:
         """See `Late.begin`."""
         del step
         return held._replace(anchor=self.dress(to_leaves(leaves))), jnp.int32(0)
 
     def start(
         self,
-        held: Held,
+        held: HeldInState,
         leaves: Leaves,
         head: jax.Array,
         *,
@@ -83,7 +85,7 @@ class VirtualLate(Late):
         before: jax.Array,
         weight: jax.Array | None,
         turn: jax.Array,
-    ) -> tuple[jax.Array, Held]:
+    ) -> tuple[jax.Array, HeldInState]:
         """See `Late.start`; computes the sums at once; the state carries them until due."""
         del before, turn
         layout, wire, leaves = self.exchange.layout, self.exchange.wire, to_leaves(leaves)
@@ -98,7 +100,7 @@ class VirtualLate(Late):
         head = head.at[CHECKSUM].add(bits)
         encoded = [wire.encode(chunk) for chunk in pack(layout, send)]
         sent = unpack(layout, tuple(wire.decode(chunk) for chunk in encoded))
-        return step + 1, Held(
+        return step + 1, HeldInState(
             anchor=held.anchor,
             snapshot=self.dress(leaves) if self.rule.keeps_progress else (),
             error=self.dress(tuple(map(jnp.subtract, send, sent))) if wire.narrow else (),
@@ -108,8 +110,8 @@ class VirtualLate(Late):
         )
 
     def wait(
-        self, held: Held, ticket: jax.Array, age: jax.Array, turn: jax.Array, common: Common
-    ) -> tuple[Correction, Held]:
+        self, held: HeldInState, ticket: jax.Array, age: jax.Array, turn: jax.Array, common: Common
+    ) -> tuple[Correction, HeldInState]:
         """See `Late.wait`."""
         del ticket, turn
         exchange, layout = self.exchange, self.exchange.layout
@@ -134,7 +136,7 @@ class VirtualLate(Late):
             new = select(result.merges, new, left)
         return result, new
 
-    def _owed(self, held: Held, found: Received, age: jax.Array) -> Leaves:
+    def _owed(self, held: HeldInState, found: Received, age: jax.Array) -> Leaves:
         """Error feedback after a merge."""
         alive = living(found.heads)
         lost = alive / weight_of_all(found.heads)
@@ -146,7 +148,7 @@ class VirtualLate(Late):
             owed = tuple(x + kept * r for x, r in zip(owed, paid, strict=True))
         return self._with_residual(owed, found, sent)
 
-    def _come_back(self, held: Held, found: Received) -> Leaves:
+    def _come_back(self, held: HeldInState, found: Received) -> Leaves:
         """Error feedback after a result was discarded: its mean is added to the rounding errors."""
         alive = living(found.heads)
         pairs = zip(strip(held.error), found.total, strict=True)
@@ -157,12 +159,14 @@ class VirtualLate(Late):
     def _with_residual(self, leaves: Leaves, found: Received, factor: jax.Array) -> Leaves:
         return tuple(x + factor * y for x, y in zip(leaves, found.lost, strict=True))
 
-    def feedback(self, held: Held, before: jax.Array, turn: jax.Array) -> tuple[Leaves, jax.Array]:
+    def feedback(
+        self, held: HeldInState, before: jax.Array, turn: jax.Array
+    ) -> tuple[Leaves, jax.Array]:
         """See `Late.feedback`."""
         del before, turn
         return strip(held.error), jnp.int32(0)
 
-    def without_feedback(self, held: Held) -> Held:
+    def without_feedback(self, held: HeldInState) -> HeldInState:
         """See `Late.without_feedback`."""
         return held._replace(error=jax.tree.map(jnp.zeros_like, held.error))
 

@@ -88,7 +88,7 @@ def trade_all(
     return request, out, found
 
 
-class Parts(NamedTuple):
+class Ranges(NamedTuple):
     """A part of an array for each rank: ranges of one axis, of which the other axes are whole."""
 
     axis: int
@@ -104,7 +104,7 @@ class Parts(NamedTuple):
         return row * sum(p.stop - p.start for k, p in enumerate(self.ranges) if k != but)
 
 
-def rounds(shape: tuple[int, ...], itemsize: int, sent: Parts, received: Parts) -> list[slice]:
+def rounds(shape: tuple[int, ...], itemsize: int, sent: Ranges, received: Ranges) -> list[slice]:
     """Returns the rows to move at a time, alike on all ranks, so that buffers stay small.
 
     Rows are indices of the axis along which the parts are received, of which each rank has its own.
@@ -120,7 +120,7 @@ def rounds(shape: tuple[int, ...], itemsize: int, sent: Parts, received: Parts) 
 
 
 def trade_parts(
-    comm: Any, array: np.ndarray, sent: Parts, found: np.ndarray, received: Parts, rows: slice
+    comm: Any, array: np.ndarray, sent: Ranges, found: np.ndarray, received: Ranges, rows: slice
 ) -> tuple[Any, Any, list[tuple[np.ndarray, np.ndarray]]]:
     """Starts to move some rows of parts of an array, which become parts of another.
 

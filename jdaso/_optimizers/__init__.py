@@ -7,5 +7,6 @@ resources.
 
 `daso` is the public function; `stages` lists what an update does, and `update` is the record that
 flows through it. `cycling` is the stage that exchanges: `late` merges and starts one fragment,
-`blocking` takes the means that a step waits for; both use the settings in `between`.
+`blocking` takes the means that a step waits for. Both use the `exchanges` of the parameters, made
+once for an update, which follow from the settings in `between`.
 """

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from .._exchange.exact import (
     About,
-    Everything,
-    Numbers,
+    OwnNumbers,
     blocking_header,
     common_of,
     exact_mean,
@@ -20,7 +19,6 @@ from .._exchange.exact import (
     sum_of_bits,
     warn_past_end,
 )
-from .._exchange.exchange import Exchange
 from .._exchange.land import land_alike
 from .._exchange.order import after
 from .._exchange.received import Received
@@ -33,25 +31,23 @@ from .._payload.words import LEFT_OUT
 from .._rules.loss import count_loss
 from .between import Between
 from .copies import places_in_leaves
+from .exchanges import Exchanges
 from .late import LateExchange
 from .state import DasoState
 from .update import Update
 
 
-def mean_of_gradients(between: Between, u: Update) -> tuple[PyTree, Received]:
+def mean_of_gradients(exchanges: Exchanges, u: Update) -> tuple[PyTree, Received]:
     """Exact mean; with ``on_nonfinite="skip"`` over the nodes whose gradients are finite."""
-    step = u.state.step
-    bits, common = _common(between, u.params, u.state.inner, step)
+    between, step = exchanges.between, u.state.step
+    bits, common = _common(exchanges, u.params, u.state.inner, step)
     head = _header(between, u.value, step, bits, u.weight)
     mean = exact_mean if between.on_nonfinite == "raise" else exact_mean_of_finite
-    placement = between.placements.of(u.params)
-    if placement is not None:
-        placement = placement.along(u.params, u.updates)
-    exchange = between.exchange_of(u.updates, placement=placement)
+    exchange = exchanges.of_gradients(u.updates)
     return mean(exchange, u.updates, About(head, step, common, u.weight))
 
 
-def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update) -> Update:
+def mean_of_everything(exchanges: Exchanges, late: Sequence[LateExchange], u: Update) -> Update:
     """Exact mean of parameters and of the inner state, with all remaining error feedback.
 
     The error feedback is added to the parameters and to copies of them.
@@ -60,12 +56,12 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
     update on, elements that still differ are made equal.
 
     Args:
-        between: the optimizer's settings.
+        exchanges: those of the parameters.
         late: the late exchanges of all fragments.
         u: the update.
     """
-    params, state, weight, step = u.params, u.state, u.weight, u.state.step
-    exchange = between.exchange_of(params, placement=between.placements.of(params))
+    between, step = exchanges.between, u.state.step
+    params, state, weight = u.params, u.state, u.weight
     own, owed = to_leaves(apply_updates(params, u.updates, into=1)), None
     owed_inner: dict[int, jax.Array] = {}
     if weight is not None:
@@ -82,20 +78,13 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
     if between.blocking == "parameters":
         # Parameters only: moments of local gradients differ, and the mean makes them equal.
         given = u.value
-        bits, common = _common(between, params, (), step)
-
-    def exchange_of(tree: PyTree) -> Exchange:
-        """The exchange of everything, or only of the leaves on all devices."""
-        placement = None
-        if isinstance(tree, Everything):
-            placement = between.placements.of_both(params, state.inner, tree.whole)
-        return between.exchange_of(tree, placement=placement)
-
-    numbers = Numbers(params, own, owed, state.inner, owed_inner)
+        bits, common = _common(exchanges, params, (), step)
+    numbers = OwnNumbers(params, own, owed, state.inner, owed_inner)
 
     def mean_of(weight: Any) -> tuple[Leaves, PyTree, Received]:
         head = _header(between, given, step, bits, weight)
-        return exact_mean_of_everything(exchange_of, numbers, About(head, step, common, weight))
+        about = About(head, step, common, weight)
+        return exact_mean_of_everything(exchanges.of_everything, numbers, about)
 
     leaves, inner, received = mean_of(weight)
     if weight is not None:
@@ -105,7 +94,7 @@ def mean_of_everything(between: Between, late: Sequence[LateExchange], u: Update
     third = step >= between.phases.total_steps - between.phases.cooldown_steps + 2
     leaves = jax.lax.cond(
         third & (u.apart | received.apart),
-        lambda: land_alike(exchange, leaves, params, u.updates, step),
+        lambda: land_alike(exchanges.of_params, leaves, params, u.updates, step),
         lambda: leaves,
     )
     updates = difference(from_leaves(params, leaves), params, u.updates, into=0)
@@ -134,12 +123,13 @@ def is_settled(between: Between, step: jax.Array) -> jax.Array:
     return settled if between.on_drift == "ignore" else settled | (step >= end + 3)
 
 
-def sum_of_first(between: Between, params: PyTree, step: jax.Array) -> jax.Array:
+def sum_of_first(exchanges: Exchanges, params: PyTree, step: jax.Array) -> jax.Array:
     """Checksum of the parameters before the first cycling update; 0 at other steps."""
+    between = exchanges.between
     first = 0 if between.on_drift == "ignore" else between.phases.warmup_steps
     return jax.lax.cond(
         step == first,
-        lambda: _bits(between, dress(params, to_leaves(params)), params),
+        lambda: _bits(exchanges, dress(params, to_leaves(params))),
         lambda: jnp.int32(0),
     )
 
@@ -154,39 +144,37 @@ def _header(
 
 
 def _common(
-    between: Between, params: PyTree, inner: PyTree, step: jax.Array
+    exchanges: Exchanges, params: PyTree, inner: PyTree, step: jax.Array
 ) -> tuple[jax.Array, Common]:
     """Checksum of the state that must be replicated before a blocking update, and that state.
 
     The checksum covers the parameters; until the nodes have settled, the inner state too. A bit
     that flips in an inner state after that changes the parameters one update later.
     """
-    settled = is_settled(between, step)
-    due = settled & ((step == 0) | (between.on_drift != "ignore"))
-    common = common_of(params, due, between.placements.of(params))
+    settled = is_settled(exchanges.between, step)
+    due = settled & ((step == 0) | (exchanges.between.on_drift != "ignore"))
+    common = common_of(params, due, exchanges.placement)
     none = lambda: jnp.int32(0)  # noqa: E731
     bits = jax.lax.cond(
         settled,
-        lambda: jax.lax.cond(due, lambda: _sum_of_params(between, params), none),
-        lambda: _bits(between, (common.tree, inner), params, inner),
+        lambda: jax.lax.cond(due, lambda: _sum_of_params(exchanges, params), none),
+        lambda: _bits(exchanges, (common.tree, inner), inner),
     )
     return bits, common
 
 
-def _bits(between: Between, tree: PyTree, params: PyTree, inner: PyTree = ()) -> jax.Array:
+def _bits(exchanges: Exchanges, tree: PyTree, inner: PyTree = ()) -> jax.Array:
     """The checksum of a tree that has the leaves of parameters, then of an inner state."""
-    placement = between.placements.of_both(params, inner)
-    exchange = between.exchange_of((params, inner), placement=placement)
-    return sum_of_bits(exchange, tree, () if placement is None else placement.divisions)
+    exchange, divisions = exchanges.of_bits(inner)
+    return sum_of_bits(exchange, tree, divisions)
 
 
-def _sum_of_params(between: Between, params: PyTree) -> jax.Array:
-    leaves = to_leaves(params)
-    total = _bits(between, dress(params, leaves), params)
-    if between.on_nonfinite == "raise":
+def _sum_of_params(exchanges: Exchanges, params: PyTree) -> jax.Array:
+    leaves, placement = to_leaves(params), exchanges.placement
+    total = _bits(exchanges, dress(params, leaves))
+    if exchanges.between.on_nonfinite == "raise":
         return total
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
-    placement = between.placements.of(params)
     if placement is not None and placement.mesh is None:  # of this device's shards only
         names = tuple(name for name, _ in placement.axes)
         finite = jax.lax.pmin(finite.astype(jnp.int32), names) > 0

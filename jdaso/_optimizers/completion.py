@@ -8,42 +8,38 @@ import functools
 from .._exchange.late_host import HostLate
 from .._jax.types import Leaves, PyTree
 from .._payload.layout import describe
-from .._payload.spans import Span
 from .._session import Completion, Held
 from .between import Between
-from .late import LateExchange
+from .exchanges import Exchanges
+from .late import LateExchange, late_exchanges
 from .state import DasoState
+from .update_lengths import SharedLengths
 
 
 def register(between: Between, params: PyTree) -> None:
     """Registers how this optimizer's run is completed."""
-    outside = dataclasses.replace(between, local_axis=None)
     shapes = between.placements.outside(params)
+    outside = Exchanges(dataclasses.replace(between, local_axis=None), shapes)
 
     @functools.cache
-    def late() -> list[LateExchange]:
-        fragments = outside.fragments(shapes)
-        return [LateExchange(outside, shapes, fragments, f) for f in range(len(fragments))]
+    def late() -> tuple[LateExchange, ...]:
+        return late_exchanges(outside, SharedLengths(outside))
 
     def complete(leaves: Leaves, state: DasoState, in_flight: tuple[bool, ...]) -> Leaves:
         for each, flies in zip(late(), in_flight, strict=True):
             leaves, state = each.complete(leaves, state, in_flight=flies)
         return leaves
 
-    @functools.cache
-    def spans() -> list[tuple[Span, ...]]:
-        return [outside.spans(shapes, each.late, each.fragment) for each in late()]
-
     def held() -> tuple[Held, ...]:
         found = []
-        for each, places in zip(late(), spans(), strict=True):
-            assert isinstance(each.late, HostLate)  # virtual nodes hold it in their state
-            found.append(Held(each.late.versions, places))
+        for each, places in zip(outside.late, outside.spans, strict=True):
+            assert isinstance(each, HostLate)  # virtual nodes hold it in their state
+            found.append(Held(each.versions, places))
         return tuple(found)
 
     done = Completion(
         complete,
-        outside.on_nonfinite == "skip",
+        between.on_nonfinite == "skip",
         between.wire.narrow,
         between.wire.narrow or between.rule.needs_anchor,
         held,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 
 from .._exchange.trace_marks import COMPUTE, MERGE, mark
-from .between import Between
 from .blocking import mean_of_everything, sum_of_first
 from .conditions import when
 from .late import LateExchange
@@ -15,13 +14,18 @@ from .shared_moments import Sharing
 from .update import Update
 
 
-def exchange_late(between: Between, u: Update) -> Update:
+def exchange_late(late: Sequence[LateExchange], sharing: Sharing, u: Update) -> Update:
     """Merges, takes the exact mean, then starts: each snapshot holds the latest merge.
 
     It sends the parameters as optax's addition rounds them, not the merge result itself.
+
+    Args:
+        late: the late exchanges of all fragments.
+        sharing: the second moments.
+        u: the update.
     """
+    exchanges, between = late[0].exchanges, late[0].between
     session, step = between.session, u.state.step
-    late = late_exchanges(between, u)
     u = u.after(mark(session, COMPUTE, step, step))
     if late[0].late.anchored:
         first = (step == between.phases.warmup_steps) & u.act.start[0]
@@ -31,23 +35,16 @@ def exchange_late(between: Between, u: Update) -> Update:
         u = when(u.act.merge[each.index], _merge(each), u)
 
     def mean(u: Update) -> Update:
-        shared = Sharing(between, u.params).end
-        u = when(~u.act.blocking, lambda u: u.with_state(inner=shared(u.state.inner)), u)
-        return mean_of_everything(between, late, u)
+        end = lambda u: u.with_state(inner=sharing.end(u.state.inner))  # noqa: E731
+        return mean_of_everything(exchanges, late, when(~u.act.blocking, end, u))
 
     u = when(u.act.mean, mean, u)
     bits = jnp.int32(0)
     if not late[0].late.anchored or between.on_drift == "ignore":  # each start covers its anchor
-        bits = sum_of_first(between, u.params, u.state.step)
+        bits = sum_of_first(exchanges, u.params, u.state.step)
     for each in late:
         u = when(u.act.start[each.index], lambda u, each=each: each.start(u, bits), u)
     return u.with_state(step=step)
-
-
-def late_exchanges(between: Between, u: Update) -> list[LateExchange]:
-    """The late exchanges of all fragments."""
-    fragments = between.fragments(u.params)
-    return [LateExchange(between, u.params, fragments, index) for index in range(len(fragments))]
 
 
 def _merge(late: LateExchange) -> Callable[[Update], Update]:

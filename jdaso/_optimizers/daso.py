@@ -18,6 +18,7 @@ from .agree import agree_on_init
 from .between import Between
 from .completion import register
 from .copies import Finder
+from .exchanges import Exchanges
 from .find_lengths import LengthsFinder
 from .find_moments import MomentsFinder
 from .inner import refuse_line_search, update_with
@@ -31,8 +32,8 @@ from .settings import (
     warn_of_gain,
 )
 from .shared_moments import Sharing
-from .stages import Stages
-from .state import DasoState
+from .stages import UpdateStages
+from .state import DasoState, init_state
 from .update_lengths import SharedLengths
 
 
@@ -189,7 +190,7 @@ def daso(
         moments=MomentsFinder(inner.init, update_inner) if shares else None,
         lengths=LengthsFinder(inner.init, update_inner) if follows else None,
     )
-    stages = Stages(between, update_inner, Finder(inner.init, update_inner))
+    finder = Finder(inner.init, update_inner)
 
     def init(params: PyTree) -> DasoState:
         session.require_usable()
@@ -197,9 +198,10 @@ def daso(
         placements.note(params, inner_state)
         if session.num_nodes > 1:
             refuse_line_search(inner_state, "jdaso.daso")
-        if stages.merges:
-            stages.finder.at_init(params, inner_state)
-        lengths = SharedLengths(between, params)
+        if between.merges:
+            finder.at_init(params, inner_state)
+        exchanges = Exchanges(between, params)
+        lengths = SharedLengths(exchanges)
         placed, refused = placements.facts(params, inner_state)
         about_inner = [Sharing(between, params).fact, lengths.fact, *placed]
         agree_on_init(session, params, inner_state, between.facts, about_inner=about_inner)
@@ -209,7 +211,7 @@ def daso(
         session.control.known.name_phases(phases.name)
         if session.num_nodes > 1:  # `finalize` may come before the first update
             register(between, params)
-        return between.init(params, inner_state, lengths.init)
+        return init_state(exchanges, inner_state, lengths.init())
 
     def update(
         updates: PyTree,
@@ -228,6 +230,7 @@ def daso(
             refuse_other_axes(local_axis, "jdaso.daso(...).update", sharded=placements.axes)
         averages = session.num_nodes > 1 and blocking == "gradients"
         check_gradients(updates, params, "jdaso.daso", local_axis, between_nodes=averages)
+        stages = UpdateStages(Exchanges(between, params), update_inner, finder)
         if session.num_nodes == 1:
             return stages.alone(updates, state, params, value, extra)
         refuse_line_search(state.inner, "jdaso.daso")

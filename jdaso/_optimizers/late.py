@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +26,7 @@ from .._rules.state import PhaseState
 from .._session import Session
 from .between import Between
 from .copies import Copies, moved
+from .exchanges import Exchanges
 from .state import DasoState, Lengths
 from .update import Update
 from .update_lengths import SharedLengths
@@ -43,26 +43,29 @@ class LateExchange:
     """The late exchanges of one fragment of the parameters.
 
     Attributes:
-        between: the optimizer's settings.
-        params: the parameters, or their shapes.
-        fragments: all fragments, of which this is number `index`.
+        exchanges: those of the parameters.
+        lengths: the updates of a fixed length.
         index: f.
     """
 
-    between: Between
-    params: PyTree
-    fragments: tuple[Fragment, ...]
+    exchanges: Exchanges
+    lengths: SharedLengths
     index: int
+
+    @property
+    def between(self) -> Between:
+        """The optimizer's settings."""
+        return self.exchanges.between
 
     @property
     def fragment(self) -> Fragment:
         """The pieces of leaves that are exchanged."""
-        return self.fragments[self.index]
+        return self.exchanges.fragments[self.index]
 
-    @cached_property
+    @property
     def late(self) -> Late:
         """Their exchanges."""
-        return self.between.late(self.params, self.fragments, self.index)
+        return self.exchanges.late[self.index]
 
     def begin(self, u: Update) -> Update:
         """Takes the parameters before the first cycling update as the common point."""
@@ -95,7 +98,7 @@ class LateExchange:
             inner = self._moved(inner, copies, own, merged)
         u = u._replace(updates=self._joined(u.params, u.updates, moves)).with_state(
             inner=inner,
-            lengths=self._measured(state, lambda x: self._lengths.merged(x, self.fragment, found)),
+            lengths=self._measured(state, lambda x: self.lengths.merged(x, self.fragment, found)),
             ticket=state.ticket.at[f].set(0),
             held=self._held(state, held),
             phase=self._counted(found.heads, state),
@@ -148,13 +151,11 @@ class LateExchange:
         )
         if not self.between.session.simulated:
             u = u._replace(updates=self._read(u.params, u.updates, ticket))
-        phase = count_start(self.between.phases, state.phase, f, len(self.fragments))
+        phase = count_start(self.between.phases, state.phase, f, len(self.exchanges.fragments))
         u = u.after(jnp.minimum(ticket, 0))  # no ticket is below 1, which XLA cannot know
         return u.with_state(
             ticket=state.ticket.at[f].set(ticket),
-            lengths=self._measured(
-                state, lambda x: self._lengths.started(x, self.fragment, leaves)
-            ),
+            lengths=self._measured(state, lambda x: self.lengths.started(x, self.fragment, leaves)),
             started=state.started.at[f].set(state.step),
             delay=state.delay.at[f].set(phase.delay),
             held=self._held(state, held),
@@ -208,7 +209,7 @@ class LateExchange:
         if (virtual := self.between.session.virtual) is not None:
             taken = steps_taken(virtual.exchange_steps, state.started[self.index])
             # A step of virtual nodes takes a second; fragments follow each other on the link.
-            times = taken, jnp.float32(1), len(self.fragments) * taken, jnp.float32(0)
+            times = taken, jnp.float32(1), len(self.exchanges.fragments) * taken, jnp.float32(0)
         else:
             times = time_words(heads)
         return fit(self.between.phases, phase, Times(*times), sets_interval=self.index == 0)
@@ -222,15 +223,11 @@ class LateExchange:
         """The held numbers of all fragments, with this one's replaced."""
         return (*state.held[: self.index], new, *state.held[self.index + 1 :])
 
-    @cached_property
-    def _lengths(self) -> SharedLengths:
-        return SharedLengths(self.between, self.params)
-
     def _measured(
         self, state: DasoState, function: Callable[[Lengths], Lengths]
     ) -> tuple[Lengths, ...]:
         """The lengths of all fragments, with a function of this one's."""
-        if not self._lengths.leaves:
+        if not self.lengths.leaves:
             return ()
         new = function(state.lengths[self.index])
         return (*state.lengths[: self.index], new, *state.lengths[self.index + 1 :])
@@ -269,6 +266,12 @@ class LateExchange:
                 place = places[piece.leaf]
                 flat[place] = piece.put(flat[place], new)
         return jax.tree.unflatten(structure, flat)
+
+
+def late_exchanges(exchanges: Exchanges, lengths: SharedLengths) -> tuple[LateExchange, ...]:
+    """The late exchanges of all fragments."""
+    count = len(exchanges.fragments)
+    return tuple(LateExchange(exchanges, lengths, index) for index in range(count))
 
 
 def _behind(token: jax.Array, state: DasoState) -> DasoState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -25,6 +26,8 @@ from .blocking import is_settled, mean_of_gradients
 from .conditions import when
 from .copies import Finder
 from .cycling import exchange_late
+from .exchanges import Exchanges
+from .late import late_exchanges
 from .learning_rate import select_inner
 from .shared_moments import Sharing
 from .state import DasoState
@@ -33,23 +36,33 @@ from .update_lengths import SharedLengths
 
 
 @dataclasses.dataclass(frozen=True)
-class Stages:
+class UpdateStages:
     """The stages of an update, one method each.
 
     Attributes:
-        between: the optimizer's settings.
+        exchanges: those of the parameters.
         update_inner: the inner optimizer's update; see `inner.update_with`.
         finder: finds copies of the parameters in the inner state.
     """
 
-    between: Between
+    exchanges: Exchanges
     update_inner: Callable[..., Any]
     finder: Finder
 
     @property
-    def merges(self) -> bool:
-        """True if anything is ever merged late."""
-        return self.between.nodes > 1 and self.between.phases.cycling_steps > 0
+    def between(self) -> Between:
+        """The optimizer's settings."""
+        return self.exchanges.between
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """The second moments that the nodes share."""
+        return Sharing(self.between, self.exchanges.params)
+
+    @cached_property
+    def lengths(self) -> SharedLengths:
+        """The updates of a fixed length."""
+        return SharedLengths(self.exchanges)
 
     @property
     def drifts(self) -> bool:
@@ -124,7 +137,7 @@ class Stages:
             return u
 
         def mean(u: Update) -> Update:
-            updates, received = mean_of_gradients(self.between, u)
+            updates, received = mean_of_gradients(self.exchanges, u)
             phase = count_loss(u.state.phase, *loss_words(received.heads))
             weight = u.state.weight * mean_weight(received.heads)
             value = mean_value(u.value, received.heads)
@@ -139,16 +152,15 @@ class Stages:
         mean_loss = mean_of_untold(state.phase.untold)
         u = u.with_state(phase=state.phase._replace(untold=jnp.zeros_like(state.phase.untold)))
         given = {} if u.mean_value is None else {"value": u.mean_value, "mean_loss": mean_loss}
-        if self.merges:
+        if self.between.merges:
             copies = self.finder.copies(u.updates, state.inner, u.params, given, u.extra)
             u = u._replace(copies=copies)
-        sharing = Sharing(self.between, u.params)
-        own = sharing.begin(u)
-        updates, inner = sharing.update(
+        own = self.sharing.begin(u)
+        updates, inner = self.sharing.update(
             u, own, lambda x: self.update_inner(u.updates, x, u.params, given, **u.extra)
         )
         u = u._replace(updates=widened(updates, u.params))
-        updates = SharedLengths(self.between, u.params).scaled(u)
+        updates = self.lengths.scaled(u)
         if u.weight is not None:
             works = u.weight > 0
             if self.between.blocking == "gradients":
@@ -188,7 +200,8 @@ class Stages:
         after_inner = u.act.blocking & (self.between.blocking == "parameters")
         act = u.act._replace(mean=u.act.mean | apart | after_inner)
         u = u._replace(act=act, apart=apart)
-        return when(act.any, lambda u: exchange_late(self.between, u), u)
+        late = late_exchanges(self.exchanges, self.lengths)
+        return when(act.any, lambda u: exchange_late(late, self.sharing, u), u)
 
     def end(self, u: Update) -> tuple[PyTree, DasoState]:
         """The new updates and state."""

@@ -1,14 +1,16 @@
-"""The state of `jdaso.daso`, as an optax chain carries it."""
+"""The states of `jdaso.daso` and `jdaso.synchronous`, as an optax chain carries them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
 from .._jax.types import PyTree
-from .._rules.state import PhaseState
+from .._rules.state import PhaseState, init_phases
+from .exchanges import Exchanges
 
 
 class Lengths(NamedTuple):
@@ -41,3 +43,46 @@ class DasoState(NamedTuple):
     inner: optax.OptState  # differs between nodes while cycling
     lengths: tuple[Lengths, ...]  # of each fragment, () if no update has a fixed length; differ
     held: tuple[PyTree, ...]  # numbers of each fragment between virtual nodes; () on real ones
+
+
+class SynchronousState(NamedTuple):
+    """State of `synchronous`."""
+
+    step: Int[Array, ""]  # completed updates; the same on all nodes
+    inner: optax.OptState  # the same on all nodes
+    # Error feedback of a narrow wire, a float32 tree like the parameters; differs between nodes.
+    error: PyTree
+    weight: Float[Array, ""]  # mean over the nodes, as last received; the same on all nodes
+    losses: Float[Array, 2]  # sum and weight of the last losses received; the same on all nodes
+
+
+def init_state(
+    exchanges: Exchanges, inner: optax.OptState, lengths: tuple[Lengths, ...]
+) -> DasoState:
+    """The state of `daso` before the first update.
+
+    Args:
+        exchanges: those of the parameters.
+        inner: the inner optimizer's state.
+        lengths: of each fragment.
+    """
+    between, count = exchanges.between, len(exchanges.fragments)
+    # Each field has its own buffers: a step that donates its state must not donate one twice.
+    zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
+    virtual = between.nodes > 1 and between.session.simulated
+    return DasoState(
+        optimizer=jnp.asarray(between.number, jnp.int32),
+        step=zero(),
+        ticket=jnp.zeros(count, jnp.int32),
+        started=jnp.full(count, -1, jnp.int32),
+        delay=jnp.zeros(count, jnp.int32),
+        drift=zero(),
+        phase=init_phases(between.phases),
+        loss=jnp.zeros(2, jnp.float32),
+        since=jnp.zeros((count, 2), jnp.float32),
+        weight=jnp.ones((), jnp.float32),
+        scale=jnp.ones(count, jnp.float32),
+        inner=inner,
+        lengths=lengths,
+        held=tuple(late.empty() for late in exchanges.late) if virtual else ((),) * count,
+    )

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
 
-from .._exchange.exact import (
-    About,
-    blocking_header,
-    common_of,
-    exact_mean,
-    mean_value,
-    same_on_virtual_nodes,
-    sum_of_bits,
-)
+from .._exchange.exact import same_on_virtual_nodes
 from .._exchange.exchange import CHUNK_BYTES
-from .._exchange.make import exchange_of
 from .._exchange.order import after
 from .._exchange.trace_marks import COMPUTE, any_of, mark
-from .._exchange.updates import difference, select, weighed, widened
 from .._exchange.within_node import (
     check_gradients,
     mean_gradients_locally,
@@ -30,37 +18,18 @@ from .._exchange.within_node import (
     refuse_other_axes,
 )
 from .._jax.types import LocalAxis, PyTree
-from .._payload.explicit import alike, on_its_mesh
-from .._payload.header import loss_words, mean_weight, none_weighs
+from .._payload.explicit import on_its_mesh
 from .._payload.layout import describe
-from .._payload.trees import (
-    apply_updates,
-    dress,
-    from_leaves,
-    is_none,
-    strip,
-    to_leaves,
-    zeros_like,
-)
+from .._payload.trees import zeros_like
 from .._payload.wire import Wire, wire_of
-from .._rules.loss import mean_of_untold, sum_of_losses
+from .._rules.loss import mean_of_untold
 from .._session import Session
 from .agree import agree_on_init
 from .inner import refuse_line_search, update_with
-from .learning_rate import select_inner
 from .placements import Placements
 from .settings import check_blocking, check_on_drift, require_params
-
-
-class SynchronousState(NamedTuple):
-    """State of `synchronous`."""
-
-    step: Int[Array, ""]  # completed updates; the same on all nodes
-    inner: optax.OptState  # the same on all nodes
-    # Error feedback of a narrow wire, a float32 tree like the parameters; differs between nodes.
-    error: PyTree
-    weight: Float[Array, ""]  # mean over the nodes, as last received; the same on all nodes
-    losses: Float[Array, 2]  # sum and weight of the last losses received; the same on all nodes
+from .state import SynchronousState
+from .synchronous_means import SynchronousMeans, SynchronousUpdate
 
 
 def synchronous(
@@ -127,8 +96,10 @@ def synchronous(
             'wire="float32".'
         )
     update_inner = update_with(inner)
-    number = session.optimizers.number()
+    number, several = session.optimizers.number(), session.num_nodes > 1
     placements = Placements(session, inner.init, sharded, local_axis)
+    about = local_axis, on_drift, chunk_bytes, name
+    means = SynchronousMeans(session, number, placements, wire_of(wire), *about)
 
     def init(params: PyTree) -> SynchronousState:
         session.require_usable()
@@ -139,14 +110,13 @@ def synchronous(
         inner_state = inner.init(params)
         placements.note(params, inner_state)
         placed, refused = placements.facts(params, inner_state)
-        if session.num_nodes > 1:
+        if several:
             refuse_line_search(inner_state, "jdaso.synchronous")
         agree_on_init(session, params, inner_state, facts, about_inner=placed)
         if refused is not None:
             raise refused
         session.optimizers.register(number, facts)
-        narrow = wire_of(wire).narrow and session.num_nodes > 1
-        error = zeros_like(params) if narrow else ()
+        error = zeros_like(params) if means.wire.narrow and several else ()
         step, weight = jnp.zeros((), jnp.int32), jnp.ones((), jnp.float32)
         return SynchronousState(step, inner_state, error, weight, jnp.zeros(2, jnp.float32))
 
@@ -164,102 +134,31 @@ def synchronous(
         if session.sends:
             where = "jdaso.synchronous(...).update"
             refuse_other_axes(local_axis, where, sharded=placements.axes)
-        several = session.num_nodes > 1
         if several:
             describe(params)  # raises if a leaf is not an array
         averages = several and blocking == "gradients"
         check_gradients(updates, params, "jdaso.synchronous", local_axis, between_nodes=averages)
         if several:
             refuse_line_search(state.inner, "jdaso.synchronous")
-        updates = mean_gradients_locally(updates, local_axis)
-        value = mean_locally(value, local_axis)
-        step = same_on_virtual_nodes(session, state.step)
-        error, losses = state.error, state.losses
-        placed = placements.of(params)
-        exchange = exchange_of(
-            updates,
-            session,
-            wire=wire,
-            local_axis=local_axis,
-            name=name,
-            owner=number,
-            chunk_bytes=chunk_bytes,
-            placement=None if placed is None else placed.along(params, updates),
-        )
-        heard = state.weight
         if weight is not None:  # about 1, in any unit: a narrow wire's range is limited
             weight = jnp.asarray(weight, jnp.float32) / state.weight
-        due = (step == 0) | (on_drift != "ignore")
-        common = common_of(params, due, placed)
-
-        def make_header() -> jax.Array:
-            bits = jax.lax.cond(
-                due,
-                lambda: sum_of_bits(exchange, common.tree, common.divisions),
-                lambda: jnp.int32(0),
-            )
-            return blocking_header(value, step, bits, weight)
-
-        if several and blocking == "gradients":
-            head = make_header()
-            sent = weighed(weight, to_leaves(updates))
-            if exchange.wire.narrow:
-                mine = jax.tree.map(_of_gradient, updates, error, is_leaf=is_none)
-                sent = tuple(map(jnp.add, sent, strip(mine)))
-            received = exchange.total(sent, head, step, common)
-            heard = heard * mean_weight(received.heads)
-            totals = received.scaled(received.total)
-            means = tuple(total / session.num_nodes for total in totals)
-            if exchange.wire.narrow:
-                lost = dress(updates, received.owed(received.lost))
-                error = alike(jax.tree.map(_replaced, lost, error, is_leaf=is_none), error)
-            updates = from_leaves(updates, means)
-            value = mean_value(value, received.heads)
-            losses = sum_of_losses(*loss_words(received.heads))
+        state = state._replace(step=same_on_virtual_nodes(session, state.step))
+        updates = mean_gradients_locally(updates, local_axis)
+        u = SynchronousUpdate(params, updates, state, mean_locally(value, local_axis), weight)
+        if averages:
+            u = means.of_gradients(u)
         given = {}
-        if value is not None:
-            given = {"value": value, "mean_loss": mean_of_untold(losses) if several else value}
-        updates, inner_state = update_inner(updates, state.inner, params, given, **extra)
-        if several and blocking == "parameters":
-            updates = widened(updates, params)
-            if weight is not None:  # a node out of data only follows the others
-                still = jax.tree.map(jnp.zeros_like, updates)
-                updates = select(weight > 0, updates, still)
-                inner_state = select_inner(weight > 0, inner_state, state.inner)
-            both = (apply_updates(params, updates), inner_state)
-            exact = exchange_of(
-                both,
-                session,
-                local_axis=local_axis,
-                name=name,
-                owner=number,
-                chunk_bytes=chunk_bytes,
-                placement=placements.of_both(params, state.inner),
-            )
-            head = make_header()
-            (target, inner_state), received = exact_mean(
-                exact, both, About(head, step, common, weight)
-            )
-            if weight is not None:
-                none = none_weighs(received.heads)
-                target, inner_state = select(none, both, (target, inner_state))
-            updates = difference(target, params, updates)
-            heard = heard * mean_weight(received.heads)
-            losses = sum_of_losses(*loss_words(received.heads))
-        step = after(mark(session, COMPUTE, step, any_of(updates)), step + 1)
-        return updates, SynchronousState(step, inner_state, error, heard, losses)
+        if u.value is not None:
+            loss = mean_of_untold(u.state.losses) if several else u.value
+            given = {"value": u.value, "mean_loss": loss}
+        updates, new = update_inner(u.updates, state.inner, params, given, **extra)
+        u = u._replace(updates=updates)
+        if several and not averages:
+            u, new = means.of_parameters(u, new)
+        step = after(mark(session, COMPUTE, state.step, any_of(u.updates)), state.step + 1)
+        return u.updates, u.state._replace(step=step, inner=new)
 
     # optax's protocol names its own aliases of Any for states.
-    if session.num_nodes == 1:
+    if not several:
         return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
     return optax.GradientTransformationExtraArgs(on_its_mesh(init), on_its_mesh(update))  # pyright: ignore
-
-
-def _of_gradient(gradient: Any, error: PyTree) -> PyTree:
-    """The error feedback of a gradient on a narrow wire; None if the gradient is None."""
-    return None if gradient is None else error
-
-
-def _replaced(new: Any, old: PyTree) -> PyTree:
-    """The new error feedback; the old one if the gradient is None, so the state keeps its tree."""
-    return old if new is None else new

@@ -23,7 +23,7 @@ from .._payload.fragments import Fragment
 from .._payload.header import living
 from .._payload.trees import travels
 from .._rules.update_lengths import follow
-from .between import Between
+from .exchanges import Exchanges
 from .state import Lengths
 from .update import Update
 
@@ -36,35 +36,30 @@ class SharedLengths:
     """The updates of a fixed length of one `daso`; none with ``update_lengths="own"``.
 
     Attributes:
-        between: the optimizer's settings.
-        params: the parameters, or their shapes.
+        exchanges: those of the parameters.
     """
 
-    between: Between
-    params: PyTree
+    exchanges: Exchanges
 
     @cached_property
     def _found(self) -> tuple[int, ...]:
         """Numbers of their parameters among the exchanged leaves, also of divided ones."""
-        finder = self.between.lengths
-        return () if finder is None else finder.find(self.params)
+        finder = self.exchanges.between.lengths
+        return () if finder is None else finder.find(self.exchanges.params)
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:
         """Numbers of their parameters among the exchanged leaves; none that is divided."""
-        if not self._found:
-            return ()
-        leaves = [leaf for leaf in self.between.leaves(self.params) if leaf.exchanged]
-        return tuple(k for k in self._found if not leaves[k].division)
+        return tuple(k for k in self._found if not self.exchanges.exchanged[k].division)
 
     @property
     def fact(self) -> tuple[str, str]:
         """The parameters that were found, on which the nodes must agree."""
         return "the update lengths that are shared", f"{len(self._found)} leaves"
 
-    def init(self, fragments: Sequence[Fragment]) -> tuple[Lengths, ...]:
+    def init(self) -> tuple[Lengths, ...]:
         """The lengths in the state before the first update, for each fragment."""
-        return tuple(self._init(fragment) for fragment in fragments) if self.leaves else ()
+        return tuple(map(self._init, self.exchanges.fragments)) if self.leaves else ()
 
     def _init(self, fragment: Fragment) -> Lengths:
         """Lengths of a fragment of which nothing is known."""
@@ -77,8 +72,7 @@ class SharedLengths:
         if not self.leaves:
             return u.updates
         of_pieces: dict[int, list[Any]] = {leaf: [] for leaf in self.leaves}
-        fragments = self.between.fragments(self.params)
-        for fragment, held in zip(fragments, u.state.lengths, strict=True):
+        for fragment, held in zip(self.exchanges.fragments, u.state.lengths, strict=True):
             for k, place in enumerate(self._pieces(fragment)):
                 of_pieces[fragment.pieces[place].leaf].append(held.factor[k])
         flat, tree = jax.tree.flatten(u.updates, is_leaf=lambda x: x is None)

@@ -19,7 +19,7 @@ from .._nodes import exit as _exit
 from .._nodes.control import Control, Facts
 from .._payload.layout import Layout
 from .._payload.wire import WIRES, Wire
-from ..traces._recorder import Recorder
+from ..traces._recorder import TraceRecorder
 from ..traces._timeline import Stats, Timeline
 from .access import Access
 from .channels import Channels
@@ -121,7 +121,7 @@ class Session:
         self._failed = False
         self.hooks, self.replicas = Hooks(), Replicas[Session]()
         self.timeline = Timeline()
-        self.recorder: Recorder | None = None
+        self.recorder: TraceRecorder | None = None
         # If the settings are invalid, this node still has to report it to the others.
         limit = 60.0 if invalid is not None else timeout_seconds
         self.topology = topology_of(comm, limit, ranks_per_node, simulated=self.simulated)
@@ -154,7 +154,7 @@ class Session:
             self._reports = Reports(self.control, self.node, virtual=self.simulated)
             if trace is not None:
                 about = {"engine": engine, "devices": len(self.devices)}
-                self.recorder = Recorder(trace, self.control, self.timeline, **about)
+                self.recorder = TraceRecorder(trace, self.control, self.timeline, **about)
             if on_death == "shrink":
                 self.control.survive()
         except BaseException as error:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ._layout import Layout, Shape
+from ._layout import ArrayLayout, Shape
 from ._methods import METHODS as METHODS
 from ._methods import Operators
 from ._methods import made as made
@@ -44,12 +44,12 @@ class Array(Operators):
     __slots__ = ("block", "layout", "world")
     __array_priority__ = 1000
 
-    def __init__(self, block: jax.Array, layout: Layout, at: World):
+    def __init__(self, block: jax.Array, layout: ArrayLayout, at: World):
         for name, value in (("block", block), ("layout", layout), ("world", at)):
             object.__setattr__(self, name, value)
 
     block: jax.Array
-    layout: Layout
+    layout: ArrayLayout
     world: World
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -232,7 +232,7 @@ def as_array(x: Any) -> Array:
     if isinstance(x, Array):
         return x
     block = jnp.asarray(x)
-    return Array(block, Layout(block.shape), world())
+    return Array(block, ArrayLayout(block.shape), world())
 
 
 def world_of(*operands: Any) -> World:

@@ -23,7 +23,7 @@ import numpy as np
 from ._array import METHODS, Array, as_array, method, of_one_world
 from ._elementwise import elementwise, piece
 from ._index import checked, full, is_mask, layout_taken, place_of, sliced_counts, without_new
-from ._layout import Layout
+from ._layout import ArrayLayout
 from ._move import laid, resplit
 from ._shape import broadcast_to, expand_dims, flip, squeeze
 from ._varied import beside, varied
@@ -163,7 +163,7 @@ def _at_slice(x: Array, keys: list[Any], value: Array, wanted: tuple[int, ...], 
         steps = steps[::-1]
     counts, first = sliced_counts(x, axis, steps)
     own = counts[x.world.node]
-    part = piece(value, Layout(wanted, place, counts), x.world)
+    part = piece(value, ArrayLayout(wanted, place, counts), x.world)
     keys[axis] = slice(first, first + (own - 1) * steps.step + 1 if own else first, steps.step)
     return _put(x, keys, part, how)
 

@@ -22,7 +22,7 @@ from jax.core import Tracer
 from .._engines.mpi4jax import import_mpi4jax
 from .._jax.ffi import aligned
 from .._mpi import arrays
-from .._mpi.arrays import Parts
+from .._mpi.arrays import Ranges
 from .._session import Session
 from ._counting import note
 from ._layout import Shape
@@ -99,7 +99,7 @@ class Connected:
             self._control.wait(request, "move rows between nodes", kept, found, most_pause=0)
         return [jnp.asarray(one) for one in found]
 
-    def move(self, x: jax.Array, sent: Parts, shape: Shape, received: Parts) -> jax.Array:
+    def move(self, x: jax.Array, sent: Ranges, shape: Shape, received: Ranges) -> jax.Array:
         """Sends a part of an array to each node; returns an array of the parts received."""
         _refuse_compiled(x)
         note(1, sent.elements(x.shape, but=self.node) * x.dtype.itemsize)

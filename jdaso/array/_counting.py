@@ -22,14 +22,14 @@ class Count:
     bytes_sent: int = 0
 
 
-class _OfThread(threading.local):
+class _CountsOfThread(threading.local):
     """The counts of a thread that are open."""
 
     def __init__(self) -> None:
         self.counts: list[Count] = []
 
 
-_thread = _OfThread()
+_thread = _CountsOfThread()
 
 
 @contextlib.contextmanager

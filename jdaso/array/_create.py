@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array
-from ._layout import Layout, Shape, axis_of, replaced
+from ._layout import ArrayLayout, Shape, axis_of, replaced
 from ._move import resplit
 from ._together import together
 from ._world import world
@@ -112,13 +112,13 @@ def from_blocks(block: Any, *, split: int = 0) -> Array:
                 f"The blocks do not make an array: node 0 has {texts[0]}, node {node} {text} "
                 "(rows, dtype, shape with -1 for rows). Give blocks of one dtype and shape."
             )
-    return Array(here, Layout(replaced(here.shape, axis, sum(counts)), axis, counts), at)
+    return Array(here, ArrayLayout(replaced(here.shape, axis, sum(counts)), axis, counts), at)
 
 
 def filled(make: Callable[[Shape], jax.Array], shape: Any, device: Any, split: Any) -> Array:
     """Returns an array whose elements are alike: `make` gives a block of a shape."""
     at, shape = world(), shape_of(shape)
-    layout = Layout(shape).over(chosen(split, len(shape)), at.nodes)
+    layout = ArrayLayout(shape).over(chosen(split, len(shape)), at.nodes)
     return Array(placed(make(layout.block_shape(at.node)), device), layout, at)
 
 
@@ -194,7 +194,7 @@ def arange(
         size, kind = max(0, math.ceil((end - begin) / step)), float
     dtype = jnp.result_type(kind) if dtype is None else dtype
     at = world()
-    layout = Layout((size,)).over(chosen(split, 1), at.nodes)
+    layout = ArrayLayout((size,)).over(chosen(split, 1), at.nodes)
     part = layout.slice_of(at.node) if layout.counts else slice(0, size)
     if kind is int:  # of 64 bits exactly
         numbers = np.arange(begin + part.start * step, begin + part.stop * step, step)
@@ -216,7 +216,7 @@ def linspace(
     """Numbers from start to stop at equal distances; complex if one of both is."""
     size, at = operator.index(num), world()
     kind = complex if np.result_type(start, stop).kind == "c" else float
-    layout = Layout((size,)).over(chosen(split, 1), at.nodes)
+    layout = ArrayLayout((size,)).over(chosen(split, 1), at.nodes)
     part = layout.slice_of(at.node) if layout.counts else slice(0, size)
     steps = size - 1 if endpoint else size
     width = np.subtract(stop, start, dtype=kind) / max(steps, 1)
@@ -239,7 +239,7 @@ def eye(
     """A matrix with ones on a diagonal."""
     shape = n_rows, n_rows if n_cols is None else n_cols
     at = world()
-    layout = Layout(shape).over(chosen(split, 2), at.nodes)
+    layout = ArrayLayout(shape).over(chosen(split, 2), at.nodes)
     first = [0, 0]
     if layout.split is not None:
         first[layout.split] = layout.begins[at.node]

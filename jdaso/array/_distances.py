@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from ._array import Array, as_array, of_one_world
 from ._elementwise import square
-from ._layout import Layout
+from ._layout import ArrayLayout
 from ._move import resplit
 from ._products import passing
 from ._reduce import type_of_means
@@ -139,13 +139,13 @@ def _each(x: Any, y: Any, function: Callable[..., jax.Array]) -> Array:
     shape = (a.shape[0], b.shape[0])
     if a.split is None or b.split is None:
         split = None if a.split == b.split else 0 if b.split is None else 1
-        layout = Layout(shape, split, a.counts or b.counts)
+        layout = ArrayLayout(shape, split, a.counts or b.counts)
         shared = (lambda rows: rows) if split is None else partial(varied, at=a.world)
         blocks = (shared(one.block) if one.split is None else one.block for one in (a, b))
         return Array(function(*blocks), layout, a.world)
     parts = {owner: function(a.block, rows) for owner, rows in passing(b)}
     block = jnp.concatenate([parts[k] for k in range(b.world.nodes)], 1)
-    return Array(block, Layout(shape, 0, a.counts), a.world)
+    return Array(block, ArrayLayout(shape, 0, a.counts), a.world)
 
 
 def _lines(x: Any) -> Array:

@@ -23,7 +23,7 @@ import numpy as np
 
 from ._array import Array, as_array, made, method, world_of
 from ._create import placed
-from ._layout import Layout
+from ._layout import ArrayLayout
 from ._move import cut, laid, resplit
 from ._special import SPECIAL
 from ._varied import beside, varied
@@ -51,19 +51,19 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
     return Array(block if block.size else beside(block, *pieces), layout, at)
 
 
-def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> Layout:
+def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> ArrayLayout:
     """The layout of the result: of the largest operand that is split and not repeated there."""
-    best: tuple[int, Layout] | None = None
+    best: tuple[int, ArrayLayout] | None = None
     for x in arrays:
         if x.split is None:
             continue
         axis = x.split + len(shape) - x.ndim
         if x.shape[x.split] == shape[axis] and (best is None or x.nbytes > best[0]):
-            best = x.nbytes, Layout(shape, axis, x.counts)
-    return Layout(shape) if best is None else best[1]
+            best = x.nbytes, ArrayLayout(shape, axis, x.counts)
+    return ArrayLayout(shape) if best is None else best[1]
 
 
-def piece(x: Any, layout: Layout, at: World) -> Any:
+def piece(x: Any, layout: ArrayLayout, at: World) -> Any:
     """Returns the part of an operand that meets a node's block of the result."""
     if not isinstance(x, Array):
         if np.ndim(x) == 0:
@@ -76,7 +76,7 @@ def piece(x: Any, layout: Layout, at: World) -> Any:
         return varied(resplit(x, None).block, at)
     if x.split is None:
         return cut(varied(x.block, at), axis, layout.slice_of(at.node))
-    return laid(x, Layout(x.shape, axis, layout.counts)).block
+    return laid(x, ArrayLayout(x.shape, axis, layout.counts)).block
 
 
 def _of_numpy(name: str) -> Callable[..., Array]:

@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ._array import Array, as_array, of_one_world
-from ._layout import Layout
+from ._layout import ArrayLayout
 from ._move import laid, resplit
 from ._reduce import sharers, type_of_means
 from ._unique import unique_values
@@ -164,7 +164,7 @@ def _beside(y: Array, x: Array) -> Array:
     if jnp.issubdtype(y.dtype, jnp.floating):
         _check_finite(y, "y")
     _, y = of_one_world(x, y)
-    return laid(y, Layout(y.shape, x.split, x.counts))
+    return laid(y, ArrayLayout(y.shape, x.split, x.counts))
 
 
 def classes_of(y: Any, x: Array) -> tuple[np.ndarray, Array]:
@@ -206,9 +206,9 @@ def labelled(codes: Array, classes: np.ndarray) -> Any:
 
 def like_rows(block: jax.Array, x: Array) -> Array:
     """Returns an array of which each node has made the rows that belong to its rows of another."""
-    return Array(block, Layout((x.shape[0], *block.shape[1:]), x.split, x.counts), x.world)
+    return Array(block, ArrayLayout((x.shape[0], *block.shape[1:]), x.split, x.counts), x.world)
 
 
 def whole(block: jax.Array, x: Array) -> Array:
     """Returns an array that each node has made whole, on the nodes of another."""
-    return Array(block, Layout(block.shape), x.world)
+    return Array(block, ArrayLayout(block.shape), x.world)

@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from ._array import Array, as_array, of_one_world
 from ._elementwise import elementwise
-from ._layout import Layout
+from ._layout import ArrayLayout
 from ._move import laid
 from ._reduce import REDUCTIONS, index_type
 
@@ -47,7 +47,7 @@ def histogram(
     if density:
         counts = counts / jnp.sum(counts) / jnp.diff(jnp.asarray(edges))
     found = (counts, jnp.asarray(edges))
-    first, second = (Array(one, Layout(one.shape), x.world) for one in found)
+    first, second = (Array(one, ArrayLayout(one.shape), x.world) for one in found)
     return first, second
 
 
@@ -151,7 +151,9 @@ def histogram2d(
     counts = counts if x.split is None else x.world.reduce(counts, "sum")
     if density:
         counts = counts / jnp.sum(counts) / np.outer(*(np.diff(one) for one in edges))
-    a, b, c = (Array(one, Layout(one.shape), x.world) for one in (counts, *map(jnp.asarray, edges)))
+    a, b, c = (
+        Array(one, ArrayLayout(one.shape), x.world) for one in (counts, *map(jnp.asarray, edges))
+    )
     return a, b, c
 
 
@@ -202,4 +204,4 @@ def bincount(x: Any, *, weights: Any = None, minlength: int = 0) -> Array:
     counts = jnp.bincount(x.block, weights=weighed, length=length)
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")
-    return Array(counts, Layout((length,)), x.world)
+    return Array(counts, ArrayLayout((length,)), x.world)

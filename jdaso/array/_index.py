@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, method, of_one_world
-from ._layout import Layout, balanced, replaced
+from ._layout import ArrayLayout, balanced, replaced
 from ._move import flat_rows, laid, resplit
 from ._shape import expand_dims, flip, reshape, squeeze
 
@@ -49,7 +49,7 @@ def getitem(x: Array, key: Any) -> Array:
     return squeeze(x, tuple(numbers)) if numbers else x
 
 
-_NUMBER = Layout(())
+_NUMBER = ArrayLayout(())
 
 
 def _is_element(x: Array, keys: Sequence[Any]) -> bool:
@@ -123,12 +123,12 @@ def _sliced(x: Array, axis: int, part: slice) -> Array:
     shape = replaced(x.shape, axis, len(chosen))
     if axis != x.split:
         block = jax.lax.slice_in_dim(x.block, begin, max(stop, begin), step, axis)
-        return Array(block, Layout(shape, x.split, x.counts), x.world)
+        return Array(block, ArrayLayout(shape, x.split, x.counts), x.world)
     counts, first = sliced_counts(x, axis, chosen)
     count = counts[x.world.node]
     end = first + (count - 1) * step + 1 if count else 0
     block = jax.lax.slice_in_dim(x.block, first, end, step, axis)
-    return Array(block, Layout(shape, axis, counts), x.world)
+    return Array(block, ArrayLayout(shape, axis, counts), x.world)
 
 
 def sliced_counts(x: Array, axis: int, chosen: range) -> tuple[tuple[int, ...], int]:
@@ -155,7 +155,7 @@ def _one(x: Array, axis: int, index: int) -> Array:
     if axis != x.split:
         return part
     rows = x.world.gather(jnp.moveaxis(part.block, axis, 0), part.counts)
-    return Array(jnp.moveaxis(rows, 0, axis), Layout(part.shape), x.world)
+    return Array(jnp.moveaxis(rows, 0, axis), ArrayLayout(part.shape), x.world)
 
 
 def _taken(x: Array, keys: list[Any], arrays: list[int]) -> Array:
@@ -195,7 +195,7 @@ def _fetched(x: Array, keys: list[Any], chosen: list[int], indices: list[np.ndar
     rows = x.world.trade(sent, [(*lead, int((own == k).sum()), *rest) for k in range(nodes)])
     order = np.argsort(np.argsort(own.reshape(-1), kind="stable"), kind="stable")
     block = jnp.take(jnp.concatenate(rows, first), jnp.asarray(order), first)
-    whole = Layout((*lead, *shape, *rest), first + axis, counts)
+    whole = ArrayLayout((*lead, *shape, *rest), first + axis, counts)
     return Array(block.reshape(whole.block_shape(node)), whole, x.world)
 
 
@@ -228,7 +228,7 @@ def spread(keys: list[Any], chosen: list[int], indices: list[np.ndarray]) -> lis
     return found
 
 
-def layout_taken(x: Array, chosen: list[int], indices: list[np.ndarray]) -> Layout:
+def layout_taken(x: Array, chosen: list[int], indices: list[np.ndarray]) -> ArrayLayout:
     """Returns the layout if the split axis is sliced: only its place changes."""
     wide = np.broadcast_shapes(*(one.shape for one in indices))
     kept = [k for k in range(x.ndim) if k not in chosen]
@@ -236,9 +236,9 @@ def layout_taken(x: Array, chosen: list[int], indices: list[np.ndarray]) -> Layo
     sizes = [x.shape[k] for k in kept]
     shape = (*sizes[:first], *wide, *sizes[first:])
     if x.split is None:
-        return Layout(shape)
+        return ArrayLayout(shape)
     place = kept.index(x.split)
-    return Layout(shape, place + len(wide) * (place >= first), x.counts)
+    return ArrayLayout(shape, place + len(wide) * (place >= first), x.counts)
 
 
 def _masked(x: Array, keys: Sequence[Any]) -> Array:
@@ -271,7 +271,7 @@ def _kept(x: Array, mask: Array) -> Array:
     if x.split != 0:
         whole = np.asarray(resplit(mask, None).block)
         return getitem(x, np.flatnonzero(whole))
-    mask = laid(mask, Layout(mask.shape, 0, x.counts))
+    mask = laid(mask, ArrayLayout(mask.shape, 0, x.counts))
     rows = x.block[np.flatnonzero(np.asarray(mask.block))]
     counts = tuple(x.world.numbers(np.array([len(rows)]))[:, 0].tolist())
-    return Array(rows, Layout((sum(counts), *x.shape[1:]), 0, counts), x.world)
+    return Array(rows, ArrayLayout((sum(counts), *x.shape[1:]), 0, counts), x.world)

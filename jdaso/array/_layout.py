@@ -26,7 +26,7 @@ def balanced(size: int, nodes: int) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class ArrayLayout:
     """The layout of an array.
 
     Attributes:
@@ -70,11 +70,11 @@ class Layout:
         """The number of elements of the whole array."""
         return math.prod(self.shape)
 
-    def over(self, axis: int | None, nodes: int) -> Layout:
+    def over(self, axis: int | None, nodes: int) -> ArrayLayout:
         """Returns the balanced layout of the same array along an axis; None: on every node."""
         if axis is None:
-            return Layout(self.shape)
-        return Layout(self.shape, axis, balanced(self.shape[axis], nodes))
+            return ArrayLayout(self.shape)
+        return ArrayLayout(self.shape, axis, balanced(self.shape[axis], nodes))
 
 
 def replaced(shape: Sequence[int], axis: int, size: int) -> Shape:

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._mpi.arrays import Parts
+from .._mpi.arrays import Ranges
 from ._array import Array, as_array, method
-from ._layout import Layout, axis_of, balanced, overlap, replaced, shifted
+from ._layout import ArrayLayout, axis_of, balanced, overlap, replaced, shifted
 from ._varied import varied
 
 
@@ -41,7 +41,7 @@ def balance(x: Any) -> Array:
     return laid(x, x.layout.over(x.split, x.world.nodes))
 
 
-def laid(x: Array, layout: Layout) -> Array:
+def laid(x: Array, layout: ArrayLayout) -> Array:
     """Returns an array in another layout of the same shape."""
     old, node = x.layout, x.world.node
     if old == layout:
@@ -55,7 +55,7 @@ def laid(x: Array, layout: Layout) -> Array:
     return Array(_traded(x, layout), layout, x.world)
 
 
-def _traded(x: Array, new: Layout) -> jax.Array:
+def _traded(x: Array, new: ArrayLayout) -> jax.Array:
     """The block of a layout that is split, too: one part from each node."""
     node, nodes, old = x.world.node, x.world.nodes, x.layout
     assert old.split is not None and new.split is not None
@@ -66,7 +66,7 @@ def _traded(x: Array, new: Layout) -> jax.Array:
     else:
         sent, got = ([one.slice_of(k) for k in range(nodes)] for one in (new, old))
     shape = new.block_shape(node)
-    return x.world.move(x.block, Parts(new.split, sent), shape, Parts(old.split, got))
+    return x.world.move(x.block, Ranges(new.split, sent), shape, Ranges(old.split, got))
 
 
 def flat_rows(x: Array, shape: Sequence[int]) -> Array:
@@ -77,10 +77,10 @@ def flat_rows(x: Array, shape: Sequence[int]) -> Array:
     """
     x = resplit(x, 0)
     node, nodes = x.world.node, x.world.nodes
-    new = Layout(tuple(shape)).over(0, nodes)
+    new = ArrayLayout(tuple(shape)).over(0, nodes)
     widths = math.prod(x.shape[1:]), math.prod(new.shape[1:])
-    flat = Layout((x.size,), 0, tuple(widths[0] * count for count in x.counts))
-    wanted = Layout((x.size,), 0, tuple(widths[1] * count for count in new.counts))
+    flat = ArrayLayout((x.size,), 0, tuple(widths[0] * count for count in x.counts))
+    wanted = ArrayLayout((x.size,), 0, tuple(widths[1] * count for count in new.counts))
     moved = laid(Array(x.block.reshape(-1), flat, x.world), wanted)
     return Array(moved.block.reshape(new.block_shape(node)), new, x.world)
 
@@ -91,7 +91,7 @@ def take_rows(x: Array, axis: int, index: np.ndarray) -> Array:
     Each row that another node holds moves once to each place that wants it.
     """
     node, nodes = x.world.node, x.world.nodes
-    layout = Layout(replaced(x.shape, axis, len(index)), axis, balanced(len(index), nodes))
+    layout = ArrayLayout(replaced(x.shape, axis, len(index)), axis, balanced(len(index), nodes))
     ends = np.array(x.layout.begins) + np.array(x.counts)  # nodes without rows own none
     owner = np.searchsorted(ends, index, side="right")
     sent = []

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, method
-from ._layout import Layout, axis_of
+from ._layout import ArrayLayout, axis_of
 from ._move import resplit
 from ._reduce import type_of_means
 from ._shape import expand_dims, moveaxis, ravel, reshape
@@ -117,7 +117,7 @@ def _at(line: Array, place: Place, first: tuple[int, ...]) -> Array:
     found = _mixed(rows.block.astype(type_of_means(line.dtype)), share)
     shape = (*first, *line.shape[1:])
     split = None if rows.split is None else rows.split - 1 + len(first)
-    layout = Layout(shape, split, rows.counts)
+    layout = ArrayLayout(shape, split, rows.counts)
     return Array(found.reshape(layout.block_shape(line.world.node)), layout, line.world)
 
 

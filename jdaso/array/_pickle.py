@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array
-from ._layout import Layout
+from ._layout import ArrayLayout
 from ._world import world
 
 
-def restored(block: np.ndarray, layout: Layout, node: int) -> Array:
+def restored(block: np.ndarray, layout: ArrayLayout, node: int) -> Array:
     """Returns the array of a pickle, on the present nodes.
 
     Raises:

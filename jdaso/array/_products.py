@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, method, of_one_world
-from ._layout import Layout
+from ._layout import ArrayLayout
 from ._move import cut, laid, resplit
 from ._reduce import REDUCTIONS
 from ._shape import expand_dims, permute_dims, squeeze
@@ -73,7 +73,7 @@ def _local(split: int | None) -> Callable[[Array, Array], Array]:
         counts = () if split is None else a.counts if split == 0 else b.counts
         left = varied(a.block, a.world) if split == 1 else a.block
         right = varied(b.block, b.world) if split == 0 else b.block
-        return Array(left @ right, Layout(_shape(a, b), split, counts), a.world)
+        return Array(left @ right, ArrayLayout(_shape(a, b), split, counts), a.world)
 
     return product
 
@@ -81,9 +81,9 @@ def _local(split: int | None) -> Callable[[Array, Array], Array]:
 def _summed(a: Array, b: Array) -> Array:
     """Each node's part of the sum over the inner axis."""
     counts = a.counts or b.counts
-    a = laid(a, Layout(a.shape, 1, counts))
-    b = laid(b, Layout(b.shape, 0, counts))
-    return Array(a.world.reduce(a.block @ b.block, "sum"), Layout(_shape(a, b)), a.world)
+    a = laid(a, ArrayLayout(a.shape, 1, counts))
+    b = laid(b, ArrayLayout(b.shape, 0, counts))
+    return Array(a.world.reduce(a.block @ b.block, "sum"), ArrayLayout(_shape(a, b)), a.world)
 
 
 def _passing_rows(a: Array, b: Array) -> Array:
@@ -91,7 +91,7 @@ def _passing_rows(a: Array, b: Array) -> Array:
     block = jnp.zeros((a.block.shape[0], b.shape[1]), jnp.result_type(a.dtype, b.dtype))
     for owner, rows in passing(b):
         block += cut(a.block, 1, b.layout.slice_of(owner)) @ rows
-    return Array(block, Layout(_shape(a, b), 0, a.counts), a.world)
+    return Array(block, ArrayLayout(_shape(a, b), 0, a.counts), a.world)
 
 
 def _passing_columns(a: Array, b: Array) -> Array:
@@ -100,7 +100,7 @@ def _passing_columns(a: Array, b: Array) -> Array:
     for owner, columns in passing(b):
         parts[owner] = a.block @ columns
     block = jnp.concatenate([parts[k] for k in range(b.world.nodes)], 1)
-    return Array(block, Layout(_shape(a, b), 0, a.counts), a.world)
+    return Array(block, ArrayLayout(_shape(a, b), 0, a.counts), a.world)
 
 
 def _passing_first(a: Array, b: Array) -> Array:
@@ -143,7 +143,7 @@ def _stacks(a: Array, b: Array) -> Array:
         x for x in (a, b) if x.split is not None and x.split < x.ndim - 2 and x.ndim == len(shape)
     ]
     if not split or split[0].shape[split[0].split or 0] != shape[split[0].split or 0]:
-        return Array(resplit(a, None).block @ resplit(b, None).block, Layout(shape), a.world)
+        return Array(resplit(a, None).block @ resplit(b, None).block, ArrayLayout(shape), a.world)
     axis, counts = split[0].split or 0, split[0].counts
     parts = []
     for x in (a, b):
@@ -151,8 +151,8 @@ def _stacks(a: Array, b: Array) -> Array:
         if along < 0 or (x.shape[along] == 1 and shape[axis] != 1):
             parts.append(varied(resplit(x, None).block, x.world))
         else:
-            parts.append(laid(x, Layout(x.shape, along, counts)).block)
-    return Array(parts[0] @ parts[1], Layout(shape, axis, counts), a.world)
+            parts.append(laid(x, ArrayLayout(x.shape, along, counts)).block)
+    return Array(parts[0] @ parts[1], ArrayLayout(shape, axis, counts), a.world)
 
 
 @method("matrix_transpose")

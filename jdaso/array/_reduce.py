@@ -12,29 +12,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import METHODS, Array, as_array, made, method
-from ._layout import Axes, Layout, axes_of, replaced
+from ._layout import ArrayLayout, Axes, axes_of, replaced
 from ._world import ALONE, World
 
 Axis = Axes | None
 
 
-def _left(x: Array, axes: tuple[int, ...], *, keepdims: bool) -> Layout:
+def _left(x: Array, axes: tuple[int, ...], *, keepdims: bool) -> ArrayLayout:
     """The layout of a reduction: the split stays if its axis does."""
     if keepdims:
         shape = tuple(1 if k in axes else n for k, n in enumerate(x.shape))
     else:
         shape = tuple(n for k, n in enumerate(x.shape) if k not in axes)
     if x.split is None or x.split in axes:
-        return Layout(shape)
+        return ArrayLayout(shape)
     axis = x.split if keepdims else x.split - sum(k < x.split for k in axes)
-    return Layout(shape, axis, x.counts)
+    return ArrayLayout(shape, axis, x.counts)
 
 
 def _joins(x: Array, axes: tuple[int, ...]) -> bool:
     return x.split is not None and x.split in axes
 
 
-class _Rule(NamedTuple):
+class _Reduction(NamedTuple):
     """A reduction whose shares are reduced in the same way."""
 
     local: Callable[..., jax.Array]
@@ -60,12 +60,12 @@ def _limits(dtype: np.dtype) -> tuple[Any, Any]:
 
 
 _RULES = {
-    "sum": _Rule(jnp.sum, "sum", lambda _: 0),
-    "prod": _Rule(jnp.prod, "prod", lambda _: 1),
-    "min": _Rule(jnp.min, "min", _most),
-    "max": _Rule(jnp.max, "max", _least),
-    "all": _Rule(jnp.all, "min", lambda _: True),
-    "any": _Rule(jnp.any, "max", lambda _: False),
+    "sum": _Reduction(jnp.sum, "sum", lambda _: 0),
+    "prod": _Reduction(jnp.prod, "prod", lambda _: 1),
+    "min": _Reduction(jnp.min, "min", _most),
+    "max": _Reduction(jnp.max, "max", _least),
+    "all": _Reduction(jnp.all, "min", lambda _: True),
+    "any": _Reduction(jnp.any, "max", lambda _: False),
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ._array import Array, as_array, method
 from ._index import getitem
-from ._layout import Layout, axis_of, replaced
+from ._layout import ArrayLayout, axis_of, replaced
 from ._move import resplit, take_rows
 from ._shape import broadcast_to, expand_dims, ravel, reshape
 
@@ -40,12 +40,12 @@ def repeat(x: Any, repeats: Any, *, axis: int | None = None) -> Array:
     shape = replaced(x.shape, along, int(times.sum()))
     if x.split != along:
         block = jnp.repeat(x.block, times, along, total_repeat_length=shape[along])
-        return Array(block, Layout(shape, x.split, x.counts), x.world)
+        return Array(block, ArrayLayout(shape, x.split, x.counts), x.world)
     parts = [times[x.layout.slice_of(node)] for node in range(x.world.nodes)]
     counts = tuple(int(part.sum()) for part in parts)
     node = x.world.node
     block = jnp.repeat(x.block, parts[node], along, total_repeat_length=counts[node])
-    return Array(block, Layout(shape, along, counts), x.world)
+    return Array(block, ArrayLayout(shape, along, counts), x.world)
 
 
 @method("tile")
@@ -66,10 +66,10 @@ def tile(x: Any, repetitions: Sequence[int], /) -> Array:
     times = (1,) * (x.ndim - len(times)) + times
     shape = tuple(n * one for n, one in zip(x.shape, times, strict=True))
     if x.split is None:
-        return Array(jnp.tile(x.block, times), Layout(shape), x.world)
+        return Array(jnp.tile(x.block, times), ArrayLayout(shape), x.world)
     axis = x.split
     block = jnp.tile(x.block, replaced(times, axis, 1))
-    wide = Array(block, Layout(replaced(shape, axis, x.shape[axis]), axis, x.counts), x.world)
+    wide = Array(block, ArrayLayout(replaced(shape, axis, x.shape[axis]), axis, x.counts), x.world)
     if times[axis] == 1:
         return wide
     return take_rows(wide, axis, np.tile(np.arange(x.shape[axis]), times[axis]))

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from ._array import Array, as_array, method
 from ._elementwise import subtract
 from ._index import getitem
-from ._layout import Layout, axis_of, replaced
+from ._layout import ArrayLayout, axis_of, replaced
 from ._shape import concat
 from ._varied import varied
 
 
-class _Rule(NamedTuple):
+class _ScanRule(NamedTuple):
     """A running reduction, the reduction of a whole block, and the joining of two results."""
 
     run: Callable[..., jax.Array]
@@ -24,7 +24,9 @@ class _Rule(NamedTuple):
     join: Callable[..., jax.Array]
 
 
-def _running(x: Any, axis: int | None, dtype: Any, rule: _Rule, *, include_initial: bool) -> Array:
+def _running(
+    x: Any, axis: int | None, dtype: Any, rule: _ScanRule, *, include_initial: bool
+) -> Array:
     """A running reduction: each node's own, joined with the totals of the nodes before it."""
     x = as_array(x)
     if axis is None and x.ndim != 1:
@@ -44,12 +46,12 @@ def _running(x: Any, axis: int | None, dtype: Any, rule: _Rule, *, include_initi
     return _begun(found, along, rule) if include_initial else found
 
 
-def _begun(x: Array, axis: int, rule: _Rule) -> Array:
+def _begun(x: Array, axis: int, rule: _ScanRule) -> Array:
     """The array with what a running reduction has before its first element: on the first node."""
     shape, counts, split = replaced(x.shape, axis, x.shape[axis] + 1), x.counts, x.split
     if split == axis:
         counts = (counts[0] + 1, *counts[1:])
-    layout, block = Layout(shape, split, counts), x.block
+    layout, block = ArrayLayout(shape, split, counts), x.block
     if split != axis or x.world.node == 0:
         nothing = jnp.zeros(replaced(block.shape, axis, 0), x.dtype)
         block = jnp.concatenate([rule.whole(nothing, axis=axis, keepdims=True), block], axis)
@@ -64,7 +66,7 @@ def cumulative_sum(
 
     Moves one row of totals of each node along the split.
     """
-    rule = _Rule(jnp.cumulative_sum, jnp.sum, jnp.add)
+    rule = _ScanRule(jnp.cumulative_sum, jnp.sum, jnp.add)
     return _running(x, axis, dtype, rule, include_initial=include_initial)
 
 
@@ -76,7 +78,7 @@ def cumulative_prod(
 
     Moves one row of totals of each node along the split.
     """
-    rule = _Rule(jnp.cumulative_prod, jnp.prod, jnp.multiply)
+    rule = _ScanRule(jnp.cumulative_prod, jnp.prod, jnp.multiply)
     return _running(x, axis, dtype, rule, include_initial=include_initial)
 
 

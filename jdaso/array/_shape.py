@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, method, of_one_world
-from ._layout import Axes, Layout, axes_of, axis_of, replaced
+from ._layout import ArrayLayout, Axes, axes_of, axis_of, replaced
 from ._move import flat_rows, laid, resplit, take_rows
 
 
@@ -31,7 +31,7 @@ def reshape(x: Any, shape: Axes, *, copy: bool | None = None) -> Array:
     if wanted == x.shape:
         return x
     if x.split is None or not wanted:
-        return Array(resplit(x, None).block.reshape(wanted), Layout(wanted), x.world)
+        return Array(resplit(x, None).block.reshape(wanted), ArrayLayout(wanted), x.world)
     return flat_rows(x, wanted)
 
 
@@ -70,7 +70,7 @@ def permute_dims(x: Any, axes: Sequence[int]) -> Array:
     if sorted(order) != list(range(x.ndim)):
         raise ValueError(f"axes {tuple(axes)} are no order of {x.ndim} axes. Name each once.")
     split = None if x.split is None else order.index(x.split)
-    layout = Layout(tuple(x.shape[k] for k in order), split, x.counts)
+    layout = ArrayLayout(tuple(x.shape[k] for k in order), split, x.counts)
     return Array(jnp.transpose(x.block, order), layout, x.world)
 
 
@@ -93,7 +93,7 @@ def expand_dims(x: Any, axis: Axes = 0) -> Array:
     for place in axes_of(axis, x.ndim + len(_each(axis))):
         shape = (*x.shape[:place], 1, *x.shape[place:])
         split = None if x.split is None else x.split + (x.split >= place)
-        x = Array(jnp.expand_dims(x.block, place), Layout(shape, split, x.counts), x.world)
+        x = Array(jnp.expand_dims(x.block, place), ArrayLayout(shape, split, x.counts), x.world)
     return x
 
 
@@ -108,7 +108,7 @@ def squeeze(x: Any, axis: Axes) -> Array:
         x = resplit(x, None)
     shape = tuple(n for k, n in enumerate(x.shape) if k not in axes)
     split = None if x.split is None else x.split - sum(k < x.split for k in axes)
-    return Array(jnp.squeeze(x.block, axes), Layout(shape, split, x.counts), x.world)
+    return Array(jnp.squeeze(x.block, axes), ArrayLayout(shape, split, x.counts), x.world)
 
 
 @method("flip")
@@ -126,7 +126,7 @@ def flip(x: Any, *, axis: Axes | None = None) -> Array:
     sent = [block if k == other else jnp.zeros(nothing, x.dtype) for k in range(nodes)]
     shape = replaced(x.shape, x.split, counts[node])
     found = x.world.trade(sent, [shape if k == other else nothing for k in range(nodes)])
-    return Array(found[other], Layout(x.shape, x.split, counts), x.world)
+    return Array(found[other], ArrayLayout(x.shape, x.split, counts), x.world)
 
 
 @method("roll")
@@ -153,8 +153,8 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
         raise ValueError(f"The shape {x.shape} does not repeat to {wanted}. Give another one.")
     axis = None if x.split is None else x.split + len(wanted) - x.ndim
     if axis is None or wanted[axis] != x.shape[x.split or 0]:
-        return Array(jnp.broadcast_to(resplit(x, None).block, wanted), Layout(wanted), x.world)
-    layout = Layout(wanted, axis, x.counts)
+        return Array(jnp.broadcast_to(resplit(x, None).block, wanted), ArrayLayout(wanted), x.world)
+    layout = ArrayLayout(wanted, axis, x.counts)
     return Array(jnp.broadcast_to(x.block, layout.block_shape(x.world.node)), layout, x.world)
 
 
@@ -178,18 +178,18 @@ def concat(arrays: Sequence[Any], *, axis: int | None = 0) -> Array:
     first = max(given, key=lambda x: (x.split is not None, x.nbytes))
     if first.split is None:
         block = jnp.concatenate([x.block for x in given], along)
-        return Array(block, Layout(shape), first.world)
+        return Array(block, ArrayLayout(shape), first.world)
     if first.split != along:
-        parts = [laid(x, Layout(x.shape, first.split, first.counts)) for x in given]
+        parts = [laid(x, ArrayLayout(x.shape, first.split, first.counts)) for x in given]
         block = jnp.concatenate([x.block for x in parts], along)
-        return Array(block, Layout(shape, first.split, first.counts), first.world)
+        return Array(block, ArrayLayout(shape, first.split, first.counts), first.world)
     return _behind(given, shape, along)
 
 
 def _behind(given: list[Array], shape: tuple[int, ...], axis: int) -> Array:
     """Arrays one behind the other along the split: each moves to its place in the result."""
     at = given[0].world
-    layout = Layout(shape).over(axis, at.nodes)
+    layout = ArrayLayout(shape).over(axis, at.nodes)
     begin, parts = 0, []
     for x in given:
         end = begin + x.shape[axis]
@@ -197,7 +197,7 @@ def _behind(given: list[Array], shape: tuple[int, ...], axis: int) -> Array:
             max(0, min(part.stop, end) - max(part.start, begin))
             for part in map(layout.slice_of, range(at.nodes))
         )
-        parts.append(laid(resplit(x, axis), Layout(x.shape, axis, counts)).block)
+        parts.append(laid(resplit(x, axis), ArrayLayout(x.shape, axis, counts)).block)
         begin = end
     return Array(jnp.concatenate(parts, axis), layout, at)
 

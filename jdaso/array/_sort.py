@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, method
-from ._layout import Layout, axis_of, balanced
+from ._layout import ArrayLayout, axis_of, balanced
 from ._move import resplit
 from ._shape import flip
 from ._world import World
@@ -69,7 +69,7 @@ def sorted_line(x: Array) -> tuple[Array, Array]:
     order = order_of(numbers)
     by = np.argsort(order, kind="stable")
     mine = _Part(numbers[by], order[by], x.layout.begins[node] + by)
-    layout = Layout(x.shape, 0, balanced(x.size, nodes))
+    layout = ArrayLayout(x.shape, 0, balanced(x.size, nodes))
     cuts = _cuts(mine.order, np.array(layout.begins[1:], np.int64), x.world)
     ends = np.concatenate([np.zeros((nodes, 1), int), cuts, np.array(x.counts)[:, None]], 1)
     sizes = np.diff(ends, axis=1)

@@ -10,7 +10,7 @@ import numpy as np
 from ._array import Array, as_array, method, of_one_world
 from ._elementwise import elementwise, piece
 from ._index import checked, getitem
-from ._layout import Layout, axis_of, balanced, replaced
+from ._layout import ArrayLayout, axis_of, balanced, replaced
 from ._move import laid, resplit, take_rows
 from ._reduce import index_type
 
@@ -61,12 +61,14 @@ def take_along_axis(x: Any, indices: Any, *, axis: int = -1) -> Array:
     along = axis_of(axis, x.ndim)
     if x.split is None and index.split is None:
         found = jnp.take_along_axis(x.block, index.block, along)
-        return Array(found, Layout(found.shape), x.world)
+        return Array(found, ArrayLayout(found.shape), x.world)
     if x.ndim == 1:
         return take_rows(resplit(x, 0), 0, checked(np.asarray(index), x.size, 0))
     shape = np.broadcast_shapes(replaced(x.shape, along, 1), replaced(index.shape, along, 1))
     other, counts = _other_split(x, index, along, shape)
-    layouts = [Layout(replaced(shape, along, y.shape[along]), other, counts) for y in (x, index)]
+    layouts = [
+        ArrayLayout(replaced(shape, along, y.shape[along]), other, counts) for y in (x, index)
+    ]
     rows, numbers = (piece(y, at, x.world) for y, at in zip((x, index), layouts, strict=True))
     return Array(jnp.take_along_axis(rows, numbers, along), layouts[1], x.world)
 
@@ -103,7 +105,7 @@ def nonzero(x: Any) -> tuple[Array, ...]:
         places[0] = places[0] + x.layout.begins[at.node]
         counts = tuple(at.numbers(np.array([len(places[0])]))[:, 0].tolist())
     size = sum(counts) if counts else len(places[0])
-    layout = Layout((size,), x.split, counts)
+    layout = ArrayLayout((size,), x.split, counts)
     return tuple(Array(jnp.asarray(one, kind), layout, at) for one in places)
 
 

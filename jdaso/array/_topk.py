@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, method
-from ._layout import Layout, axis_of, replaced
+from ._layout import ArrayLayout, axis_of, replaced
 from ._reduce import index_type
 
 
@@ -43,7 +43,7 @@ def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Array
         values, places = _best(values, k, largest)
         indices = jnp.take_along_axis(indices, places, -1)
         split = None
-    layout = Layout(shape, split, () if split is None else x.counts)
+    layout = ArrayLayout(shape, split, () if split is None else x.counts)
     found = (jnp.moveaxis(one, -1, along) for one in (values, indices))
     first, second = (Array(one, layout, x.world) for one in found)
     return first, second

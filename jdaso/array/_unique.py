@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array
-from ._layout import Layout
+from ._layout import ArrayLayout
 from ._move import laid, resplit
 from ._reduce import index_type
 from ._scan import cumulative_sum
@@ -76,7 +76,7 @@ def _whole(x: Array) -> UniqueAll:
     values, *numbers = found
     places, inverse, counts = (jnp.asarray(one, index_type(x.size)) for one in numbers)
     blocks = jnp.asarray(values, x.dtype), places, inverse.reshape(x.shape), counts
-    return UniqueAll(*(Array(one, Layout(one.shape), x.world) for one in blocks))
+    return UniqueAll(*(Array(one, ArrayLayout(one.shape), x.world) for one in blocks))
 
 
 def _is_whole(x: Array) -> bool:
@@ -146,11 +146,11 @@ def _inverse(found: _Sorted, x: Array) -> Array:
     """The number of each element's value, at the element's place."""
     kind = index_type(x.size)
     numbers = cumulative_sum(found.first, dtype=kind) - 1
-    flat = Layout((x.size,)).over(0, x.world.nodes)
+    flat = ArrayLayout((x.size,)).over(0, x.world.nodes)
     return reshape(_put(numbers, np.asarray(found.places.block), flat), x.shape)
 
 
-def _put(x: Array, places: np.ndarray, layout: Layout) -> Array:
+def _put(x: Array, places: np.ndarray, layout: ArrayLayout) -> Array:
     """Elements of a line at other places: each moves once, with its place."""
     node, nodes = x.world.node, x.world.nodes
     ends = np.array(layout.begins) + np.array(layout.counts)

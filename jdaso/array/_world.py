@@ -11,21 +11,21 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from .._mpi.arrays import Parts
+from .._mpi.arrays import Ranges
 from .._nodes.exit import open_members
 from .._session import Session
 from ._connected import Connected
 from ._layout import Shape
 
 
-class _OfThread(threading.local):
+class _NodesOfThread(threading.local):
     """The nodes of a thread's arrays; None: the session's."""
 
     def __init__(self) -> None:
         self.world: World | None = None
 
 
-_thread = _OfThread()
+_thread = _NodesOfThread()
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class World(Protocol):
         """Sends an array to each node; returns those that each has sent here, of these shapes."""
         ...
 
-    def move(self, x: jax.Array, sent: Parts, shape: Shape, received: Parts) -> jax.Array:
+    def move(self, x: jax.Array, sent: Ranges, shape: Shape, received: Ranges) -> jax.Array:
         """Sends a part of an array to each node; returns an array of the parts received.
 
         Args:
@@ -98,7 +98,7 @@ class Alone:
         """Returns the arrays."""
         return list(sent)
 
-    def move(self, x: jax.Array, sent: Parts, shape: Shape, received: Parts) -> jax.Array:
+    def move(self, x: jax.Array, sent: Ranges, shape: Shape, received: Ranges) -> jax.Array:
         """Returns the array."""
         return x
 

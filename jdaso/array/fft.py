@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from ._array import Array, as_array
 from ._create import asarray
-from ._layout import Axes, Layout, axes_of, axis_of, replaced
+from ._layout import ArrayLayout, Axes, axes_of, axis_of, replaced
 from ._move import resplit
 from ._shape import roll
 
@@ -41,7 +41,7 @@ def _along(
     """A transform along one axis that is not split."""
     block = function(x.block, n, axis, norm)
     shape = replaced(x.shape, axis, block.shape[axis])
-    return Array(block, Layout(shape, x.split, x.counts), x.world)
+    return Array(block, ArrayLayout(shape, x.split, x.counts), x.world)
 
 
 def _of_one(name: str) -> Callable[..., Array]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from ._array import Array
 from ._create import chosen, shape_of
-from ._layout import Layout
+from ._layout import ArrayLayout
 from ._move import laid
 from ._world import world
 
@@ -27,9 +27,9 @@ def _drawn(key: Key, shape: Any, split: int | None, draw: Callable[..., jax.Arra
     key = jax.random.key(key) if isinstance(key, int) else key
     at = world()
     if not shape:
-        return Array(draw(key, ()), Layout(()), at)
-    layout = Layout(shape).over(chosen(split, len(shape)), at.nodes)
-    rows = layout if layout.split == 0 else Layout(shape)
+        return Array(draw(key, ()), ArrayLayout(()), at)
+    layout = ArrayLayout(shape).over(chosen(split, len(shape)), at.nodes)
+    rows = layout if layout.split == 0 else ArrayLayout(shape)
     first, count = (rows.begins[at.node], rows.counts[at.node]) if rows.counts else (0, shape[0])
     block = _rows(key, first, count, shape[1:], draw)
     return laid(Array(block, rows, at), layout)
@@ -94,5 +94,5 @@ class _Draw:
 def permutation(key: Key, size: int, *, split: int | None = None) -> Array:
     """The whole numbers below `size`, in a random order: each node makes all of it."""
     key = jax.random.key(key) if isinstance(key, int) else key
-    whole = Array(jax.random.permutation(key, size), Layout((size,)), world())
+    whole = Array(jax.random.permutation(key, size), ArrayLayout((size,)), world())
     return whole if split is None else laid(whole, whole.layout.over(0, whole.world.nodes))

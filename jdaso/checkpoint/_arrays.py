@@ -20,14 +20,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._files import SMALL, DamagedError, Leaf, is_small, nbytes, plain_dtype
+from ._files import SMALL, DamagedError, SavedLeaf, is_small, nbytes, plain_dtype
 
 _PLAIN = "array.npy"
 
 
 def write_arrays(
-    folder: Path, name: str, arrays: Sequence[tuple[Leaf, np.ndarray]]
-) -> tuple[Leaf, ...]:
+    folder: Path, name: str, arrays: Sequence[tuple[SavedLeaf, np.ndarray]]
+) -> tuple[SavedLeaf, ...]:
     """Writes arrays to ``folder / name``; returns their leaves, small ones with a CRC.
 
     Each large array is a file, so that damage can be traced to a leaf. Small ones are joined to one
@@ -53,8 +53,8 @@ def write_arrays(
 def read_arrays(
     folder: Path,
     name: str,
-    leaves: Sequence[Leaf],
-    wanted: Sequence[Leaf],
+    leaves: Sequence[SavedLeaf],
+    wanted: Sequence[SavedLeaf],
     known: dict[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """Reads arrays of ``folder / name``; call `Manifest.verify` first.
@@ -68,7 +68,7 @@ def read_arrays(
             and a restore reads leaves of it in many turns.
 
     Returns:
-        The arrays, by `Leaf.file`.
+        The arrays, by `SavedLeaf.file`.
 
     Raises:
         DamagedError: orbax cannot read an array, or it differs from the manifest.

@@ -45,7 +45,7 @@ class DamagedError(CheckpointError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Leaf:
+class SavedLeaf:
     """One array of a checkpoint.
 
     Attributes:
@@ -73,7 +73,7 @@ class Leaf:
     shapes: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Leaf:
+    def of(cls, fields: Mapping[str, Any]) -> SavedLeaf:
         """Returns a leaf from its fields as JSON holds them."""
         whole = fields.get("whole")
         tuples = {
@@ -89,7 +89,7 @@ class Leaf:
         """The shape of the leaf itself."""
         return self.shape if self.whole is None else self.whole
 
-    def of_devices(self, count: int) -> Leaf | None:
+    def of_devices(self, count: int) -> SavedLeaf | None:
         """Returns the same leaf with a first axis of devices; None if `count` is 0."""
         return dataclasses.replace(self, shape=(count, *self.shape)) if count else None
 
@@ -127,7 +127,7 @@ class Manifest:
     begun: int
     score: float | None
     facts: tuple[tuple[str, str], ...]
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[SavedLeaf, ...]
     parted: int
     flights: tuple[tuple[int, int, int, bool, str], ...]
     files: Mapping[str, tuple[int, str]]
@@ -181,7 +181,7 @@ class Manifest:
                 raise ValueError("its checksum differs")
             if body.pop("format") != FORMAT:
                 raise ValueError(f"its format is not {FORMAT}")
-            body["leaves"] = tuple(map(Leaf.of, body["leaves"]))
+            body["leaves"] = tuple(map(SavedLeaf.of, body["leaves"]))
             body["facts"] = tuple((name, value) for name, value in body["facts"])
             body["flights"] = tuple(tuple(flight) for flight in body["flights"])
             body["files"] = {name: (size, sha) for name, (size, sha) in body["files"].items()}
@@ -190,7 +190,10 @@ class Manifest:
             raise DamagedError(f"{path} is missing or damaged ({error}).") from error
 
     def verify(
-        self, folder: Path, names: Iterable[str] | None = None, leaves: Sequence[Leaf] | None = None
+        self,
+        folder: Path,
+        names: Iterable[str] | None = None,
+        leaves: Sequence[SavedLeaf] | None = None,
     ) -> None:
         """Compares every file with its checksum; each once for a manifest that was read.
 
@@ -258,17 +261,17 @@ def plain_dtype(dtype: str) -> str:
     return "uint32" if dtype.startswith("key<") else dtype
 
 
-def _part(leaf: Leaf, node: int) -> str:
+def _part(leaf: SavedLeaf, node: int) -> str:
     """Returns the folder that holds an array of this node's manifest."""
     return COMMON if leaf.common else node_folder(node)
 
 
-def nbytes(leaf: Leaf) -> int:
+def nbytes(leaf: SavedLeaf) -> int:
     """Returns the size of an array."""
     return math.prod(leaf.shape) * np.dtype(plain_dtype(leaf.dtype)).itemsize
 
 
-def is_small(leaf: Leaf) -> bool:
+def is_small(leaf: SavedLeaf) -> bool:
     """Returns whether an array shares its file with other small ones."""
     return nbytes(leaf) < _SMALL_BYTES
 

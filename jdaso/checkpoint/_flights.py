@@ -1,6 +1,6 @@
 """Exchanges in flight as a save takes them: the host's numbers of them, leaf by leaf.
 
-A rank saves what it has, and with each array the place of its numbers in the leaf; see `Leaf`.
+A rank saves what it has, and with each array the place of its numbers in the leaf; see `SavedLeaf`.
 `_resumed` finds them there for any other layout.
 """
 
@@ -19,7 +19,7 @@ from .._jax.types import PyTree
 from .._payload.layout import Leaf as Exchanged
 from .._payload.spans import Span
 from .._session import Held, Session
-from ._files import CheckpointError, Leaf
+from ._files import CheckpointError, SavedLeaf
 from ._state import dasos_in
 
 
@@ -39,7 +39,7 @@ class Kept(NamedTuple):
     version: Version
 
 
-class Rows(NamedTuple):
+class SavedRows(NamedTuple):
     """The numbers of one leaf of the parameters in an exchange of this rank.
 
     Attributes:
@@ -88,7 +88,7 @@ def keep_flights(state: PyTree, session: Session) -> list[Kept]:
     return found
 
 
-def flight_arrays(number: int, kept: Kept, *, shares: bool) -> list[tuple[Leaf, np.ndarray]]:
+def flight_arrays(number: int, kept: Kept, *, shares: bool) -> list[tuple[SavedLeaf, np.ndarray]]:
     """Returns what `keep_flights` has found, as arrays to save.
 
     Args:
@@ -102,18 +102,18 @@ def flight_arrays(number: int, kept: Kept, *, shares: bool) -> list[tuple[Leaf, 
 
 def arrays_of(
     number: int, saved: Saved, spans: Sequence[Span], *, shares: bool
-) -> list[tuple[Leaf, np.ndarray]]:
+) -> list[tuple[SavedLeaf, np.ndarray]]:
     """Returns a saved version as arrays for a checkpoint, one for each leaf of the parameters."""
     found = []
     for name, array in saved.others.items():
         file, common = f"exchange{number}.{name}", shares and name.startswith(COMMON)
-        found.append((Leaf(f"<{file}>", file, str(array.dtype), array.shape, common), array))
+        found.append((SavedLeaf(f"<{file}>", file, str(array.dtype), array.shape, common), array))
     leaves = by_leaf(spans)
     for kind, mine in saved.by_leaf.items():
         common = shares and kind.startswith(COMMON)
         for k, (path, rows) in enumerate(leaves.items()):
             array = np.concatenate([mine[n][:size] for n, size in rows.spans])
-            leaf = Leaf(
+            leaf = SavedLeaf(
                 f"<exchange{number}.{kind}>{path}",
                 f"exchange{number}.{kind}.{k}",
                 str(array.dtype),
@@ -127,14 +127,14 @@ def arrays_of(
     return found
 
 
-def by_leaf(spans: Sequence[Span]) -> dict[str, Rows]:
+def by_leaf(spans: Sequence[Span]) -> dict[str, SavedRows]:
     """Returns the numbers of an exchange, by the path of the leaf that they belong to."""
-    found: dict[str, Rows] = {}
+    found: dict[str, SavedRows] = {}
     for n, (path, whole, boxes) in enumerate(spans):
-        _, begins, shapes, before = found.get(path, Rows(whole, (), (), ()))
+        _, begins, shapes, before = found.get(path, SavedRows(whole, (), (), ()))
         begins += tuple(box.begin for box in boxes)
         shapes += tuple(box.shape for box in boxes)
-        found[path] = Rows(whole, begins, shapes, (*before, (n, spans[n].size)))
+        found[path] = SavedRows(whole, begins, shapes, (*before, (n, spans[n].size)))
     return found
 
 

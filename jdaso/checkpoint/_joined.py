@@ -12,20 +12,20 @@ import numpy as np
 from .._jax.world import spans_processes
 from .._payload.layout import is_float
 from .._session import Session
-from ._files import CheckpointError, DamagedError, Leaf, Manifest, plain_dtype
+from ._files import CheckpointError, DamagedError, Manifest, SavedLeaf, plain_dtype
 from ._overlaps import Wanted, read_overlaps
-from ._pieces import Piece, assembled, wanted_of
+from ._pieces import SavedPiece, assembled, wanted_of
 from ._resize import own_keys
-from ._state import Value, data_of, from_host, is_flight
+from ._state import SavedValue, data_of, from_host, is_flight
 
-Pieces = dict[str, list[Piece]]
+Pieces = dict[str, list[SavedPiece]]
 """The parts of each leaf that this rank needs, by the leaf's file."""
 
 
 def read_pieces(
     folder: Path,
     first: Manifest,
-    here: Sequence[Value],
+    here: Sequence[SavedValue],
     session: Session,
     *,
     goes_on: bool,
@@ -74,7 +74,7 @@ def read_pieces(
     return found
 
 
-def leaves_of(session: Session, here: Sequence[Value], found: Pieces) -> list[Any]:
+def leaves_of(session: Session, here: Sequence[SavedValue], found: Pieces) -> list[Any]:
     """Returns the leaves of a state from the parts that this rank has of them."""
     return [
         assembled(value.value, found[value.leaf.file])
@@ -84,7 +84,7 @@ def leaves_of(session: Session, here: Sequence[Value], found: Pieces) -> list[An
     ]
 
 
-def _add(sums: dict[str, list[Any]], leaf: Leaf, pieces: Sequence[Piece]) -> None:
+def _add(sums: dict[str, list[Any]], leaf: SavedLeaf, pieces: Sequence[SavedPiece]) -> None:
     """Adds what one old node had of a leaf."""
     if leaf.common:
         return
@@ -100,21 +100,25 @@ def _add(sums: dict[str, list[Any]], leaf: Leaf, pieces: Sequence[Piece]) -> Non
 
 
 def _mean(
-    value: Value, sums: Sequence[Any], first: Sequence[Piece], nodes: int, session: Session
-) -> list[Piece]:
+    value: SavedValue,
+    sums: Sequence[Any],
+    first: Sequence[SavedPiece],
+    nodes: int,
+    session: Session,
+) -> list[SavedPiece]:
     """The pieces that follow from those of all old nodes, of which the first are given."""
     if value.leaf.dtype.startswith("key<"):
         impl = jax.random.key_impl(value.value)
         found = [own_keys(np.stack(rows), impl, session) for rows in sums]
     else:
         found = [(x / nodes).astype(y.data.dtype) for x, y in zip(sums, first, strict=True)]
-    return [Piece(piece.begin, data) for piece, data in zip(first, found, strict=True)]
+    return [SavedPiece(piece.begin, data) for piece, data in zip(first, found, strict=True)]
 
 
 def _of_node(
     folder: Path,
     first: Manifest,
-    here: Sequence[Value],
+    here: Sequence[SavedValue],
     session: Session,
     node: int,
     partly: bool,
@@ -162,8 +166,8 @@ def part_of(folder: Path, rank: int, first: Manifest) -> Manifest:
 
 
 def _fitting(
-    manifest: Manifest, here: Sequence[Value], *, partly: bool
-) -> list[tuple[Leaf, Value]]:
+    manifest: Manifest, here: Sequence[SavedValue], *, partly: bool
+) -> list[tuple[SavedLeaf, SavedValue]]:
     """Returns the saved leaf of each leaf of the state.
 
     Raises:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ._arrays import read_arrays
-from ._files import COMMON, Leaf, Manifest, is_small, nbytes, node_folder
-from ._pieces import Piece, copy_overlap, overlap, places_of, saved_pieces
+from ._files import COMMON, Manifest, SavedLeaf, is_small, nbytes, node_folder
+from ._pieces import SavedPiece, copy_overlap, overlap, places_of, saved_pieces
 
 _BYTES_AT_ONCE = 64 * 2**20
 
@@ -16,8 +16,8 @@ _BYTES_AT_ONCE = 64 * 2**20
 class Wanted(NamedTuple):
     """Pieces of a leaf, and a saved array that may have numbers of them."""
 
-    saved: Leaf
-    rooms: Sequence[Piece]
+    saved: SavedLeaf
+    rooms: Sequence[SavedPiece]
 
     @property
     def common(self) -> int:

@@ -12,12 +12,12 @@ import jax
 from .._jax.types import PyTree
 from .._session import Session
 from ._facts import check_facts
-from ._files import Leaf, Manifest
+from ._files import Manifest, SavedLeaf
 from ._folder import Folder
 from ._joined import leaves_of, read_pieces
 from ._resize import fit_leaves, read_resized, spread
 from ._restore import restore
-from ._state import Value, from_host, is_flight, values_of
+from ._state import SavedValue, from_host, is_flight, values_of
 from ._together import of_first, shares_leaves, together
 
 _WHAT = "read checkpoints"
@@ -65,7 +65,7 @@ class Parts(Protocol):
         ...
 
 
-class Whole:
+class WholeState:
     """A state in one piece: each node saves its own, and the first one what all have in common."""
 
     several = False
@@ -108,12 +108,12 @@ class Whole:
             return first.nodes, {file: dataclasses.asdict(leaf) for file, leaf in fitting.items()}
 
         nodes, about = of_first(session, _WHAT, read)
-        fitting = {file: Leaf.of(leaf) for file, leaf in about.items()}
+        fitting = {file: SavedLeaf.of(leaf) for file, leaf in about.items()}
         arrays = spread(here, fitting, nodes, arrays, session)
         leaves = [from_host(value, arrays[value.leaf.file], session.mesh) for value in here]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
-    def _read_joined(self, folder: Path, like: PyTree, here: Sequence[Value]) -> PyTree:
+    def _read_joined(self, folder: Path, like: PyTree, here: Sequence[SavedValue]) -> PyTree:
         """Reads on each rank what it needs."""
         session = self.session
         with together(session, _WHAT):
@@ -137,4 +137,4 @@ class Cut(Protocol):
 
 def parts_of(whose: Session | Cut) -> Parts:
     """Returns how the states of a session or a pipeline are cut."""
-    return Whole(whose) if isinstance(whose, Session) else whose.parts
+    return WholeState(whose) if isinstance(whose, Session) else whose.parts

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax.world import spans_processes
-from ._files import Leaf
+from ._files import SavedLeaf
 
 
-class Piece(NamedTuple):
+class SavedPiece(NamedTuple):
     """A part of a leaf.
 
     Attributes:
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
     data: np.ndarray
 
 
-def leaf_of_pieces(leaf: Leaf, array: jax.Array, number: int) -> Leaf:
+def leaf_of_pieces(leaf: SavedLeaf, array: jax.Array, number: int) -> SavedLeaf:
     """Returns the leaf of the pieces that this rank saves of an array.
 
     Args:
@@ -48,7 +48,7 @@ def leaf_of_pieces(leaf: Leaf, array: jax.Array, number: int) -> Leaf:
     )
 
 
-def pieces_of(leaf: Leaf, array: jax.Array) -> np.ndarray:
+def pieces_of(leaf: SavedLeaf, array: jax.Array) -> np.ndarray:
     """Returns a leaf's pieces, one after another."""
     here = {begin_of(shard.index): shard.data for shard in array.addressable_shards}
     found = np.empty(leaf.shape, array.dtype)
@@ -57,28 +57,28 @@ def pieces_of(leaf: Leaf, array: jax.Array) -> np.ndarray:
     return found
 
 
-def saved_pieces(leaf: Leaf, array: np.ndarray) -> Iterator[Piece]:
+def saved_pieces(leaf: SavedLeaf, array: np.ndarray) -> Iterator[SavedPiece]:
     """Yields the pieces in a saved array."""
     if leaf.whole is None:
-        yield Piece((0,) * array.ndim, array)
+        yield SavedPiece((0,) * array.ndim, array)
     elif leaf.shapes:
         yield from pieces_in(array, leaf.begins, leaf.shapes)
     else:
-        yield from (Piece(x, np.asarray(y)) for x, y in zip(leaf.begins, array, strict=True))
+        yield from (SavedPiece(x, np.asarray(y)) for x, y in zip(leaf.begins, array, strict=True))
 
 
 def pieces_in(
     flat: np.ndarray, begins: Sequence[tuple[int, ...]], shapes: Sequence[tuple[int, ...]]
-) -> Iterator[Piece]:
+) -> Iterator[SavedPiece]:
     """Yields the pieces in a flat array, one after another."""
     at = 0
     for begin, shape in zip(begins, shapes, strict=True):
         end = at + math.prod(shape)
-        yield Piece(begin, flat[at:end].reshape(shape))
+        yield SavedPiece(begin, flat[at:end].reshape(shape))
         at = end
 
 
-def places_of(leaf: Leaf) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def places_of(leaf: SavedLeaf) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Returns where the pieces of a saved leaf begin, and their shapes."""
     if leaf.whole is None:
         return [((0,) * len(leaf.shape), leaf.shape)]
@@ -86,29 +86,29 @@ def places_of(leaf: Leaf) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     return list(zip(leaf.begins, shapes, strict=True))
 
 
-def wanted_of(array: Any, dtype: Any) -> list[Piece]:
+def wanted_of(array: Any, dtype: Any) -> list[SavedPiece]:
     """Returns room for the parts of an array that this rank needs: its shards, or all of it."""
     if not spans_processes(array):
         shape = np.shape(array)
-        return [Piece((0,) * len(shape), np.zeros(shape, dtype))]
+        return [SavedPiece((0,) * len(shape), np.zeros(shape, dtype))]
     shape = array.sharding.shard_shape(array.shape)
     begins = sorted({begin_of(shard.index) for shard in array.addressable_shards})
-    return [Piece(begin, np.zeros(shape, dtype)) for begin in begins]
+    return [SavedPiece(begin, np.zeros(shape, dtype)) for begin in begins]
 
 
-def overlap(begin: tuple[int, ...], shape: tuple[int, ...], other: Piece) -> int:
+def overlap(begin: tuple[int, ...], shape: tuple[int, ...], other: SavedPiece) -> int:
     """Returns how many numbers a piece of a leaf has in common with another one."""
     lengths = (max(high - low, 0) for low, high in _common(begin, shape, other))
     return math.prod(lengths)
 
 
-def copy_overlap(source: Piece, target: Piece) -> int:
+def copy_overlap(source: SavedPiece, target: SavedPiece) -> int:
     """Copies what two pieces have in common; returns how many numbers that were."""
     ranges = _common(source.begin, source.data.shape, target)
     if any(low >= high for low, high in ranges):
         return 0
 
-    def view(piece: Piece) -> np.ndarray:
+    def view(piece: SavedPiece) -> np.ndarray:
         pairs = zip(piece.begin, ranges, strict=True)
         return piece.data[tuple(slice(low - at, high - at) for at, (low, high) in pairs) or ...]
 
@@ -116,7 +116,7 @@ def copy_overlap(source: Piece, target: Piece) -> int:
     return math.prod(high - low for low, high in ranges)
 
 
-def assembled(array: Any, pieces: Sequence[Piece]) -> Any:
+def assembled(array: Any, pieces: Sequence[SavedPiece]) -> Any:
     """Returns an array like another on several ranks, from the shards that this rank has."""
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         words = assembled(jax.random.key_data(array), pieces)
@@ -144,7 +144,9 @@ def _owned(array: jax.Array, number: int) -> set[tuple[int, ...]]:
     return {begin for begin, rank in turns if rank == jax.process_index()}
 
 
-def _common(begin: tuple[int, ...], shape: tuple[int, ...], other: Piece) -> list[tuple[int, int]]:
+def _common(
+    begin: tuple[int, ...], shape: tuple[int, ...], other: SavedPiece
+) -> list[tuple[int, int]]:
     """Returns the range along each axis that two pieces have in common."""
     return [
         (max(a, b), min(a + n, b + m))

@@ -12,16 +12,24 @@ import numpy as np
 from .._payload.layout import is_float
 from .._session import Session
 from ._arrays import read_arrays
-from ._files import COMMON, CheckpointError, DamagedError, Leaf, Manifest, node_folder, plain_dtype
-from ._state import Value
+from ._files import (
+    COMMON,
+    CheckpointError,
+    DamagedError,
+    Manifest,
+    SavedLeaf,
+    node_folder,
+    plain_dtype,
+)
+from ._state import SavedValue
 
 BEGUN_ANEW = ("ticket", "drift", "loss", "since", "lengths")
 """Fields about exchanges in progress; a resized run starts with none."""
 
 
 def fit_leaves(
-    saved: Sequence[Leaf], here: Sequence[Value], parted: int, *, partly: bool = False
-) -> dict[str, Leaf]:
+    saved: Sequence[SavedLeaf], here: Sequence[SavedValue], parted: int, *, partly: bool = False
+) -> dict[str, SavedLeaf]:
     """Finds the saved leaf for each leaf of the state, by file name.
 
     Args:
@@ -51,7 +59,7 @@ def fit_leaves(
     return fitting
 
 
-def read_resized(folder: Path, fitting: dict[str, Leaf], nodes: int) -> dict[str, np.ndarray]:
+def read_resized(folder: Path, fitting: dict[str, SavedLeaf], nodes: int) -> dict[str, np.ndarray]:
     """Combines the parts of all nodes: floats are averaged, the rest is node 0's.
 
     Means are formed in float64. Random keys are stacked, one per node.
@@ -91,8 +99,8 @@ def read_resized(folder: Path, fitting: dict[str, Leaf], nodes: int) -> dict[str
 
 
 def spread(
-    here: Sequence[Value],
-    fitting: dict[str, Leaf],
+    here: Sequence[SavedValue],
+    fitting: dict[str, SavedLeaf],
     nodes: int,
     read: dict[str, np.ndarray],
     session: Session,

@@ -19,7 +19,7 @@ from ._folder import appears
 from ._joined import leaves_of, part_of, read_pieces
 from ._resize import BEGUN_ANEW, fit_leaves, read_resized, spread
 from ._resumed import resume_flights
-from ._state import Value, check_leaves, from_host, is_flight, values_of
+from ._state import SavedValue, check_leaves, from_host, is_flight, values_of
 from ._together import place_of, shares_leaves, together
 
 log = logging.getLogger("jdaso")
@@ -64,7 +64,7 @@ def restore(session: Session, folder: Path, like: PyTree) -> PyTree:
 
 
 def _restore_joined(
-    session: Session, folder: Path, first: Manifest, here: Sequence[Value], *, same: bool
+    session: Session, folder: Path, first: Manifest, here: Sequence[SavedValue], *, same: bool
 ) -> list[Any]:
     """Returns a state's leaves where nodes have, or had, several ranks."""
     with together(session, _WHAT):
@@ -80,7 +80,7 @@ def _restore_plain(
     session: Session,
     folder: Path,
     first: Manifest,
-    here: Sequence[Value],
+    here: Sequence[SavedValue],
     place: tuple[int, int],
     *,
     same: bool,
@@ -98,7 +98,7 @@ def _restore_plain(
 
 
 def _read(
-    session: Session, folder: Path, first: Manifest, here: Sequence[Value], node: int
+    session: Session, folder: Path, first: Manifest, here: Sequence[SavedValue], node: int
 ) -> dict[str, np.ndarray]:
     """Reads this node's arrays and the common ones."""
     arrays, name = {}, node_folder(node)
@@ -117,7 +117,11 @@ def _read(
 
 
 def _read_resized(
-    session: Session, folder: Path, first: Manifest, here: Sequence[Value], place: tuple[int, int]
+    session: Session,
+    folder: Path,
+    first: Manifest,
+    here: Sequence[SavedValue],
+    place: tuple[int, int],
 ) -> dict[str, np.ndarray]:
     """Reads the parts of all old nodes, combined."""
     arrays = {}

@@ -27,11 +27,11 @@ from .._engines.saved import COMMON, Saved
 from .._session import Held, Session
 from ._arrays import read_arrays
 from ._files import COMMON as COMMON_FOLDER
-from ._files import CheckpointError, DamagedError, Leaf, Manifest, node_folder
-from ._flights import Rows, by_leaf, held_by
+from ._files import CheckpointError, DamagedError, Manifest, SavedLeaf, node_folder
+from ._flights import SavedRows, by_leaf, held_by
 from ._joined import part_of
 from ._overlaps import Wanted, read_overlaps
-from ._pieces import Piece, pieces_in
+from ._pieces import SavedPiece, pieces_in
 from ._state import is_flight
 from ._together import together
 
@@ -40,7 +40,7 @@ log = logging.getLogger("jdaso")
 _WHAT = "restore a checkpoint"
 
 
-class Array(NamedTuple):
+class SavedArray(NamedTuple):
     """A saved array of an exchange.
 
     Attributes:
@@ -53,7 +53,7 @@ class Array(NamedTuple):
     number: int
     kind: str
     path: str
-    leaf: Leaf
+    leaf: SavedLeaf
 
 
 class Saves(NamedTuple):
@@ -66,8 +66,8 @@ class Saves(NamedTuple):
     """
 
     manifest: Manifest
-    arrays: tuple[Array, ...]
-    others: tuple[Array, ...]
+    arrays: tuple[SavedArray, ...]
+    others: tuple[SavedArray, ...]
 
 
 def resume_flights(
@@ -201,7 +201,7 @@ class _Rooms:
 
     def __init__(self, target: Held):
         self._sizes = [span.size for span in target.spans]
-        self.leaves: dict[str, Rows] = by_leaf(target.spans)
+        self.leaves: dict[str, SavedRows] = by_leaf(target.spans)
         self.size = sum(self._sizes)
         self._numbers: dict[str, dict[str, np.ndarray]] = {}
 
@@ -226,7 +226,7 @@ class _Rooms:
         leaves = {x.path: x.leaf for x in saves.arrays if (x.number, x.kind) == (number, "anchor")}
         return mine == {path: (x.whole, x.begins, x.shapes) for path, x in leaves.items()}
 
-    def _pieces(self, kind: str, path: str, leaf: Leaf) -> list[Piece]:
+    def _pieces(self, kind: str, path: str, leaf: SavedLeaf) -> list[SavedPiece]:
         """The pieces of one leaf, zeros at first."""
         rows, arrays = self.leaves[path], self._numbers.setdefault(kind, {})
         if path not in arrays:
@@ -296,5 +296,5 @@ def _saves(manifest: Manifest, *, common: bool) -> Saves:
         if is_flight(leaf) and leaf.common == common:
             number, kind, *_ = leaf.file.removeprefix("exchange").split(".")
             found = arrays if leaf.whole is not None else others
-            found.append(Array(int(number), kind, leaf.path.partition(">")[2], leaf))
+            found.append(SavedArray(int(number), kind, leaf.path.partition(">")[2], leaf))
     return Saves(manifest, tuple(arrays), tuple(others))

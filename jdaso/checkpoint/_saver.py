@@ -20,10 +20,10 @@ from .._launch.paths import shown
 from .._session import Session
 from . import _arrays, _complete, _digests
 from ._facts import facts_of
-from ._files import COMMON, CheckpointError, Leaf, Manifest, node_folder
+from ._files import COMMON, CheckpointError, Manifest, SavedLeaf, node_folder
 from ._flights import Kept, flight_arrays, keep_flights
 from ._folder import Folder
-from ._state import Value, parted_devices, to_host, values_of
+from ._state import SavedValue, parted_devices, to_host, values_of
 from ._together import DISK_SECONDS, LostError, place_of, shares_leaves, take, together
 
 log = logging.getLogger("jdaso")
@@ -70,7 +70,7 @@ class Saver:
         mine = [value for value in values if self._node == 0 or not value.leaf.common]
         for leaf, value in mine:
             buffer = self._buffers.get(leaf.file)
-            self._buffers[leaf.file] = to_host(Value(leaf, value), buffer)
+            self._buffers[leaf.file] = to_host(SavedValue(leaf, value), buffer)
         manifest = Manifest(
             run=self._run,
             number=self._number,
@@ -180,7 +180,7 @@ class Saver:
             self._folder.make_again()
             self._folder.sweep_own(manifest.node, manifest.number - 1)
             folder.mkdir(exist_ok=True)
-            leaves: list[Leaf] = []
+            leaves: list[SavedLeaf] = []
             own = node_folder(manifest.node)
             for name, common in ((COMMON, True), (own, False)):
                 part = [(leaf, array) for leaf, array in found if leaf.common == common]

@@ -14,11 +14,10 @@ import numpy as np
 from .._jax.types import PyTree
 from .._jax.world import spans_processes
 from .._optimizers.agree import is_in_parts
-from .._optimizers.state import DasoState
-from .._optimizers.synchronous import SynchronousState
+from .._optimizers.state import DasoState, SynchronousState
 from .._payload.layout import path_of
 from .._session import Session
-from ._files import CheckpointError, Leaf
+from ._files import CheckpointError, SavedLeaf
 from ._pieces import leaf_of_pieces, pieces_of
 
 # Fields that are the same on all nodes at every step; node 0 writes them for all nodes.
@@ -45,14 +44,14 @@ class _Field(NamedTuple):
     common: bool
 
 
-class Value(NamedTuple):
+class SavedValue(NamedTuple):
     """One leaf of a state, and how it is saved."""
 
-    leaf: Leaf
+    leaf: SavedLeaf
     value: Any
 
 
-def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
+def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[SavedValue]:
     """Returns the leaves of a state.
 
     Args:
@@ -80,10 +79,10 @@ def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[Value]:
             shape = (parted, *shape)
         file = _file_name(simple, names)
         common = common and shares
-        leaf = Leaf(where, file, _dtype(value), shape, common, field)
+        leaf = SavedLeaf(where, file, _dtype(value), shape, common, field)
         if is_in_parts(array) or (spans_processes(array) and not common):
             leaf = leaf_of_pieces(leaf, array, len(found))
-        found.append(Value(leaf, value))
+        found.append(SavedValue(leaf, value))
     return found
 
 
@@ -98,7 +97,7 @@ def parted_devices(state: PyTree, session: Session) -> int:
     return len(session.devices) if len(session.devices) > 1 and any(drifts) else 0
 
 
-def to_host(value: Value, buffer: np.ndarray | None) -> np.ndarray:
+def to_host(value: SavedValue, buffer: np.ndarray | None) -> np.ndarray:
     """Copies a leaf to the host, into `buffer` if it fits there."""
     array = data_of(value.value)
     if value.leaf.whole is not None:
@@ -112,7 +111,7 @@ def to_host(value: Value, buffer: np.ndarray | None) -> np.ndarray:
     return buffer
 
 
-def from_host(value: Value, array: np.ndarray, mesh: jax.sharding.Mesh) -> Any:
+def from_host(value: SavedValue, array: np.ndarray, mesh: jax.sharding.Mesh) -> Any:
     """Returns a saved array as the leaf it replaces: its type, sharding and devices.
 
     If local devices had diverged, each device of `mesh` gets its own array.
@@ -137,7 +136,7 @@ def from_host(value: Value, array: np.ndarray, mesh: jax.sharding.Mesh) -> Any:
     return jnp.asarray(array)
 
 
-def check_leaves(saved: Sequence[Leaf], here: Sequence[Value], parted: int) -> None:
+def check_leaves(saved: Sequence[SavedLeaf], here: Sequence[SavedValue], parted: int) -> None:
     """Compares a checkpoint with the state to restore into.
 
     If `parted` devices had replicas of their own, saved arrays have an axis of devices.
@@ -166,7 +165,7 @@ def check_leaves(saved: Sequence[Leaf], here: Sequence[Value], parted: int) -> N
         )
 
 
-def is_flight(leaf: Leaf) -> bool:
+def is_flight(leaf: SavedLeaf) -> bool:
     """Returns whether a leaf belongs to an exchange in flight, not to the state."""
     return leaf.path.startswith("<")
 

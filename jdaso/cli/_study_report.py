@@ -12,8 +12,8 @@ from ..fabric._study import tables
 from ..fabric._study.answers import answers, answers_of
 from ..fabric._study.declared import Declared, read_declared
 from ..fabric._study.factors import FACTORS
-from ..fabric._study.findings import Finding, findings
-from ..fabric._study.measured import Launch, RowsError, named, read_launches
+from ..fabric._study.findings import ClaimFinding, findings
+from ..fabric._study.measured import MeasuredLaunch, RowsError, named, read_launches
 from ..fabric._study.verdicts import Verdict, levels_of, verdicts
 from ..report._page import needing_bokeh
 from . import _measured
@@ -33,8 +33,8 @@ class Read(NamedTuple):
     """
 
     declared: Declared
-    every: list[Launch]
-    launches: list[Launch]
+    every: list[MeasuredLaunch]
+    launches: list[MeasuredLaunch]
 
 
 Studies = Mapping[str, Read]
@@ -90,7 +90,7 @@ def _read(arguments: argparse.Namespace) -> Studies:
     return found
 
 
-def _launches(studies: Studies) -> dict[str, Sequence[Launch]]:
+def _launches(studies: Studies) -> dict[str, Sequence[MeasuredLaunch]]:
     return {name: study.launches for name, study in studies.items()}
 
 
@@ -111,7 +111,7 @@ def _write_page(arguments: argparse.Namespace, studies: Studies) -> None:
     print(f"{output}: {len(page) / 1e3:.0f} kB. Open it in a browser.")
 
 
-def _claimed(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[Finding]]:
+def _claimed(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[ClaimFinding]]:
     """Returns the answers on each study's claims, from all of its rows."""
     return {
         name: findings(

@@ -9,7 +9,7 @@ import time
 from ..doctor._advice import in_sentences
 from ..doctor._examine import Report, Wishes, examine
 from ..doctor._findings import written
-from ..doctor._launcher import Launch, find_launch
+from ..doctor._launcher import LaunchedRank, find_launch
 from ..doctor._parts import run_part
 
 _OTHERS_SECONDS = 3.0
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1
 
 
-def _as_text(report: Report, launch: Launch) -> str:
+def _as_text(report: Report, launch: LaunchedRank) -> str:
     """Formats the report; ranks other than the first that report alone list only problems."""
     lines = report.lines
     if launch.rank != 0 and not report.whole:

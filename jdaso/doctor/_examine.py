@@ -18,11 +18,11 @@ from .._launch.paths import FolderError, local_folder
 from . import _together
 from ._advice import Measured, advice
 from ._connections import with_name
-from ._findings import Finding, Line, joined, merged
-from ._launcher import Launch, left_behind
+from ._findings import Finding, SharedFinding, joined, merged
+from ._launcher import LaunchedRank, left_behind
 from ._machine import CHECKPOINTS, allowed, cores, machine, missing_folders, physical, write_in
 from ._parts import try_own
-from ._probe import Outcome, try_out
+from ._probe import PartProgress, try_out
 from ._software import software
 
 
@@ -60,7 +60,7 @@ class Report:
         advice: for this cluster; empty if nothing could be measured.
     """
 
-    lines: Sequence[Line]
+    lines: Sequence[SharedFinding]
     hosts: Sequence[str]
     whole: bool
     ranks: int
@@ -85,7 +85,7 @@ class Report:
         }
 
 
-def examine(launch: Launch, wishes: Wishes) -> Report | None:
+def examine(launch: LaunchedRank, wishes: Wishes) -> Report | None:
     """Examines everything; returns None on ranks that rank 0 reports for."""
     with contextlib.ExitStack() as stack:
         record, own = _look(launch, wishes, stack)
@@ -99,8 +99,8 @@ def examine(launch: Launch, wishes: Wishes) -> Report | None:
 
 
 def _look(
-    launch: Launch, wishes: Wishes, stack: contextlib.ExitStack
-) -> tuple[dict[str, Any], Outcome]:
+    launch: LaunchedRank, wishes: Wishes, stack: contextlib.ExitStack
+) -> tuple[dict[str, Any], PartProgress]:
     """Examines this rank alone; returns the record for other ranks, and the outcome."""
     gpus = _gpus.gpu_identities()
     own = try_own(wishes.limit_seconds)
@@ -139,7 +139,7 @@ def _take_away(folders: list[Path]) -> None:
             folder.rmdir()
 
 
-def _talk(record: Mapping[str, Any], wishes: Wishes) -> Outcome:
+def _talk(record: Mapping[str, Any], wishes: Wishes) -> PartProgress:
     with tempfile.TemporaryDirectory(prefix="jdaso-doctor-") as folder:
         path = Path(folder, "record")
         path.write_text(json.dumps(record))
@@ -153,21 +153,24 @@ def _findings_of(record: Mapping[str, Any]) -> list[Finding]:
 
 
 def _alone(
-    record: Mapping[str, Any], launch: Launch, wishes: Wishes, more: Sequence[Line] = ()
+    record: Mapping[str, Any],
+    launch: LaunchedRank,
+    wishes: Wishes,
+    more: Sequence[SharedFinding] = (),
 ) -> Report:
     """Makes the report of a rank that reports only about itself."""
-    lines = [Line(finding) for finding in _findings_of(record)]
+    lines = [SharedFinding(finding) for finding in _findings_of(record)]
     lines += more or _together.cores({0: record}, launch.vendor)
     return Report(lines, [record["host"]], launch.size == 1, launch.size)
 
 
-def _not_together(outcome: Outcome, launch: Launch, vendor: str) -> list[Line]:
+def _not_together(outcome: PartProgress, launch: LaunchedRank, vendor: str) -> list[SharedFinding]:
     """Explains why the ranks of the launch are not ranks of MPI."""
     named = launch.vendor in ("MPICH", "Open MPI")
     foreign = named and (launch.vendor == "Open MPI") != (vendor == "Open MPI")
     alone = "start" in outcome.values
     if not alone and not foreign:
-        return [Line(_not_started(outcome, launch, vendor))]
+        return [SharedFinding(_not_started(outcome, launch, vendor))]
     whose = f"{launch.vendor}'s launcher" if named else "the launcher"
     seen = "each sees only itself" if alone else f"MPI does not start ({outcome.error('start')})"
     found = f"wrong MPI: {whose} started {launch.size} ranks, but the library is {vendor}: {seen}"
@@ -175,10 +178,10 @@ def _not_together(outcome: Outcome, launch: Launch, vendor: str) -> list[Line]:
         f"Start with {vendor}'s mpiexec (that of the environment which holds the library, beside "
         "its python), or with an srun --mpi=... that it knows (pmi2 for MPICH, pmix for Open MPI)."
     )
-    return [Line(Finding("ranks", found, False, remedy))]
+    return [SharedFinding(Finding("ranks", found, False, remedy))]
 
 
-def _not_started(outcome: Outcome, launch: Launch, vendor: str) -> Finding:
+def _not_started(outcome: PartProgress, launch: LaunchedRank, vendor: str) -> Finding:
     """Explains why MPI_Init did not return, or ended the process."""
     if outcome.unreached:
         to = ", ".join(map(with_name, outcome.unreached))
@@ -193,7 +196,11 @@ def _not_started(outcome: Outcome, launch: Launch, vendor: str) -> Finding:
 
 
 def _all(
-    record: Mapping[str, Any], outcome: Outcome, launch: Launch, vendor: str, wishes: Wishes
+    record: Mapping[str, Any],
+    outcome: PartProgress,
+    launch: LaunchedRank,
+    vendor: str,
+    wishes: Wishes,
 ) -> Report | None:
     """Makes rank 0's report of all ranks; others: None, or their own if rank 0 misses them."""
     rank, size = outcome.values["start"]["rank"], launch.size
@@ -224,15 +231,15 @@ def _all(
 def _together_lines(
     records: _together.Records,
     accounts: Mapping[int, Any],
-    outcome: Outcome,
-    launch: Launch,
+    outcome: PartProgress,
+    launch: LaunchedRank,
     vendor: str,
     wishes: Wishes,
-) -> Iterator[Line]:
+) -> Iterator[SharedFinding]:
     size = launch.size
     machines = len(_together.by_machine(records))
     present = f"{len(records)} of {size} on {machines} host{'s' * (machines > 1)}"
-    yield Line(
+    yield SharedFinding(
         Finding("ranks", present, len(records) == size, "" if len(records) == size else _GONE)
     )
     yield from _together.cores(records, launch.vendor)
@@ -246,17 +253,22 @@ def _together_lines(
 _GONE = "See below for the missing ranks, and look at their own output."
 
 
-def _died(outcome: Outcome, vendor: str) -> list[Line]:
+def _died(outcome: PartProgress, vendor: str) -> list[SharedFinding]:
     """Reports the step of the exchange in which this rank's process ended or failed."""
     broken = {**outcome.errors, **outcome.died}
     return [
-        Line(Finding("messages", f"failed at {step}: {why}", False, _together.ports(vendor)))
+        SharedFinding(
+            Finding("messages", f"failed at {step}: {why}", False, _together.ports(vendor))
+        )
         for step, why in broken.items()
     ]
 
 
 def _advice(
-    records: _together.Records, figures: Sequence[Mapping[str, Any]], launch: Launch, wishes: Wishes
+    records: _together.Records,
+    figures: Sequence[Mapping[str, Any]],
+    launch: LaunchedRank,
+    wishes: Wishes,
 ) -> Mapping[str, Any]:
     good = [f for f in figures if "error" not in f]
     if not good:

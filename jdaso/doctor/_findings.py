@@ -29,7 +29,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class SharedFinding:
     """A finding and the ranks that share it; without ranks, it is about all of them together."""
 
     finding: Finding
@@ -42,7 +42,7 @@ class Line:
         return {**about, "ranks": list(self.ranks)}
 
 
-def merged(findings: Mapping[int, Sequence[Finding]]) -> list[Line]:
+def merged(findings: Mapping[int, Sequence[Finding]]) -> list[SharedFinding]:
     """Merges equal findings of ranks to one line; different findings get several.
 
     Findings of one name are adjacent. If they must be alike but are not, each is a problem.
@@ -56,17 +56,19 @@ def merged(findings: Mapping[int, Sequence[Finding]]) -> list[Line]:
         differ = len({finding.found for finding in variants}) > 1
         for finding, ranks in variants.items():
             lines.append(
-                Line(_differing(finding) if differ and finding.alike else finding, (*ranks,))
+                SharedFinding(
+                    _differing(finding) if differ and finding.alike else finding, (*ranks,)
+                )
             )
     return lines
 
 
-def joined(lines: Sequence[Line]) -> list[Line]:
+def joined(lines: Sequence[SharedFinding]) -> list[SharedFinding]:
     """Joins lines that have the same finding about different ranks."""
     ranks: dict[Finding, tuple[int, ...]] = {}
     for line in lines:
         ranks[line.finding] = (*ranks.get(line.finding, ()), *line.ranks)
-    return [Line(finding, of) for finding, of in ranks.items()]
+    return [SharedFinding(finding, of) for finding, of in ranks.items()]
 
 
 def _differing(finding: Finding) -> Finding:
@@ -88,7 +90,7 @@ def numbered(ranks: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def written(lines: Sequence[Line], hosts: Sequence[str]) -> str:
+def written(lines: Sequence[SharedFinding], hosts: Sequence[str]) -> str:
     """Formats the report as text: subject, result, ranks; and below each the remedy.
 
     Args:

@@ -13,7 +13,7 @@ _MARKS = {"OMPI_COMM_WORLD_SIZE": "Open MPI", "HYDI_CONTROL_FD": "MPICH", "PMI_F
 
 
 @dataclasses.dataclass(frozen=True)
-class Launch:
+class LaunchedRank:
     """This rank among those that a launcher started.
 
     Attributes:
@@ -32,15 +32,15 @@ class Launch:
         return f"[rank {self.rank} of {self.size}] " if self.size > 1 else ""
 
 
-def find_launch() -> Launch:
+def find_launch() -> LaunchedRank:
     """Reads the variables that launchers set."""
     size = launched_ranks()
     if size == 1 and not claimed_by():  # leftover variables name no launcher
-        return Launch(0, 1, "")
+        return LaunchedRank(0, 1, "")
     vendor = next((by for name, by in _MARKS.items() if name in os.environ), "")
     if not vendor and "SLURM_STEP_NUM_TASKS" in os.environ:
         vendor = "srun"
-    return Launch(launched_rank() if size > 1 else 0, size, vendor)
+    return LaunchedRank(launched_rank() if size > 1 else 0, size, vendor)
 
 
 def left_behind() -> Iterator[Finding]:

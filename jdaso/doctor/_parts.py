@@ -10,19 +10,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ._probe import Outcome, Steps, try_out
+from ._probe import PartProgress, ProbeSteps, try_out
 from ._talk import talk
 
 
 def run_part(name: str, path: str, arguments: Sequence[str]) -> None:
     """Runs a part, ``own`` or ``talk``, and writes each step to the file `path`."""
     if name == "talk":
-        return talk(Steps(path), *arguments)
+        return talk(ProbeSteps(path), *arguments)
     done, failed = arguments
-    _own(Steps(path, json.loads(done), json.loads(failed)))
+    _own(ProbeSteps(path, json.loads(done), json.loads(failed)))
 
 
-def _own(steps: Steps) -> None:
+def _own(steps: ProbeSteps) -> None:
     """Tries what one process can alone; the last step ends it if MPI cannot take GPU memory."""
     packages = {
         "numpy": (),
@@ -42,7 +42,7 @@ def _own(steps: Steps) -> None:
     steps.take("CUDA-aware", _cuda_aware, ["devices", "mpi4py"])
 
 
-def try_own(limit_seconds: float) -> Outcome:
+def try_own(limit_seconds: float) -> PartProgress:
     """Runs those steps; if the process ends in one, another continues after that step."""
     values, errors, died = {}, {}, {}
     while True:
@@ -52,7 +52,7 @@ def try_own(limit_seconds: float) -> Outcome:
         values, errors = {**values, **outcome.values}, {**errors, **outcome.errors}
         died.update(new)
         if not new or "end" in new:  # it is complete, or would end there again
-            return Outcome(values, errors, died)
+            return PartProgress(values, errors, died)
 
 
 def _modules() -> str:

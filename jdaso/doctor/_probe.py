@@ -24,7 +24,7 @@ from ._connections import awaited, refused
 _KILL_SECONDS = 5.0
 
 
-class Steps:
+class ProbeSteps:
     """The tested process's side: ``steps.take("name", function)``.
 
     Args:
@@ -63,7 +63,7 @@ class Steps:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class PartProgress:
     """The progress of a part.
 
     Attributes:
@@ -90,7 +90,7 @@ def _by_itself() -> dict[str, str]:
 
 def try_out(
     part: str, arguments: Sequence[str] = (), *, limit_seconds: float, as_rank: bool = False
-) -> Outcome:
+) -> PartProgress:
     """Runs a part of the doctor in a process of its own.
 
     Args:
@@ -147,7 +147,7 @@ def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> tuple
     return f"the process ended with status {status}" if status else "", []
 
 
-def _outcome(notes: str, end: str, words: str) -> Outcome:
+def _outcome(notes: str, end: str, words: str) -> PartProgress:
     values, errors, begun = {}, {}, ""
     for text in notes.splitlines():
         line = json.loads(text)
@@ -158,7 +158,7 @@ def _outcome(notes: str, end: str, words: str) -> Outcome:
         else:
             values[line["step"]], begun = line["value"], ""
     if not end and not begun:
-        return Outcome(values, errors, {})
+        return PartProgress(values, errors, {})
     last = " ".join(words.split()[-25:])
     how = f"{end or 'it ended'}; last words: {last}" if last else end or "it ended"
-    return Outcome(values, errors, {begun or "end": how})
+    return PartProgress(values, errors, {begun or "end": how})

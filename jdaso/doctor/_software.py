@@ -11,7 +11,7 @@ from importlib import metadata
 from .._base.version import __version__
 from ._findings import Finding
 from ._machine import shared_memory
-from ._probe import Outcome
+from ._probe import PartProgress
 
 _MPI_NAMES = {
     "libmpi.so.12": "MPICH",
@@ -72,7 +72,7 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in (found[0] if found else "").split(".") if part]
 
 
-def software(own: Outcome, gpus: Sequence[str], needed: Sequence[str]) -> Iterator[Finding]:
+def software(own: PartProgress, gpus: Sequence[str], needed: Sequence[str]) -> Iterator[Finding]:
     """Yields all findings about installed software.
 
     Args:
@@ -90,7 +90,7 @@ def software(own: Outcome, gpus: Sequence[str], needed: Sequence[str]) -> Iterat
     yield from _extras(needed)
 
 
-def _packages(own: Outcome) -> Iterator[Finding]:
+def _packages(own: PartProgress) -> Iterator[Finding]:
     try:
         wanted = requirements()
     except metadata.PackageNotFoundError:
@@ -133,7 +133,7 @@ def _mpi_remedy(error: str) -> str:
     return _MPI_MISSING
 
 
-def _devices(own: Outcome, gpus: Sequence[str]) -> Finding:
+def _devices(own: PartProgress, gpus: Sequence[str]) -> Finding:
     about = own.values.get("devices")
     if about is None:
         remedy = (
@@ -150,7 +150,7 @@ def _devices(own: Outcome, gpus: Sequence[str]) -> Finding:
     return Finding("JAX devices", f"{counted}, computing")
 
 
-def _mpi_library(own: Outcome) -> Iterator[Finding]:
+def _mpi_library(own: PartProgress) -> Iterator[Finding]:
     about = own.values.get("mpi4py")
     if about is None:
         return
@@ -164,7 +164,7 @@ def _mpi_library(own: Outcome) -> Iterator[Finding]:
     yield Finding("MPI thread level", found, multiple, "" if multiple else remedy)
 
 
-def _mpi4jax(own: Outcome) -> Finding:
+def _mpi4jax(own: PartProgress) -> Finding:
     version, built = installed("mpi4jax"), own.values.get("mpi4jax built")
     if built is None:
         if "mpi4jax built" in own.values:
@@ -189,7 +189,7 @@ def _mpi4jax(own: Outcome) -> Finding:
 _AFTER_MPI4PY = "Mend mpi4py first, then look again."
 
 
-def _cuda_aware(own: Outcome) -> Finding:
+def _cuda_aware(own: PartProgress) -> Finding:
     found = own.values.get("CUDA-aware")
     if found == "not applicable":
         return Finding("CUDA-aware MPI", "not applicable: JAX has no GPU")

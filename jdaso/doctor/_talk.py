@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ._probe import Steps
+from ._probe import ProbeSteps
 
 RECORD, ACCOUNT, LINK, BULK, FIGURES, LEAVE = range(600, 606)
 """Tags of the messages."""
@@ -37,7 +37,7 @@ _SPIN_SECONDS = 2e-3
 Pair = tuple[int, int]
 
 
-def talk(steps: Steps, record_path: str, limit: str) -> None:
+def talk(steps: ProbeSteps, record_path: str, limit: str) -> None:
     """Runs a rank's part: all steps above.
 
     Args:

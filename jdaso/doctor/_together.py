@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ._findings import Finding, Line, numbered
+from ._findings import Finding, SharedFinding, numbered
 from ._launcher import binding
 
 Records = Mapping[int, Mapping[str, Any]]
@@ -24,7 +24,7 @@ def by_machine(records: Records) -> list[list[int]]:
     return list(found.values())
 
 
-def gpus(records: Records) -> Iterator[Line]:
+def gpus(records: Records) -> Iterator[SharedFinding]:
     """Finds ranks that would compute on the same GPU."""
     for ranks in by_machine(records):
         seen = [records[rank]["gpus"] for rank in ranks]
@@ -33,10 +33,10 @@ def gpus(records: Records) -> Iterator[Line]:
         taken = [gpu for each in seen for gpu in each]
         twice = sorted({gpu for gpu in taken if taken.count(gpu) > 1})
         if not twice:
-            yield Line(Finding("GPUs of the host", "each rank has its own"), tuple(ranks))
+            yield SharedFinding(Finding("GPUs of the host", "each rank has its own"), tuple(ranks))
         elif all(each == seen[0] for each in seen) and len(seen[0]) >= len(ranks):
             found = f"{len(seen[0])} for {len(ranks)} ranks; jdaso deals them out"
-            yield Line(Finding("GPUs of the host", found), tuple(ranks))
+            yield SharedFinding(Finding("GPUs of the host", found), tuple(ranks))
         else:
             remedy = (
                 "Start as many ranks a host as it has GPUs, or give each its own (srun "
@@ -44,17 +44,17 @@ def gpus(records: Records) -> Iterator[Line]:
                 "Session(share_gpus=True) allows sharing."
             )
             found = f"several ranks see the same: {', '.join(twice)}"
-            yield Line(Finding("GPUs of the host", found, False, remedy), tuple(ranks))
+            yield SharedFinding(Finding("GPUs of the host", found, False, remedy), tuple(ranks))
 
 
-def nodes(records: Records, ranks: int, ranks_per_node: int) -> Iterator[Line]:
+def nodes(records: Records, ranks: int, ranks_per_node: int) -> Iterator[SharedFinding]:
     """Finds nodes of several ranks that lie on different hosts; nothing if each rank is a node."""
     if ranks_per_node == 1:
         return
     what = f"nodes of {ranks_per_node} ranks"
     if ranks % ranks_per_node:
         remedy = f"Start a multiple of {ranks_per_node}."
-        yield Line(Finding(what, f"{ranks} ranks do not form them", False, remedy))
+        yield SharedFinding(Finding(what, f"{ranks} ranks do not form them", False, remedy))
         return
     for first in range(0, ranks, ranks_per_node):
         mine = [k for k in range(first, first + ranks_per_node) if k in records]
@@ -66,10 +66,10 @@ def nodes(records: Records, ranks: int, ranks_per_node: int) -> Iterator[Line]:
             "Its ranks average their gradients over the network at every step. Start the ranks of "
             f"a host after each other (mpiexec -ppn {ranks_per_node}, or --map-by slot)."
         )
-        yield Line(Finding(what, found, False, remedy), tuple(mine))
+        yield SharedFinding(Finding(what, found, False, remedy), tuple(mine))
 
 
-def cores(records: Records, vendor: str) -> Iterator[Line]:
+def cores(records: Records, vendor: str) -> Iterator[SharedFinding]:
     """Checks that each rank has at least one core, and is not bound to one if there are more."""
     what = "cores of the host"
     for ranks in by_machine(records):
@@ -86,21 +86,23 @@ def cores(records: Records, vendor: str) -> Iterator[Line]:
             )
             if there >= len(ranks):
                 remedy = f"The host has {there} cores. Start the ranks with {flags}."
-            yield Line(Finding(what, found, False, remedy), tuple(ranks))
+            yield SharedFinding(Finding(what, found, False, remedy), tuple(ranks))
         elif bound:
             found = f"bound to one core each, of {there}: nothing can be hidden"
             remedy = f"Start the ranks with {flags}, or unbound (Open MPI: --bind-to none)."
-            yield Line(Finding(what, found, False, remedy), tuple(bound))
+            yield SharedFinding(Finding(what, found, False, remedy), tuple(bound))
         else:
             found = f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {_cores(len(together))}"
-            yield Line(Finding(what, found), tuple(ranks))
+            yield SharedFinding(Finding(what, found), tuple(ranks))
 
 
 def _cores(count: int) -> str:
     return f"{count} core{'s' * (count > 1)}"
 
 
-def checkpoints(records: Records, accounts: Mapping[int, Mapping[str, Any]]) -> Iterator[Line]:
+def checkpoints(
+    records: Records, accounts: Mapping[int, Mapping[str, Any]]
+) -> Iterator[SharedFinding]:
     """Checks that all ranks that could write see each other's files."""
     writers = [rank for rank, about in records.items() if about["file"]]
     if len(records) < 2 or not writers:
@@ -109,14 +111,16 @@ def checkpoints(records: Records, accounts: Mapping[int, Mapping[str, Any]]) -> 
     if blind:
         found = f"ranks {numbered(blind)} do not see all that the others wrote"
         remedy = "Choose a folder on a file system that all hosts share (not /tmp or a local disk)."
-        yield Line(Finding("checkpoint folder, shared", found, False, remedy))
+        yield SharedFinding(Finding("checkpoint folder, shared", found, False, remedy))
     else:
-        yield Line(Finding("checkpoint folder, shared", "every rank sees the others' files"))
+        yield SharedFinding(
+            Finding("checkpoint folder, shared", "every rank sees the others' files")
+        )
 
 
 def cut_off(
     size: int, records: Records, accounts: Mapping[int, Mapping[str, Any]], limit: float, mpi: str
-) -> Iterator[Line]:
+) -> Iterator[SharedFinding]:
     """Finds pairs of ranks between which no message arrived."""
     missing = [rank for rank in range(size) if rank not in accounts]
     pairs = sorted(
@@ -131,10 +135,12 @@ def cut_off(
             f"rank {rank} ({records[rank]['host']})" if rank in records else f"rank {rank}"
             for rank in (a, b)
         )
-        yield Line(Finding("messages", f"none between {names} in {limit:g} s", False, ports(mpi)))
+        yield SharedFinding(
+            Finding("messages", f"none between {names} in {limit:g} s", False, ports(mpi))
+        )
     if missing and not pairs:
         found = f"ranks {numbered(missing)} fell silent"
-        yield Line(Finding("messages", found, False, ports(mpi)))
+        yield SharedFinding(Finding("messages", found, False, ports(mpi)))
 
 
 def ports(mpi: str) -> str:
@@ -152,7 +158,7 @@ def ports(mpi: str) -> str:
     )
 
 
-def links(figures: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Iterator[Line]:
+def links(figures: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Iterator[SharedFinding]:
     """Reports the spread of all pairs, and each pair that is much slower than the others.
 
     A pair is slow if it has less than half the rate that a quarter of the pairs reach. The median
@@ -162,7 +168,9 @@ def links(figures: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Iterato
     for f in figures:
         if "error" in f:
             found = f"{_pair(f, hosts)}: {f['error']}"
-            yield Line(Finding("link", found, False, "Look at this link's ports and interfaces."))
+            yield SharedFinding(
+                Finding("link", found, False, "Look at this link's ports and interfaces.")
+            )
     if not good:
         return
     rates = sorted(f["bytes_per_second"] for f in good)
@@ -172,7 +180,7 @@ def links(figures: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Iterato
     found = f"{len(good)} pair{'s' * (len(good) > 1)} of {kind}: {_rates(rates)} Gbit/s, "
     found += f"{_spread([d * 1e6 for d in delays])} us"
     slow = [f for f in good if f["bytes_per_second"] < _SLOW * quarter]
-    yield Line(Finding("links", found))
+    yield SharedFinding(Finding("links", found))
     for f in slow:
         found = f"{_pair(f, hosts)}: {f['bytes_per_second'] * 8e-9:.3g} Gbit/s, where others reach "
         found += f"{quarter * 8e-9:.3g}"
@@ -180,7 +188,7 @@ def links(figures: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Iterato
             "Have this pair's cable, port and switch looked at (ethtool, ibstat: negotiated speed, "
             "errors), see which interface and route are used (ip route get), or leave the host out."
         )
-        yield Line(Finding("slow link", found, False, remedy))
+        yield SharedFinding(Finding("slow link", found, False, remedy))
 
 
 def _pair(figures: Mapping[str, Any], hosts: Sequence[str]) -> str:
@@ -202,7 +210,7 @@ def _three(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def progress(figures: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+def progress(figures: Sequence[Mapping[str, Any]]) -> Iterator[SharedFinding]:
     """Checks whether messages move while the program does something else."""
     shares = next((f["hidden"] for f in figures if "hidden" in f), None)
     if shares is None:
@@ -212,9 +220,9 @@ def progress(figures: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
         f"{shares['a thread']:.0%} with a thread in the call, as jdaso has it"
     )
     if shares["a thread"] >= _PROGRESS:
-        yield Line(Finding("progress of MPI", found))
+        yield SharedFinding(Finding("progress of MPI", found))
         return
     remedy = (
         "Leave a core on each host free for MPI's thread: fewer ranks, or bind with more cores."
     )
-    yield Line(Finding("progress of MPI", found, False, remedy))
+    yield SharedFinding(Finding("progress of MPI", found, False, remedy))

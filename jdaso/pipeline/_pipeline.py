@@ -18,7 +18,7 @@ from .._optimizers.daso import daso
 from .._optimizers.synchronous import synchronous
 from .._rules.phases import Phases
 from .._session import Session
-from ._optimizer.whole import Whole
+from ._optimizer.whole import WholeOptimizer
 from ._parts import Partitions
 from ._plan.measured import example
 from ._plan.plan import Plan
@@ -26,8 +26,8 @@ from ._run.compiled import WIRES
 from ._run.follow import follow
 from ._run.grid import Grid
 from ._run.nonempty import NonEmpty
-from ._run.run import Place, Run, StepResult
-from ._run.work import Work
+from ._run.run import BatchRun, RankPlace, StepResult
+from ._run.work import StageWork
 from ._schedule import Action, make_schedule
 from ._state import PipelineState
 
@@ -44,7 +44,7 @@ class Pipeline:
     Args:
         plan: from `partition`; the same on all nodes.
         optimizer: any optax transformation; its updates equal those of one process that holds all
-            parameters (`Whole` explains how, and what it refuses).
+            parameters (`WholeOptimizer` explains how, and what it refuses).
         session: ``plan.num_partitions`` times R nodes.
         schedule: ``"gpipe"``, ``"1f1b"`` or ``"interleaved"``; see `make_schedule`.
         phases: those of `jdaso.daso` between replicas; None for `jdaso.synchronous`. Here
@@ -93,10 +93,10 @@ class Pipeline:
         self.replicas = self.grid.replicas()
         self._wire, self._steps = wire, 0
         rank = self.grid.partition
-        self._place = Place(rank, self.grid.address, self._put, self._put_samples)
-        self._work = Work(plan, rank, wire, remat=remat)
-        self._evaluations: dict[Any, Work] = {}
-        inner = Whole(optimizer, plan.holding, rank, self.grid.gatherer()).transformation
+        self._place = RankPlace(rank, self.grid.address, self._put, self._put_samples)
+        self._work = StageWork(plan, rank, wire, remat=remat)
+        self._evaluations: dict[Any, StageWork] = {}
+        inner = WholeOptimizer(optimizer, plan.holding, rank, self.grid.gatherer()).transformation
         common = dict(settings or {}, session=self.replicas)
         if phases is None:
             self._tx = synchronous(inner, **common)
@@ -143,7 +143,7 @@ class Pipeline:
         """
         self.session.require_usable()
         self._mail.begin_step(self._steps)
-        run = Run(self._work, self._mail, self._place, state.params, state.state, batch)
+        run = BatchRun(self._work, self._mail, self._place, state.params, state.state, batch)
         run.follow(self.schedule.order[self._place.rank])
         grads = self.plan.holding.join(run.gradients(), self._place.rank, jnp)
         result = run.result()
@@ -175,10 +175,10 @@ class Pipeline:
         if key not in self._evaluations:
             plan = follow(self.plan, function, self.plan.holding.whole_structs(), batch)
             self.session.agree("evaluate a pipeline", [("the plan", plan.digest())])
-            self._evaluations[key] = Work(plan, self._place.rank, self._wire, train=False)
+            self._evaluations[key] = StageWork(plan, self._place.rank, self._wire, train=False)
         work = self._evaluations[key]
         microbatches, own = range(work.plan.num_microbatches), sorted(work.stages)
-        run = Run(work, self._mail, self._place, state.params, state.state, batch)
+        run = BatchRun(work, self._mail, self._place, state.params, state.state, batch)
         run.follow([Action(False, stage, m) for m in microbatches for stage in own])
         return run.result()
 

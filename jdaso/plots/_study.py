@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..fabric._study.shown import Chart, Launch, Verdict, charts_of, named, slug
+from ..fabric._study.shown import Chart, MeasuredLaunch, Verdict, charts_of, named, slug
 
 MARKS = ("o-", "s--", "^-.", "D:", "v-", "x--")
 ENDINGS = (".svg", ".png")
 
 
 def plot_study(
-    studies: Mapping[str, Sequence[Launch]],
+    studies: Mapping[str, Sequence[MeasuredLaunch]],
     verdicts: Mapping[str, Sequence[Verdict]],
     folder: str | Path,
 ) -> list[Path]:

@@ -34,7 +34,7 @@ Switch = tuple[str, Element]
 """The name of what is drawn, and a sample for the legend."""
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """One line of a chart.
 
     Attributes:
@@ -64,9 +64,9 @@ def library() -> str:
     return Resources(mode="inline", components=["bokeh"], log_level=None).js_raw[0]
 
 
-def lines_of(data: Iterable[tuple[str, int, np.ndarray, np.ndarray]]) -> list[Line]:
+def lines_of(data: Iterable[tuple[str, int, np.ndarray, np.ndarray]]) -> list[ChartLine]:
     """Makes lines from (label, style, x, y), without those that have no number."""
-    made = [Line(label, style, thin(x, y)) for label, style, x, y in data]
+    made = [ChartLine(label, style, thin(x, y)) for label, style, x, y in data]
     return [line for line in made if line.points.x.size]
 
 
@@ -83,7 +83,7 @@ def new_plot(x_label: str, y_label: str, **options: Any) -> Plot:
     return plot
 
 
-def scalar_plot(x_label: str, y_label: str, lines: Sequence[Line]) -> Plot:
+def scalar_plot(x_label: str, y_label: str, lines: Sequence[ChartLine]) -> Plot:
     """Makes an empty plot, logarithmic if the numbers of the lines are positive and far apart."""
     low = min(float(line.points.low.min()) for line in lines)
     high = max(float(line.points.high.max()) for line in lines)
@@ -102,7 +102,7 @@ def few_ticks() -> LogTicker:
 def line_chart(
     title: str,
     plot: Plot,
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     signs: Sequence[Sign] = (),
     names: Names = NAMES,
 ) -> Element:
@@ -115,7 +115,7 @@ def line_chart(
     return figure(title, plot, described(lines), switches, numbers(title, plot, lines, names))
 
 
-def draw_lines(plot: Plot, lines: Sequence[Line], names: Names = NAMES) -> None:
+def draw_lines(plot: Plot, lines: Sequence[ChartLine], names: Names = NAMES) -> None:
     """Draws lines and their bands; a single point is a dot."""
     drawn = []
     for label, style, points, stairs in lines:
@@ -137,7 +137,7 @@ def draw_lines(plot: Plot, lines: Sequence[Line], names: Names = NAMES) -> None:
     add_hover(plot, drawn, tips)
 
 
-def draw_signs(plot: Plot, line: Line, signs: Sequence[Sign]) -> None:
+def draw_signs(plot: Plot, line: ChartLine, signs: Sequence[Sign]) -> None:
     """Draws a triangle on the line for a checkpoint, a cross for a fault."""
     x, colour = np.array([sign.x for sign in signs]), COLOURS[line.style % len(COLOURS)]
     source = {
@@ -157,7 +157,7 @@ def add_hover(plot: Plot, drawn: list[Any], tips: str | list[tuple[str, str]]) -
     plot.add_tools(HoverTool(renderers=drawn, tooltips=tips, visible=False))
 
 
-def described(lines: Sequence[Line]) -> str:
+def described(lines: Sequence[ChartLine]) -> str:
     """Describes lines in words."""
     found = []
     for line in lines:
@@ -207,7 +207,7 @@ def patch(colour: str, **look: Any) -> Element:
 
 
 def numbers(
-    title: str, plot: Plot, lines: Sequence[Line], names: Names = NAMES, rows: int = 9
+    title: str, plot: Plot, lines: Sequence[ChartLine], names: Names = NAMES, rows: int = 9
 ) -> list[Element]:
     """Makes the chart's tables, for readers who cannot see it: at most `rows` points of each."""
     made, head = [], [plot.xaxis[0].axis_label, *names]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from ._rows import TOTALS, Mark, Part, count_of
+from ._rows import TOTALS, Mark, RunPart, count_of
 
 
 @dataclasses.dataclass
@@ -63,7 +63,7 @@ class Node:
         return float(column[-1]) if column.size else float("nan")
 
 
-def of_latest_run(parts: list[Part]) -> list[Part]:
+def of_latest_run(parts: list[RunPart]) -> list[RunPart]:
     """Returns the starts of the latest run: from the last one at step 1 after an ended run."""
     new = [
         k for k, part in enumerate(parts) if k and parts[k - 1].ended and part.first_step in (0, 1)
@@ -71,7 +71,7 @@ def of_latest_run(parts: list[Part]) -> list[Part]:
     return parts[new[-1] :] if new else parts
 
 
-def join(parts: list[Part], zero: float) -> Node:
+def join(parts: list[RunPart], zero: float) -> Node:
     """Joins several starts to one run; repeated steps count as in their last repetition."""
     kept: list[dict[str, np.ndarray]] = []
     phases: list[str] = []
@@ -121,7 +121,7 @@ def join(parts: list[Part], zero: float) -> Node:
     )
 
 
-def forget(parts: list[Part], starts: list[Part]) -> None:
+def forget(parts: list[RunPart], starts: list[RunPart]) -> None:
     """Drops steps of a node that a later start repeated without it."""
     last = parts[-1]
     later = [
@@ -137,5 +137,5 @@ def forget(parts: list[Part], starts: list[Part]) -> None:
     last.ended = last.ended or bool(later)
 
 
-def _told(part: Part) -> bool:
+def _told(part: RunPart) -> bool:
     return any(mark.kind == "fault" for mark in part.marks)

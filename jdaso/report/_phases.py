@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ._charts import (
-    Line,
+    ChartLine,
     add_hover,
     described,
     draw_lines,
@@ -39,7 +39,7 @@ def phase_chart(run: Run) -> Element | None:
         column = node.column(name)
         if (known := np.isfinite(column)).any():
             points = stairs(node.columns["seconds"][known], column[known])
-            lines.append(Line(label, style, points, stairs=True))
+            lines.append(ChartLine(label, style, points, stairs=True))
     top = max([1.0, *(float(line.points.high.max()) for line in lines)])
     plot = new_plot("seconds", "steps", y_range=(0, 1.08 * top))
     drawn, switches = [], []

@@ -34,9 +34,9 @@ class Mark(NamedTuple):
     text: str
 
 
-def read_parts(path: Path, damaged: list[str]) -> list[Part]:
+def read_parts(path: Path, damaged: list[str]) -> list[RunPart]:
     """Reads the rows of each start in a file; adds unreadable ones to `damaged`."""
-    parts: list[Part] = []
+    parts: list[RunPart] = []
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, start=1):
@@ -52,7 +52,7 @@ def read_parts(path: Path, damaged: list[str]) -> list[Part]:
     return parts
 
 
-class Part:
+class RunPart:
     """The rows of one start of a run."""
 
     def __init__(self, header: dict[str, Any]):
@@ -91,13 +91,13 @@ class Part:
         return int(self.columns["step"][-1]) if self.phases else 0
 
 
-def _take(row: Any, parts: list[Part]) -> None:
+def _take(row: Any, parts: list[RunPart]) -> None:
     """Adds a row to the part it belongs to."""
     if not isinstance(row, dict):
         raise ValueError("it is not a JSON object")
     kind = row.get("kind")
     if kind == "run":
-        parts.append(Part(row))
+        parts.append(RunPart(row))
         return
     if not parts:
         raise ValueError('no row of kind "run" comes before it')

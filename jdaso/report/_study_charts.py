@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bokeh.models import BasicTickFormatter, BoxAnnotation
 
 from ..fabric._study.shown import Chart, Verdict
-from ._charts import COLOURS, Line, add_hover, few_ticks, figure, line_chart, new_plot, patch
+from ._charts import COLOURS, ChartLine, add_hover, few_ticks, figure, line_chart, new_plot, patch
 from ._html import Element, short, table
 from ._series import Thinned
 
@@ -29,7 +29,7 @@ def chart_of(chart: Chart) -> Element:
     if "y" in chart.log:
         plot.yaxis[0].update(formatter=BasicTickFormatter())
     lines = [
-        Line(curve.label, k, Thinned(curve.x, curve.low, curve.median, curve.high))
+        ChartLine(curve.label, k, Thinned(curve.x, curve.low, curve.median, curve.high))
         for k, curve in enumerate(chart.curves)
     ]
     return line_chart(chart.title, plot, lines, names=SPREAD)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..fabric._study.shown import (
-    Finding,
-    Launch,
+    ClaimFinding,
+    MeasuredLaunch,
     Verdict,
     bandwidth_charts,
     exposed_charts,
@@ -21,9 +21,9 @@ from ._page import page_of
 from ._runs import ReportError, counted
 from ._sections import grid, wide
 
-Studies = Mapping[str, Sequence[Launch]]
+Studies = Mapping[str, Sequence[MeasuredLaunch]]
 Verdicts = Mapping[str, Sequence[Verdict]]
-Findings = Mapping[str, Sequence[Finding]]
+Findings = Mapping[str, Sequence[ClaimFinding]]
 CLAIMED = (
     "A claim is about many settings. It holds if it is sure at each, does not hold if its contrary "
     "is sure at one or more (corrected for the number of settings), and is open otherwise."

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 
 from ..fabric._study.shown import (
-    Finding,
+    ClaimFinding,
     Fit,
     Key,
-    Launch,
+    MeasuredLaunch,
     Split,
     Verdict,
     key_of,
@@ -46,13 +46,13 @@ def verdict_table(verdicts: Mapping[str, Sequence[Verdict]]) -> Element:
     return table("Verdicts", head, rows)
 
 
-def claim_table(findings: Mapping[str, Sequence[Finding]]) -> Element:
+def claim_table(findings: Mapping[str, Sequence[ClaimFinding]]) -> Element:
     """Makes the table of claims and their answers."""
     rows = [[study, one.claim.text, one.words] for study, some in findings.items() for one in some]
     return table("Claims", ["study", "claim", "answer"], rows)
 
 
-def place_table(study: str, finding: Finding) -> Element:
+def place_table(study: str, finding: ClaimFinding) -> Element:
     """Makes a folded table of the settings that a claim is about."""
     caption = f"Settings of the claim {finding.claim.name} in {study}"
     rows = [
@@ -89,7 +89,7 @@ def fit_table(study: str, fits: Sequence[Fit]) -> Element:
     return table(f"Latency and bandwidth in {study}", head, rows)
 
 
-def cell_table(study: str, launches: Sequence[Launch]) -> Element:
+def cell_table(study: str, launches: Sequence[MeasuredLaunch]) -> Element:
     """Makes the table of all cells that have numbers."""
     head = ["cell", "median s", "5 %", "95 %", *SPLIT, "iterations", "replicates"]
     rows = [
@@ -114,7 +114,7 @@ def _parts(split: Split | None) -> list[str]:
     return [short(split.compute), hidden, f"{short(split.exposed)} ({share:.1%})"]
 
 
-def failure_table(study: str, launches: Sequence[Launch]) -> Element | None:
+def failure_table(study: str, launches: Sequence[MeasuredLaunch]) -> Element | None:
     """Makes the table of launches without numbers, with their last words; None if all went well."""
     bad = [one for one in launches if one.status != "ok"]
     if not bad:
@@ -133,7 +133,7 @@ def failure_table(study: str, launches: Sequence[Launch]) -> Element | None:
     return table(_capped(f"Launches of {study} without numbers", rows), head, rows[:_MOST_ROWS])
 
 
-def about(study: str, launches: Sequence[Launch]) -> Element:
+def about(study: str, launches: Sequence[MeasuredLaunch]) -> Element:
     """Makes a folded table of the machines, versions and commits of a study's rows."""
     rows = []
     for name in ("declaration", "commit", "machine", "versions", "environment"):

@@ -18,7 +18,7 @@ _PLACES = ("steps", "device", "exchange", "worker", "messages", "checkpoint")
 _DETAILS = ("chunk", "size_bytes", "of")
 
 
-class Rows:
+class TraceRows:
     """The rows of one node; the first event of a lane is preceded by the lane's name.
 
     Args:

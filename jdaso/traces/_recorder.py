@@ -22,7 +22,7 @@ _START_SECONDS, _END_SECONDS = 10.0, 2.0
 _CLOSE_SECONDS = 10.0
 
 
-class Recorder:
+class TraceRecorder:
     """The trace of one node, from its session's begin to its `close`; `jdaso.metrics` adds rows.
 
     Of a node of several ranks, that of the first.

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ._chrome_format import Row, Rows
+from ._chrome_format import Row, TraceRows
 from ._profiles import Profile
 from ._read import Trace
 from ._timeline import Event
@@ -28,7 +28,7 @@ def merge(trace: Trace, profiles: Iterable[Profile] = ()) -> list[Row]:
     """
     rows: list[Row] = []
     for node in trace.nodes:
-        made = Rows(node.node, lambda seconds: 1e6 * seconds)
+        made = TraceRows(node.node, lambda seconds: 1e6 * seconds)
         rows += made.process(node.host)
         for event in untangled(node.events):
             rows += made.of(event)

@@ -1,4 +1,4 @@
-"""A pipeline's ranks as threads of one process: the real `Run`, `Whole` and `Holding`, no MPI."""
+"""A pipeline's ranks as threads: the real `BatchRun`, `WholeOptimizer` and `Holding`, no MPI."""
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +7,8 @@ from network import World
 from played import play
 
 from jdaso._nodes.mail import Address, Mail
-from jdaso.pipeline._run.run import Place, Run
-from jdaso.pipeline._run.work import Work
+from jdaso.pipeline._run.run import BatchRun, RankPlace
+from jdaso.pipeline._run.work import StageWork
 from jdaso.pipeline._schedule import make_schedule
 
 COMPILING_SECONDS = 1e6
@@ -60,7 +60,7 @@ def run(plan, params, batch, *, schedule="1f1b", state=None, wire="float32", rem
     """One pass of a batch: for each rank its result, its gradient sums and its model's state."""
     ranks, holding = plan.num_partitions, plan.holding
     order = make_schedule(schedule, ranks, plan.num_microbatches, plan.chunks).order
-    works = [Work(plan, rank, wire, remat=remat) for rank in range(ranks)]
+    works = [StageWork(plan, rank, wire, remat=remat) for rank in range(ranks)]
     world, kinds = World(ranks, limit_seconds=COMPILING_SECONDS), {}
 
     def step(node):
@@ -69,8 +69,8 @@ def run(plan, params, batch, *, schedule="1f1b", state=None, wire="float32", rem
         leaves, tree = jax.tree.flatten(state)
         held = works[rank].states_held
         kept = [x if k in held else x.reshape(-1)[:0] for k, x in enumerate(leaves)]
-        place = Place(rank, Address, jax.device_put, lambda array, size: jnp.asarray(array))
-        one = Run(works[rank], mail, place, own, jax.tree.unflatten(tree, kept), batch)
+        place = RankPlace(rank, Address, jax.device_put, lambda array, size: jnp.asarray(array))
+        one = BatchRun(works[rank], mail, place, own, jax.tree.unflatten(tree, kept), batch)
         one.follow(order[rank])
         grads = one.gradients()
         return one.result(), grads, one.state()

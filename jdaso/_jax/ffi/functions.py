@@ -31,7 +31,7 @@ _SIGNATURE = ctypes.CFUNCTYPE(
 )
 
 
-class Array(NamedTuple):
+class ArrayType(NamedTuple):
     """The shape and dtype of an operand or a result."""
 
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class _Function:
     """A function with the arrays that it takes and gives."""
 
     def __init__(
-        self, call: Callable[..., Any], operands: Sequence[Array], results: Sequence[Array]
+        self, call: Callable[..., Any], operands: Sequence[ArrayType], results: Sequence[ArrayType]
     ) -> None:
         self._call, self._operands, self._results = call, tuple(operands), tuple(results)
         self._sizes = [array.nbytes for array in (*operands, *results)]
@@ -94,7 +94,7 @@ class _Function:
         copy_all(pairs)
 
 
-def _array(about: Array, memory: Any, size: int, address: int) -> Any:
+def _array(about: ArrayType, memory: Any, size: int, address: int) -> Any:
     """An operand or result at an address; negative sizes are those of a GPU's memory."""
     if size < 0:
         return OnDevice(about.shape, about.dtype, address)
@@ -135,8 +135,8 @@ def name_of(call: Callable[..., Any]) -> str:
 def add(
     label: str,
     call: Callable[..., Any],
-    operands: Sequence[Array],
-    results: Sequence[Array],
+    operands: Sequence[ArrayType],
+    results: Sequence[ArrayType],
     holder: object = None,
 ) -> str:
     """Keeps a function and returns the name by which steps call it.
@@ -178,7 +178,7 @@ class Callee:
         """
         if self.name is None:
             taken, given = (
-                [Array(x.shape, np.dtype(x.dtype)) for x in arrays]
+                [ArrayType(x.shape, np.dtype(x.dtype)) for x in arrays]
                 for arrays in (operands, results)
             )
             self.name = add(self.label, self.call, taken, given, self.holder)

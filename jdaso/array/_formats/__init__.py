@@ -13,11 +13,11 @@ from ._base import Format as Format
 from ._csv import Csv
 from ._hdf5 import Hdf5
 from ._netcdf import NetCDF
-from ._npy import Npy
+from ._npy import NpyFile
 from ._zarr import Zarr
 
 FORMATS: dict[str, Format] = {
-    ".npy": Npy(),
+    ".npy": NpyFile(),
     **dict.fromkeys((".h5", ".hdf5", ".he5"), Hdf5()),
     **dict.fromkeys((".nc", ".nc4", ".cdf"), NetCDF()),
     ".zarr": Zarr(),

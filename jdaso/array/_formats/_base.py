@@ -11,7 +11,7 @@ import numpy as np
 
 from ..._jax.ffi import aligned
 from .._array import Array
-from .._layout import Layout, axis_of
+from .._layout import ArrayLayout, axis_of
 from .._move import resplit
 from .._together import together
 from .._world import world
@@ -64,7 +64,7 @@ class Sliced:
         with together(at, f"read {path.name}"), self.opened(path, choice.dataset) as stored:
             shape = tuple(stored.shape)
             axis = None if split is None else axis_of(split, len(shape))
-            layout = Layout(shape).over(axis, at.nodes)
+            layout = ArrayLayout(shape).over(axis, at.nodes)
             where = [slice(0, n) for n in shape]
             if axis is not None:
                 where[axis] = layout.slice_of(at.node)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._array import Array
-from .._layout import Layout, axis_of
+from .._layout import ArrayLayout, axis_of
 from .._move import resplit
 from .._together import together
 from .._world import world
@@ -37,14 +37,14 @@ class Csv:
             lines = _lines(path, node, nodes, choice.header)
             rows = _numbers(lines, kind, choice.delimiter)
         if choice.split is None:
-            return Array(jnp.asarray(rows), Layout(rows.shape), at)
+            return Array(jnp.asarray(rows), ArrayLayout(rows.shape), at)
         counts = at.numbers(np.array(rows.shape))
         width = int(counts[:, 1].max())
         with together(at, f"read {path.name}"):
             if len(rows) and rows.shape[1] != width:
                 raise ValueError(f"{path} has rows of {rows.shape[1]} and {width} numbers.")
         each = tuple(counts[:, 0].tolist())
-        layout = Layout((sum(each), width), 0, each)
+        layout = ArrayLayout((sum(each), width), 0, each)
         block = jnp.asarray(rows.reshape(len(rows), width))
         return resplit(Array(block, layout, at), axis_of(choice.split, 2))
 

@@ -12,7 +12,7 @@ import numpy as np
 from ._base import Placed
 
 
-class Npy(Placed):
+class NpyFile(Placed):
     """``.npy``: a header, then the rows."""
 
     @contextlib.contextmanager

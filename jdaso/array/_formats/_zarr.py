@@ -11,7 +11,7 @@ import numpy as np
 
 from ..._base.extras import needs
 from .._array import Array
-from .._layout import Layout, replaced
+from .._layout import ArrayLayout, replaced
 from .._move import laid
 from .._together import together
 from ._base import Sliced
@@ -69,4 +69,4 @@ def _by_chunks(x: Array, axis: int, rows: int) -> Array:
     each = [chunks * (k + 1) // x.world.nodes for k in range(x.world.nodes)]
     ends = [min(end * rows, x.shape[axis]) for end in each]
     counts = tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
-    return laid(x, Layout(x.shape, axis, counts))
+    return laid(x, ArrayLayout(x.shape, axis, counts))

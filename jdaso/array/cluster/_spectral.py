@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from .._array import Array
 from .._distances import rbf
 from .._estimator import like_rows, whole
-from .._layout import Layout
+from .._layout import ArrayLayout
 from .._move import laid, resplit
 from .._products import matmul
 from .._reduce import agreed, sharers
@@ -100,7 +100,7 @@ def embedding(affinity: Array, count: int, tol: float, seed: int) -> Array:
         every = jnp.linalg.eigh(resplit(scaled, None).block)[1]
         (every,) = agreed(sharers(affinity), every[:, ::-1][:, :count])
         block = laid(
-            whole(every, affinity), Layout(every.shape, affinity.split, affinity.counts)
+            whole(every, affinity), ArrayLayout(every.shape, affinity.split, affinity.counts)
         ).block
     else:
         start = drawn(seed, affinity, count)

@@ -11,7 +11,7 @@ from .._array import Array, as_array, of_one_world
 from .._covariance import outer as products_of_all
 from .._create import eye
 from .._elementwise import elementwise
-from .._layout import Layout, overlap
+from .._layout import ArrayLayout, overlap
 from .._move import laid, resplit
 from .._products import matmul
 from .._reduce import REDUCTIONS
@@ -28,7 +28,7 @@ def diagonal(x: Any, *, offset: int = 0) -> Array:
     shape = (*x.shape[:-2], last - first)
     if x.split is None or x.split < x.ndim - 2:
         found = jnp.diagonal(x.block, offset, -2, -1)
-        return Array(found, Layout(shape, x.split, x.counts), x.world)
+        return Array(found, ArrayLayout(shape, x.split, x.counts), x.world)
     across = x.split == x.ndim - 1
     valid = slice(first + offset * across, last + offset * across)
     parts = [overlap(x.layout.slice_of(k), valid) for k in range(x.world.nodes)]
@@ -36,7 +36,7 @@ def diagonal(x: Any, *, offset: int = 0) -> Array:
     begin = x.layout.begins[x.world.node]
     found = jnp.diagonal(x.block, offset - begin if across else offset + begin, -2, -1)
     found = found[..., : counts[x.world.node]]
-    return Array(found, Layout(shape, len(shape) - 1, counts), x.world)
+    return Array(found, ArrayLayout(shape, len(shape) - 1, counts), x.world)
 
 
 def trace(x: Any, *, offset: int = 0, dtype: Any = None) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import random
 from .._array import Array, as_array, of_one_world
-from .._layout import Layout
+from .._layout import ArrayLayout
 from .._move import laid, resplit
 from .._products import matmul
 from .._reduce import agreed
@@ -39,7 +39,7 @@ def cg(a: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, maxiter: int | None
     at = ALONE if a.split is None else a.world
 
     def product(vector: Any) -> Any:
-        whole = Array(vector, Layout(vector.shape), a.world)
+        whole = Array(vector, ArrayLayout(vector.shape), a.world)
         return resplit(matmul(a, whole), None).block
 
     found = jnp.zeros_like(right) if x0 is None else resplit(as_array(x0), None).block
@@ -55,7 +55,7 @@ def cg(a: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, maxiter: int | None
         found, rest = found + step * along, rest - step * image
         before, length = length, jnp.vdot(rest, rest).real
         along = rest + length / before * along
-    return Array(found, Layout(found.shape), a.world)
+    return Array(found, ArrayLayout(found.shape), a.world)
 
 
 def lanczos(a: Any, m: int, v0: Any = None, *, key: Any = 0) -> tuple[Array, Array]:
@@ -80,14 +80,14 @@ def lanczos(a: Any, m: int, v0: Any = None, *, key: Any = 0) -> tuple[Array, Arr
         begin = drawn(key, a, 1)
     else:
         column = as_array(v0).reshape((-1, 1)).astype(a.dtype)
-        begin = laid(column, Layout(column.shape, a.split, a.counts))
+        begin = laid(column, ArrayLayout(column.shape, a.split, a.counts))
     if not 1 <= m <= a.shape[0]:
         raise ValueError(f"lanczos finds 1 to {a.shape[0]} vectors of {a.shape}, got m={m}.")
     *_, basis = grown(lambda vectors: matmul(a, resplit(vectors, None)), begin, m)
     upper = np.triu(np.tril(basis.among, 1))
     both = jnp.asarray(upper + np.triu(upper, 1).T.conj())
-    layout = Layout((a.shape[0], m), a.split, a.counts)
-    return Array(basis.vectors, layout, a.world), Array(both, Layout(both.shape), a.world)
+    layout = ArrayLayout((a.shape[0], m), a.split, a.counts)
+    return Array(basis.vectors, layout, a.world), Array(both, ArrayLayout(both.shape), a.world)
 
 
 def rsvd(x: Any, rank: int, *, oversamples: int = 10, iterations: int = 2, key: Any = 0) -> SVD:
@@ -126,6 +126,8 @@ def rsvd(x: Any, rank: int, *, oversamples: int = 10, iterations: int = 2, key: 
         ALONE if x.split is None else x.world,
         *jnp.linalg.svd(resplit(small, None).block, full_matrices=False),
     )
-    parts = (Array(one, Layout(one.shape), x.world) for one in (u[:, :rank], s[:rank], vh[:rank]))
+    parts = (
+        Array(one, ArrayLayout(one.shape), x.world) for one in (u[:, :rank], s[:rank], vh[:rank])
+    )
     u, s, vh = parts
     return SVD(matmul(q, u), s, vh)

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import random
 from .._array import Array
-from .._layout import Layout
+from .._layout import ArrayLayout
 from .._move import laid
 from .._reduce import agreed
 from .._world import ALONE, using
@@ -107,9 +107,9 @@ def largest(
         )
     (chosen,) = agreed(at, jnp.asarray(vectors, basis.vectors.dtype))
     found = basis.vectors[:, : basis.size] @ chosen
-    layout = Layout((begin.shape[0], count), begin.split, begin.counts)
+    layout = ArrayLayout((begin.shape[0], count), begin.split, begin.counts)
     values = jnp.asarray(values.copy())
-    return Array(values, Layout(values.shape), begin.world), Array(found, layout, begin.world)
+    return Array(values, ArrayLayout(values.shape), begin.world), Array(found, layout, begin.world)
 
 
 def drawn(key: Any, like: Array, width: int) -> Array:
@@ -117,4 +117,4 @@ def drawn(key: Any, like: Array, width: int) -> Array:
     with using(like.world):
         whole = random.normal(key, (like.shape[0], width), dtype=like.block.real.dtype)
     vectors = Array(whole.block.astype(like.dtype), whole.layout, like.world)
-    return laid(vectors, Layout(whole.shape, like.split, like.counts))
+    return laid(vectors, ArrayLayout(whole.shape, like.split, like.counts))

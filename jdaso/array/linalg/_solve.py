@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from .._array import Array, of_one_world
-from .._layout import Layout
+from .._layout import ArrayLayout
 from .._move import laid, resplit
 from .._products import matmul
 from .._shape import permute_dims
@@ -42,7 +42,7 @@ def factors(x: Array) -> tuple[Array, jax.Array]:
         panel = x.block[:, begin : begin + PANEL]
         above = jnp.zeros((size, panel.shape[1]), x.dtype)
         layout, scale = (
-            Layout((size, panel.shape[1]), 0, x.counts),
+            ArrayLayout((size, panel.shape[1]), 0, x.counts),
             jnp.eye(panel.shape[1], dtype=x.dtype),
         )
         for _ in range(2):  # columns that are nearly the same are orthogonal after the second time
@@ -85,7 +85,7 @@ def solve(a: Any, b: Any) -> Array:
     a = _inexact(a)
     if a.split is None:
         found = jnp.linalg.solve(a.block, resplit(b, None).block)
-        return Array(found, Layout(found.shape), a.world)
+        return Array(found, ArrayLayout(found.shape), a.world)
     a = resplit(a, 0)
     q, rows = factors(a)
     right = matmul(permute_dims(q.conj(), (1, 0)), b)
@@ -103,8 +103,8 @@ def _stacks(a: Array, b: Array) -> Array:
     a = _inexact(a)
     if a.split is None or a.split >= a.ndim - 2 or a.shape[:-2] != b.shape[:-2]:
         found = jnp.linalg.solve(resplit(a, None).block, resplit(b, None).block)
-        return Array(found, Layout(found.shape), a.world)
-    layout = Layout(b.shape, a.split, a.counts)
+        return Array(found, ArrayLayout(found.shape), a.world)
+    layout = ArrayLayout(b.shape, a.split, a.counts)
     return Array(jnp.linalg.solve(a.block, laid(b, layout).block), layout, a.world)
 
 

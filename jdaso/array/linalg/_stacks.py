@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from .._array import Array, as_array
-from .._layout import Layout
+from .._layout import ArrayLayout
 from .._move import resplit
 
 
@@ -27,7 +27,7 @@ def of_matrices(function: Callable[..., Any], x: Any) -> Any:
 
     def result(block: jax.Array) -> Array:
         shape = (*x.shape[:-2], *block.shape[x.ndim - 2 :])
-        return Array(block, Layout(shape, x.split, x.counts), x.world)
+        return Array(block, ArrayLayout(shape, x.split, x.counts), x.world)
 
     return jax.tree.map(result, function(x.block))
 

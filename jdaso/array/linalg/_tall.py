@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from .._array import Array, as_array
-from .._layout import Layout
+from .._layout import ArrayLayout
 from .._move import resplit
 from .._products import matmul
 from .._reduce import agreed
@@ -67,8 +67,8 @@ def _tall(block: jax.Array, x: Array) -> tuple[Array, Array]:
         begin = sum(counts[: x.world.node])
         q = q @ second[begin : begin + counts[x.world.node]]
     sign = jnp.where(jnp.diagonal(r).real < 0, -1, 1).astype(r.dtype)
-    layout = Layout((x.shape[0], columns), x.split, x.counts)
-    return Array(q * sign, layout, x.world), Array(sign[:, None] * r, Layout(r.shape), x.world)
+    layout = ArrayLayout((x.shape[0], columns), x.split, x.counts)
+    return Array(q * sign, layout, x.world), Array(sign[:, None] * r, ArrayLayout(r.shape), x.world)
 
 
 def triangle(x: Array) -> jax.Array:
@@ -116,7 +116,7 @@ def svd(x: Any, *, full_matrices: bool = True) -> SVD:
     u, s, vh = agreed(
         ALONE if q.split is None else q.world, *jnp.linalg.svd(r.block, full_matrices=False)
     )
-    small = (Array(one, Layout(one.shape), q.world) for one in (s, vh))
+    small = (Array(one, ArrayLayout(one.shape), q.world) for one in (s, vh))
     return SVD(Array(q.block @ u, q.layout, q.world), *small)
 
 
@@ -143,4 +143,4 @@ def lstsq(a: Any, b: Any) -> Array:
     q, r = qr(a)
     right = resplit(matmul(q.T.conj(), b), None).block
     solved = jax.scipy.linalg.solve_triangular(r.block, right)
-    return Array(solved, Layout(solved.shape), q.world)
+    return Array(solved, ArrayLayout(solved.shape), q.world)

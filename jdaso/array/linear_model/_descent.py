@@ -27,7 +27,7 @@ class Stop(NamedTuple):
     most: int
 
 
-class Found(NamedTuple):
+class Descent(NamedTuple):
     """Weights ``[d]``, their duality gap, and the number of sweeps."""
 
     weights: jax.Array
@@ -62,7 +62,7 @@ def _sweep(problem: Problem, alpha: Any, weights: jax.Array) -> jax.Array:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(3,))
-def descend(problem: Problem, alpha: Any, begin: jax.Array, stop: Stop) -> Found:
+def descend(problem: Problem, alpha: Any, begin: jax.Array, stop: Stop) -> Descent:
     """Returns the weights by cyclic coordinate descent from `begin`.
 
     Its derivative is that of the solution, by the implicit function theorem: weights that are 0
@@ -72,19 +72,19 @@ def descend(problem: Problem, alpha: Any, begin: jax.Array, stop: Stop) -> Found
     et al. (2020), Implicit differentiation of Lasso-type models, ICML.
     """
 
-    def goes_on(found: Found) -> jax.Array:
+    def goes_on(found: Descent) -> jax.Array:
         return (found.sweeps < stop.most) & (found.gap > stop.tol * problem.square)
 
-    def step(found: Found) -> Found:
+    def step(found: Descent) -> Descent:
         weights = _sweep(problem, alpha, found.weights)
-        return Found(weights, gap(problem, alpha, weights), found.sweeps + 1)
+        return Descent(weights, gap(problem, alpha, weights), found.sweeps + 1)
 
     zero = jnp.zeros((), problem.gram.dtype)
-    return jax.lax.while_loop(goes_on, step, Found(begin, zero + jnp.inf, zero))
+    return jax.lax.while_loop(goes_on, step, Descent(begin, zero + jnp.inf, zero))
 
 
 @descend.defjvp
-def _derivative(stop: Stop, primals: Any, tangents: Any) -> tuple[Found, Found]:
+def _derivative(stop: Stop, primals: Any, tangents: Any) -> tuple[Descent, Descent]:
     problem, alpha, begin = primals
     slope, dalpha, _ = tangents
     found = descend(problem, alpha, begin, stop)
@@ -94,4 +94,4 @@ def _derivative(stop: Stop, primals: Any, tangents: Any) -> tuple[Found, Found]:
     system = jnp.where(both, problem.gram, jnp.eye(len(weights), dtype=weights.dtype))
     pull = slope.moment - slope.gram @ weights - dalpha * jnp.sign(weights)
     change = jnp.linalg.solve(system, jnp.where(active, pull, 0))
-    return found, Found(change, jnp.zeros_like(found.gap), jnp.zeros_like(found.sweeps))
+    return found, Descent(change, jnp.zeros_like(found.gap), jnp.zeros_like(found.sweeps))

@@ -14,7 +14,7 @@ from .._array import Array
 from .._estimator import Estimator, like_rows, rows_of, targets_of, whole
 from .._reduce import REDUCTIONS, agreed, mean, sharers
 from .._varied import varied
-from ._descent import Found, Problem, Stop, descend, gap
+from ._descent import Descent, Problem, Stop, descend, gap
 
 
 class _Sums(NamedTuple):
@@ -116,7 +116,7 @@ def _path(problem: Problem, alphas: jax.Array, stop: Stop) -> tuple[jax.Array, j
 
 
 @partial(jax.jit, static_argnums=2)
-def _solved(problem: Problem, alpha: jax.Array, stop: Stop) -> Found:
+def _solved(problem: Problem, alpha: jax.Array, stop: Stop) -> Descent:
     return descend(problem, alpha, jnp.zeros_like(problem.moment), stop)
 
 
@@ -163,7 +163,7 @@ class Lasso(Estimator):
         x = self._rows(x)
         sums = _sums(x, targets_of(y, x), intercept=self.fit_intercept)
         alpha = jnp.asarray(self.alpha, x.dtype)
-        found = Found(
+        found = Descent(
             *agreed(sharers(x), *_solved(sums.problem, alpha, Stop(self.tol, self.max_iter)))
         )
         self.coef_ = whole(found.weights, x)

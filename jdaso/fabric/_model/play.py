@@ -34,7 +34,7 @@ class Played(NamedTuple):
     end_seconds: float
 
 
-class Links:
+class PlayedLinks:
     """The links between ranks; messages leave in the order in which they were sent.
 
     A message leaves when its node's link is free, occupies the link for ``bytes / beta`` and
@@ -104,7 +104,7 @@ def play(
         sends[True, target].append((source, size))
         inputs[False, target] += 1
         inputs[True, source] += 1
-    links = Links(fabric, partitions_per_node)
+    links = PlayedLinks(fabric, partitions_per_node)
     missing = {
         (back, stage, microbatch): inputs[back, stage]
         + back  # a backward pass also needs its own forward pass

@@ -15,7 +15,7 @@ from jaxtyping import Float64
 from scipy import optimize
 
 from .collectives import ALGORITHMS, Algorithm
-from .measured import Key, Launch, RowsError, good_cells, key_of
+from .measured import Key, MeasuredLaunch, RowsError, good_cells, key_of
 
 FEWEST_CELLS = 4
 _TOLERATED = 0.05
@@ -113,7 +113,7 @@ class Fits(NamedTuple):
     left_out: list[str]
 
 
-def fits_of(launches: Iterable[Launch]) -> Fits:
+def fits_of(launches: Iterable[MeasuredLaunch]) -> Fits:
     """Fits each fabric, library and collective of a study that has enough cells."""
     groups: dict[Key, list[tuple[int, int, float]]] = {}
     for some in good_cells(launches).values():
@@ -131,7 +131,7 @@ def fits_of(launches: Iterable[Launch]) -> Fits:
     return found
 
 
-def rates_of(launches: Sequence[Launch]) -> dict[str, float]:
+def rates_of(launches: Sequence[MeasuredLaunch]) -> dict[str, float]:
     """Returns bit/s of each fabric: as declared of an emulated one, else of its fastest fit.
 
     A real link has at least the rate of any operation; a fabric without a fit is left out.

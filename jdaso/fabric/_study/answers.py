@@ -10,8 +10,8 @@ from importlib import resources
 from typing import Any
 
 from .alpha_beta import Fit, fits_of
-from .findings import Finding
-from .measured import Launch
+from .findings import ClaimFinding
+from .measured import MeasuredLaunch
 from .rows import OK
 from .summaries import summaries
 from .verdicts import Verdict
@@ -35,8 +35,8 @@ def answers(studies: Sequence[dict[str, Any]], between: Sequence[Verdict] = ()) 
 
 def answers_of(
     name: str,
-    launches: Sequence[Launch],
-    findings: Sequence[Finding],
+    launches: Sequence[MeasuredLaunch],
+    findings: Sequence[ClaimFinding],
     verdicts: Sequence[Verdict],
 ) -> dict[str, Any]:
     """Returns the answers of one study."""
@@ -63,7 +63,7 @@ def _verdict(found: Verdict) -> dict[str, Any]:
     return _plain(found) | {"words": found.words}
 
 
-def _finding(found: Finding) -> dict[str, Any]:
+def _finding(found: ClaimFinding) -> dict[str, Any]:
     places = [_plain(one) | {"verdict": _verdict(one.verdict)} for one in found.places]
     answer = {"said": found.said, "more": found.more, "words": found.words, "places": places}
     return _plain(found.claim) | answer
@@ -73,7 +73,7 @@ def _fit(found: Fit) -> dict[str, Any]:
     return _plain(found) | {"algorithm": found.algorithm.name, "words": found.words}
 
 
-def _failed(launch: Launch) -> dict[str, Any]:
+def _failed(launch: MeasuredLaunch) -> dict[str, Any]:
     where = {"cell": launch.cell, "factors": launch.factors, "replicate": launch.replicate}
     return where | {"status": launch.status, "words": launch.words}
 

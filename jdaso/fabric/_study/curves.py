@@ -11,7 +11,7 @@ from jaxtyping import Float64
 
 from .alpha_beta import rates_of
 from .collectives import BUS
-from .measured import Key, Launch, good_cells, key_of
+from .measured import Key, MeasuredLaunch, good_cells, key_of
 from .models import BATCH
 from .ratios import spread_of
 
@@ -56,9 +56,9 @@ class Chart(NamedTuple):
     log: str = ""
 
 
-Measure = Callable[[Sequence[Launch]], np.ndarray]
+Measure = Callable[[Sequence[MeasuredLaunch]], np.ndarray]
 """Launches of a cell -> a number to draw for each of their iterations."""
-Studies = Mapping[str, Sequence[Launch]]
+Studies = Mapping[str, Sequence[MeasuredLaunch]]
 """Name of a study -> its launches."""
 
 _RATE = "Gbit/s"
@@ -74,7 +74,7 @@ def charts_of(studies: Studies) -> list[Chart]:
 def bandwidth_charts(studies: Studies) -> list[Chart]:
     """Returns bus bandwidth against bytes: a chart for each operation and number of nodes."""
 
-    def rate(launches: Sequence[Launch]) -> np.ndarray:
+    def rate(launches: Sequence[MeasuredLaunch]) -> np.ndarray:
         of = launches[0].factors
         return BUS[of["workload"]](of["nodes"]) * of["bytes"] / _seconds(launches) / 1e9
 
@@ -103,7 +103,7 @@ def _against_bytes(
 def throughput_charts(studies: Studies) -> list[Chart]:
     """Returns throughput against nodes: samples of all nodes, or iterations, per second."""
 
-    def rate(launches: Sequence[Launch]) -> np.ndarray:
+    def rate(launches: Sequence[MeasuredLaunch]) -> np.ndarray:
         of = launches[0].factors
         samples = of.get("batch", BATCH) * of["nodes"] if of["workload"] == "training" else 1
         return samples / _seconds(launches)
@@ -134,7 +134,7 @@ def rate_charts(studies: Studies) -> list[Chart]:
     ]
 
 
-def _rated(launches: Sequence[Launch]) -> list[Launch]:
+def _rated(launches: Sequence[MeasuredLaunch]) -> list[MeasuredLaunch]:
     """Returns launches on several nodes with the rate of their fabric as a factor."""
     rates = rates_of(launches)
     return [
@@ -155,13 +155,13 @@ def _split(studies: Studies) -> Studies:
     }
 
 
-def _share(launches: Sequence[Launch]) -> np.ndarray:
+def _share(launches: Sequence[MeasuredLaunch]) -> np.ndarray:
     """Returns ``1 - compute / seconds`` in percent."""
     compute = np.median(np.concatenate([one.compute_seconds for one in launches]))
     return 100 * (1 - compute / _seconds(launches))
 
 
-def _seconds(launches: Sequence[Launch]) -> np.ndarray:
+def _seconds(launches: Sequence[MeasuredLaunch]) -> np.ndarray:
     return np.concatenate([one.seconds for one in launches])
 
 

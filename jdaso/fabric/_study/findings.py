@@ -10,7 +10,7 @@ import numpy as np
 from .claims import Claim, Factors, compared
 from .equivalence import ALPHA, more_replicates
 from .factors import Level
-from .measured import Key, Launch, key_of, named
+from .measured import Key, MeasuredLaunch, key_of, named
 from .ratios import Pairs, pairs_of
 from .settled import Answer, settle
 from .verdicts import Verdict, lacking, verdict_of
@@ -20,7 +20,7 @@ _NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class ClaimAt:
     """A claim at one setting.
 
     Attributes:
@@ -44,7 +44,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class ClaimFinding:
     """The answer on one claim.
 
     Attributes:
@@ -58,7 +58,7 @@ class Finding:
     claim: Claim
     said: Answer
     more: int | None
-    places: tuple[Place, ...]
+    places: tuple[ClaimAt, ...]
 
     @property
     def words(self) -> str:
@@ -70,11 +70,11 @@ class Finding:
         return f"{self._answer()} ({about}, margin {worst.verdict.margin:.3g})"
 
     @property
-    def _decisive(self) -> list[Place]:
+    def _decisive(self) -> list[ClaimAt]:
         """The settings that the answer rests on."""
         return [place for place in self.places if place.said == self.said]
 
-    def _safety(self, place: Place) -> float:
+    def _safety(self, place: ClaimAt) -> float:
         """Distance of an interval from the contrary, on the log scale; the worst has the least."""
         ratio = place.verdict.ratio
         if ratio.replicates < 2:
@@ -99,10 +99,10 @@ class Finding:
 def findings(
     claims: Sequence[Claim],
     cells: Sequence[Factors],
-    launches: Sequence[Launch],
+    launches: Sequence[MeasuredLaunch],
     margin: float,
     alpha: float = ALPHA,
-) -> list[Finding]:
+) -> list[ClaimFinding]:
     """Judges claims at all cells that they are about, also those without rows.
 
     Args:
@@ -115,7 +115,9 @@ def findings(
     return [_finding(claim, _pairs(claim, cells, launches), margin, alpha) for claim in claims]
 
 
-def _pairs(claim: Claim, cells: Sequence[Factors], launches: Sequence[Launch]) -> list[Pairs]:
+def _pairs(
+    claim: Claim, cells: Sequence[Factors], launches: Sequence[MeasuredLaunch]
+) -> list[Pairs]:
     """Returns the pairs at each setting; without log ratios where one has no numbers yet."""
     found: dict[tuple[Level, Key], Pairs] = {}
     for level in claim.of:
@@ -130,7 +132,7 @@ def _pairs(claim: Claim, cells: Sequence[Factors], launches: Sequence[Launch]) -
     ]
 
 
-def _finding(claim: Claim, pairs: Sequence[Pairs], margin: float, alpha: float) -> Finding:
+def _finding(claim: Claim, pairs: Sequence[Pairs], margin: float, alpha: float) -> ClaimFinding:
     verdicts = [verdict_of(pair, margin, alpha) for pair in pairs]
     ps = np.array([(one.p_not_slower, one.p_not_faster) for one in verdicts])
     settled = settle(claim.expects, ps[:, 0], ps[:, 1], alpha)
@@ -139,9 +141,9 @@ def _finding(claim: Claim, pairs: Sequence[Pairs], margin: float, alpha: float) 
         pairs, verdicts, settled.places, settled.claim, settled.contrary, strict=True
     ):
         more = _more(pair, verdict, alpha / len(pairs)) if said == "not enough data" else 0
-        places.append(Place(verdict, said, float(p_claim), float(p_contrary), more))
+        places.append(ClaimAt(verdict, said, float(p_claim), float(p_contrary), more))
     more = 0 if settled.said == "does not hold" else _most([place.more for place in places])
-    return Finding(claim, settled.said, more, tuple(places))
+    return ClaimFinding(claim, settled.said, more, tuple(places))
 
 
 def _most(advice: Sequence[int | None]) -> int | None:

@@ -45,7 +45,7 @@ print(json.dumps(found))
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundLibrary:
     """A library of a study on this machine.
 
     Attributes:
@@ -57,13 +57,15 @@ class Found:
     missing: str = ""
 
 
-def find(library: ChosenLibrary) -> Found:
+def find(library: ChosenLibrary) -> FoundLibrary:
     """Looks for a library in its environment, by a process of its own."""
     python = python_of(library)
     if not Path(python).exists():
-        return Found(missing=f"{library.name}: there is no {python}. Install the environment.")
+        return FoundLibrary(
+            missing=f"{library.name}: there is no {python}. Install the environment."
+        )
     if mpiexec_of(python) is None:
-        return Found(missing=f"{library.name}: no mpiexec beside {python} or on PATH.")
+        return FoundLibrary(missing=f"{library.name}: no mpiexec beside {python} or on PATH.")
     errors = ""
     try:
         done = subprocess.run(
@@ -76,9 +78,11 @@ def find(library: ChosenLibrary) -> Found:
             check=False,
         )
         errors = done.stderr
-        return Found(json.loads(done.stdout))
+        return FoundLibrary(json.loads(done.stdout))
     except subprocess.TimeoutExpired:
-        return Found(missing=f"{library.name}: {python} did not answer in {_PROBE_SECONDS:g} s.")
+        return FoundLibrary(
+            missing=f"{library.name}: {python} did not answer in {_PROBE_SECONDS:g} s."
+        )
     except (OSError, ValueError) as error:
         last = (errors.strip().splitlines() or [str(error)])[-1]
-        return Found(missing=f"{library.name}: {python} cannot load it: {last}")
+        return FoundLibrary(missing=f"{library.name}: {python} cannot load it: {last}")

@@ -34,7 +34,7 @@ class RowsError(StudyError):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Launch:
+class MeasuredLaunch:
     """One replicate of a cell.
 
     Attributes:
@@ -70,7 +70,7 @@ class Launch:
         return float(np.median(self.seconds))
 
 
-def read_launches(folder: str | Path) -> list[Launch]:
+def read_launches(folder: str | Path) -> list[MeasuredLaunch]:
     """Reads the launches of a study from its folder; see `journal.read_rows`.
 
     Raises:
@@ -82,7 +82,7 @@ def read_launches(folder: str | Path) -> list[Launch]:
 
 def launches_of(
     rows: Iterable[Mapping[str, Any]], rates: Mapping[str, float] = MappingProxyType({})
-) -> list[Launch]:
+) -> list[MeasuredLaunch]:
     """Checks rows and returns their launches, in the order of cells and replicates.
 
     Args:
@@ -114,7 +114,7 @@ def launches_of(
     return sorted(launches, key=lambda launch: (rank(key_of(launch.factors)), launch.replicate))
 
 
-def _launch(row: Mapping[str, Any], rates: Mapping[str, float]) -> Launch:
+def _launch(row: Mapping[str, Any], rates: Mapping[str, float]) -> MeasuredLaunch:
     """Makes a launch from a row, whose numbers it checks."""
     if row.get("format") != FORMAT:
         raise RowsError(
@@ -126,7 +126,7 @@ def _launch(row: Mapping[str, Any], rates: Mapping[str, float]) -> Launch:
         raise RowsError(f"{_name(row)} does not name a fabric among its factors. {AGAIN}")
     lists = ("seconds", "compute_seconds", "communication_seconds")
     good = row["status"] == OK
-    return Launch(
+    return MeasuredLaunch(
         study=str(row["study"]),
         cell=str(row["cell"]),
         replicate=int(row["replicate"]),
@@ -160,9 +160,9 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"The row of cell {row.get('cell')!r}, replicate {row.get('replicate')}"
 
 
-def good_cells(launches: Iterable[Launch]) -> dict[Key, list[Launch]]:
+def good_cells(launches: Iterable[MeasuredLaunch]) -> dict[Key, list[MeasuredLaunch]]:
     """Returns the "ok" launches of each cell that has some, in the order of factors."""
-    cells: dict[Key, list[Launch]] = {}
+    cells: dict[Key, list[MeasuredLaunch]] = {}
     for launch in launches:
         if launch.status == OK:
             cells.setdefault(key_of(launch.factors), []).append(launch)

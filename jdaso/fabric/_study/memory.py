@@ -31,7 +31,7 @@ _numbers = count()
 
 
 @dataclass(frozen=True)
-class Held:
+class LaunchMemory:
     """The memory of a launch.
 
     Attributes:
@@ -44,20 +44,20 @@ class Held:
 
 
 @contextlib.contextmanager
-def held(limit_bytes: int | None) -> Iterator[Held]:
+def held(limit_bytes: int | None) -> Iterator[LaunchMemory]:
     """Holds the memory of one launch; without a limit, counts the kernel's kills on this machine.
 
     Raises:
         StudyError: there can be no control group for it.
     """
     if limit_bytes is None:
-        yield Held((), lambda: _count(_KILLS_HERE))
+        yield LaunchMemory((), lambda: _count(_KILLS_HERE))
         return
     group = _make()
     try:
         _limit(group, limit_bytes)
         before = ("sh", "-c", _JOIN, str(group / "cgroup.procs"))
-        yield Held(before, lambda: _count(group / name for name in _KILLS_OF_GROUP))
+        yield LaunchMemory(before, lambda: _count(group / name for name in _KILLS_OF_GROUP))
     finally:
         _remove(group)
 

@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from scipy import stats
 
 from .factors import Level
-from .measured import Key, Launch, key_of, rank
+from .measured import Key, MeasuredLaunch, key_of, rank
 from .rows import OK
 
 CONFIDENCE = 0.9
@@ -66,7 +66,7 @@ class Ratio:
 
 
 def pairs_of(
-    launches: Iterable[Launch], reference: Level, level: Level, factor: str = "fabric"
+    launches: Iterable[MeasuredLaunch], reference: Level, level: Level, factor: str = "fabric"
 ) -> list[Pairs]:
     """Pairs two levels at each setting at which both were launched, in the order of factors."""
     medians: dict[Key, dict[Level, dict[int, float]]] = {}

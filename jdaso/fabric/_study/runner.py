@@ -23,7 +23,7 @@ from .declaration import Study
 from .journal import Journal, open_journal
 from .lacks import lack_of
 from .launch import Launch, launch_of
-from .libraries import Found
+from .libraries import FoundLibrary
 from .machine import commit, load, machine
 from .outcomes import Limits
 from .processes import run_to_end
@@ -47,7 +47,7 @@ class Machinery:
     """
 
     study: Study
-    found: dict[str, Found]
+    found: dict[str, FoundLibrary]
     clusters: Clusters
     guard: Guarded
     allocated: tuple[str, ...]
@@ -106,7 +106,7 @@ def _require(study: Study, allocated: tuple[str, ...]) -> None:
 
 
 @dataclass(frozen=True)
-class Turn:
+class PendingLaunch:
     """A launch still to run: its cell, replicate, attempt, and place among all launches."""
 
     cell: Cell
@@ -115,23 +115,23 @@ class Turn:
     order: int
 
 
-def _left(study: Study, journal: Journal, *, again: bool) -> list[Turn]:
+def _left(study: Study, journal: Journal, *, again: bool) -> list[PendingLaunch]:
     order = enumerate(in_order(study.cells, study.replicates, study.seed))
     launches = [(place, replicate, cell) for place, (replicate, cell) in order]
     return [
-        Turn(cell, replicate, journal.next_attempt((cell.id, replicate)), place)
+        PendingLaunch(cell, replicate, journal.next_attempt((cell.id, replicate)), place)
         for place, replicate, cell in launches
         if (cell.id, replicate) not in journal
         or (again and not journal.is_ok((cell.id, replicate)))
     ]
 
 
-def _found(study: Study, left: list[Turn]) -> dict[str, Found]:
+def _found(study: Study, left: list[PendingLaunch]) -> dict[str, FoundLibrary]:
     names = sorted({str(turn.cell.factors["library"]) for turn in left})
     return {name: libraries.find(study.libraries[name]) for name in names}
 
 
-def run_cell(shared: Machinery, turn: Turn) -> Row:
+def run_cell(shared: Machinery, turn: PendingLaunch) -> Row:
     """Launches a cell and returns its row."""
     study, cell = shared.study, turn.cell
     started, busy = datetime.now(UTC).isoformat(timespec="seconds"), load()

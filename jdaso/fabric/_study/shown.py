@@ -14,9 +14,9 @@ from .curves import latency_charts as latency_charts
 from .curves import rate_charts as rate_charts
 from .curves import slug as slug
 from .curves import throughput_charts as throughput_charts
-from .findings import Finding as Finding
+from .findings import ClaimFinding as ClaimFinding
 from .measured import Key as Key
-from .measured import Launch as Launch
+from .measured import MeasuredLaunch as MeasuredLaunch
 from .measured import key_of as key_of
 from .measured import named as named
 from .summaries import Split as Split

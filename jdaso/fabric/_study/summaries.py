@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .measured import Key, Launch, good_cells
+from .measured import Key, MeasuredLaunch, good_cells
 from .ratios import spread_of
 
 
@@ -52,7 +52,7 @@ class Summary:
     split: Split | None
 
 
-def summaries(launches: Sequence[Launch]) -> list[Summary]:
+def summaries(launches: Sequence[MeasuredLaunch]) -> list[Summary]:
     """Describes each cell that has numbers, in the order of factors."""
     found = []
     for key, some in good_cells(launches).items():
@@ -61,7 +61,7 @@ def summaries(launches: Sequence[Launch]) -> list[Summary]:
     return found
 
 
-def _split(launches: Sequence[Launch]) -> Split | None:
+def _split(launches: Sequence[MeasuredLaunch]) -> Split | None:
     seconds, compute, communication = (
         _mean([getattr(one, name) for one in launches])
         for name in ("seconds", "compute_seconds", "communication_seconds")

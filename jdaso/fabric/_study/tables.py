@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .collectives import BUS, bandwidths
-from .measured import Key, Launch, RowsError, good_cells, key_of
+from .measured import Key, MeasuredLaunch, RowsError, good_cells, key_of
 from .ratios import spread_of
 from .rows import OK
 
@@ -45,7 +45,7 @@ _COUNTED_BY_RANK = ("allgather", "reduce_scatter", "alltoall")
 """Operations of which nccl-tests count the elements of one rank: a P-th part, beside the size."""
 
 
-def columns_of(launches: Iterable[Launch]) -> list[Column]:
+def columns_of(launches: Iterable[MeasuredLaunch]) -> list[Column]:
     """Returns the cells of micro-benchmarks, in the order of factors and sizes.
 
     Raises:
@@ -128,7 +128,7 @@ def _told(column: Column) -> str:
     return ", ".join(f"{name} {level}" for name, level in column.factors)
 
 
-def table(launches: Sequence[Launch]) -> str:
+def table(launches: Sequence[MeasuredLaunch]) -> str:
     """Formats all rows as CSV, one a launch, failed ones too.
 
     `COLUMNS` has its columns; "factor" stands for ``factor NAME`` of each factor.
@@ -177,7 +177,7 @@ _AS_JSON = ("bytes_at_interfaces", "chosen", "machine", "versions", "environment
 _LISTS = ("seconds", "warmup_seconds", "compute_seconds", "communication_seconds")
 
 
-def _fields(launch: Launch, names: Sequence[str]) -> dict[str, object]:
+def _fields(launch: MeasuredLaunch, names: Sequence[str]) -> dict[str, object]:
     """Returns the columns of a launch, in the order of `COLUMNS`."""
     known = {**launch.row, "iterations": launch.seconds.size}
     known |= {name: json.dumps(launch.row.get(name)) for name in _AS_JSON}
@@ -195,7 +195,7 @@ def _fields(launch: Launch, names: Sequence[str]) -> dict[str, object]:
     return fields
 
 
-def _rates(launch: Launch) -> dict[str, float]:
+def _rates(launch: MeasuredLaunch) -> dict[str, float]:
     """Returns both bandwidths of a micro-benchmark."""
     of = launch.factors
     if of.get("workload") not in BUS or "bytes" not in of:

@@ -11,7 +11,7 @@ import numpy as np
 
 from .equivalence import ALPHA, MOST_REPLICATES, Outcome, judge
 from .factors import Level
-from .measured import Key, Launch, RowsError, rank
+from .measured import Key, MeasuredLaunch, RowsError, rank
 from .ratios import Pairs, Ratio, bootstrap_ratio, pairs_of
 
 MARGIN = 0.05
@@ -96,7 +96,7 @@ def lacking(more: int | None) -> str:
 
 
 def verdicts(
-    launches: Sequence[Launch],
+    launches: Sequence[MeasuredLaunch],
     margin: float = MARGIN,
     *,
     factor: str = "fabric",
@@ -131,7 +131,7 @@ def verdicts(
     return [verdict_of(pair, margin, alpha) for pair in pairs]
 
 
-def levels_of(launches: Sequence[Launch], factor: str) -> list[Level]:
+def levels_of(launches: Sequence[MeasuredLaunch], factor: str) -> list[Level]:
     """Returns the levels of a factor that rows have, numbers in the order of their size."""
     found = {launch.factors[factor] for launch in launches if launch.factors.get(factor)}
     return sorted(found, key=lambda level: rank(((factor, level),)))

@@ -18,7 +18,7 @@ from .._plan.holding import Holding
 from .evaluation import ALL, Evaluation, Gather, bodies_of, unknown
 
 
-class Whole:
+class WholeOptimizer:
     """Makes an optimizer of one rank's parameters act like one of all partitions' parameters.
 
     `optimizer` sees the whole tree, with zeros for the parameters that other ranks hold. Results of

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from ..._jax.types import PyTree
-from .program import Rows
+from .program import RowRange
 from .stage import Stage
 
 
@@ -106,7 +106,7 @@ class Holding:
         """Returns the rank that holds a unit."""
         return unit.users[0] % self.ranks
 
-    def spans(self, piece: Rows, available: Collection[int]) -> list[tuple[int, slice, slice]]:
+    def spans(self, piece: RowRange, available: Collection[int]) -> list[tuple[int, slice, slice]]:
         """Returns the units that a piece consists of, in the order of its rows.
 
         Args:

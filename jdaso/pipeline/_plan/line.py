@@ -11,8 +11,8 @@ from jax.extend.core import Var
 
 from .cost import Cost, sum_costs
 from .equations import bytes_of
-from .program import Program, Rows, is_mark
-from .search import Value
+from .program import Program, RowRange, is_mark
+from .search import LineValue
 
 _PARAMS, _BATCH, _BOTH = 1, 2, 4
 
@@ -46,8 +46,8 @@ class Line:
     program: Program
     places: tuple[int, ...]
     costs: tuple[Cost, ...]
-    values: tuple[Value, ...]
-    uses: dict[Rows, tuple[int, ...]]
+    values: tuple[LineValue, ...]
+    uses: dict[RowRange, tuple[int, ...]]
     marks: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
     backward: frozenset[Var]
@@ -91,7 +91,7 @@ def line_of(
     attended: list[Cost] = []
     done: set[int] = set()
     users: dict[Var, list[int]] = defaultdict(list)
-    uses: dict[Rows, list[int]] = defaultdict(list)
+    uses: dict[RowRange, list[int]] = defaultdict(list)
     for place, at in enumerate(places):
         eqn, here = program.eqns[at], [costs[at]]
         todo, seen = [v for v in eqn.invars if isinstance(v, Var)], set()
@@ -114,12 +114,14 @@ def line_of(
     number = {at: place for place, at in enumerate(places)}
     backward = frozenset(var for var, flags in depends.items() if flags & _PARAMS)
     values = [
-        Value(number[made_by[var]], tuple(used), bytes_of(var) * (2.0 if var in backward else 1.0))
+        LineValue(
+            number[made_by[var]], tuple(used), bytes_of(var) * (2.0 if var in backward else 1.0)
+        )
         for var, used in users.items()
     ]
     sizes = {pieces[var]: bytes_of(var) for var in pieces}
     values += [
-        Value(used[0], tuple(used[1:]), 2.0 * sizes[piece] / num_microbatches)
+        LineValue(used[0], tuple(used[1:]), 2.0 * sizes[piece] / num_microbatches)
         for piece, used in uses.items()
         if len(used) > 1
     ]
@@ -141,9 +143,9 @@ def line_of(
     )
 
 
-def pieces_of(program: Program) -> dict[Var, Rows]:
+def pieces_of(program: Program) -> dict[Var, RowRange]:
     """Maps the variables that stand for parameters, or rows of them, to those rows."""
-    return {var: Rows(leaf) for leaf, var in enumerate(program.params)} | program.rows
+    return {var: RowRange(leaf) for leaf, var in enumerate(program.params)} | program.rows
 
 
 def _spans(program: Program, places: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from ..._launch.memory import memory_limit_bytes
-from .._run.work import Work
+from .._run.work import StageWork
 from .._schedule import Schedule
 from .equations import bytes_of, struct_of
 from .holding import Holding
@@ -46,12 +46,12 @@ def memory_of(
     """
     states = _states(optimizer, plan.holding)
     return tuple(
-        _rank_memory(Work(plan, rank, "float32", remat=remat), schedule, rank, states)
+        _rank_memory(StageWork(plan, rank, "float32", remat=remat), schedule, rank, states)
         for rank in range(plan.num_partitions)
     )
 
 
-def _rank_memory(work: Work, schedule: Schedule, rank: int, states: float) -> Memory:
+def _rank_memory(work: StageWork, schedule: Schedule, rank: int, states: float) -> Memory:
     holding = work.plan.holding
     used = sum(_unit_bytes(holding, k) for k in holding.used_by(rank))
     own = sum(_unit_bytes(holding, k) for k in holding.owned_by(rank))

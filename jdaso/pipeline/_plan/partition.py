@@ -24,7 +24,7 @@ from .plan import Plan
 from .program import Program
 from .search import CutError, best_cuts
 from .stage import stages_of
-from .stages import Part, alike
+from .stages import SizedPlan, alike
 from .trace import trace
 
 _IMBALANCE = 1.1
@@ -172,7 +172,7 @@ def _partition(
         num_microbatches = min(4 * num_partitions, Microbatches.of(batch, 1).samples)
     microbatches = Microbatches.of(batch, num_microbatches)
     costs = Costs()
-    parts: dict[int, Part] = {}
+    parts: dict[int, SizedPlan] = {}
     cuts: list[int] | None = None
     structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
     if any(is_key(leaf) for leaf in jax.tree.leaves(structs)):
@@ -201,7 +201,7 @@ def _partition(
                 f"divides the {microbatches.samples} samples of a batch."
             )
         assert cuts is not None
-        parts[size] = Part(program, line, stages_of(line, cuts))
+        parts[size] = SizedPlan(program, line, stages_of(line, cuts))
     assert cuts is not None
     largest = parts[max(parts)]
     holding = Holding.of(params, largest.stages, num_partitions)

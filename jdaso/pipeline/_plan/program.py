@@ -42,7 +42,7 @@ def is_mark(eqn: JaxprEqn) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class RowRange:
     """Rows [begin, end) of the leading axis of a parameter's leaf; all rows if `end` is None."""
 
     leaf: int
@@ -70,7 +70,7 @@ class Program:
     params: tuple[Var, ...]
     state: tuple[Var, ...]
     batch: tuple[Var, ...]
-    rows: dict[Var, Rows]
+    rows: dict[Var, RowRange]
     consts: dict[Var, Any]
     outs: tuple[Atom, ...]
     scans: dict[int, tuple[int, int]]

@@ -12,7 +12,7 @@ _WIDEST = 1500
 """The most places considered for one cut; if there are more, those with the least traffic."""
 
 
-class Value(NamedTuple):
+class LineValue(NamedTuple):
     """A value that is made at one place of the line and used at later ones."""
 
     made: int
@@ -26,7 +26,7 @@ class CutError(ValueError):
 
 def best_cuts(
     costs: Sequence[float],
-    values: Sequence[Value],
+    values: Sequence[LineValue],
     stages: int,
     *,
     allowed: Sequence[int],
@@ -86,7 +86,7 @@ def best_cuts(
     return cuts[::-1]
 
 
-def bytes_entering(values: Sequence[Value], cuts: Sequence[int], length: int) -> list[float]:
+def bytes_entering(values: Sequence[LineValue], cuts: Sequence[int], length: int) -> list[float]:
     """Returns the bytes that each stage receives."""
     traffic, edges = _Traffic(values, length), [0, *cuts, length]
     pairs = zip(edges, edges[1:], strict=False)
@@ -96,7 +96,7 @@ def bytes_entering(values: Sequence[Value], cuts: Sequence[int], length: int) ->
 class _Traffic:
     """The bytes that enter a stage, for all stages that begin at one place."""
 
-    def __init__(self, values: Sequence[Value], length: int):
+    def __init__(self, values: Sequence[LineValue], length: int):
         self._values, self._begins = values, [[] for _ in range(length + 1)]
         for k, value in enumerate(values):
             self._begins[value.made].append(k)
@@ -122,7 +122,7 @@ class _Traffic:
         sums = np.concatenate([[0.0], np.cumsum(np.asarray(size, np.float64)[order])])
         return sums[np.searchsorted(np.asarray(first, np.int64)[order], ends, side="left")]
 
-    def _live_at(self, begin: int) -> Iterator[Value]:
+    def _live_at(self, begin: int) -> Iterator[LineValue]:
         if not self._live:
             live: list[int] = []
             for place, new in enumerate(self._begins):

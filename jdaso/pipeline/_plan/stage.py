@@ -13,7 +13,7 @@ from jax.extend.core import JaxprEqn, Var
 
 from .equations import new_like
 from .line import Line, pieces_of
-from .program import Program, Rows
+from .program import Program, RowRange
 from .trace import Flat
 
 
@@ -37,7 +37,7 @@ class Stage:
     eqns: tuple[JaxprEqn, ...]
     begin: int
     end: int
-    pieces: dict[Var, Rows]
+    pieces: dict[Var, RowRange]
     batch: tuple[int, ...]
     state: tuple[int, ...]
     receives: dict[int, tuple[Var, ...]]
@@ -110,8 +110,8 @@ def _stage_at(place: int, edges: Sequence[int]) -> int:
 
 
 def _merge_scans(
-    program: Program, eqns: Sequence[JaxprEqn], pieces: dict[Var, Rows]
-) -> tuple[tuple[JaxprEqn, ...], dict[Var, Rows]]:
+    program: Program, eqns: Sequence[JaxprEqn], pieces: dict[Var, RowRange]
+) -> tuple[tuple[JaxprEqn, ...], dict[Var, RowRange]]:
     """Merges consecutive iterations of a scan in one stage to one scan again.
 
     Returns the equations, and the pieces of parameters that they use.
@@ -142,7 +142,7 @@ def _follows(before: tuple[int, int], after: tuple[int, int]) -> bool:
     return before[0] == after[0] and before[1] + 1 == after[1]
 
 
-def _append_merged(flat: Flat, run: Sequence[JaxprEqn], held: dict[Var, Rows]) -> None:
+def _append_merged(flat: Flat, run: Sequence[JaxprEqn], held: dict[Var, RowRange]) -> None:
     """Appends one scan for the iterations of `run`; joins its operands and cuts its results."""
     about = run[0].params
     carries, fixed = about["num_carry"], about["num_consts"] + about["num_carry"]
@@ -151,7 +151,7 @@ def _append_merged(flat: Flat, run: Sequence[JaxprEqn], held: dict[Var, Rows]) -
         known = [held[row] for row in rows if row in held]
         if len(known) == len(rows):  # adjacent rows of a parameter
             xs.append(new_like(rows[0], len(rows)))
-            held[xs[-1]] = Rows(known[0].leaf, known[0].begin, known[-1].end)
+            held[xs[-1]] = RowRange(known[0].leaf, known[0].begin, known[-1].end)
         else:
             xs += flat.apply(lambda *each: jnp.concatenate(each), *rows)
     ys = run[-1].outvars[carries:]

@@ -19,7 +19,7 @@ from .stage import Stage
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class SizedPlan:
     """A plan for micro-batches of one size."""
 
     program: Program
@@ -27,7 +27,7 @@ class Part:
     stages: tuple[Stage, ...]
 
 
-def alike(part: Part, line: Line, states: int) -> bool:
+def alike(part: SizedPlan, line: Line, states: int) -> bool:
     """Returns whether micro-batches of two sizes are computed alike, apart from their size.
 
     Args:
@@ -52,7 +52,7 @@ class Stages:
     chunks: int
     microbatches: Microbatches
     boundaries: tuple[int, ...]
-    parts: dict[int, Part]
+    parts: dict[int, SizedPlan]
     holding: Holding
     aux: Any
     state: Any
@@ -68,7 +68,7 @@ class Stages:
         return self.num_partitions * self.chunks
 
     @property
-    def _largest(self) -> Part:
+    def _largest(self) -> SizedPlan:
         return self.parts[max(self.parts)]
 
     @property

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from ..._jax.axes import new_var
 from ..._jax.types import PyTree
 from .equations import REMAT, Atom, jaxpr_of, new_like, struct_of
-from .program import Program, Rows
+from .program import Program, RowRange
 
 _ENTERED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 """Calls that are nothing but their equations, and the parameter that holds these."""
@@ -34,13 +34,13 @@ class Flat:
     def __init__(self, params: Sequence[Var], enter: Callable[[JaxprEqn], bool]):
         self.eqns: list[JaxprEqn] = []
         self.consts: dict[Var, Any] = {}
-        self.rows: dict[Var, Rows] = {}
+        self.rows: dict[Var, RowRange] = {}
         self.scans: dict[int, tuple[int, int]] = {}
         self._params = {var: leaf for leaf, var in enumerate(params)}
         self._made_by: dict[Var, JaxprEqn] = {}
         self._weights: set[Var] = set(params)  # variables that depend on parameters alone
         self._known: dict[int, Var] = {}
-        self._rows: dict[Rows, Var] = {}
+        self._rows: dict[RowRange, Var] = {}
         self._slices: dict[tuple[Var, int], Var] = {}
         self._enter = enter
         self._scans = 0
@@ -102,7 +102,7 @@ class Flat:
         self.apply(function, *ins)
         self.eqns[-1] = self.eqns[-1].replace(outvars=[out])
 
-    def slices(self, rows: dict[Var, Rows], params: Sequence[Var]) -> list[JaxprEqn]:
+    def slices(self, rows: dict[Var, RowRange], params: Sequence[Var]) -> list[JaxprEqn]:
         """Returns equations that cut rows out of parameters that are also used whole."""
         flat = Flat((), self._enter)
         for var, piece in rows.items():
@@ -118,7 +118,7 @@ class Flat:
         hold it; a conversion of the whole array becomes one of the row.
         """
         if atom in self._params:
-            key = Rows(self._params[atom], at, at + 1)
+            key = RowRange(self._params[atom], at, at + 1)
             if key not in self._rows:
                 self._rows[key] = new_like(atom, 1)
                 self.rows[self._rows[key]] = key

@@ -16,7 +16,7 @@ from .._plan.equations import bytes_of, is_inexact, is_key, struct_of
 from .._plan.line import Line
 from .._plan.signature import Signatures
 from .._plan.stage import Stage
-from .passes import Passes
+from .passes import StagePasses
 
 WIRES = {"float32": None, "bfloat16": jnp.bfloat16}
 
@@ -74,16 +74,16 @@ class Compiler:
     """Makes passes; passes that compute the same are compiled once.
 
     Args:
-        remat: see `Passes`.
-        train: see `Passes`.
+        remat: see `StagePasses`.
+        train: see `StagePasses`.
     """
 
     def __init__(self, *, remat: bool = False, train: bool = True):
         self._options = {"remat": remat, "train": train}
-        self._known: dict[str, Passes] = {}
+        self._known: dict[str, StagePasses] = {}
         self._signatures = Signatures(derivatives=train)
 
-    def passes(self, line: Line, part: Stage) -> Passes:
+    def passes(self, line: Line, part: Stage) -> StagePasses:
         """Returns the passes of a stage, or of a part of a stage."""
         program = line.program
         pieces, ins = list(part.pieces), [var for made in part.receives.values() for var in made]
@@ -98,7 +98,7 @@ class Compiler:
         text = self._signatures.of(part.eqns, [*pieces, *ins, *rest], [*outs, *given])
         key = f"{len(pieces)} {len(ins)} {len(outs)} {loss} {flows}\n{text}"
         if key not in self._known:
-            self._known[key] = Passes(
+            self._known[key] = StagePasses(
                 part.eqns,
                 pieces=pieces,
                 ins=ins,
@@ -116,7 +116,7 @@ class _Segment(NamedTuple):
     """A part of a stage that is compiled separately."""
 
     part: Stage
-    passes: Passes
+    passes: StagePasses
     pieces: list[int]  # indices into the stage's pieces
     ins: list[Var]
     outs: list[Var]

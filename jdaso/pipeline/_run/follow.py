@@ -13,7 +13,7 @@ from ..._jax.types import PyTree
 from .._plan.line import Line, line_of
 from .._plan.microbatch import Microbatches
 from .._plan.stage import stages_of
-from .._plan.stages import Part, Stages, alike
+from .._plan.stages import SizedPlan, Stages, alike
 from .._plan.trace import trace
 
 
@@ -59,7 +59,7 @@ def _follow(
             cuts = _follow_state(plan, line, np.maximum.accumulate(first).tolist())
         elif not alike(parts[max(parts)], line, len(jax.tree.leaves(plan.state))):
             return None
-        parts[size] = Part(program, line, stages_of(line, cuts))
+        parts[size] = SizedPlan(program, line, stages_of(line, cuts))
     assert cuts is not None
     holding = plan.holding.lent_to(parts[max(parts)].stages)
     return dataclasses.replace(

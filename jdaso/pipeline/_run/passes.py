@@ -13,7 +13,7 @@ from jax.extend.core import JaxprEqn, Var
 from .._plan.equations import Atom, bytes_of, function_of, is_inexact, struct_of
 
 
-class Passes:
+class StagePasses:
     """Forward and backward pass of equations, for arrays of the equations' shapes.
 
     Residuals that are arguments of the forward pass (parameters, results of other equations, the

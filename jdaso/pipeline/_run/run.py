@@ -15,7 +15,7 @@ from ..._nodes.mail import Address
 from .._plan.equations import struct_of
 from .._schedule import Action
 from .compiled import CompiledStage, Edge
-from .work import Work
+from .work import StageWork
 
 _WINDOW = 4
 """A rank starts to receive the inputs of an action this many actions ahead."""
@@ -28,7 +28,7 @@ class StepResult(NamedTuple):
     aux: PyTree  # floats: the mean over micro-batches, weighted by samples; integers: the sum
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """The place of a rank in its pipeline, and of its arrays on devices.
 
     Attributes:
@@ -69,7 +69,7 @@ class Post(Protocol):
         ...
 
 
-class Run:
+class BatchRun:
     """Runs one batch: `follow` a schedule, then ask for `gradients`, `result` and `state`.
 
     Args:
@@ -82,7 +82,13 @@ class Run:
     """
 
     def __init__(
-        self, work: Work, mail: Post, place: Place, params: PyTree, state: PyTree, batch: PyTree
+        self,
+        work: StageWork,
+        mail: Post,
+        place: RankPlace,
+        params: PyTree,
+        state: PyTree,
+        batch: PyTree,
     ):
         self._work, self._plan, self._mail, self._place = work, work.plan, mail, place
         self._rank, self._ranks = place.rank, self._plan.num_partitions

@@ -10,7 +10,7 @@ from .compiled import CompiledStage, Compiler
 from .segments import segment_cuts
 
 
-class Work:
+class StageWork:
     """The stages of one rank.
 
     Attributes:

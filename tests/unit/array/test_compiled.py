@@ -9,13 +9,13 @@ import pytest
 import jdaso.array as ja
 from jdaso import Session
 from jdaso.array._connected import Connected
-from jdaso.array._layout import Layout
+from jdaso.array._layout import ArrayLayout
 
 
 @pytest.mark.parametrize("function", [lambda x: ja.sum(x), lambda x: x @ x.T])
 def test_nodes_of_several_devices_are_refused(function):
     about = dict(control=None, node=0, num_nodes=2, devices=["a", "b"])
     several = create_autospec(Session, instance=True, **about)
-    x = ja.Array(jnp.ones((2, 3)), Layout((4, 3), 0, (2, 2)), Connected(several))
+    x = ja.Array(jnp.ones((2, 3)), ArrayLayout((4, 3), 0, (2, 2)), Connected(several))
     with pytest.raises(NotImplementedError, match="several devices, and this one has 2"):
         jax.jit(function)(x)

@@ -11,7 +11,7 @@ from nights import rows
 
 import jdaso.array as ja
 from jdaso.array import _counting
-from jdaso.array._layout import Layout
+from jdaso.array._layout import ArrayLayout
 from jdaso.array._world import ALONE
 
 RNG = np.random.default_rng(0)
@@ -194,7 +194,7 @@ def test_what_has_no_order_or_no_index_is_refused():
         ja.argmax(split(TURNS))
 
     def counts(block):
-        return ja.count_nonzero(ja.Array(block, Layout(block.shape), ALONE)).block
+        return ja.count_nonzero(ja.Array(block, ArrayLayout(block.shape), ALONE)).block
 
     many = jax.ShapeDtypeStruct((2**31, 2), np.int8)
     with pytest.raises(ValueError, match="4294967296 elements need indices of 64 bits"):

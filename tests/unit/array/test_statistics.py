@@ -14,7 +14,7 @@ from nights import nightly, rows
 from scipy.spatial import distance
 
 import jdaso.array as ja
-from jdaso.array._layout import Layout
+from jdaso.array._layout import ArrayLayout
 from jdaso.array._percentile import METHODS_OF_NUMPY
 
 RNG = np.random.default_rng(0)
@@ -217,7 +217,7 @@ def test_whole_numbers_in_boxes_are_not_rounded(dtype, number):
         both = split(x, 0), split(np.zeros(len(x), np.float32), 0)
         compiled = jax.jit(lambda block: ja.histogram(block, np.array(edges))[0].block)
         boxes = ja.histogram2d(*both, bins=(edges, [0.0, 1.0]))[0]
-        return boxes, ja.Array(compiled(jnp.asarray(x)), Layout(wanted.shape), boxes.world)
+        return boxes, ja.Array(compiled(jnp.asarray(x)), ArrayLayout(wanted.shape), boxes.world)
 
     check(run, (wanted[:, None], wanted), rtol=0)
 
@@ -247,7 +247,7 @@ def test_counts_do_not_stop_at_the_last_float_that_has_a_next_one():
 
 def test_more_elements_than_32_bits_count_are_an_error():
     x = ja.zeros(3, dtype=ja.int8, split=0)
-    x = ja.Array(x.block, Layout((2**31,), 0, (3, 2**31 - 3)), x.world)
+    x = ja.Array(x.block, ArrayLayout((2**31,), 0, (3, 2**31 - 3)), x.world)
     for function in (ja.count_nonzero, ja.argmax, ja.bincount, lambda x: ja.topk(x, 1)):
         with pytest.raises(ValueError, match="2147483648 elements need indices of 64 bits"):
             function(x)

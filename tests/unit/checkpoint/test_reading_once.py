@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jdaso.checkpoint import _arrays
-from jdaso.checkpoint._files import DamagedError, Leaf, Manifest
+from jdaso.checkpoint._files import DamagedError, Manifest, SavedLeaf
 from jdaso.checkpoint._joined import part_of
 
 RANDOM = np.random.default_rng(0)
@@ -18,7 +18,7 @@ ARRAYS = {
 
 
 def leaf_of(name, array):
-    return Leaf(name, name, str(array.dtype), array.shape, common=False)
+    return SavedLeaf(name, name, str(array.dtype), array.shape, common=False)
 
 
 LEAVES = [leaf_of(name, array) for name, array in ARRAYS.items()]

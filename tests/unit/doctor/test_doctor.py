@@ -27,8 +27,8 @@ from jdaso.doctor import (
     _talk,
     _together,
 )
-from jdaso.doctor._findings import Finding, Line
-from jdaso.doctor._probe import Outcome
+from jdaso.doctor._findings import Finding, SharedFinding
+from jdaso.doctor._probe import PartProgress
 
 
 def test_what_ranks_share_is_one_line_and_what_differs_names_them():
@@ -54,8 +54,8 @@ def test_what_may_differ_is_no_trouble():
 
 def test_a_report_says_what_whose_and_what_to_do():
     lines = [
-        Line(Finding("jax", "0.10.2"), (0, 1, 2, 3)),
-        Line(Finding("folder", "cannot be written", False, "Mend it."), (1, 2, 3)),
+        SharedFinding(Finding("jax", "0.10.2"), (0, 1, 2, 3)),
+        SharedFinding(Finding("folder", "cannot be written", False, "Mend it."), (1, 2, 3)),
     ]
     assert _findings.written(lines, ["n0", "n0", "n1", "n1"]).splitlines() == [
         "ok       jax     0.10.2 (all 4 ranks)",
@@ -65,7 +65,7 @@ def test_a_report_says_what_whose_and_what_to_do():
 
 
 def test_long_lines_are_wrapped():
-    text = _findings.written([Line(Finding("x", "word " * 60, False, "do " * 60))], ["n0"])
+    text = _findings.written([SharedFinding(Finding("x", "word " * 60, False, "do " * 60))], ["n0"])
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -353,10 +353,10 @@ def test_a_folder_that_was_made_to_try_is_taken_away(tmp_path):
 @pytest.mark.parametrize("name", ["s3://bucket/run", "gs://bucket", "~nobody_of_this_name", ""])
 def test_what_is_no_folder_is_a_finding_and_nothing_is_made(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    own = Outcome(values={}, errors={}, died={})
+    own = PartProgress(values={}, errors={}, died={})
     monkeypatch.setattr(_examine, "try_own", lambda limit_seconds: own)
     monkeypatch.setattr(_examine, "software", lambda *about: [])
-    launch = _launcher.Launch(0, 1, "")
+    launch = _launcher.LaunchedRank(0, 1, "")
     wishes = _examine.Wishes(1.0, name, (), 1e6, 1.0)
     with contextlib.ExitStack() as stack:
         record, _ = _examine._look(launch, wishes, stack)
@@ -371,7 +371,7 @@ def disk_of(free, size):
 
 def test_little_shared_memory_is_not_the_installation(monkeypatch):
     """MPI ends by SIGBUS where it is imported, for it is started there."""
-    died = Outcome({}, {}, {"mpi4py": "the process was killed by SIGBUS"})
+    died = PartProgress({}, {}, {"mpi4py": "the process was killed by SIGBUS"})
     monkeypatch.setattr(_machine.os, "statvfs", lambda path: disk_of(2**30, 2**30))
     (finding,) = _machine.shared_memory()
     assert finding.ok
@@ -382,7 +382,7 @@ def test_little_shared_memory_is_not_the_installation(monkeypatch):
     assert "--shm-size" in finding.remedy
     said = remedies(died)["mpi4py"]
     assert "Not the installation" in said and "Install" not in said
-    missing = Outcome({}, {"mpi4py": "ImportError: libmpi.so"}, {})
+    missing = PartProgress({}, {"mpi4py": "ImportError: libmpi.so"}, {})
     assert "Install an MPI library" in remedies(missing)["mpi4py"]
 
 
@@ -415,7 +415,7 @@ def test_a_launchers_leftover_variables_are_reported_and_are_no_launch(monkeypat
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_FD", "991")
     monkeypatch.setenv("PMI_RANK", "1")
-    assert _launcher.find_launch() == _launcher.Launch(0, 1, "")
+    assert _launcher.find_launch() == _launcher.LaunchedRank(0, 1, "")
     (finding,) = _launcher.left_behind()
     assert finding.ok and "PMI_SIZE=2 is left" in finding.found
     assert finding.remedy.startswith("unset PMI_SIZE")

@@ -23,7 +23,7 @@ from jdaso.fabric._study.workloads._resnet50 import ResNet50
 from jdaso.fabric._study.workloads._transformer import Transformer
 from jdaso.fabric._study.workloads._vgg16 import Vgg16
 from jdaso.fabric._study.workloads._work import Real
-from jdaso.fabric._study.workloads.training import Steps
+from jdaso.fabric._study.workloads.training import JaxSteps
 
 TINY = {
     "resnet50": (lambda: of_images(ResNet50(4, 4, (1, 1, 1)), 16), 16, 3e-3),
@@ -48,7 +48,7 @@ def test_a_network_has_the_published_number_of_parameters(model):
 @pytest.mark.parametrize("model", rows(TINY, day=["resnet50", "transformer"]))
 def test_a_loss_falls_on_data_that_was_never_seen(model):
     make, size, rate = TINY[model]
-    steps = Steps(Real(make(), 16, size), Own(0), optax.adam(rate))
+    steps = JaxSteps(Real(make(), 16, size), Own(0), optax.adam(rate))
     losses = [steps() for _ in range(30)]
     assert np.isfinite(losses).all()
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5]), losses

@@ -22,7 +22,7 @@ from jdaso.fabric._study import launch, libraries, memory, outcomes, rows
 from jdaso.fabric._study.checks import StudyError
 from jdaso.fabric._study.chosen import ChosenFabric, ChosenLibrary
 from jdaso.fabric._study.journal import read_rows
-from jdaso.fabric._study.libraries import Found
+from jdaso.fabric._study.libraries import FoundLibrary
 from jdaso.fabric._study.processes import Ended
 from jdaso.fabric._study.rows import Outcome
 from jdaso.fabric._study.runner import run_study
@@ -39,7 +39,7 @@ def noting(path, before=""):
 
 @pytest.fixture(autouse=True)
 def _libraries_are_found_at_once(monkeypatch):
-    monkeypatch.setattr(libraries, "find", lambda library: Found({"python": "3"}))
+    monkeypatch.setattr(libraries, "find", lambda library: FoundLibrary({"python": "3"}))
 
 
 def statuses(folder):

@@ -20,7 +20,7 @@ from jdaso.fabric._study.workloads._averages import check, sums_of
 from jdaso.fabric._study.workloads._given import Given
 from jdaso.fabric._study.workloads._places import Own
 from jdaso.fabric._study.workloads._work import Paced, shapes_of
-from jdaso.fabric._study.workloads.training import Steps, averaged
+from jdaso.fabric._study.workloads.training import JaxSteps, averaged
 
 HERE, SHAPES = ChosenFabric("here"), [jax.ShapeDtypeStruct((7,), jnp.float32)] * 3
 
@@ -31,7 +31,7 @@ def given(transport="mpi", settings=(), **factors):
 
 
 def test_a_paced_step_takes_its_time_and_averages_show_every_node():
-    steps = Steps(Paced(SHAPES, 0.2, 4, in_step=True), Own(2), optax.sgd(1e-3, momentum=0.9))
+    steps = JaxSteps(Paced(SHAPES, 0.2, 4, in_step=True), Own(2), optax.sgd(1e-3, momentum=0.9))
     steps()  # compiles
     for k, gradient in enumerate(steps.gradients()):
         np.testing.assert_allclose(gradient, np.full(7, 3 / 4 * (0.5 + k)), rtol=1e-6)
@@ -43,7 +43,7 @@ def test_a_paced_step_takes_its_time_and_averages_show_every_node():
 
 def test_the_mean_of_a_library_comes_before_the_inner_optimizer():
     work = Paced(SHAPES, 0.0, 2, in_step=False)
-    steps = Steps(work, Own(0), averaged(lambda grads: jax.tree.map(lambda g: 1.5 * g, grads)))
+    steps = JaxSteps(work, Own(0), averaged(lambda grads: jax.tree.map(lambda g: 1.5 * g, grads)))
     steps()
     np.testing.assert_allclose(steps.gradients()[1], np.full(7, 1.5 * 1.5 / 2), rtol=1e-6)
 

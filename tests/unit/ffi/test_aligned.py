@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdaso._engines.staging import Place, Staging
+from jdaso._engines.staging import Staging, StagingMemory
 from jdaso._jax.ffi import aligned
 from jdaso._payload.layout import layout_of
 from jdaso._payload.wire import WIRES
@@ -29,7 +29,7 @@ def test_every_chunk_of_an_exchange_is_so(nodes):
     """A large array of `numpy.zeros` begins 16 bytes behind a page."""
     layout = layout_of([jnp.zeros(100_001), jnp.zeros(7)], nodes, 2**16)
     assert len(layout.widths) > 2
-    places = [Place(layout, WIRES["float32"]), Place(layout, WIRES["bfloat16"])]
+    places = [StagingMemory(layout, WIRES["float32"]), StagingMemory(layout, WIRES["bfloat16"])]
     rows = [row for place in places for row in place.rows]
     staging = Staging(layout, WIRES["int4"])
     rows += map(staging.rows(), range(len(layout.widths)))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jdaso._jax.ffi import functions
-from jdaso._jax.ffi.functions import Array, add, entry, forget, name_of
+from jdaso._jax.ffi.functions import ArrayType, add, entry, forget, name_of
 
-INT = Array((), np.dtype(np.int32))
+INT = ArrayType((), np.dtype(np.int32))
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def call(name, *arrays, sizes=None, room=4096):
 
 
 def test_results_go_to_the_memory_of_the_step():
-    name = add("double", lambda x: [2 * x, x.sum()], [Array((3,), INT.dtype)], [INT, INT][:0])
+    name = add("double", lambda x: [2 * x, x.sum()], [ArrayType((3,), INT.dtype)], [INT, INT][:0])
     status, text = call(name, np.arange(3, dtype=np.int32))
     assert status == 0 and "returned 2 arrays, not 0" in text
     name = add("double", lambda x: [2 * x], [INT], [INT])

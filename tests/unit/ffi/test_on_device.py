@@ -10,7 +10,7 @@ import pytest
 from jdaso._engines.staging import Leaves, Places
 from jdaso._jax.ffi import on_device
 from jdaso._jax.ffi.copying import copy_all
-from jdaso._jax.ffi.functions import Array, add, entry
+from jdaso._jax.ffi.functions import ArrayType, add, entry
 from jdaso._jax.ffi.on_device import OnDevice, copy_out, waited_seconds
 from jdaso._payload.layout import layout_of
 from jdaso._payload.wire import WIRES
@@ -54,7 +54,7 @@ def test_a_function_gets_what_is_left_and_copies_it(driver):
         copy_all([(found, operand)])
         return [number + 1]
 
-    arrays = [Array((), np.dtype(np.int32)), Array((SIZE,), found.dtype)]
+    arrays = [ArrayType((), np.dtype(np.int32)), ArrayType((SIZE,), found.dtype)]
     name = add("f", function, arrays, arrays[:1])
     place = np.zeros((), np.int32)
     given = [number.ctypes.data, 4, there.ctypes.data, -there.nbytes, place.ctypes.data, 4]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from jdaso._jax.ffi import library, pinned
-from jdaso._jax.ffi.functions import Array, add, entry
+from jdaso._jax.ffi.functions import ArrayType, add, entry
 from jdaso._jax.host_call import host_call
 
 SIZE = 1000
-FLOATS = Array((SIZE,), np.dtype(np.float32))
+FLOATS = ArrayType((SIZE,), np.dtype(np.float32))
 
 
 class Allocator:

@@ -36,8 +36,8 @@ def test_every_package_of_the_order_is_there(house):
 
 
 def test_the_reader_sees_imports(house):
-    seen = set(house.imports["_optimizers/between.py"])
-    assert {"_optimizers/state.py", "jax", "optax"} <= seen
+    seen = set(house.imports["_optimizers/state.py"])
+    assert {"_optimizers/exchanges.py", "jax", "optax"} <= seen
     assert "mpi4py" in house.imports["_engines/mpi4py.py"]
     assert "fabric/_model/play.py" in house.inner("fabric/__init__.py"), "by a lazy face"
     assert "_jax/cpus.py" in house.inner("__init__.py"), "by import_module"

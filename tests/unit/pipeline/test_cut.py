@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jdaso.pipeline._plan import search
-from jdaso.pipeline._plan.search import CutError, Value, best_cuts, bytes_entering
+from jdaso.pipeline._plan.search import CutError, LineValue, best_cuts, bytes_entering
 
 
 def entering(values, begin, end):
@@ -39,7 +39,7 @@ def lines(draw, longest=10):
     for _ in range(draw(st.integers(0, 8))):
         made = draw(st.integers(0, length - 2))
         used = draw(st.sets(st.integers(made + 1, length - 1), max_size=3))
-        values.append(Value(made, tuple(sorted(used)), float(draw(st.integers(0, 9)))))
+        values.append(LineValue(made, tuple(sorted(used)), float(draw(st.integers(0, 9)))))
     allowed = sorted(draw(st.sets(st.integers(1, length - 1))))
     stages = draw(st.integers(1, min(5, len(allowed) + 1)))
     most = st.sets(st.sampled_from(allowed), max_size=stages - 1) if allowed else st.just(set())
@@ -72,7 +72,7 @@ def test_of_many_places_some_are_left_out_and_the_limit_is_kept(monkeypatch):
         length, stages = chance.randrange(8, 50), chance.randrange(2, 7)
         costs = [chance.choice([0, 0, 0, 1, 1, chance.randrange(9)]) for _ in range(length)]
         values = [
-            Value(k, (chance.randrange(k + 1, length),), float(chance.randrange(9)))
+            LineValue(k, (chance.randrange(k + 1, length),), float(chance.randrange(9)))
             for k in range(length - 1)
         ]
         places, balance = dict(allowed=range(1, length)), chance.choice([1.0, 1.1, 1.3])
@@ -96,20 +96,20 @@ def test_bytes_entering(line):
 
 def test_many_stages_of_a_long_line():
     """A chain of equal costs gets stages of one length."""
-    values = [Value(k, (k + 1,), 1.0) for k in range(999)]
+    values = [LineValue(k, (k + 1,), 1.0) for k in range(999)]
     cuts = best_cuts([1.0] * 1000, values, 10, allowed=range(1, 1000), balance=1.0)
     assert cuts == list(range(100, 1000, 100))
 
 
 def test_a_narrow_place_is_taken_within_the_balance():
-    values = [Value(k, (k + 1,), 1.0 if k == 5 else 9.0) for k in range(9)]
+    values = [LineValue(k, (k + 1,), 1.0 if k == 5 else 9.0) for k in range(9)]
     places = dict(allowed=range(1, 10))
     assert best_cuts([1.0] * 10, values, 2, balance=1.2, **places) == [6]
     assert best_cuts([1.0] * 10, values, 2, balance=1.1, **places) == [5]
 
 
 def test_a_value_goes_to_each_stage_that_uses_it_and_past_others():
-    value = Value(0, (2, 3, 9), 5.0)
+    value = LineValue(0, (2, 3, 9), 5.0)
     assert bytes_entering([value], [2, 4, 6], 10) == [0, 5, 0, 5]
 
 

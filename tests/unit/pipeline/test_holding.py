@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jdaso._jax.axes import new_var
 from jdaso.pipeline._plan.holding import Holding
 from jdaso.pipeline._plan.microbatch import Microbatches
-from jdaso.pipeline._plan.program import Rows
+from jdaso.pipeline._plan.program import RowRange
 from jdaso.pipeline._plan.stage import Stage
 
 
@@ -41,7 +41,9 @@ def used(draw):
             begin = draw(st.integers(0, max(rows - 1, 0)))
             whole = rows < 2 or draw(st.booleans())
             pieces.append(
-                Rows(leaf) if whole else Rows(leaf, begin, draw(st.integers(begin + 1, rows)))
+                RowRange(leaf)
+                if whole
+                else RowRange(leaf, begin, draw(st.integers(begin + 1, rows)))
             )
         stages.append(stage(number, pieces))
     leaves = [
@@ -134,7 +136,7 @@ def test_other_stages_are_lent_what_they_use(example, data):
 
 def test_the_first_user_holds_and_the_others_borrow():
     params = {"w": np.arange(6.0), "unused": np.ones(2)}
-    stages = [stage(0, []), stage(1, [Rows(1, 0, 4)]), stage(2, [Rows(1, 2, 6)])]
+    stages = [stage(0, []), stage(1, [RowRange(1, 0, 4)]), stage(2, [RowRange(1, 2, 6)])]
     holding = Holding.of(params, stages, 3)
     assert [(u.leaf, u.begin, u.end, u.users) for u in holding.units] == [
         (0, 0, 2, (0,)),

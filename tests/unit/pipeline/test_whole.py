@@ -16,7 +16,7 @@ from nights import rows
 from optax import contrib
 from pipeline_in_process import COMPILING_SECONDS, OF_MAIL, gatherer, together
 
-from jdaso.pipeline._optimizer.whole import Whole
+from jdaso.pipeline._optimizer.whole import WholeOptimizer
 from jdaso.pipeline._plan.holding import Holding, Unit
 
 STEPS = 3
@@ -89,7 +89,7 @@ def partitioned(optimizer, params, grads, values, holding):
     def train(node):
         rank = node.number
         own = jax.tree.map(jnp.asarray, holding.own(jax.tree.leaves(params), rank))
-        tx = Whole(optimizer, holding, rank, gatherer(node)).transformation
+        tx = WholeOptimizer(optimizer, holding, rank, gatherer(node)).transformation
         with world.clock.lent():
             state = jax.block_until_ready(tx.init(own))
         update = jax.jit(lambda g, s, p, v: tx.update(g, s, p, value=v))

@@ -22,10 +22,10 @@ from jdaso._nodes.control import Control
 from jdaso.cli import main
 from jdaso.report._runs import read_run
 from jdaso.traces import TraceError, merge, profiles_in, read, write
-from jdaso.traces._chrome_format import Rows, _place
+from jdaso.traces._chrome_format import TraceRows, _place
 from jdaso.traces._clock_offset import Offset, fastest, measure
 from jdaso.traces._intervals import Stretches
-from jdaso.traces._recorder import Recorder
+from jdaso.traces._recorder import TraceRecorder
 from jdaso.traces._timeline import Timeline
 from jdaso.traces._write import untangled
 
@@ -41,11 +41,11 @@ EVENTS = [
 
 def recorder(folder, timeline=None):
     control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
-    return Recorder(folder, control, timeline or Timeline(), engine="mpi4py", devices=1)
+    return TraceRecorder(folder, control, timeline or Timeline(), engine="mpi4py", devices=1)
 
 
 def test_rows_are_chromes():
-    made = Rows(2, lambda seconds: 1e6 * (seconds - 10))
+    made = TraceRows(2, lambda seconds: 1e6 * (seconds - 10))
     rows = made.process("h") + [row for event in EVENTS for row in made.of(event)]
     traces_checked.are_chromes(json.loads(json.dumps(rows)))
     bars = [row for row in rows if row["ph"] == "X"]
@@ -106,7 +106,7 @@ def test_metrics_of_the_same_folder_are_in_the_same_file(tmp_path):
 
 def test_the_check_of_rows_finds_what_is_wrong():
     crossing = [Event("a", 0, 0.0, 2.0), Event("b", 0, 1.0, 3.0)]
-    made = Rows(0, lambda seconds: 1e6 * seconds)
+    made = TraceRows(0, lambda seconds: 1e6 * seconds)
     with pytest.raises(AssertionError, match="cross"):
         traces_checked.are_chromes([row for event in crossing for row in made.of(event)])
 
@@ -216,7 +216,7 @@ def test_a_clock_that_drifts_is_corrected(tmp_path, monkeypatch):
     own = lambda true: (1 + 1e-4) * true - 500  # noqa: E731
     truths = begin, begin + 1000
     measured = iter([Offset(own(true), true - own(true), 1e-6) for true in truths])
-    monkeypatch.setattr(Recorder, "_measure", lambda self, limit: next(measured))
+    monkeypatch.setattr(TraceRecorder, "_measure", lambda self, limit: next(measured))
     timeline = Timeline()
     written = recorder(tmp_path, timeline)
     for after in (0, 250, 500, 1000):
@@ -254,12 +254,12 @@ def test_in_nanoseconds_no_bar_crosses_another():
     """Bars touch in a file, on a clock that is no whole number of nanoseconds off."""
     ends = np.cumsum(np.random.default_rng(0).uniform(1e-7, 1e-3, 400)).tolist()
     events = [Event("step", 0, a, b, "steps") for a, b in zip(ends, ends[1:], strict=False)]
-    made = Rows(0, lambda seconds: 1e6 * seconds + 1e9 / 7)
+    made = TraceRows(0, lambda seconds: 1e6 * seconds + 1e9 / 7)
     rows = [row for event in events for row in made.of(event) if row["ph"] == "X"]
     spans = [(1e-6 * row["ts"], 1e-6 * (row["ts"] + row["dur"])) for row in rows]
     again = list(untangled(Event("step", 0, *span, "steps") for span in spans))
     assert {event.lane for event in again} == {"steps"}
-    merged = Rows(0, lambda seconds: 1e6 * seconds)
+    merged = TraceRows(0, lambda seconds: 1e6 * seconds)
     rows = [row for event in again for row in merged.of(event) if row["ph"] == "X"]
     spans = [(round(1e3 * row["ts"]), round(1e3 * row["dur"])) for row in rows]
     assert all(a + x <= b for (a, x), (b, _) in zip(spans, spans[1:], strict=False))

@@ -31,7 +31,7 @@ _EMBEDDING_SCALE = 0.02  # as GPT-2's
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkAndData:
     """A network and its data.
 
     Attributes:
@@ -59,12 +59,12 @@ class Network:
         return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
 
 
-def network_of(model: str) -> Network:
+def network_of(model: str) -> NetworkAndData:
     """Returns the network of a model."""
     return NETWORKS[model]()
 
 
-def of_images(module: Any, pixels: int) -> Network:
+def of_images(module: Any, pixels: int) -> NetworkAndData:
     """A network that classifies images."""
 
     def batch(key: jax.Array, samples: int, size: int) -> Batch:
@@ -74,10 +74,10 @@ def of_images(module: Any, pixels: int) -> Network:
         wave = jnp.cos(2 * jnp.pi * turns)[:, :, None, None]
         return wave + jax.random.normal(of_noise, (samples, size, size, 3)), labels
 
-    return Network(module, batch, pixels)
+    return NetworkAndData(module, batch, pixels)
 
 
-def of_tokens(module: Transformer) -> Network:
+def of_tokens(module: Transformer) -> NetworkAndData:
     """A network that predicts the next token."""
 
     def batch(key: jax.Array, samples: int, size: int) -> Batch:
@@ -87,10 +87,10 @@ def of_tokens(module: Transformer) -> Network:
         tokens = (first + step * jnp.arange(size + 1)) % module.vocabulary
         return tokens[:, :-1], tokens[:, 1:]
 
-    return Network(module, batch, module.positions)
+    return NetworkAndData(module, batch, module.positions)
 
 
-NETWORKS: dict[str, Callable[[], Network]] = {
+NETWORKS: dict[str, Callable[[], NetworkAndData]] = {
     "resnet50": lambda: of_images(ResNet50(), MODELS["resnet50"].pixels),
     "vgg16": lambda: of_images(Vgg16(), MODELS["vgg16"].pixels),
     "inceptionv3": lambda: of_images(InceptionV3(), MODELS["inceptionv3"].pixels),

@@ -14,7 +14,7 @@ Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 
 
 @runtime_checkable
-class Place(Protocol):
+class StepDevices(Protocol):
     """All that a step has to know about its devices."""
 
     calls_host: bool
@@ -58,7 +58,7 @@ class Own:
         return jax.jit(step, donate_argnums=(0, 1))
 
 
-class Joined:
+class OneProgram:
     """Nodes that are one JAX program, a device each."""
 
     calls_host = False

@@ -13,7 +13,7 @@ from ._gathering import gathered
 
 
 @runtime_checkable
-class Meeting(Protocol):
+class Transport(Protocol):
     """All that the clock asks of a transport."""
 
     rank: int
@@ -32,7 +32,7 @@ class Meeting(Protocol):
 
 
 def measure(
-    meeting: Meeting,
+    meeting: Transport,
     iteration: Callable[[], object],
     expected_bytes: int,
     settings: dict[str, Any],
@@ -86,7 +86,7 @@ def measure(
 
 
 def _series(
-    meeting: Meeting,
+    meeting: Transport,
     iteration: Callable[[], object],
     count: int,
     most_seconds: float,
@@ -102,7 +102,7 @@ def _series(
 
 
 def _timed(
-    meeting: Meeting, iteration: Callable[[], object], told: Callable[[], float]
+    meeting: Transport, iteration: Callable[[], object], told: Callable[[], float]
 ) -> tuple[float, float]:
     """Seconds of an iteration, and those of its communication."""
     meeting.barrier()

@@ -64,7 +64,7 @@ class _Paced(nn.Module):
         return x.sum()
 
 
-class Steps:
+class TorchSteps:
     """Steps of a model and its optimizer."""
 
     def __init__(self, model: Any):
@@ -86,8 +86,8 @@ class Steps:
 
 def steps_of(
     transport: Torch, shapes: Sequence[Sequence[int]], seconds: float, *, averages: bool
-) -> Steps:
+) -> TorchSteps:
     """Returns the steps of this node; with `averages` those of DistributedDataParallel."""
     share = (transport.rank + 1) / transport.size
     model = _Paced(shapes, _Clock(seconds, share))
-    return Steps(DistributedDataParallel(model) if averages else model)
+    return TorchSteps(DistributedDataParallel(model) if averages else model)

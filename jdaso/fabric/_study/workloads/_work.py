@@ -16,7 +16,7 @@ _LEAVES = 16
 
 
 @runtime_checkable
-class Work(Protocol):
+class StepWork(Protocol):
     """Loss and gradients of a step."""
 
     def params(self) -> Any:
@@ -101,7 +101,7 @@ class Real:
         return jax.value_and_grad(self._network.loss)(params, batch)
 
 
-def work_of(about: Given, nodes: int, *, in_step: bool) -> Work:
+def work_of(about: Given, nodes: int, *, in_step: bool) -> StepWork:
     """Returns the work of a cell; see `Paced` for `in_step`."""
     if about.factors.get("compute") != "real":
         return Paced(shapes_of(about), about.step_seconds, nodes, in_step=in_step)

@@ -18,7 +18,7 @@ from ._mpi import Mpi
 from ._timing import measure
 
 
-class Exchange:
+class TimedExchange:
     """An exchange that is started and waited for, both compiled."""
 
     def __init__(self, session: Session, wire: str, numbers: int):
@@ -49,7 +49,7 @@ def main() -> None:
     """Runs the program."""
     about = given()
     with Session(engine=about.engine) as session:  # pyright: ignore[reportArgumentType]
-        exchange = Exchange(session, about.wire, about.numbers)
+        exchange = TimedExchange(session, about.wire, about.numbers)
         exchange()  # compiles
 
         def crossed() -> int:

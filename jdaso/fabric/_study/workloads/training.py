@@ -20,19 +20,19 @@ from ...._optimizers.synchronous import synchronous
 from ...._rules.phases import Phases
 from ...._session import Session
 from ._given import Given, give, given
-from ._places import Joined, Own, Place
+from ._places import OneProgram, Own, StepDevices
 from ._start import transport_of
 from ._training import train
-from ._work import Work, shapes_of, work_of
+from ._work import StepWork, shapes_of, work_of
 
 _INNER = partial(optax.sgd, 1e-4, momentum=0.9)
 """Rate so small that VGG-16, which has no normalization, stays finite at any batch."""
 
 
-class Steps:
+class JaxSteps:
     """One method's steps in JAX."""
 
-    def __init__(self, work: Work, place: Place, tx: Any):
+    def __init__(self, work: StepWork, place: StepDevices, tx: Any):
         self._work, self._place = work, place
         self._tx, self._n = optax.with_extra_args_support(tx), 0
         self._params = place.placed(work.params())
@@ -94,14 +94,14 @@ def over_mpi(about: Given) -> None:
         own = about.method in ("daso", "instant") or about.transport == "mpi"
         each = 0 if own else bytes_of(about, nodes)
 
-        def make() -> Steps:
+        def make() -> JaxSteps:
             if about.method == "bare":
                 return alone()
             tx = by_jdaso(about, session) if own else averaged(transport.mean)
-            return Steps(work, place, tx)
+            return JaxSteps(work, place, tx)
 
-        def alone() -> Steps:
-            return Steps(work, place, _INNER())
+        def alone() -> JaxSteps:
+            return JaxSteps(work, place, _INNER())
 
         # As much comes in as goes out; but half of a late exchange may have crossed before.
         ways = {"synchronous": 2, "daso": 1}.get(about.method, 0)
@@ -122,9 +122,9 @@ def over_mesh(about: Given) -> None:
     """Trains in JAX's own processes."""
     transport = transport_of(about)
     work = work_of(about, transport.size, in_step=False)
-    place, each = Joined(transport.size), bytes_of(about, transport.size)
+    place, each = OneProgram(transport.size), bytes_of(about, transport.size)
     tx = averaged(transport.mean) if about.method == "synchronous" else _INNER()
-    make = partial(Steps, work, place)
+    make = partial(JaxSteps, work, place)
     result = train(about, transport, partial(make, _INNER()), partial(make, tx), each)
     if transport.rank == 0:
         give(result)

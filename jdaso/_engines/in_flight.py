@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from .._base.errors import NodeError
-from .staging import Place, Rows
+from .staging import RowsToSend, StagingMemory
 
 
 @runtime_checkable
@@ -34,7 +34,7 @@ class Numbers(Protocol):
         """
         ...
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: InFlight) -> None:
         """Makes the result, once the sums are there."""
         ...
 
@@ -43,7 +43,7 @@ EARLIER_RUN = -1
 """Stands in for a device, for an exchange that comes from a checkpoint."""
 
 
-class Job:
+class InFlight:
     """One exchange in flight.
 
     Args:
@@ -56,11 +56,17 @@ class Job:
     """
 
     def __init__(
-        self, ticket: int, owner: int, blocking: bool, rows: Rows, place: Place, name: str
+        self,
+        ticket: int,
+        owner: int,
+        blocking: bool,
+        rows: RowsToSend,
+        place: StagingMemory,
+        name: str,
     ):
         self.ticket, self.owner, self.blocking = ticket, owner, blocking
-        self.rows: Rows | None = rows
-        self.place: Place | None = place
+        self.rows: RowsToSend | None = rows
+        self.place: StagingMemory | None = place
         self.name = name
         self.step = ticket - 1
         self.begin_seconds = self.stands_since = time.perf_counter()
