@@ -236,8 +236,8 @@ MUTANTS = [
     Mutant(
         "one header for the ranks of a node",
         "_engines/worker.py",
-        "job.rows.set_header(self._shared.of(job.rows.header()))",
-        "self._shared.of(job.rows.header())",
+        "flight.rows.set_header(self._shared.of(flight.rows.header()))",
+        "self._shared.of(flight.rows.header())",
         "tests/launches/ranks/test_ranks_per_node.py::test_numbers_that_are_not_finite_end_all_ranks",
     ),
     Mutant(
@@ -362,8 +362,8 @@ MUTANTS = [
     Mutant(
         "an exchange whose wait ended early is still in flight",
         "_engines/channel.py",
-        "if not (job.waited and job.done.is_set())",
-        "if not job.waited",
+        "if not (flight.waited and flight.done.is_set())",
+        "if not flight.waited",
         "tests/unit/engines/test_channel.py",
     ),
     Mutant(

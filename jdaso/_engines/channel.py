@@ -90,7 +90,7 @@ class Channel:
         self.staging = Staging(layout, wire)
         # By optimizer, the last exchange it abandoned whose ticket another optimizer has taken.
         self._given_up: dict[int, int] = {}
-        self._jobs: dict[int, InFlight] = {}
+        self._flights: dict[int, InFlight] = {}
         self.versions: dict[Any, Any] = {}  # the `Versions` of late exchanges, by merge rule
         self.sums: Any = None  # the `Sums` of exchanges that a step waits for
         self._lock = threading.Lock()
@@ -134,21 +134,21 @@ class Channel:
         """
         started = time.perf_counter()
         new = partial(self._enroll, ticket, owner, blocking=blocking, place=place)
-        job = self._enter(ticket, head, owner, device, new)
+        flight = self._enter(ticket, head, owner, device, new)
         entered, working = time.perf_counter(), working_seconds()
         self._pace.wait(entered - started)  # for an exchange that was left behind
-        if job.error is None:
-            job.stands_since = started
+        if flight.error is None:
+            flight.stands_since = started
             try:
-                numbers = job.numbers = begin(job)  # the job drops them at its end
-                if job.error is not None:  # all nodes see it
-                    job.amend({STATUS: FAILED})
+                numbers = flight.numbers = begin(flight)  # the exchange drops them at its end
+                if flight.error is not None:  # all nodes see it
+                    flight.amend({STATUS: FAILED})
                 for k in numbers.write():
-                    job.ready[k].set()
+                    flight.ready[k].set()
             except Exception as error:  # the wait for it must not last until its limit
-                job.error = self._control.error(self._control.explain(error), job.step)
+                flight.error = self._control.error(self._control.explain(error), flight.step)
                 raise
-            self._lose("copy", job, started, device, size_bytes=numbers.nbytes)
+            self._lose("copy", flight, started, device, size_bytes=numbers.nbytes)
             if not blocking:
                 self._pace.copy(time.perf_counter() - entered, working_seconds() - working)
         return ticket
@@ -164,34 +164,34 @@ class Channel:
                     raise self._control.closed_error()
                 if self._control.given_up is not None:  # a thread may still send from its memory
                     raise self._control.given_up
-                job = self._jobs.get(ticket)
+                flight = self._flights.get(ticket)
                 repeated = ticket
-                if job is not None and not job.merged:
-                    if job.is_left_to(owner):
+                if flight is not None and not flight.merged:
+                    if flight.is_left_to(owner):
                         repeated = None  # its result is lost, and the log says so
-                    elif (text := _why_not_again(job, owner, device)) is not None:
-                        job.error = job.error or self._control.error(text, job.step)
-                    if job.error is not None:
-                        return job
+                    elif (text := _why_not_again(flight, owner, device)) is not None:
+                        flight.error = flight.error or self._control.error(text, flight.step)
+                    if flight.error is not None:
+                        return flight
                 if error is not None or not self.in_flight():
                     return self._begin(new(), head, device, error)
             error = self._drain(None, repeated=repeated)
 
     def _begin(
-        self, job: InFlight, head: np.ndarray, device: int, error: NodeError | None
+        self, flight: InFlight, head: np.ndarray, device: int, error: NodeError | None
     ) -> InFlight:
         """Begins an exchange, once none is in flight; the lock is held.
 
         After an error the exchange does not begin: waiting for it returns the error.
         """
-        job.device = device
+        flight.device = device
         if error is not None:  # the data on the wire may still be read
-            job.error = error
-            job.done.set()
-            return job
-        self._control.known.heartbeats.note(STARTED, job.ticket)
-        self.worker.begin(job, head)
-        return job
+            flight.error = error
+            flight.done.set()
+            return flight
+        self._control.known.heartbeats.note(STARTED, flight.ticket)
+        self.worker.begin(flight, head)
+        return flight
 
     def wait(self, ticket: int, device: int = 0, *, owner: int = 0) -> np.ndarray:
         """Waits for all chunks; returns the headers of all nodes, int32 ``[nodes, HEADER]``.
@@ -205,44 +205,44 @@ class Channel:
         On failure: the status word of the first header is 1, and `error` holds the cause.
         """
         begin = time.perf_counter()
-        job = self._jobs.get(ticket)
+        flight = self._flights.get(ticket)
         heads = np.zeros((self._nodes, HEADER), np.int32)
-        if job is None or self._given_up.get(owner) == ticket:
+        if flight is None or self._given_up.get(owner) == ticket:
             return self._refuse(heads, ticket, owner)
-        job.asked = True
-        error = job.error or self._await(job)
-        job.waited = True
-        self._pace.wait(self._lose("wait", job, begin, device))
-        if job.blocking:
-            self._timeline.stand("mean", job.step, job.stands_since, device=None)
+        flight.asked = True
+        error = flight.error or self._await(flight)
+        flight.waited = True
+        self._pace.wait(self._lose("wait", flight, begin, device))
+        if flight.blocking:
+            self._timeline.stand("mean", flight.step, flight.stands_since, device=None)
         else:
-            self._timeline.stand("wait", job.step, begin, device=device)
+            self._timeline.stand("wait", flight.step, begin, device=device)
         if error is not None:
-            job.error = error
+            flight.error = error
             heads[:, STATUS] = FAILED
             # If two optimizers were paired crosswise, all nodes have detected it and can continue.
-            (self._control.refuse if job.crossed else self._control.note_broken)(error)
+            (self._control.refuse if flight.crossed else self._control.note_broken)(error)
             return heads
-        assert job.heads is not None
-        return job.heads
+        assert flight.heads is not None
+        return flight.heads
 
-    def job(self, ticket: int, owner: int) -> InFlight | None:
+    def flight(self, ticket: int, owner: int) -> InFlight | None:
         """An optimizer's exchange; None if there is none, or if it was given up."""
         with self._lock:
-            return None if self._given_up.get(owner) == ticket else self._jobs.get(ticket)
+            return None if self._given_up.get(owner) == ticket else self._flights.get(ticket)
 
     def note_merged(self, ticket: int) -> None:
         """Notes that the result of an exchange was taken."""
-        if (job := self._jobs.get(ticket)) is not None:
-            job.merged = True
+        if (flight := self._flights.get(ticket)) is not None:
+            flight.merged = True
 
-    def finished(self, job: InFlight) -> None:
+    def finished(self, flight: InFlight) -> None:
         """Waits for an exchange; any thread may call this.
 
         Raises:
             NodeError: the exchange failed.
         """
-        if (error := job.error or self._await(job)) is not None:
+        if (error := flight.error or self._await(flight)) is not None:
             raise error
 
     def adopt(self, ticket: int, owner: int, heads: np.ndarray) -> InFlight:
@@ -254,11 +254,11 @@ class Channel:
         if (error := self._drain(None)) is not None:
             raise error
         with self._lock:
-            job = self._enroll(ticket, owner)
-            job.let_go()
-        job.heads, job.device = heads, EARLIER_RUN
-        job.done.set()
-        return job
+            flight = self._enroll(ticket, owner)
+            flight.let_go()
+        flight.heads, flight.device = heads, EARLIER_RUN
+        flight.done.set()
+        return flight
 
     @property
     def repeats(self) -> bool:
@@ -267,8 +267,8 @@ class Channel:
 
     def in_flight(self) -> list[InFlight]:
         """Exchanges that were never waited for, or whose wait ended early, with an error."""
-        jobs = list(self._jobs.values())
-        return [job for job in jobs if not (job.waited and job.done.is_set())]
+        flights = list(self._flights.values())
+        return [flight for flight in flights if not (flight.waited and flight.done.is_set())]
 
     def close(self, limit_seconds: float | None, *, after_error: bool = False) -> bool:
         """Completes exchanges in flight and ends the thread; False if the thread did not end.
@@ -287,20 +287,25 @@ class Channel:
         self, ticket: int, owner: int, *, blocking: bool = False, place: StagingMemory | None = None
     ) -> InFlight:
         """An exchange with a place for its sums that nothing else reads or writes."""
-        before = self._jobs.pop(ticket, None)
-        last = [x for x in list(self._jobs.values())[-1:] if x.owner == owner]
-        for job in (before, *self._jobs.values()):
-            if job is not None and job not in last and job.owner != owner and not job.merged:
-                self._given_up[job.owner] = job.ticket
+        before = self._flights.pop(ticket, None)
+        last = [x for x in list(self._flights.values())[-1:] if x.owner == owner]
+        for flight in (before, *self._flights.values()):
+            if (
+                flight is not None
+                and flight not in last
+                and flight.owner != owner
+                and not flight.merged
+            ):
+                self._given_up[flight.owner] = flight.ticket
         if self._given_up.get(owner) == ticket:  # the exchange is begun anew
             del self._given_up[owner]
-        self._jobs = {job.ticket: job for job in last}
+        self._flights = {flight.ticket: flight for flight in last}
         place = self.staging.sums() if place is None else place
         memory = self.staging.rows(), place
-        job = self._jobs[ticket] = InFlight(
+        flight = self._flights[ticket] = InFlight(
             ticket, owner, blocking, *memory, f"{self._number}.{ticket}"
         )
-        return job
+        return flight
 
     def _drain(
         self,
@@ -312,19 +317,19 @@ class Channel:
 
         Must be called without the lock. Nothing of the exchange `repeated` counts as lost.
         """
-        for job in self.in_flight():
-            error = self._await(job, limit_seconds)
+        for flight in self.in_flight():
+            error = self._await(flight, limit_seconds)
             with self._lock:
-                first, job.waited = not job.waited, True
-            if error is not None and (first or not job.done.is_set()):  # else reported by a wait
+                first, flight.waited = not flight.waited, True
+            if error is not None and (first or not flight.done.is_set()):  # else reported by a wait
                 return error
-            if first and job.ticket != repeated:
+            if first and flight.ticket != repeated:
                 log.log(
                     level,
                     "%s The exchange started at step %d was completed but never merged. Call "
                     "jdaso.finalize(params, opt_state, session) wherever a run stops.",
                     self._control.topology.prefix(),
-                    job.step,
+                    flight.step,
                 )
         return None
 
@@ -342,26 +347,26 @@ class Channel:
         """Keeps an error that ends a call, but not the session."""
         self._control.refuse(error)
 
-    def _await(self, job: InFlight, limit_seconds: float | None = None) -> NodeError | None:
+    def _await(self, flight: InFlight, limit_seconds: float | None = None) -> NodeError | None:
         """Waits for the thread, and checks other nodes meanwhile."""
         wait = Wait(
             self._control.known,
-            "mean" if job.blocking else "exchange",
-            f"waits for the exchange started at step {job.step}",
-            call=job.ticket,
+            "mean" if flight.blocking else "exchange",
+            f"waits for the exchange started at step {flight.step}",
+            call=flight.ticket,
             column=STARTED,
-            step=job.step,
+            step=flight.step,
             limit_seconds=limit_seconds,
         )
-        while not job.done.wait(0.05):
+        while not flight.done.wait(0.05):
             if (why := wait.why_no_longer()) is not None:
-                return self._control.give_up(self._control.error(why, job.step))
-        return job.error
+                return self._control.give_up(self._control.error(why, flight.step))
+        return flight.error
 
     def _lose(
         self,
         name: str,
-        job: InFlight,
+        flight: InFlight,
         begin_seconds: float,
         device: int,
         *,
@@ -369,13 +374,13 @@ class Channel:
     ) -> float:
         seconds = self._timeline.record(
             name,
-            job.step,
+            flight.step,
             begin_seconds,
             lane=f"device {device}",
             size_bytes=size_bytes,
-            of=job.name,
+            of=flight.name,
         )
-        if not job.blocking:
+        if not flight.blocking:
             self._timeline.add(lost_seconds=seconds)
         return seconds
 
@@ -398,10 +403,10 @@ class Channel:
         return heads
 
 
-def _why_not_again(job: InFlight, owner: int, device: int) -> str | None:
+def _why_not_again(flight: InFlight, owner: int, device: int) -> str | None:
     """The error for an exchange that was started already; None if the step was merely repeated."""
-    before = job.device
-    if owner != job.owner or (not owner and device == before):
+    before = flight.device
+    if owner != flight.owner or (not owner and device == before):
         return (
             "Two exchanges of equal shapes are in flight at once. Give the second optimizer its "
             "own name, jdaso.daso(..., name='second'), and put all values that jdaso.mean averages "

@@ -34,7 +34,7 @@ class Numbers(Protocol):
         """
         ...
 
-    def finish(self, job: InFlight) -> None:
+    def finish(self, flight: InFlight) -> None:
         """Makes the result, once the sums are there."""
         ...
 

@@ -21,7 +21,7 @@ from .version import Version
 
 @dataclasses.dataclass(frozen=True)
 class Making:
-    """A version in the making, as its channel sees it; see `job.Numbers`.
+    """A version in the making, as its channel sees it; see `in_flight.Numbers`.
 
     Attributes:
         version: the version.
@@ -78,13 +78,13 @@ class Making:
             return rows, 0
         return rows, checksum_on_host(before.anchor[k], salt=k)
 
-    def finish(self, job: InFlight) -> None:
+    def finish(self, flight: InFlight) -> None:
         """See `Numbers.finish`."""
         version = self.version
-        assert version.numbers is not None and job.heads is not None and job.place is not None
-        before, rows = version.before or Version(0), job.place.rows
-        facts = version.facts = facts_of(job.heads)
-        version.residuals = tuple(job.residuals)
+        assert version.numbers is not None and flight.heads is not None and flight.place is not None
+        before, rows = version.before or Version(0), flight.place.rows
+        facts = version.facts = facts_of(flight.heads)
+        version.residuals = tuple(flight.residuals)
         if facts.merges:
             outer = before.outer
             if outer is None:
@@ -99,7 +99,7 @@ class Making:
                 version.error = self._come_back(rows, facts)
                 version.residuals = tuple(np.zeros_like(x) for x in version.residuals)
         self.leaves.clear_gaps(version.numbers.whole)
-        version.heads = job.heads
+        version.heads = flight.heads
 
     def _come_back(self, rows: Sequence[np.ndarray], facts: Facts) -> tuple[Any, ...]:
         """Error feedback of a result that is discarded: nothing is lost with it."""

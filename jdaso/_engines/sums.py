@@ -147,7 +147,7 @@ class Sums:
         encoded = staging.sums() if narrow or self._channel.repeats else place
         numbers = Begun(self, arrays, place, place if narrow else encoded)
         about = {"owner": owner, "device": device, "blocking": True, "place": encoded}
-        self._channel.start(ticket, head, lambda job: numbers, **about)
+        self._channel.start(ticket, head, lambda flight: numbers, **about)
         return numbers
 
     def wait(
@@ -167,7 +167,7 @@ class Sums:
 
 @dataclasses.dataclass
 class Begun:
-    """A sum that was started, and its numbers as its channel sees them; see `job.Numbers`.
+    """A sum that was started, and its numbers as its channel sees them; see `in_flight.Numbers`.
 
     Attributes:
         of: the sums of the channel.
@@ -207,12 +207,12 @@ class Begun:
         self.lost.append(lost)
         return rows, 0
 
-    def finish(self, job: InFlight) -> None:
+    def finish(self, flight: InFlight) -> None:
         """See `Numbers.finish`."""
         if not self.of.wire.narrow:
             return
-        assert job.place is not None
-        for k, rows in enumerate(job.place.rows):
+        assert flight.place is not None
+        for k, rows in enumerate(flight.place.rows):
             self.of.passes.decode(rows, self.sums.rows[k])
             lost = self.lost[k] = np.require(self.lost[k], requirements="W")  # JAX's is not
-            lost[self.of.node] += job.residuals[k]
+            lost[self.of.node] += flight.residuals[k]

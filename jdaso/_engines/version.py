@@ -33,7 +33,7 @@ class Version:
         heads: headers of all nodes; None until it has a result.
         facts: the facts in these headers.
         age: steps from the start to the merge; None before it.
-        job: the exchange, in this process.
+        flight: the exchange, in this process.
     """
 
     ticket: int
@@ -48,12 +48,12 @@ class Version:
     heads: np.ndarray | None = None
     facts: Facts | None = None
     age: int | None = None
-    job: InFlight | None = None
+    flight: InFlight | None = None
 
     def forget(self) -> None:
         """Notes that nothing waits for the exchange now, for example because it was saved."""
-        if self.job is not None:
-            self.job.forget()
+        if self.flight is not None:
+            self.flight.forget()
 
     def owed(self, k: int, rule: Merge, node: np.int32) -> Owed | None:
         """The error feedback in chunk k, as the next exchange takes it in.

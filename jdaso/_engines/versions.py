@@ -104,12 +104,12 @@ class Versions:
         On failure: waiting for the ticket returns the error.
         """
 
-        def begin(job: InFlight) -> Numbers:
-            version = Version(ticket, weight=weight, job=job)
+        def begin(flight: InFlight) -> Numbers:
+            version = Version(ticket, weight=weight, flight=flight)
             if self.anchored:
                 version.before = self._find(before, owner)
                 if version.before is None or version.before.age is None:
-                    job.error = self._channel.lost_version(before, job.step)
+                    flight.error = self._channel.lost_version(before, flight.step)
             self._keep(version, owner)
             about = self.wire, self.rule, self._programs, self.leaves, self._node
             return Making(version, arrays, *about, self.anchored, self._checks)
@@ -178,10 +178,12 @@ class Versions:
 
     def kept(self, ticket: int, owner: int, *, in_flight: bool) -> Version | None:
         """A version to save, whose numbers stay until `saved` has ended; None if it is gone."""
-        job = self._channel.job(ticket, owner)
+        flight = self._channel.flight(ticket, owner)
         with self._lock:
             version = self._search(ticket, owner)
-            if version is None or (job is not version.job if in_flight else version.age is None):
+            if version is None or (
+                flight is not version.flight if in_flight else version.age is None
+            ):
                 return None
             if version.numbers is not None:
                 version.numbers.hold()
@@ -194,8 +196,8 @@ class Versions:
             NodeError: the exchange failed.
         """
         try:
-            if version.job is not None:
-                self._channel.finished(version.job)
+            if version.flight is not None:
+                self._channel.finished(version.flight)
             found = Saved({}, {})
             if version.heads is not None:
                 found.others["heads"] = version.heads
@@ -246,7 +248,7 @@ class Versions:
             assert version.numbers is not None
             assert version.heads is not None
             self._fill(version.numbers.whole, by_leaf["numbers"])
-            version.job = self._channel.adopt(ticket, owner, version.heads)
+            version.flight = self._channel.adopt(ticket, owner, version.heads)
 
     def _chunks(self, by_leaf: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Numbers by leaf, as chunks."""

@@ -67,20 +67,20 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="jdaso-channel", daemon=True)
         self._thread.start()
 
-    def begin(self, job: InFlight, head: np.ndarray) -> None:
+    def begin(self, flight: InFlight, head: np.ndarray) -> None:
         """Begins an exchange whose chunks follow, with this node's header.
 
         The header also carries the optimizer, and the times that this node measured.
         """
-        self._stopwatch.start(job.step, blocking=job.blocking)
-        if not job.blocking:
+        self._stopwatch.start(flight.step, blocking=flight.blocking)
+        if not flight.blocking:
             self._pace.begin()
         words = np.array(head, np.int32)
         words.view(np.float32)[TIMES] = self._stopwatch.measured
-        words[STATUS] = signed(job.owner)
-        assert job.rows is not None
-        job.rows.set_header(words)
-        self._queue.put(job)
+        words[STATUS] = signed(flight.owner)
+        assert flight.rows is not None
+        flight.rows.set_header(words)
+        self._queue.put(flight)
 
     def end(self, limit_seconds: float) -> bool:
         """Ends the thread after the exchanges that it has; False if it did not end in time."""
@@ -89,108 +89,114 @@ class Worker:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
+        while (flight := self._queue.get()) is not None:
             try:
-                self._exchange(job)
+                self._exchange(flight)
             except Exception as error:
-                log.debug("exchange of step %d failed", job.step, exc_info=True)
+                log.debug("exchange of step %d failed", flight.step, exc_info=True)
                 text = self._control.explain(error)
-                prefix = "" if text.startswith("[node") else self._control.topology.prefix(job.step)
-                job.error = NodeError(f"{prefix} {text}".strip())
-            if not job.blocking:
+                prefix = (
+                    "" if text.startswith("[node") else self._control.topology.prefix(flight.step)
+                )
+                flight.error = NodeError(f"{prefix} {text}".strip())
+            if not flight.blocking:
                 self._pace.end()
-            job.done.set()
+            flight.done.set()
         self.reducer.close()
 
-    def _exchange(self, job: InFlight) -> None:
-        self.reducer(_Chunks(self, job))
-        self._unsign(job)
-        if job.error is None:
-            assert job.numbers is not None
-            job.numbers.finish(job)
-        job.let_go()
-        kind = "mean" if job.blocking else "exchange"
-        job.seconds = self._timeline.record(
+    def _exchange(self, flight: InFlight) -> None:
+        self.reducer(_Chunks(self, flight))
+        self._unsign(flight)
+        if flight.error is None:
+            assert flight.numbers is not None
+            flight.numbers.finish(flight)
+        flight.let_go()
+        kind = "mean" if flight.blocking else "exchange"
+        flight.seconds = self._timeline.record(
             kind,
-            job.step,
-            job.begin_seconds,
+            flight.step,
+            flight.begin_seconds,
             lane=f"exchange{self.lane}",
             size_bytes=sum(self.staging.sizes),
-            of=job.name,
+            of=flight.name,
         )
-        self._control.known.patience.note(kind, job.seconds)
-        if job.blocking:
-            self._timeline.add(blocking_means=1, blocking_seconds=job.seconds)
+        self._control.known.patience.note(kind, flight.seconds)
+        if flight.blocking:
+            self._timeline.add(blocking_means=1, blocking_seconds=flight.seconds)
         else:
-            self._stopwatch.note_exchange(job.seconds)
-            self._timeline.add(exchanges=1, exchange_seconds=job.seconds)
+            self._stopwatch.note_exchange(flight.seconds)
+            self._timeline.add(exchanges=1, exchange_seconds=flight.seconds)
 
-    def _unsign(self, job: InFlight) -> None:
+    def _unsign(self, flight: InFlight) -> None:
         """Checks that all nodes have met with one optimizer, and removes its number again."""
-        if job.heads is None:
+        if flight.heads is None:
             return
-        if (text := crossed(job.heads)) is not None:
-            job.crossed, job.error = True, self._control.error(text, job.step)
-        job.heads = np.array(job.heads)
-        job.heads[job.heads[:, STATUS] > GONE, STATUS] = WELL
+        if (text := crossed(flight.heads)) is not None:
+            flight.crossed, flight.error = True, self._control.error(text, flight.step)
+        flight.heads = np.array(flight.heads)
+        flight.heads[flight.heads[:, STATUS] > GONE, STATUS] = WELL
 
-    def take(self, job: InFlight, k: int, limit_seconds: float) -> np.ndarray:
-        """Encodes chunk k of a job, once it is there; see `Work`."""
-        if not job.ready[k].wait(limit_seconds):
+    def take(self, flight: InFlight, k: int, limit_seconds: float) -> np.ndarray:
+        """Encodes chunk k of an exchange, once it is there; see `Work`."""
+        if not flight.ready[k].wait(limit_seconds):
             raise NodeError(f"Chunk {k} was never handed over.")
-        job.take(k)
-        if k not in job.encoded:  # an engine takes it again if it repeats an exchange
-            assert job.numbers is not None and job.rows is not None
-            job.encoded[k], job.checksums[k] = job.numbers.encode(k, partial(job.rows, k))
-            if not job.blocking:
-                self._look_for_bad(job, k, job.encoded[k])
+        flight.take(k)
+        if k not in flight.encoded:  # an engine takes it again if it repeats an exchange
+            assert flight.numbers is not None and flight.rows is not None
+            flight.encoded[k], flight.checksums[k] = flight.numbers.encode(
+                k, partial(flight.rows, k)
+            )
+            if not flight.blocking:
+                self._look_for_bad(flight, k, flight.encoded[k])
             if k == self._last and self._shared is not None:
-                job.rows.set_header(self._shared.of(job.rows.header()))
-        return job.encoded[k]
+                flight.rows.set_header(self._shared.of(flight.rows.header()))
+        return flight.encoded[k]
 
-    def give(self, job: InFlight, k: int, residual: np.ndarray, heads: np.ndarray | None) -> None:
+    def give(
+        self, flight: InFlight, k: int, residual: np.ndarray, heads: np.ndarray | None
+    ) -> None:
         """Stores the results of chunk k; see `Work`."""
-        job.residuals.append(residual)
-        job.heads = heads
-        lane, begin = job.taken.pop(k)
+        flight.residuals.append(residual)
+        flight.heads = heads
+        lane, begin = flight.taken.pop(k)
         self._timeline.record(
             "chunk",
-            job.step,
+            flight.step,
             begin,
             lane=f"worker{self.lane}.{lane}" if self.lane else f"worker {lane}",
             chunk=k,
             size_bytes=self.staging.sizes[k],
-            of=job.name,
+            of=flight.name,
         )
         if self._sends:
-            assert job.place is not None
-            moved = self.staging.sizes[k] + job.place.rows[k].nbytes
+            assert flight.place is not None
+            moved = self.staging.sizes[k] + flight.place.rows[k].nbytes
             self._timeline.add(bytes_sent=moved * (self._nodes - 1) // self._nodes)
 
-    def _look_for_bad(self, job: InFlight, k: int, rows: np.ndarray) -> None:
+    def _look_for_bad(self, flight: InFlight, k: int, rows: np.ndarray) -> None:
         """Finds the first leaf that is not finite, for the header, which goes with the last chunk.
 
         In this thread the search costs the step no time.
         """
         width = self.staging.shapes[k][1]
-        if job.bad_leaf == 0 and (index := self.wire.first_bad(rows[:, :width])) is not None:
-            job.bad_leaf = 1 + self.layout.leaf_at(k, index)
+        if flight.bad_leaf == 0 and (index := self.wire.first_bad(rows[:, :width])) is not None:
+            flight.bad_leaf = 1 + self.layout.leaf_at(k, index)
         if k == self._last:
-            assert job.rows is not None
-            words = job.rows.header()
-            total = np.uint32((int(words[CHECKSUM]) + sum(job.checksums.values())) & 0xFFFFFFFF)
-            bad = words[BAD_LEAF] or job.bad_leaf
-            job.amend({BAD_LEAF: int(bad), CHECKSUM: int(total.view(np.int32))})
+            assert flight.rows is not None
+            words = flight.rows.header()
+            total = np.uint32((int(words[CHECKSUM]) + sum(flight.checksums.values())) & 0xFFFFFFFF)
+            bad = words[BAD_LEAF] or flight.bad_leaf
+            flight.amend({BAD_LEAF: int(bad), CHECKSUM: int(total.view(np.int32))})
 
 
 class _Chunks:
     """An exchange as its engine sees it."""
 
-    def __init__(self, worker: Worker, job: InFlight):
-        assert job.place is not None
-        self.count = len(job.place.rows)
-        self.take, self.give = partial(worker.take, job), partial(worker.give, job)
-        self._rows, self._ready = job.place.rows, job.ready
+    def __init__(self, worker: Worker, flight: InFlight):
+        assert flight.place is not None
+        self.count = len(flight.place.rows)
+        self.take, self.give = partial(worker.take, flight), partial(worker.give, flight)
+        self._rows, self._ready = flight.place.rows, flight.ready
 
     def ready(self, k: int) -> bool:
         """See `Work`."""

@@ -75,15 +75,15 @@ class Numbers:
         rows[:, : rows.shape[1] - (HEADER if k == self.count - 1 else 0)] = self.value
         return rows, 7
 
-    def finish(self, job):
-        self.result = np.array(job.place.whole)
+    def finish(self, flight):
+        self.result = np.array(flight.place.whole)
 
 
 def start(channel, ticket, *, blocking=True, **about):
     numbers, head = Numbers(channel, ticket), np.zeros(HEADER, np.int32)
     MADE[ticket] = numbers
     about = {"blocking": blocking, **about}
-    assert channel.start(ticket, head, lambda job: numbers, **about) == ticket
+    assert channel.start(ticket, head, lambda flight: numbers, **about) == ticket
     return numbers
 
 
@@ -114,7 +114,7 @@ def test_the_first_chunk_of_a_large_leaf_travels_while_the_rest_is_copied(channe
 
     numbers = Numbers(channel, 5.0, wait=lambda k: used.wait(10) or pytest.fail("not sent"))
     with mock.patch.object(Link, "__call__", call):
-        channel.start(1, np.zeros(HEADER, np.int32), lambda job: numbers)
+        channel.start(1, np.zeros(HEADER, np.int32), lambda flight: numbers)
         assert (channel.wait(1) == 1).all()
     assert (numbers.result == 5.0).all()  # made before the wait is over
 
@@ -129,19 +129,19 @@ def test_the_header_has_the_first_bad_leaf_and_the_checksum(channel, link):
             seen.append(np.array(rows[0, out.shape[1] :]).view(np.int32))
         return np.zeros(0, np.float32), np.ones((1, HEADER), np.int32)
 
-    def refused(job):
-        job.error = NodeError("a version that is gone")
+    def refused(flight):
+        flight.error = NodeError("a version that is gone")
         return Numbers(channel, 1.0)
 
     with mock.patch.object(Link, "__call__", call):
         head = np.full(HEADER, 3, np.int32)
         head[BAD_LEAF] = 0
-        channel.start(1, head, lambda job: Numbers(channel, np.nan))
+        channel.start(1, head, lambda flight: Numbers(channel, np.nan))
         channel.wait(1)
         channel.note_merged(1)
         channel.start(5, head, refused)
         assert (channel.wait(5)[:, STATUS] == 1).all()
-        assert channel._jobs[5].done.wait(10)
+        assert channel._flights[5].done.wait(10)
     chunks = len(channel.layout.widths)
     assert [x[BAD_LEAF] for x in seen] == [1, 0]
     assert seen[0][CHECKSUM] == 3 + 7 * chunks
@@ -156,7 +156,7 @@ def test_numbers_that_cannot_be_copied_are_an_error_at_once(channel):
 
     with pytest.raises(TypeError, match="no such dtype"):
         head = np.zeros(HEADER, np.int32)
-        channel.start(1, head, lambda job: Numbers(channel, 1.0, refuse))
+        channel.start(1, head, lambda flight: Numbers(channel, 1.0, refuse))
     begin = time.monotonic()
     assert (channel.wait(1)[:, STATUS] == 1).all()
     assert time.monotonic() - begin < 2
@@ -186,7 +186,9 @@ def test_a_start_that_waits_for_the_exchange_before_lets_the_rest_of_that_one_in
 
     slow = Numbers(channel, 1.0, wait)
     head = np.zeros(HEADER, np.int32)
-    behind = threading.Thread(target=channel.start, args=(1, head, lambda job: slow), daemon=True)
+    behind = threading.Thread(
+        target=channel.start, args=(1, head, lambda flight: slow), daemon=True
+    )
     behind.start()
     assert reached.wait(10)
     ahead = threading.Thread(target=start, args=(channel, 5), daemon=True)
@@ -247,7 +249,7 @@ def work(seconds):
 def test_the_pace_has_what_a_late_exchange_took(channel):
     """The step worked to copy; then it waited; meanwhile the exchange was in flight."""
     numbers = Numbers(channel, 1.0, wait=lambda k: work(0.01))
-    channel.start(1, np.zeros(HEADER, np.int32), lambda job: numbers)
+    channel.start(1, np.zeros(HEADER, np.int32), lambda flight: numbers)
     channel.wait(1)
     _, _, in_flight, copying, working, _ = channel._pace.totals(1)
     assert working >= 0.01 * numbers.count
@@ -264,7 +266,7 @@ def test_a_wait_for_a_copy_from_a_gpu_is_work(channel, monkeypatch):
     given = np.ones(2, np.float32)
     pair = np.zeros(2, np.float32), OnDevice(given.shape, given.dtype, given.ctypes.data)
     numbers = Numbers(channel, 1.0, wait=lambda k: on_device.copy_out([pair]))
-    channel.start(1, np.zeros(HEADER, np.int32), lambda job: numbers)
+    channel.start(1, np.zeros(HEADER, np.int32), lambda flight: numbers)
     channel.wait(1)
     assert channel._pace.totals(1).working >= 0.019 * numbers.count
 
@@ -312,8 +314,8 @@ def test_a_start_waits_for_an_exchange_whose_wait_ended_early(channel):
         assert held.wait(20.0)
         return reduce(link, rows, out, headed)
 
-    def too_old(job):
-        job.error = NodeError("too old")
+    def too_old(flight):
+        flight.error = NodeError("too old")
         return Numbers(channel, 1.0)
 
     def head(step):
@@ -325,10 +327,10 @@ def test_a_start_waits_for_an_exchange_whose_wait_ended_early(channel):
         channel.start(1, head(0), too_old, owner=1)
         assert (channel.wait(1, owner=1)[:, STATUS] == FAILED).all() and not held.is_set()
         threading.Timer(0.1, held.set).start()
-        channel.start(2, head(1), lambda job: Numbers(channel, 2.0), owner=1)
+        channel.start(2, head(1), lambda flight: Numbers(channel, 2.0), owner=1)
         assert held.is_set()
         channel.wait(2, owner=1)
-        assert channel.job(2, 1).error is None
+        assert channel.flight(2, 1).error is None
     assert sent == [0, 1]
 
 
@@ -362,8 +364,8 @@ def test_nothing_is_started_once_a_wait_was_given_up(channel, link):
     error = channel._control.give_up(NodeError("timed out"))
     calls = []
 
-    def begin(job):
-        calls.append(job)
+    def begin(flight):
+        calls.append(flight)
         return Numbers(channel, 1)
 
     with pytest.raises(NodeError, match="timed out") as raised:

@@ -114,7 +114,7 @@ def test_what_was_thrown_away_is_left_behind(channel, ticket, caplog):
 def test_a_later_wait_for_it_gets_the_reason(channel, ticket):
     start(channel, 1, 10.0, owner=1)
     start(channel, ticket, 20.0, owner=2)
-    assert channel.job(1, owner=1) is None  # nor does a checkpoint find the other's numbers
+    assert channel.flight(1, owner=1) is None  # nor does a checkpoint find the other's numbers
     assert refused(channel, 1, owner=1)
     assert "another optimizer of equal shapes" in str(channel._control.refused)
     assert "name='second'" in str(channel._control.refused)
