@@ -45,6 +45,9 @@ hypothesis.settings.load_profile("jdaso")
 pytest_plugins = ["turns"]
 
 NIGHTLY = "a row of a table whose mechanism has a witness elsewhere: run with --nightly"
+NIGHT_SECONDS = 1800
+"""Of a test of the night that has no mark of its own: each of its launches ends sooner, and says
+what its ranks have printed."""
 
 
 def pytest_addoption(parser):
@@ -68,10 +71,12 @@ def pytest_itemcollected(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    if not config.option.nightly:
-        for item in items:
-            if item.get_closest_marker("nightly"):
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            if not config.option.nightly:
                 item.add_marker(pytest.mark.skip(reason=NIGHTLY))
+            elif not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(NIGHT_SECONDS))
 
 
 @pytest.fixture(autouse=True)

@@ -53,6 +53,13 @@ class AtPlaces:
 
     Values are repeated to the shape of ``x[key]``, and take its type. Those that are no `Array` are
     the same on all nodes. Of equal places `add`, `multiply`, `min` and `max` take each, `set` one.
+    Of booleans `add` is or, and `multiply` is and.
+
+    Raises:
+        IndexError: an index is out of range, or a mask has another shape than the array begins
+            with.
+        TypeError: the results would have another type than the array.
+        ValueError: the value does not fit the places.
     """
 
     def __init__(self, x: Array, key: Any):
@@ -95,17 +102,43 @@ def _changed(x: Array, key: Any, value: Any, how: str) -> Array:
     keys = key if isinstance(key, tuple) else (key,)
     keys = tuple(np.asarray(one) if isinstance(one, list) else one for one in keys)
     x, value = of_one_world(x, value)
-    value = Array(value.block.astype(x.dtype), value.layout, value.world)
+    value, how = _cast(value, x.dtype), _possible(how, x.dtype)
     if any(is_mask(one) for one in keys):
         return _at_mask(x, keys, value, how)
     keys = full(keys, x.ndim)
     new = tuple(axis for axis, one in enumerate(keys) if one is None)
     x, keys = without_new(x, keys)
     wanted = _shape_at(x, keys)
+    while value.ndim > len(wanted) and value.shape[0] == 1:
+        value = squeeze(value, 0)
     if not _fits(value.shape, wanted):
         raise ValueError(f"A value of {value.shape} does not fit the shape {wanted} of x[key].")
     found = _at(x, keys, value, wanted, how)
     return squeeze(found, new) if new else found
+
+
+def _cast(value: Array, dtype: np.dtype) -> Array:
+    return Array(value.block.astype(dtype), value.layout, value.world)
+
+
+def _possible(how: str, dtype: np.dtype) -> str:
+    """The way to change an array of a type: checked on all nodes, whichever has the places.
+
+    Raises:
+        TypeError: the results would have another type.
+    """
+    boolean = jnp.issubdtype(dtype, jnp.bool_)
+    if boolean:
+        how = {"add": "max", "multiply": "min"}.get(how, how)
+    refused = {
+        "divide": not jnp.issubdtype(dtype, jnp.inexact),
+        "power": boolean,
+        "min": jnp.issubdtype(dtype, jnp.complexfloating),
+        "max": jnp.issubdtype(dtype, jnp.complexfloating),
+    }
+    if refused.get(how, False):
+        raise TypeError(f"x.at[].{how} has no result of type {dtype}. Take x.astype(...) before.")
+    return how
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -143,7 +176,8 @@ def _at(x: Array, keys: list[Any], value: Array, wanted: tuple[int, ...], how: s
     mine = np.flatnonzero((flat[x.split or 0] >= rows.start) & (flat[x.split or 0] < rows.stop))
     place, ndim = place_of(list(arrays)), every[x.split or 0].ndim
     lead, rest = whole.shape[:place], whole.shape[place + ndim :]
-    taken = jnp.take(whole.reshape(*lead, -1, *rest), jnp.asarray(mine), place)
+    places = whole.reshape(*lead, flat[x.split or 0].size, *rest)
+    taken = jnp.take(places, jnp.asarray(mine), place)
     if not mine.size:
         return Array(beside(x.block, whole), x.layout, x.world)
     for axis, one in flat.items():
@@ -175,7 +209,8 @@ def _turned(value: Array, axis: int) -> Array:
 def _put(x: Array, keys: list[Any], part: Any, how: str) -> Array:
     if not np.broadcast_to(False, x.block.shape)[tuple(keys)].size:
         return Array(beside(x.block, part), x.layout, x.world)
-    return Array(getattr(x.block.at[tuple(keys)], how)(part), x.layout, x.world)
+    found = getattr(x.block.at[tuple(keys)], how)(part)
+    return Array(found.astype(x.dtype), x.layout, x.world)
 
 
 _MERGED = {

@@ -213,8 +213,13 @@ def linspace(
     endpoint: bool = True,
     split: int | None = None,
 ) -> Array:
-    """Numbers from start to stop at equal distances; complex if one of both is."""
+    """Numbers from start to stop at equal distances; complex if one of both is.
+
+    Those of a whole type are rounded down, as `numpy.linspace` does.
+    """
     size, at = operator.index(num), world()
+    if size < 0:
+        raise ValueError(f"linspace makes 0 numbers or more, got num={num}.")
     kind = complex if np.result_type(start, stop).kind == "c" else float
     layout = ArrayLayout((size,)).over(chosen(split, 1), at.nodes)
     part = layout.slice_of(at.node) if layout.counts else slice(0, size)
@@ -223,6 +228,8 @@ def linspace(
     numbers = start + np.arange(part.start, part.stop) * width
     if endpoint and size > 1 and part.start < part.stop == size:
         numbers[-1] = stop
+    if dtype is not None and jnp.issubdtype(dtype, jnp.integer):
+        numbers = np.floor(numbers)
     block = jnp.asarray(numbers, jnp.result_type(kind) if dtype is None else dtype)
     return Array(placed(block, device), layout, at)
 

@@ -14,7 +14,7 @@ from ._array import Array, as_array, of_one_world
 from ._elementwise import elementwise
 from ._layout import ArrayLayout
 from ._move import laid
-from ._reduce import REDUCTIONS, index_type
+from ._reduce import REDUCTIONS, index_type, type_of_means
 
 
 def histogram(
@@ -61,6 +61,11 @@ def _weighed(x: Any, weights: Any) -> tuple[Array, jax.Array | None]:
     if x.split is None:
         x = laid(x, weights.layout)
     return x, laid(weights, x.layout).block
+
+
+def _summed(weights: jax.Array | None) -> jax.Array | None:
+    """Weights in a type for their sums: floats for whole numbers, as in NumPy."""
+    return None if weights is None else weights.astype(type_of_means(weights.dtype))
 
 
 def _counts(x: Array, edges: np.ndarray, weights: jax.Array | None, *, even: bool) -> jax.Array:
@@ -143,6 +148,7 @@ def histogram2d(
     ranges = (None, None) if range is None else range
     edges = [_edges(*one) for one in zip((x, y), each, ranges, strict=True)]
     index_type(x.size)
+    weighed = _summed(weighed)
     wide, high = (len(one) - 1 for one in edges)
     first, second = (_places(one.block, edge) for one, edge in zip((x, y), edges, strict=True))
     outside = (first == wide) | (second == high)
@@ -164,8 +170,13 @@ def digitize(x: Any, bins: Any, *, right: bool = False) -> Array:
         x: the array.
         bins: the edges, rising or falling, the same on all nodes.
         right: whether a bin has its right edge instead of its left one.
+
+    Raises:
+        ValueError: the edges neither rise nor fall.
     """
-    edges = jnp.asarray(bins)
+    edges, steps = jnp.asarray(bins), np.diff(np.asarray(bins, float))
+    if not ((steps >= 0).all() or (steps <= 0).all()):
+        raise ValueError(f"The edges of bins must rise or fall, got {bins}.")
     return elementwise(lambda block: jnp.digitize(block, edges, right=right), as_array(x))
 
 
@@ -201,7 +212,7 @@ def bincount(x: Any, *, weights: Any = None, minlength: int = 0) -> Array:
         raise ValueError(f"bincount counts the values 0, 1, ..., got {least}. Shift them.")
     length = max(minlength, largest + 1)
     index_type(x.size)
-    counts = jnp.bincount(x.block, weights=weighed, length=length)
+    counts = jnp.bincount(x.block, weights=_summed(weighed), length=length)
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")
     return Array(counts, ArrayLayout((length,)), x.world)

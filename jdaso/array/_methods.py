@@ -65,6 +65,9 @@ class Operators:
     def __invert__(self) -> Any:
         return METHODS["bitwise_invert"](self)
 
+    def __divmod__(self, other: Any, /) -> Any:
+        return self // other, self % other
+
     __add__, __radd__ = _both("add")
     __sub__, __rsub__ = _both("subtract")
     __mul__, __rmul__ = _both("multiply")

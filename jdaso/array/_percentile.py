@@ -91,9 +91,10 @@ def percentile(
     x, wanted = as_array(x), np.asarray(q, float)
     if method not in METHODS_OF_NUMPY:
         raise ValueError(f"method must be one of {', '.join(METHODS_OF_NUMPY)}, got {method!r}.")
-    if not x.size or not ((wanted >= 0) & (wanted <= 100)).all():
+    number = x.size if axis is None else x.shape[axis_of(axis, x.ndim)]
+    if not number or not ((wanted >= 0) & (wanted <= 100)).all():
         raise ValueError(
-            f"percentile needs elements and percents of 0 to 100, got {q} of {x.size}."
+            f"percentile needs elements and percents of 0 to 100, got {q} of {number}."
         )
     along = 0 if axis is None else axis_of(axis, x.ndim)
     line = moveaxis(sort(ravel(x) if axis is None else x, axis=along), along, 0)

@@ -168,13 +168,14 @@ def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Array:
     return REDUCTIONS["sum"](product, axis=axis, dtype=product.dtype)
 
 
-def tensordot(x1: Any, x2: Any, *, axes: int | Sequence[Sequence[int]] = 2) -> Array:
+def tensordot(x1: Any, x2: Any, *, axes: int | Sequence[int | Sequence[int]] = 2) -> Array:
     """Sums of products over pairs of axes: a `matmul` of both as matrices."""
     a, b = of_one_world(x1, x2)
     if isinstance(axes, int):
         inner = [*range(a.ndim - axes, a.ndim)], [*range(axes)]
     else:
-        inner = [k % a.ndim for k in axes[0]], [k % b.ndim for k in axes[1]]
+        each = [(k,) if isinstance(k, int) else k for k in axes]
+        inner = [k % a.ndim for k in each[0]], [k % b.ndim for k in each[1]]
     outer = (
         [k for k in range(a.ndim) if k not in inner[0]],
         [k for k in range(b.ndim) if k not in inner[1]],

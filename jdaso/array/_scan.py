@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ._array import Array, as_array, method
-from ._elementwise import subtract
+from ._elementwise import not_equal, subtract
 from ._index import getitem
 from ._layout import ArrayLayout, axis_of, replaced
-from ._shape import concat
+from ._shape import broadcast_to, concat
 from ._varied import varied
 
 
@@ -90,16 +91,29 @@ def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any
         x: the array.
         axis: the axis.
         n: the number of times.
-        prepend: rows that come before the first one; None: none.
-        append: rows that come behind the last one; None: none.
+        prepend: rows, or a number for all of a row, before the first one; None: none.
+        append: the same behind the last one.
+
+    Of booleans, neighbours that differ.
+
+    Raises:
+        ValueError: n is negative.
     """
     x = as_array(x)
     along = axis_of(axis, x.ndim)
-    parts = [one for one in (prepend, x, append) if one is not None]
+    if n < 0:
+        raise ValueError(f"diff takes differences 0 times or more, got n={n}.")
+    if n == 0:
+        return x
+    row = replaced(x.shape, along, 1)
+    ends = [
+        one if one is None or np.ndim(one) else broadcast_to(one, row) for one in (prepend, append)
+    ]
+    parts = [one for one in (ends[0], x, ends[1]) if one is not None]
     x = concat(parts, axis=along) if len(parts) > 1 else x
+    lead, between = (slice(None),) * along, not_equal if x.dtype == bool else subtract
     for _ in range(n):
-        lead = (slice(None),) * along
-        x = subtract(getitem(x, (*lead, slice(1, None))), getitem(x, (*lead, slice(None, -1))))
+        x = between(getitem(x, (*lead, slice(1, None))), getitem(x, (*lead, slice(None, -1))))
     return x
 
 

@@ -135,8 +135,7 @@ def roll(x: Any, shift: Axes, *, axis: Axes | None = None) -> Array:
     x = as_array(x)
     if axis is None:
         return reshape(roll(ravel(x), sum(_each(shift)), axis=0), x.shape)
-    shifts, axes = _each(shift), _each(axis)
-    for by, along in zip(shifts * (len(axes) if len(shifts) == 1 else 1), axes, strict=True):
+    for by, along in np.broadcast(_each(shift), _each(axis)):
         along = axis_of(along, x.ndim)
         if along != x.split:
             x = Array(jnp.roll(x.block, by, along), x.layout, x.world)

@@ -66,8 +66,11 @@ def _sorted(x: Array) -> _Sorted:
 def _whole(x: Array) -> UniqueAll:
     """The result for an array that is whole on each node."""
     x = resplit(x, None)
+    line = np.asarray(x.block).reshape(-1)
+    if line.dtype.kind == "V":  # bfloat16, for example: NumPy sorts its NaN to no certain place
+        line = line.astype(np.float32)
     found = np.unique(
-        np.asarray(x.block).reshape(-1),
+        line,
         return_index=True,
         return_inverse=True,
         return_counts=True,

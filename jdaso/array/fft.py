@@ -39,6 +39,8 @@ def _along(
     x: Array, function: Callable[..., jax.Array], axis: int, n: int | None, norm: str
 ) -> Array:
     """A transform along one axis that is not split."""
+    if n is not None and n < 1:
+        raise ValueError(f"A transform has 1 point or more, got {n} along axis {axis}.")
     block = function(x.block, n, axis, norm)
     shape = replaced(x.shape, axis, block.shape[axis])
     return Array(block, ArrayLayout(shape, x.split, x.counts), x.world)

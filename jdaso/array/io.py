@@ -31,7 +31,8 @@ def load(
     Args:
         path: the file, which all nodes see; its ending tells the format.
         dataset: of a file with several arrays; None: the one that is there.
-        split: the axis to divide over nodes; None: each node reads all of it.
+        split: the axis to divide over nodes; None: each node reads all of it, as it
+            does of an array without axes.
         dtype: the type; None: the file's.
         delimiter: between the numbers of a line, in CSV files.
         header: lines before the first row, in CSV files.

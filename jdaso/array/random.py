@@ -6,12 +6,14 @@ key and its place alone. Nothing moves.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ._array import Array
 from ._create import chosen, shape_of
@@ -19,12 +21,17 @@ from ._layout import ArrayLayout
 from ._move import laid
 from ._world import world
 
-Key = jax.Array | int
+Key = jax.Array | int | np.integer
+
+
+def _key_of(key: Key) -> jax.Array:
+    """A key, or that of a seed, which may be a number of Python or of NumPy."""
+    return jax.random.key(operator.index(key)) if isinstance(key, int | np.integer) else key
 
 
 def _drawn(key: Key, shape: Any, split: int | None, draw: Callable[..., jax.Array]) -> Array:
     shape = shape_of(shape)
-    key = jax.random.key(key) if isinstance(key, int) else key
+    key = _key_of(key)
     at = world()
     if not shape:
         return Array(draw(key, ()), ArrayLayout(()), at)
@@ -93,6 +100,6 @@ class _Draw:
 
 def permutation(key: Key, size: int, *, split: int | None = None) -> Array:
     """The whole numbers below `size`, in a random order: each node makes all of it."""
-    key = jax.random.key(key) if isinstance(key, int) else key
+    key = _key_of(key)
     whole = Array(jax.random.permutation(key, size), ArrayLayout((size,)), world())
     return whole if split is None else laid(whole, whole.layout.over(0, whole.world.nodes))

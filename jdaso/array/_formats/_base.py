@@ -63,7 +63,7 @@ class Sliced:
         at, split = world(), choice.split
         with together(at, f"read {path.name}"), self.opened(path, choice.dataset) as stored:
             shape = tuple(stored.shape)
-            axis = None if split is None else axis_of(split, len(shape))
+            axis = None if split is None or not shape else axis_of(split, len(shape))
             layout = ArrayLayout(shape).over(axis, at.nodes)
             where = [slice(0, n) for n in shape]
             if axis is not None:

@@ -16,7 +16,7 @@ from .._reduce import agreed
 from .._shape import permute_dims
 from .._world import ALONE, using
 from ._krylov import drawn, grown
-from ._stacks import square, square_or_not
+from ._stacks import inexact, square, square_or_not
 from ._tall import SVD, qr
 
 
@@ -74,12 +74,14 @@ def lanczos(a: Any, m: int, v0: Any = None, *, key: Any = 0) -> tuple[Array, Arr
 
     A step moves the new vector, n numbers, to all nodes, and five small operations.
     """
-    a = square(a)
+    a = inexact(square(a))
     a = resplit(a, 0) if a.split == 1 else a
     if v0 is None:
         begin = drawn(key, a, 1)
     else:
-        column = as_array(v0).reshape((-1, 1)).astype(a.dtype)
+        column = as_array(v0).reshape((-1, 1))
+        a = a.astype(jnp.promote_types(a.dtype, column.dtype))
+        column = column.astype(a.dtype)
         begin = laid(column, ArrayLayout(column.shape, a.split, a.counts))
     if not 1 <= m <= a.shape[0]:
         raise ValueError(f"lanczos finds 1 to {a.shape[0]} vectors of {a.shape}, got m={m}.")
@@ -109,7 +111,7 @@ def rsvd(x: Any, rank: int, *, oversamples: int = 10, iterations: int = 2, key: 
 
     Reference: Halko, Martinsson and Tropp (2011), SIAM Review 53.
     """
-    x = square_or_not(x)
+    x = inexact(square_or_not(x))
     x = resplit(x, 0) if x.split == 1 else x
     width = min(rank + oversamples, *x.shape)
     if x.ndim != 2 or not 1 <= rank <= min(x.shape):

@@ -19,7 +19,7 @@ from .._layout import ArrayLayout
 from .._move import laid, resplit
 from .._products import matmul
 from .._shape import permute_dims
-from ._stacks import of_matrices, square
+from ._stacks import inexact, of_matrices, square
 from ._tall import qr
 
 PANEL = 256
@@ -82,7 +82,7 @@ def solve(a: Any, b: Any) -> Array:
         return _stacks(a, b)
     if b.ndim not in (1, 2) or b.shape[0] != a.shape[0]:
         raise ValueError(f"solve of {a.shape} and {b.shape}: the rows differ. Give as many.")
-    a = _inexact(a)
+    a = inexact(a)
     if a.split is None:
         found = jnp.linalg.solve(a.block, resplit(b, None).block)
         return Array(found, ArrayLayout(found.shape), a.world)
@@ -93,14 +93,9 @@ def solve(a: Any, b: Any) -> Array:
     return Array(_back(a, rows, right.block), right.layout, right.world)
 
 
-def _inexact(x: Array) -> Array:
-    wide = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
-    return Array(x.block.astype(wide), x.layout, x.world)
-
-
 def _stacks(a: Array, b: Array) -> Array:
     """Stacks: each node those of matrices that it has; else all of them are gathered."""
-    a = _inexact(a)
+    a = inexact(a)
     if a.split is None or a.split >= a.ndim - 2 or a.shape[:-2] != b.shape[:-2]:
         found = jnp.linalg.solve(resplit(a, None).block, resplit(b, None).block)
         return Array(found, ArrayLayout(found.shape), a.world)
@@ -113,7 +108,7 @@ def inv(x: Any) -> Array:
 
     Each node sends about 5 n² numbers, and holds 4 n² / P; of a stack each node inverts some.
     """
-    x = _inexact(square(x))
+    x = inexact(square(x))
     if x.ndim > 2 or x.split is None:
         return of_matrices(jnp.linalg.inv, x)
     x = resplit(x, 0)
@@ -135,7 +130,7 @@ def cholesky(x: Any, *, upper: bool = False) -> Array:
     Raises:
         ValueError: the matrices are not square.
     """
-    x = _inexact(square(x))
+    x = inexact(square(x))
     if x.ndim > 2 or x.split is None:
         return of_matrices(partial(jnp.linalg.cholesky, upper=upper, symmetrize_input=False), x)
     x = resplit(x, 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from .._array import Array, as_array
 from .._layout import ArrayLayout
@@ -54,3 +55,9 @@ def square(x: Any) -> Array:
     if x.shape[-1] != x.shape[-2]:
         raise ValueError(f"The matrices must be square, the shape is {x.shape}.")
     return x
+
+
+def inexact(x: Array) -> Array:
+    """Returns an array of floats or complex numbers: whole numbers as floats."""
+    wide = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
+    return Array(x.block.astype(wide), x.layout, x.world)

@@ -91,6 +91,8 @@ def _bound(values: Array, x: Any, rtol: Any) -> Array:
         rtol = max(x.shape[-2:]) * float(jnp.finfo(values.dtype).eps)
     elif jnp.ndim(rtol):
         rtol = expand_dims(rtol, axis=-1)
+    if not values.shape[-1]:
+        return values
     return REDUCTIONS["max"](values, axis=-1, keepdims=True) * rtol
 
 

@@ -1,0 +1,145 @@
+"""Empty results, narrow types, rare arguments: all nodes have NumPy's numbers, or refuse alike."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from array_nodes import on_nodes
+
+import jdaso.array as ja
+
+NAN = float("nan")
+LINE = np.arange(7, dtype=np.float32)
+WHOLE = np.array([3, 1, 4, 1, 5, 9, 2], np.int32)
+TRUTHS = np.array([True, False, False, True, True])
+PLANE = np.arange(12, dtype=np.float32).reshape(4, 3)
+SYMMETRIC = np.diag(np.arange(1, 6)).astype(np.int32)
+NARROW = jnp.asarray([1, NAN, 1, NAN, 1, 2, NAN, 1], jnp.bfloat16)
+
+
+def changed(x, key, how, value):
+    """`numpy.ufunc.at`, on a copy."""
+    found = x.copy()
+    how.at(found, key, value)
+    return found
+
+
+def of_numpy(x, key, value):
+    found = x.copy()
+    found[key] = value
+    return found
+
+
+def largest(v):
+    return lambda a: ja.max(ja.linalg.eigvalsh(ja.linalg.lanczos(a(SYMMETRIC), 5, v)[1]))
+
+
+# Given a function that makes an array: jdaso's result, and NumPy's.
+FOUND = {
+    "or": (lambda a: a(TRUTHS).at[1].add(True), changed(TRUTHS, 1, np.add, True)),
+    "and": (lambda a: a(TRUTHS).at[[0, 4]].multiply(False), of_numpy(TRUTHS, [0, 4], False)),
+    "divide": (lambda a: a(LINE).at[6].divide(4), of_numpy(LINE, 6, 1.5)),
+    "power": (lambda a: a(WHOLE).at[2].power(2), of_numpy(WHOLE, 2, 16)),
+    "no places of a row": (lambda a: a(PLANE).at[0, 2:2].set(1.0), PLANE),
+    "no places of rows": (lambda a: a(PLANE).at[[0, 3], 3:].set(1.0), PLANE),
+    "rows without columns": (lambda a: a(PLANE[:, :0]).at[1].set(1.0), PLANE[:, :0]),
+    "axes of length 1 before": (
+        lambda a: a(PLANE).at[0].set(np.ones((1, 1, 3))), of_numpy(PLANE, 0, 1),
+    ),
+    "narrow NaN": (
+        lambda a: ja.unique_values(a(NARROW)).astype("float32"), [1, 2, NAN, NAN, NAN],
+    ),
+    "sums of narrow weights": (
+        lambda a: ja.bincount(a(np.zeros(200, int)), weights=a(np.ones(200, "int8"))), [200.0],
+    ),
+    "sums of truths": (lambda a: ja.bincount(a(WHOLE), weights=a(WHOLE > 3)),
+        np.bincount(WHOLE, WHOLE > 3)),
+    "boxes of narrow weights": (
+        lambda a: ja.histogram2d(a(np.zeros(200)), a(np.zeros(200)), 1,
+                                 weights=a(np.ones(200, "int8")))[0], [[200.0]],
+    ),
+    "whole steps": (lambda a: ja.linspace(-1, 0, 4, dtype=int, split=0), [-1, -1, -1, 0]),
+    "no steps": (lambda a: ja.linspace(0, 1, 0, split=0), np.linspace(0, 1, 0)),
+    "a number before": (lambda a: ja.diff(a(LINE), prepend=3), np.diff(LINE, prepend=3)),
+    "a number behind": (
+        lambda a: ja.diff(a(PLANE), axis=0, append=3), np.diff(PLANE, axis=0, append=3),
+    ),
+    "neighbours that differ": (lambda a: ja.diff(a(TRUTHS)), np.diff(TRUTHS)),
+    "no differences": (lambda a: ja.diff(a(LINE), n=0, prepend=3), LINE),
+    "shifts of one axis": (lambda a: ja.roll(a(LINE), (1, 2), axis=0), np.roll(LINE, 3)),
+    "a shift of two axes": (
+        lambda a: ja.roll(a(PLANE), 1, axis=(0, 1)), np.roll(PLANE, 1, (0, 1)),
+    ),
+    "one pair of axes": (
+        lambda a: ja.tensordot(a(PLANE), a(PLANE), axes=(0, 0)),
+        np.tensordot(PLANE, PLANE, axes=(0, 0)),
+    ),
+    "percentiles without columns": (
+        lambda a: ja.percentile(a(PLANE[:, :0]), 30.0, axis=0), np.zeros(0),
+    ),
+    "falling edges": (lambda a: ja.digitize(a(LINE), [5, 3, 1]), np.digitize(LINE, [5, 3, 1])),
+    "quotient": (lambda a: divmod(a(WHOLE), 2)[0], WHOLE // 2),
+    "rest": (lambda a: divmod(a(WHOLE), 2)[1], WHOLE % 2),
+    "inverse of nothing": (lambda a: ja.linalg.pinv(a(np.zeros((0, 5)))), np.zeros((5, 0))),
+    "rank of nothing": (
+        lambda a: ja.linalg.matrix_rank(a(np.zeros((1, 3, 5, 0)))), np.zeros((1, 3)),
+    ),
+    "whole matrix, random start": (largest(None), 5.0),
+    "whole matrix, given start": (largest([0.5, 0.5, 0.5, 0.5, 0.5]), 5.0),
+    "a whole matrix's largest values": (
+        lambda a: ja.linalg.rsvd(a(SYMMETRIC), 2).S, [5.0, 4.0],
+    ),
+    "NumPy's seeds": (
+        lambda a: ja.random.normal(np.int64(3), (4,)) - ja.random.normal(3, (4,)), np.zeros(4),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("split", [None, 0])
+@pytest.mark.parametrize(("function", "expected"), FOUND.values(), ids=FOUND)
+def test_the_numbers_are_numpys(function, expected, split):
+    def run():
+        found = function(lambda x: ja.asarray(x, split=split))
+        assert found.layout.block_shape(found.world.node) == found.block.shape
+        return found.dtype, np.asarray(found)
+
+    kinds = set()
+    for kind, found in on_nodes(3, run):
+        kinds.add(kind)
+        assert found.shape == np.shape(expected)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert len(kinds) == 1, "all nodes have one type"
+
+
+REFUSED = {
+    "divide": (lambda a: a(WHOLE).at[6].divide(2), TypeError, "no result of type int32"),
+    "divide by a mask": (lambda a: a(WHOLE).at[WHOLE > 3].divide(2), TypeError, "astype"),
+    "power of truths": (lambda a: a(TRUTHS).at[4].power(True), TypeError, "no result of type bool"),
+    "max of complex": (lambda a: a(LINE + 1j).at[0].max(2), TypeError, "complex64"),
+    "too large": (lambda a: ja.take_along_axis(a(LINE), a([7])), IndexError, "length 7"),
+    "too small": (
+        lambda a: ja.take_along_axis(a(PLANE), a([[-4]] * 4), axis=1),
+        IndexError, "axis 1 of length 3",
+    ),
+    "on one node": (
+        lambda a: ja.take_along_axis(a(PLANE), a([[0], [0], [0], [3]]), axis=1),
+        IndexError, "range",
+    ),
+    "fewer than none": (lambda a: ja.linspace(0, 1, -1), ValueError, "num=-1"),
+    "less than no difference": (lambda a: ja.diff(a(LINE), n=-1), ValueError, "n=-1"),
+    "edges in no order": (lambda a: ja.digitize(a(LINE), [1, 3, 2]), ValueError, "rise or fall"),
+    "no points": (lambda a: ja.fft.irfft(a(LINE), n=0), ValueError, "got 0"),
+    "percentile of nothing": (
+        lambda a: ja.percentile(a(PLANE[:0]), 30.0, axis=0), ValueError, "needs elements",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("split", [None, 0])
+@pytest.mark.parametrize(("function", "error", "words"), REFUSED.values(), ids=REFUSED)
+def test_all_nodes_refuse(function, error, words, split):
+    def run():
+        with pytest.raises(error, match=words):
+            function(lambda x: ja.asarray(x, split=split))
+        return True
+
+    assert all(on_nodes(3, run))
