@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import operator
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -135,7 +137,9 @@ class Checkpoints:
 
         Raises:
             Stopped: the run was asked to stop; its state is saved.
+            TypeError, ValueError: the step is no whole number, or negative.
         """
+        step = _checked(step)
         stops = self.session.control.detector.stops_at(step)
         if stops or step % self.every_steps == 0:
             self.save(step, state, score)
@@ -160,7 +164,9 @@ class Checkpoints:
         Raises:
             CheckpointError: the state does not belong to this session; or, with a pipeline, the
                 previous save failed on a node.
+            TypeError, ValueError: the step is no whole number, or negative.
         """
+        step = _checked(step)
         if self._parts.several:
             # Otherwise a part that is written faster could delete an old step before another part
             # has written the next, and the parts would have no step in common.
@@ -179,7 +185,7 @@ class Checkpoints:
     def restore(self, like: PyTree, step: int | None = None) -> tuple[PyTree, int]:
         """Restores the newest complete checkpoint, or that of a step.
 
-        A damaged checkpoint is logged, and the one before it is taken.
+        A damaged or unreadable checkpoint is logged, and the one before it is taken.
 
         Args:
             like: a state as the program has it before its first update: the tree, dtypes, shapes
@@ -199,7 +205,7 @@ class Checkpoints:
         if self._parts.several:
             self.wait()
         self._saver.settle()
-        living, damaged = session.living, []
+        living, damaged = session.living, self._unreadable()
         for save in self._saves(step):
             try:
                 with together(session, _WHAT, OSError):
@@ -213,7 +219,7 @@ class Checkpoints:
                 damaged.append(str(error))
                 log.error("A checkpoint is left out: %s", error)
         if damaged or step is not None:
-            what = "No checkpoint" if step is None else f"The checkpoint of step {step}"
+            what = "No checkpoint" if step is None else f"No checkpoint of step {step}"
             why = damaged[0] if damaged else "There is none."
             raise CheckpointError(f"{what} in {self.folder} can be restored. {why}")
         return like, 0
@@ -221,6 +227,14 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints that this node sees, oldest first."""
         return sorted({save.step for save in self._parts.saves(self.folder)})
+
+    def _unreadable(self) -> list[str]:
+        """Logs checkpoints whose manifest cannot be read; returns the reasons, newest first."""
+        listed = partial(self._parts.unreadable, self.folder)
+        found = of_first(self.session, _WHAT, listed, OSError)
+        for why in found:
+            log.error("A checkpoint is left out: %s", why)
+        return found
 
     def _saves(self, step: int | None) -> list[Save]:
         """Returns complete saves, the best one first; the same on all nodes."""
@@ -244,3 +258,11 @@ class Checkpoints:
             )
         say_saved()
         raise Stopped from session.control.detector.stopping.held
+
+
+def _checked(step: int) -> int:
+    """Returns a step as Python's number; NumPy's and JAX's are taken too."""
+    number = operator.index(step)
+    if number < 0:
+        raise ValueError(f"step must be at least 0, got {number}.")
+    return number

@@ -13,12 +13,15 @@ _FAILED = "failed"
 """A file that marks a save in which a node could not write its part."""
 
 
-def complete(folder: Path) -> Manifest | None:
-    """Returns node 0's manifest if those of all nodes of its run are there, else None."""
+def complete(folder: Path) -> Manifest | DamagedError | None:
+    """Returns node 0's manifest if those of all nodes of its run are there, else None.
+
+    If node 0's manifest is there and cannot be read, the reason.
+    """
     try:
         first = Manifest.read(folder, 0)
-    except DamagedError:
-        return None
+    except DamagedError as error:
+        return None if _is_missing(manifest_path(folder, 0)) else error
     others = (manifest_path(folder, node) for node in range(1, first.nodes))
     return first if all(os.path.isfile(path) for path in others) else None
 

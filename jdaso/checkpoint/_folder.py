@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .._launch.paths import shown
 from . import _complete
-from ._files import CheckpointError, Manifest
+from ._files import CheckpointError, DamagedError, Manifest
 from ._lock import Lock
 
 log = logging.getLogger("jdaso")
@@ -37,6 +37,7 @@ class Folder:
         self._sign = 1 if best == "max" else -1
         self._lock: Lock | None = None
         self._device: int | None = None
+        self._run = ""
         self.last_number = 0  # the last save in the folder when it was taken
 
     def take(self, run: str) -> Path:
@@ -58,6 +59,7 @@ class Folder:
         self.last_number = max(map(_number, self._all()), default=0)
         self.sweep(self.last_number)
         self._lock.sign()  # after the sweep, which frees space on a full disk
+        self._write_run(run)
         for old in self.path.glob("seen-*"):  # left by an interrupted start
             old.unlink(missing_ok=True)
         token = self.token(run)
@@ -99,30 +101,81 @@ class Folder:
             self._lock.close()
             self._lock = None
 
-    def remember(self) -> None:
-        """Notes the folder's file system, so that it is not recreated on another one."""
+    def remember(self, run: str) -> None:
+        """Notes the run, and its file system, so that the folder is not recreated on another."""
+        self._run = run
         with contextlib.suppress(OSError):
             self._device = self.path.stat().st_dev
 
+    @property
+    def is_held(self) -> bool:
+        """True if this process holds the lock of the folder that is there now."""
+        return self._lock is not None and self._lock.is_at(self.path)
+
     def make_again(self) -> None:
         """Recreates the folder if it was deleted during the run; called before each save.
+
+        The process that holds the lock does; the others wait until they see the folder of their
+        run.
 
         Raises:
             OSError: the folder cannot be created, or its path is no longer a folder.
             CheckpointError: another run has recreated it and uses it.
         """
-        if not self.path.is_dir():
-            above = next(path for path in self.path.parents if os.path.exists(path))
+        if self._lock is None:
+            self._await_run()
+            return
+        if self._lock.is_at(self.path):
+            return
+        if self._run_there() != self._run:
+            above = next(x for x in (self.path, *self.path.parents) if os.path.exists(x))
             if self._device not in (None, above.stat().st_dev):
                 raise OSError(
                     f"its file system is not mounted any more, and {above} is on another one"
                 )
+            gone = not self.path.is_dir()
             self.path.mkdir(parents=True, exist_ok=True)
-            log.error("%s was deleted, with all checkpoints. It is made again.", shown(self.path))
-        if self._lock is not None and not self._lock.is_at(self.path):
-            self._lock.close()
-            self._lock = Lock(self.path)
-            self._lock.sign()
+            what = "was deleted, with all checkpoints" if gone else "has lost its lock"
+            log.error("%s %s. It is made again.", shown(self.path), what)
+        self._lock.close()
+        self._lock = Lock(self.path)
+        self._lock.sign()
+        self._write_run(self._run)
+
+    def _write_run(self, run: str) -> None:
+        """Notes in the folder the run that holds it, for the nodes that hold no lock."""
+        part = self.path / "run.part"
+        part.write_text(run)
+        os.replace(part, self.path / "run")
+
+    def _run_there(self) -> str | None:
+        """The run that the folder is of; None if it is of none."""
+        try:
+            return (self.path / "run").read_text()
+        except OSError:
+            return None
+
+    def _await_run(self) -> None:
+        """Waits until the folder is there again, if it was deleted.
+
+        Raises:
+            CheckpointError: it is not, or it is of another run.
+        """
+        end = time.monotonic() + _SEEN_SECONDS
+        while (run := self._run_there()) != self._run:
+            if run is not None:
+                raise CheckpointError(
+                    f"Another run uses {shown(self.path)} now. Give each run a folder of its own, "
+                    "or end the other."
+                )
+            if time.monotonic() > end:
+                raise CheckpointError(
+                    f"{shown(self.path)} is gone, and the node that holds it has not made it "
+                    "again. Give a folder that stays."
+                )
+            with contextlib.suppress(OSError):
+                os.listdir(self.path.parent)
+            time.sleep(0.05)
 
     def of(self, step: int, number: int) -> Path:
         """Returns the folder of a save."""
@@ -131,18 +184,27 @@ class Folder:
     def complete(self) -> list[tuple[Path, Manifest]]:
         """Returns complete checkpoints, oldest first."""
         found = [(path, _complete.complete(path)) for path in self._all()]
-        whole = [(path, manifest) for path, manifest in found if manifest is not None]
+        whole = [(path, x) for path, x in found if isinstance(x, Manifest)]
         return sorted(whole, key=lambda x: x[1].number)
 
+    def unreadable(self) -> list[tuple[Path, DamagedError]]:
+        """Returns checkpoints whose manifest is there and cannot be read, newest first."""
+        found = [(path, _complete.complete(path)) for path in self._all()]
+        damaged = [(path, x) for path, x in found if isinstance(x, DamagedError)]
+        return sorted(damaged, key=lambda x: -_number(x[0]))
+
     def prune(self) -> None:
-        """Removes saves that are not among the last or the best and are not being written."""
+        """Removes saves that are not among the last or the best and are not being written.
+
+        One whose manifest cannot be read stays: perhaps the file system has a problem that passes.
+        """
         complete = self.complete()
         scored = [x for x in complete if x[1].score == x[1].score is not None]
         scored.sort(key=lambda x: self._sign * (x[1].score or 0.0))
         stay = complete[-self._keep_last :]
         stay += scored[-self._keep_best :] if self._keep_best else []
         newest = complete[-1][1].number if complete else 0
-        kept = {path for path, _ in stay}
+        kept = {path for path, _ in (*stay, *self.unreadable())}
         whole = {path for path, _ in complete}
         for path in self._all():
             written = path not in whole and _number(path) > newest

@@ -56,6 +56,10 @@ class Parts(Protocol):
         """Returns the saves that are complete, as this node sees them, the best one last."""
         ...
 
+    def unreadable(self, root: Path) -> list[str]:
+        """Returns for each save whose manifest is there and cannot be read the reason."""
+        ...
+
     def restore(self, root: Path, save: Save, like: PyTree) -> PyTree:
         """Restores a save for the run that goes on from it, with its exchanges in flight."""
         ...
@@ -81,6 +85,10 @@ class WholeState:
         """See `Parts`."""
         complete = Folder(root).complete()
         return [Save(x.step, path.name, f"{x.run}-{x.number}") for path, x in complete]
+
+    def unreadable(self, root: Path) -> list[str]:
+        """See `Parts`."""
+        return [str(error) for _, error in Folder(root).unreadable()]
 
     def restore(self, root: Path, save: Save, like: PyTree) -> PyTree:
         """See `Parts`."""

@@ -160,6 +160,8 @@ class Reader:
             except DamagedError as error:
                 failed[save] = str(error)
                 log.warning("A checkpoint is left out: %s", error)
-        why = next(reversed(failed.values()), f"There is no {what}.")
-        kind = DamagedError if failed else CheckpointError
+        listed = partial(self._parts.unreadable, self.folder)
+        unreadable = [] if failed else of_first(self._session, _WHAT, listed, OSError)
+        why = next(iter((*reversed(failed.values()), *unreadable)), f"There is no {what}.")
+        kind = DamagedError if failed or unreadable else CheckpointError
         raise kind(f"No checkpoint in {shown(self.folder)} can be read. {why}")

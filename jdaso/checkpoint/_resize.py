@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from ._files import (
 )
 from ._state import SavedValue
 
+_NEW_NODES = zlib.crc32(b"jdaso: keys of nodes that a run did not have") & 0x7FFFFFFF
 BEGUN_ANEW = ("ticket", "drift", "loss", "since", "lengths")
 """Fields about exchanges in progress; a resized run starts with none."""
 
@@ -136,5 +138,7 @@ def own_keys(of_nodes: np.ndarray, impl, session: Session) -> np.ndarray:
     if turn == 0:
         return of_nodes[node]
     keys = jax.random.wrap_key_data(jnp.asarray(of_nodes[node]), impl=impl)
-    flat = jax.vmap(lambda key: jax.random.fold_in(key, turn))(keys.reshape(-1))
+    # Two folds: `split` of the old node's key, which it may use itself, is one fold.
+    fold = lambda key: jax.random.fold_in(jax.random.fold_in(key, _NEW_NODES), turn)  # noqa: E731
+    flat = jax.vmap(fold)(keys.reshape(-1))
     return np.asarray(jax.random.key_data(flat.reshape(keys.shape)))

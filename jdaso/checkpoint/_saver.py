@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  # see `_finish_at_exit`
 import contextlib
 import dataclasses
 import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 
 import jax
@@ -93,6 +95,7 @@ class Saver:
             name="jdaso-save",
             daemon=True,
         )
+        _finish_at_exit(self)
         self._writer.start()
         session.hooks.note("checkpoint", step)
         size = sum(array.nbytes for array in self._buffers.values())
@@ -169,15 +172,16 @@ class Saver:
         begin = time.perf_counter()
         with contextlib.suppress(OSError):  # training goes first; orbax's threads inherit it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        folder = self._folder.of(manifest.step, manifest.number)
+        folder, holds = self._folder.of(manifest.step, manifest.number), False
         try:
+            self._folder.make_again()
+            holds = True
             nothing = np.zeros(0)  # for arrays that node 0 writes
             found = [(leaf, arrays.get(leaf.file, nothing)) for leaf in manifest.leaves]
             # The ranks of a node have parts of what nodes have in common.
             shares = shares_leaves(self._session) and not self._session.joined
             for number, kept in enumerate(flights):
                 found += flight_arrays(number, kept, shares=shares)
-            self._folder.make_again()
             self._folder.sweep_own(manifest.node, manifest.number - 1)
             folder.mkdir(exist_ok=True)
             leaves: list[SavedLeaf] = []
@@ -192,8 +196,10 @@ class Saver:
             files = _digests.checksums(folder, (COMMON, own) if manifest.node == 0 else (own,))
             manifest = dataclasses.replace(manifest, leaves=tuple(leaves), files=files)
             manifest.write(folder)
+            _digests.sync_folder(folder.parent)
         except Exception as error:
-            _complete.give_up(folder, manifest.node, manifest.nodes)
+            if holds:  # else another run may have a save of that name
+                _complete.give_up(folder, manifest.node, manifest.nodes)
             self._error = CheckpointError(
                 f"{self._session.topology.prefix(manifest.step)} A checkpoint could not be written "
                 f"to {shown(folder)}: {str(error).rstrip('.')}. {self._what_is_left(str(error))}"
@@ -211,13 +217,14 @@ class Saver:
     def _prune(self) -> None:
         """Removes checkpoints that are not kept. A failure costs nothing but space."""
         try:
-            self._folder.prune()
+            if self._folder.is_held:
+                self._folder.prune()
         except (OSError, CheckpointError) as error:
             log.warning("Old checkpoints could not be removed: %s", error)
 
     def _sweep(self) -> None:
         """Removes incomplete saves; no node writes one that this one has started."""
-        if self._node == 0:
+        if self._node == 0 and self._folder.is_held:
             try:
                 self._folder.sweep(self._number)
             except (OSError, CheckpointError) as error:
@@ -247,3 +254,25 @@ class Saver:
             log.warning("%s", error)
         finally:
             self._folder.give_back()
+
+
+_savers: weakref.WeakSet[Saver] = weakref.WeakSet()
+
+
+def _finish_at_exit(saver: Saver) -> None:
+    """Lets a save end when the program does, and its session is still open.
+
+    The session closes in `atexit`, when Python has ended its thread pools, which orbax needs. The
+    functions of `threading._register_atexit` run before, the last one first; there is no public
+    way. Those of thread pools are registered when their module is loaded.
+    """
+    if not _savers and (register := getattr(threading, "_register_atexit", None)) is not None:
+        with contextlib.suppress(RuntimeError):  # the program ends already
+            register(_finish_all)
+    _savers.add(saver)
+
+
+def _finish_all() -> None:
+    for saver in list(_savers):
+        with contextlib.suppress(CheckpointError):  # the session reports it when it closes
+            saver.join()

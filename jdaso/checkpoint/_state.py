@@ -203,18 +203,30 @@ def data_of(value: Any) -> Any:
     """Returns a leaf as an array with a NumPy dtype."""
     if _is_key(value):
         return jax.random.key_data(value)
-    return value if isinstance(value, jax.Array | np.ndarray) else np.asarray(value)
+    if isinstance(value, jax.Array):
+        return value
+    array = np.asarray(value)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _dtype(value: Any) -> str:
     return str(value.dtype) if _is_key(value) else str(data_of(value).dtype)
 
 
+_RESERVED = re.compile(
+    r"checkpoint|_metadata|_checkpoint_metadata|_sharding|_strings\.json|commit_success\.txt|"
+    r"array_metadatas|descriptor|manifest\.ocdbt|jdaso\.small|exchange\d+\..*"
+)
+"""Names in the folder of arrays that orbax uses, and jdaso."""
+
+
 def _file_name(path: str, taken: set[str]) -> str:
-    """Returns a file name that any file system accepts and no other leaf has."""
+    """Returns a file name that any file system accepts, and that nothing else has."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", path).strip(".") or "leaf"
     if len(name) > 120:
         name = f"{name[:100]}-{zlib.crc32(path.encode()):08x}"
+    if _RESERVED.fullmatch(name.lower()):
+        name = f"leaf.{name}"
     number, plain = 1, name
     while name.lower() in taken:
         number, name = number + 1, f"{plain}~{number}"

@@ -115,7 +115,7 @@ def take(folder: Folder, session: Session) -> tuple[str, int]:
                 ) from error
     try:
         require_seen(token, session, what)
-        folder.remember()
+        folder.remember(run)
     finally:
         if is_first(session):
             with suppress(OSError):  # the next start removes it

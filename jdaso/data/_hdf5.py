@@ -223,6 +223,7 @@ def _find(library: Any, name: str, file: OpenFile) -> Any:
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(k)[0] for k in range(properties.get_nfilters())]
     known = set(filters) <= {_DEFLATE, _SHUFFLE} and hasattr(dataset.id, "chunk_iter")
+    known &= dataset.dtype.subdtype is None  # elements that are arrays
     if plain and dataset.chunks is not None and known:
         return _Chunked(dataset, file, filters)
     log.warning(

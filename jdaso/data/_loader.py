@@ -16,7 +16,7 @@ from .._jax.types import PyTree
 from .._session import Session
 from ._ahead import Ahead
 from ._arrays import as_source, stacked
-from ._order import Order
+from ._order import LARGEST, Order
 from ._reading import LoadingError
 
 Transform = Callable[[PyTree, np.random.Generator], PyTree]
@@ -165,7 +165,7 @@ class Loader:
                 f"{self._prefix(self._position)} No batch came within {self._timeout_seconds:g} s. "
                 "Look for a file system that hangs, or give a longer timeout_seconds."
             ) from None
-        except Exception:
+        except BaseException:  # also one that is none of `Exception`, as libraries in Rust raise
             self._stop()
             raise
         finally:
@@ -201,7 +201,7 @@ class Loader:
                 'A loader\'s position has the keys "order" and "position", as Loader.state() gives '
                 f"it; got {list(state)}."
             )
-        if int(state["order"]) != self.order.fingerprint:
+        if int(state["order"]) & LARGEST != self.order.fingerprint:
             raise ValueError(
                 "This position is of a loader with another number of samples, seed or shuffling; "
                 f"here is {self.order}. Restore with the settings that it was saved with."
@@ -292,7 +292,7 @@ class Loader:
     ) -> PyTree:
         found = []
         for k, sample in enumerate(indices):
-            key = np.array([self.order.seed, begin + k], np.uint64)
+            key = np.array([self.order.seed % 2**64, begin + k], np.uint64)
             random = np.random.Generator(np.random.Philox(key=key))
             try:
                 found.append(transform(jax.tree.map(lambda x, k=k: x[k], batch), random))

@@ -10,6 +10,9 @@ import numpy as np
 
 from .._base.extras import needs
 
+LARGEST = 2**31 - 1
+"""The largest checksum."""
+
 _ROUNDS = 4
 _SMALL = 2**16
 """Size below which the cipher, which is called until its result is in range, would be slow."""
@@ -77,10 +80,10 @@ class Order:
 
     @property
     def fingerprint(self) -> int:
-        """A checksum of the order: its N, seed and shuffling."""
+        """A checksum of the order, its N, seed and shuffling, which an int32 can hold."""
         first = self.samples(0, min(_SAMPLED, self.num_samples))
         text = f"{dataclasses.astuple(self)} {first.tolist()}"
-        return zlib.crc32(text.encode())
+        return zlib.crc32(text.encode()) & LARGEST
 
     def _sample(self, position: int) -> int:
         epoch, i = divmod(position, self.num_samples)

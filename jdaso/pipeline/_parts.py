@@ -88,6 +88,11 @@ class Partitions:
         own = _folder(root, self._grid.partitions).name
         return sorted(found, key=lambda save: (save.step, save.name == own, save.name))
 
+    def unreadable(self, root: Path) -> list[str]:
+        """See `checkpoint._parts.Parts`."""
+        parts = sorted(root.glob("partitions-*/*/"))
+        return [str(error) for part in parts for _, error in Folder(part).unreadable()]
+
     def restore(self, root: Path, save: Save, like: PipelineState) -> PipelineState:
         """Restores this rank's part, or its rows of the parts of another number of partitions."""
         own = _folder(root, self._grid.partitions)

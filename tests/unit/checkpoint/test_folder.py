@@ -10,15 +10,19 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jdaso
-from jdaso.checkpoint import CheckpointError, Checkpoints
+from jdaso.checkpoint import CheckpointError, Checkpoints, Reader
 from jdaso.checkpoint import _complete as complete
 from jdaso.checkpoint import _files as files
 from jdaso.checkpoint._folder import Folder
+from jdaso.checkpoint._resize import own_keys
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -338,3 +342,166 @@ def test_a_process_that_inherited_the_lock_is_named(tmp_path, session):
         finally:
             holder.kill()
             holder.wait()
+
+
+def test_a_damaged_manifest_is_no_missing_checkpoint(tmp_path, caplog):
+    """It is reported, stays, and a run does not begin anew without a word."""
+    with opened(tmp_path, keep_last=2) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, a_state(step))
+    newest = tmp_path / saves(tmp_path)[-1] / "node_0.json"
+    newest.write_text(newest.read_text()[:100])
+    with opened(tmp_path, keep_last=2) as checkpoints:
+        assert checkpoints.restore(a_state())[1] == 1
+        assert "A checkpoint is left out" in caplog.text and newest.parent.name in caplog.text
+        for step in (3, 4, 5):
+            checkpoints.save(step, a_state(step))
+        checkpoints.wait()
+        assert checkpoints.steps() == [4, 5]
+        assert newest.exists(), "perhaps the file system has a problem that passes"
+    for path in tmp_path.glob("step_*/node_0.json"):
+        path.write_text("{}")
+    with opened(tmp_path) as checkpoints:
+        with pytest.raises(CheckpointError, match="No checkpoint .* is missing or damaged"):
+            checkpoints.restore(a_state())
+        with pytest.raises(CheckpointError, match="No checkpoint of step 4 .* can be restored"):
+            checkpoints.restore(a_state(), 4)
+        with pytest.raises(CheckpointError, match="is missing or damaged"):
+            Reader(tmp_path, checkpoints.session).restore(a_state())
+
+
+def test_a_run_that_has_lost_its_folder_touches_nothing_there(tmp_path):
+    """Another run has made the folder again, and has saves of the same names."""
+    folder = tmp_path / "run"
+    with opened(folder) as first:
+        first.save(1, a_state(1))
+        first.wait()
+        shutil.rmtree(folder)
+        program = (
+            "import sys, jdaso, numpy as np\n"
+            "from jdaso.checkpoint import Checkpoints\n"
+            "with jdaso.Session() as session:\n"
+            "    checkpoints = Checkpoints(sys.argv[1], session)\n"
+            "    for step in (1, 2, 3):\n"
+            "        checkpoints.save(step, {'w': np.zeros(3)})\n"
+            "    checkpoints.wait()\n"
+            "    print('saved', flush=True)\n"
+            "    sys.stdin.readline()\n"
+        )
+        second = subprocess.Popen(
+            [sys.executable, "-c", program, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert second.stdout.readline() == "saved\n"
+            (folder / "step_00000001-000001").mkdir()  # a save of it that is being written
+            for step in (2, 3):
+                with pytest.raises(CheckpointError, match="Another run uses"):
+                    first.save(step, a_state(step))
+                    first.wait()
+            assert len(saves(folder)) == 3
+        finally:
+            second.communicate("\n", timeout=60)
+
+
+def test_a_rank_that_holds_no_lock_knows_the_folder_of_its_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("jdaso.checkpoint._folder._SEEN_SECONDS", 0.2)
+    owner, other = Folder(tmp_path / "run"), Folder(tmp_path / "run")
+    owner.take("mine")
+    for one in (owner, other):
+        one.remember("mine")
+    other.make_again()
+    shutil.rmtree(owner.path)
+    with pytest.raises(CheckpointError, match="has not made it again"):
+        other.make_again()
+    owner.make_again()
+    other.make_again()
+    (owner.path / "run").write_text("another")
+    with pytest.raises(CheckpointError, match="Another run uses"):
+        other.make_again()
+    owner.give_back()
+
+
+def test_a_mount_point_without_its_file_system_is_not_used(tmp_path):
+    """The folder is there, on the file system below."""
+    folder = Folder(tmp_path / "run")
+    folder.take("mine")
+    folder.remember("mine")
+    shutil.rmtree(folder.path)
+    folder.path.mkdir()
+    folder._device -= 1  # pyright: ignore
+    with pytest.raises(OSError, match="not mounted any more"):
+        folder.make_again()
+    folder.give_back()
+
+
+@pytest.mark.parametrize("ends", ["", "raise SystemExit(0)"])
+def test_a_save_is_finished_when_the_program_ends_and_the_session_is_open(tmp_path, ends):
+    program = (
+        "import sys, jdaso, numpy as np\n"
+        "from jdaso.checkpoint import Checkpoints\n"
+        "checkpoints = Checkpoints(sys.argv[1], jdaso.Session(), every_steps=1)\n"
+        "for step in (1, 2):\n"
+        f"    checkpoints.after(step, {{'w': np.zeros(10**6)}})\n{ends}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], text=True, capture_output=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    with opened(tmp_path) as checkpoints:
+        assert checkpoints.steps() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {name: np.arange(10.0**5)}
+        for name in ("checkpoint", "_METADATA", "_sharding", "descriptor", "array_metadatas")
+    ]
+    + [
+        {"jdaso": {"small": np.arange(10.0**5)}, "x": np.arange(3.0)},
+        {"commit_success.txt": np.arange(10.0**5), "exchange0": {"sums": np.zeros(3)}},
+        {"large": np.arange(10**5, dtype=">f4"), "small": np.arange(3, dtype=">i8")},
+    ],
+    ids=lambda state: next(iter(state)),
+)
+def test_names_and_byte_orders_of_leaves_are_free(tmp_path, state):
+    with opened(tmp_path) as checkpoints:
+        checkpoints.save(1, state)
+        checkpoints.wait()
+        like = jax.tree.map(np.zeros_like, state)
+        restored, _ = checkpoints.restore(like)
+    jax.tree.map(np.testing.assert_array_equal, restored, state)
+
+
+def test_steps_are_whole_numbers_of_any_kind(tmp_path):
+    with opened(tmp_path, every_steps=2) as checkpoints:
+        for step in (np.int64(1), jnp.int32(2), 3):
+            checkpoints.after(step, a_state())
+        checkpoints.save(np.uint8(7), a_state())
+        checkpoints.wait()
+        assert checkpoints.steps() == [2, 7]
+        for wrong, kind in ((-1, ValueError), (2.0, TypeError)):
+            with pytest.raises(kind):
+                checkpoints.save(wrong, a_state())
+            with pytest.raises(kind):
+                checkpoints.after(wrong, a_state())
+
+
+def test_new_nodes_have_keys_that_no_old_node_uses():
+    old = jax.random.key_data(jax.random.split(jax.random.key(3), 2))
+    used = {tuple(x) for key in old for x in np.asarray(of_split(key)).tolist()}
+    impl = jax.random.key_impl(jax.random.key(0))
+    keys = [own_keys(np.asarray(old), impl, SimpleNamespace(node=node)) for node in range(6)]
+    new = {tuple(key.tolist()) for key in keys}
+    assert len(new) == 6
+    assert not new & used
+
+
+def of_split(key):
+    """The keys that a program makes of one at once."""
+    key = jax.random.wrap_key_data(key)
+    made = [jax.random.split(key, 4), *(jax.random.fold_in(key, k)[None] for k in range(8))]
+    return jax.random.key_data(jnp.concatenate(made))
