@@ -130,11 +130,11 @@ class VirtualLate(Late):
             change = tuple(map(jnp.subtract, change, strip(held.snapshot)))
         result = Correction(change, found.heads)
         new = held._replace(anchor=target if self.anchored else (), outer=outer)
+        left = held
         if self.feeds:
             new = new._replace(error=self.dress(self._owed(held, found, age)))
             left = held._replace(error=self.dress(self._come_back(held, found)))
-            new = select(result.merges, new, left)
-        return result, new
+        return result, select(result.merges, new, left) if self.anchored else new
 
     def _owed(self, held: HeldInState, found: Received, age: jax.Array) -> Leaves:
         """Error feedback after a merge."""

@@ -25,7 +25,7 @@ from .._exchange.received import Received
 from .._exchange.replicated import Common
 from .._exchange.updates import difference
 from .._jax.types import Leaves, PyTree
-from .._payload.header import loss_words, none_weighs
+from .._payload.header import counted, loss_words, none_weighs
 from .._payload.trees import apply_updates, dress, from_leaves, to_leaves
 from .._payload.words import LEFT_OUT
 from .._rules.loss import count_loss
@@ -92,8 +92,9 @@ def mean_of_everything(exchanges: Exchanges, late: Sequence[LateExchange], u: Up
         leaves, inner = jax.lax.cond(none, lambda: mean_of(None)[:2], lambda: mean)
     phase = count_loss(state.phase, *loss_words(received.heads))
     third = step >= between.phases.total_steps - between.phases.cooldown_steps + 2
+    # If no node's numbers are finite, each has kept its own, and they have no common target.
     leaves = jax.lax.cond(
-        third & (u.apart | received.apart),
+        third & (u.apart | received.apart) & jnp.any(counted(received.heads)),
         lambda: land_alike(exchanges.of_params, leaves, params, u.updates, step),
         lambda: leaves,
     )

@@ -21,7 +21,7 @@ from .copies import Finder
 from .exchanges import Exchanges
 from .find_lengths import LengthsFinder
 from .find_moments import MomentsFinder
-from .inner import refuse_line_search, update_with
+from .inner import refuse_line_search, refuse_not_finite, update_with
 from .placements import Placements
 from .settings import (
     check_blocking,
@@ -137,8 +137,8 @@ def daso(
 
     Raises:
         ValueError: a setting is out of its range, or does not fit the others; or, with several
-            nodes, `inner` holds a line search, or undoes merges through state that cannot be
-            moved.
+            nodes, `inner` holds a line search, undoes merges through state that cannot be
+            moved, or begins with state that is not finite.
 
     On failure: an error on one node raises `NodeError` on all nodes, naming that node. Numbers in
     flight are never dropped: if a run ends early, `finalize` merges them.
@@ -207,6 +207,8 @@ def daso(
         agree_on_init(session, params, inner_state, between.facts, about_inner=about_inner)
         if refused is not None:
             raise refused
+        if between.merges:
+            refuse_not_finite(inner_state, "jdaso.daso")
         session.optimizers.register(between.number, between.facts)
         session.control.known.name_phases(phases.name)
         if session.num_nodes > 1:  # `finalize` may come before the first update

@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 
 from .._jax.types import PyTree
+from .._payload.layout import path_of
+from .._payload.trees import travels
 
 
 def update_with(inner: optax.GradientTransformation) -> Callable[..., Any]:
@@ -82,4 +86,21 @@ def refuse_line_search(inner_state: PyTree, call: str) -> None:
                 "chooses a step length by value_fn, this node's own loss, so the nodes would "
                 "diverge. With several nodes use an optimizer without one, such as optax.lbfgs("
                 "learning_rate, linesearch=None); on one node line searches work."
+            )
+
+
+def refuse_not_finite(inner_state: PyTree, call: str) -> None:
+    """Raises if an inner state begins with NaN or infinity, of which nodes can form no mean.
+
+    Does nothing with tracers.
+    """
+    for path, x in jax.tree_util.tree_flatten_with_path(inner_state)[0]:
+        if isinstance(x, Tracer) or not travels(x) or not getattr(x, "is_fully_addressable", True):
+            continue
+        if not jnp.isfinite(x).all():
+            raise ValueError(
+                f"The state of the inner optimizer of {call} begins with numbers that are not "
+                f"finite (leaf {path_of(path)}), and nodes can form no mean of them. Give it "
+                "finite ones; in place of optax.contrib.reduce_on_plateau take "
+                "jdaso.reduce_on_plateau."
             )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from .._jax.types import PyTree
-from .._payload.trees import apply_updates, is_none, travels
+from .._payload.trees import apply_updates, is_none, rounded, travels
 from .settings import require_params
 
 
@@ -116,5 +116,4 @@ def _wide(x: Any) -> Any:
 
 def _rounded(x: jax.Array, like: Any) -> jax.Array:
     """Float32 numbers that the dtype of another array can hold."""
-    about = jnp.finfo(jnp.result_type(like))
-    return jax.lax.reduce_precision(x.astype(jnp.float32), about.nexp, about.nmant)
+    return rounded(x, jnp.result_type(like))

@@ -155,9 +155,20 @@ def _to_reals(x) -> jax.Array:
         return jnp.stack([x.real, x.imag], axis=-1).astype(jnp.float32)
     if x.dtype in (jnp.bfloat16, jnp.float16):
         # XLA may drop the rounding of a sum that is widened at once, as GPUs do; this it keeps.
-        about = jnp.finfo(x.dtype)
-        return jax.lax.reduce_precision(x.astype(jnp.float32), about.nexp, about.nmant)
+        return rounded(x, x.dtype)
     return x.astype(jnp.float32)
+
+
+def rounded(x: Any, dtype: Any) -> jax.Array:
+    """Numbers that a dtype of 16 bits can hold, as float32."""
+    about, wide = jnp.finfo(dtype), jnp.asarray(x, jnp.float32)
+    found = jax.lax.reduce_precision(wide, about.nexp, about.nmant)
+    if dtype != jnp.float16:
+        return found
+    # `reduce_precision` makes 0 of float16's subnormal numbers, which are multiples of 2^-24.
+    unit = float(about.smallest_subnormal)
+    small = jax.lax.round(wide / unit, jax.lax.RoundingMethod.TO_NEAREST_EVEN) * unit
+    return jnp.where(jnp.abs(wide) < float(about.smallest_normal), small, found)
 
 
 def _from_reals(new: jax.Array, old) -> jax.Array:

@@ -473,3 +473,40 @@ def test_batches_are_arrays_of_the_device(session):
     batch = next(Loader(np.arange(12, dtype=np.uint8), 6, session))
     assert isinstance(batch, jax.Array) and batch.dtype == jnp.uint8
     assert batch.devices() == {session.devices[0]}
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise, which is none of `Exception`."""
+
+
+def test_no_batch_is_lost_to_an_error_of_any_kind(session):
+    class Source:
+        broken = True
+
+        def __len__(self):
+            return 24
+
+        def __getitem__(self, k):
+            if k == 5 and self.broken:
+                Source.broken = False
+                raise Panic
+            return np.int64(k)
+
+    loader = Loader(Source(), 4, session, shuffle=False, epochs=1, timeout_seconds=10)
+    found = [np.asarray(next(loader)).tolist()]
+    with pytest.raises(Panic):
+        next(loader)
+    found += [np.asarray(batch).tolist() for batch in loader]
+    loader.close()
+    assert sum(found, []) == list(range(24))
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**70])
+def test_a_position_fits_in_an_array_of_jax(session, seed):
+    loader = Loader(Arrays(np.arange(23)), 4, session, seed=seed, transform=lambda x, rng: x)
+    next(loader)
+    state = jax.tree.map(jnp.asarray, loader.state())
+    follows = np.asarray(next(loader)).tolist()
+    loader.restore(jax.jit(lambda x: x)(state))
+    assert np.asarray(next(loader)).tolist() == follows
+    loader.close()

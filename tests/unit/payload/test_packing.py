@@ -15,7 +15,7 @@ from jdaso._payload import chunks as _chunks
 from jdaso._payload import layout as _layout
 from jdaso._payload import trees
 from jdaso._payload.layout import BLOCK, LEAST_MESSAGE, Layout, chunk_bytes_of, layout_of
-from jdaso._payload.trees import to_leaves
+from jdaso._payload.trees import rounded, to_leaves
 
 pytestmark = pytest.mark.strict_dtypes
 
@@ -194,3 +194,20 @@ def test_the_leaf_of_every_number_of_a_chunk():
         found += [layout.leaf_at(chunk, index) for index in range(size)]
         begin += 2 * width
     assert len(layout.widths) > 2 and found == leaves.tolist()
+
+
+def test_numbers_of_16_bits_stay_what_they_are():
+    """All of float16, the subnormal ones too, and float32 that it rounds."""
+    words = jnp.arange(2**16, dtype=jnp.uint16)
+    for dtype in (jnp.float16, jnp.bfloat16):
+        every = jax.lax.bitcast_convert_type(words, dtype)
+        every = every[jnp.isfinite(every)]
+        (found,) = jax.jit(to_leaves)(every)
+        exact = np.asarray(every).astype(np.float32)
+        np.testing.assert_array_equal(found, exact)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(exact))
+    wide = np.random.default_rng(0).normal(size=10**4) * 10.0 ** np.arange(-9, 1).repeat(1000)
+    wide = wide.astype(np.float32)
+    np.testing.assert_array_equal(
+        jax.jit(lambda x: rounded(x, jnp.float16))(wide), wide.astype(np.float16)
+    )
