@@ -94,11 +94,19 @@ def master_weights(
 
 
 def masters(params: PyTree, opt_state: PyTree) -> PyTree:
-    """The parameters that nodes exchange: those in the state of `master_weights`, if it has any."""
+    """The parameters that nodes exchange: those in the state of `master_weights`, if it has any.
+
+    In `optax.masked` and `optax.multi_transform` it has some of them.
+    """
     is_master = lambda x: isinstance(x, MasterWeights)  # noqa: E731
-    found = [x for x in jax.tree.leaves(opt_state, is_leaf=is_master) if is_master(x)]
-    alike = [x for x in found if jax.tree.structure(x.master) == jax.tree.structure(params)]
-    return alike[0].master if alike else params
+    paths, tree = jax.tree_util.tree_flatten_with_path(params)
+    places, found = {path: k for k, (path, _) in enumerate(paths)}, [x for _, x in paths]
+    for each in filter(is_master, jax.tree.leaves(opt_state, is_leaf=is_master)):
+        mine = jax.tree_util.tree_flatten_with_path(each.master)[0]
+        if all(path in places for path, _ in mine):
+            for path, x in mine:
+                found[places[path]] = x
+    return jax.tree.unflatten(tree, found)
 
 
 def in_dtypes_of(params: PyTree, like: PyTree) -> PyTree:

@@ -104,6 +104,25 @@ def test_finalize_takes_the_float32_ones(steps):
     assert found["a"].dtype == jnp.bfloat16
 
 
+@pytest.mark.parametrize("steps", [9, 10, 11, STEPS])
+def test_finalize_finds_those_of_some_parameters(steps):
+    """`optax.multi_transform` gives a transformation some of them; the others do not change."""
+    with jdaso.Session(engine=jdaso.Simulated(NODES)) as session:
+        some = jdaso.master_weights(daso(session, optax.sgd(0.01)))
+        labels = dict.fromkeys(START, "some") | {"a": "none"}
+        tx = optax.multi_transform({"some": some, "none": optax.set_to_zero()}, labels)
+        history = train(session, tx, jnp.bfloat16, steps)
+        params, state = jax.tree.map(lambda x: x[-1], history)
+        found = jdaso.finalize(params, state, session)
+        inner = state.inner_states["some"].inner_state
+        wide = jdaso.finalize(inner.master, inner.inner, session)
+    for name in START:
+        if name != "a":
+            np.testing.assert_array_equal(found[name], wide[name].astype(jnp.bfloat16))
+    start = np.asarray(jnp.asarray(START["a"], jnp.bfloat16), np.float32)
+    np.testing.assert_array_equal(np.asarray(found["a"][0], np.float32), start)
+
+
 def test_other_leaves_are_passed_on():
     params = {"w": jnp.ones(2, jnp.bfloat16), "wide": jnp.ones(2), "count": jnp.int32(3)}
     tx = jdaso.master_weights(optax.sgd(0.5))
