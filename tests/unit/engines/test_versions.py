@@ -358,3 +358,18 @@ def test_leaves_may_have_any_dtype(make):
     _, mean = correction(versions, 1)
     for a, b in zip(mean, x, strict=True):
         np.testing.assert_allclose(a, np.asarray(b.astype(jnp.float32)), rtol=1e-6)
+
+
+def test_an_exchange_that_is_started_again_before_its_merge_is_reported(make, caplog):
+    """By a second model with the same optimizer, for example; once, and not for steps in a row."""
+    versions, _ = make("float32", "corrected")
+    for n in range(3):
+        start(versions, 1 + 4 * n, leaves(n), 0)
+        correction(versions, 1 + 4 * n)
+    assert "started again" not in caplog.text
+    for ticket in (13, 17):
+        start(versions, ticket, leaves(0), 0)
+        start(versions, ticket, leaves(1), 0)
+        correction(versions, ticket)
+    assert caplog.text.count("The exchange of step 12 is started again") == 1
+    assert caplog.text.count("started again") == 1
