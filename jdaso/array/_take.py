@@ -13,7 +13,7 @@ from ._elementwise import elementwise, piece
 from ._index import checked, getitem
 from ._layout import ArrayLayout, axis_of, balanced, replaced
 from ._move import laid, resplit, take_rows
-from ._reduce import REDUCTIONS, index_type
+from ._reduce import index_type
 
 
 @method("take")
@@ -46,14 +46,14 @@ def take_along_axis(x: Any, indices: Any, *, axis: int = -1) -> Array:
         indices: whole numbers, of as many axes; all but `axis` are repeated to one shape.
         axis: the axis.
 
-    Moves one number, which tells whether an index is out of range. Else nothing if neither is split
-    along the axis and both lie alike, or both as `resplit` to another axis does, along which the
-    result is split then. Of one axis, the numbers to all nodes and each element once.
+    Moves nothing if neither is split along the axis and both lie alike; else both as `resplit` to
+    another axis does, along which the result is split then. Of one axis, the numbers to all nodes
+    and each element once.
 
     Raises:
         ValueError: the numbers of axes differ.
-        IndexError: an index is out of range; in compiled programs its element is NaN instead, or
-            the smallest whole number.
+        IndexError: an index is out of range, and all nodes have all of them. Of indices that are
+            split, and in compiled programs, its element is NaN, or the smallest whole number.
     """
     x, index = of_one_world(x, indices)
     if x.ndim != index.ndim:
@@ -61,7 +61,8 @@ def take_along_axis(x: Any, indices: Any, *, axis: int = -1) -> Array:
             f"take_along_axis needs as many axes of both, got {x.shape} and {index.shape}."
         )
     along = axis_of(axis, x.ndim)
-    _require_within(index, x.shape[along], along)
+    if index.split is None and not isinstance(index.block, Tracer):
+        checked(index.block, x.shape[along], along)
     if x.split is None and index.split is None:
         found = jnp.take_along_axis(x.block, index.block, along)
         return Array(found, ArrayLayout(found.shape), x.world)
@@ -74,15 +75,6 @@ def take_along_axis(x: Any, indices: Any, *, axis: int = -1) -> Array:
     ]
     rows, numbers = (piece(y, at, x.world) for y, at in zip((x, index), layouts, strict=True))
     return Array(jnp.take_along_axis(rows, numbers, along), layouts[1], x.world)
-
-
-def _require_within(index: Array, size: int, axis: int) -> None:
-    """Raises an IndexError on all nodes if an index of one of them is out of range."""
-    if isinstance(index.block, Tracer):
-        return
-    wrong = (index.block < -size) | (index.block >= size)
-    if REDUCTIONS["any"](Array(wrong, index.layout, index.world)):
-        raise IndexError(f"An index is out of range for axis {axis} of length {size}.")
 
 
 def _other_split(

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, SupportsIndex
 
 from .._base.errors import Stopped
 from .._jax.types import PyTree
@@ -123,7 +123,7 @@ class Checkpoints:
             self._saver = Saver(own, parts.savers)
         self.session.control.detector.stopping.on_signals(signals)
 
-    def after(self, step: int, state: PyTree, score: float | None = None) -> None:
+    def after(self, step: SupportsIndex, state: PyTree, score: float | None = None) -> None:
         """Saves if a save is due or the run must stop; call this after each update.
 
         A save is due every `every_steps`. If any node's process receives a stop signal (such as
@@ -153,7 +153,7 @@ class Checkpoints:
             self._saver.forget_flights()  # the save includes them
             self._raise_stopped(step)
 
-    def save(self, step: int, state: PyTree, score: float | None = None) -> None:
+    def save(self, step: SupportsIndex, state: PyTree, score: float | None = None) -> None:
         """Copies a state to the host and starts to write it; waits for the previous save.
 
         Args:
@@ -260,7 +260,7 @@ class Checkpoints:
         raise Stopped from session.control.detector.stopping.held
 
 
-def _checked(step: int) -> int:
+def _checked(step: SupportsIndex) -> int:
     """Returns a step as Python's number; NumPy's and JAX's are taken too."""
     number = operator.index(step)
     if number < 0:

@@ -109,7 +109,7 @@ def _mean(
     """The pieces that follow from those of all old nodes, of which the first are given."""
     if value.leaf.dtype.startswith("key<"):
         impl = jax.random.key_impl(value.value)
-        found = [own_keys(np.stack(rows), impl, session) for rows in sums]
+        found = [own_keys(np.stack(rows), impl, session.node) for rows in sums]
     else:
         found = [(x / nodes).astype(y.data.dtype) for x, y in zip(sums, first, strict=True)]
     return [SavedPiece(piece.begin, data) for piece, data in zip(first, found, strict=True)]

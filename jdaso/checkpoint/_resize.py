@@ -118,7 +118,7 @@ def spread(
         room = np.zeros((nodes, *shape) if key and not leaf.common else shape, dtype)
         array = session.control.broadcast(read.get(leaf.file, room))
         if key and not leaf.common:
-            array = own_keys(array, jax.random.key_impl(value), session)
+            array = own_keys(array, jax.random.key_impl(value), session.node)
         elif array.shape != leaf.shape:  # an axis of local devices that had diverged
             array = array.mean(0, dtype=np.float64) if is_float(dtype) else array[0]
         if leaf.field in BEGUN_ANEW:
@@ -127,14 +127,14 @@ def spread(
     return found
 
 
-def own_keys(of_nodes: np.ndarray, impl, session: Session) -> np.ndarray:
-    """Returns this node's key: an old node's, or a new one if there are more nodes than before.
+def own_keys(of_nodes: np.ndarray, impl, number: int) -> np.ndarray:
+    """Returns the key of a node: an old node's, or a new one if there are more nodes than before.
 
     Keys that were equal on all nodes stay equal.
     """
     if (of_nodes == of_nodes[0]).all():
         return of_nodes[0]
-    turn, node = divmod(session.node, len(of_nodes))
+    turn, node = divmod(number, len(of_nodes))
     if turn == 0:
         return of_nodes[node]
     keys = jax.random.wrap_key_data(jnp.asarray(of_nodes[node]), impl=impl)

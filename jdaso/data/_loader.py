@@ -186,7 +186,7 @@ class Loader:
         """
         return {"position": self._position, "order": self.order.fingerprint}
 
-    def restore(self, state: Mapping[str, int]) -> None:
+    def restore(self, state: Mapping[str, SupportsIndex]) -> None:
         """Continues where a loader was, on any number of nodes and with any batch size.
 
         Args:

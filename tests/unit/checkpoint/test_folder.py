@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -494,7 +493,7 @@ def test_new_nodes_have_keys_that_no_old_node_uses():
     old = jax.random.key_data(jax.random.split(jax.random.key(3), 2))
     used = {tuple(x) for key in old for x in np.asarray(of_split(key)).tolist()}
     impl = jax.random.key_impl(jax.random.key(0))
-    keys = [own_keys(np.asarray(old), impl, SimpleNamespace(node=node)) for node in range(6)]
+    keys = [own_keys(np.asarray(old), impl, node) for node in range(6)]
     new = {tuple(key.tolist()) for key in keys}
     assert len(new) == 6
     assert not new & used

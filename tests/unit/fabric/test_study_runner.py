@@ -197,7 +197,7 @@ def test_a_killed_study_goes_on_at_the_next_cell(tmp_path, kills):
     )
     code = (
         "import sys; from jdaso.fabric._study import libraries\n"
-        "libraries.find = lambda library: libraries.Found()\n"
+        "libraries.find = lambda library: libraries.FoundLibrary()\n"
         "from jdaso.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, "study", str(declared), "--out", str(tmp_path / "out")]
@@ -253,7 +253,7 @@ def test_no_process_outlives_the_study(tmp_path, number):
         f"import sys; sys.path[:0] = [{str(ROOT / 'tests' / 'lib')!r}]\n"
         "from studies import small\n"
         "from jdaso.fabric._study import libraries, runner\n"
-        "libraries.find = lambda library: libraries.Found()\n"
+        "libraries.find = lambda library: libraries.FoundLibrary()\n"
         f"workloads = {{'mine': {{'program': {str(tmp_path / 'x.py')!r}, 'reads': ['bytes']}}}}\n"
         f"runner.run_study(small(workloads=workloads), {str(tmp_path / 'out')!r})\n"
     )
