@@ -23,7 +23,7 @@ class Between:
         number: the session's number for the optimizer.
         phases: when the nodes exchange.
         rule: how a late result is merged.
-        wire: the format of exchanges; exact means are float32.
+        named_wire: the format of late exchanges; None for the fastest one (``"auto"``).
         local_axis: axis of the local devices that the caller runs inside, or None.
         blocking: what is averaged while waiting, ``"gradients"`` or ``"parameters"``.
         on_nonfinite: ``"raise"`` or ``"skip"``.
@@ -40,7 +40,7 @@ class Between:
     number: int
     phases: Phases
     rule: Merge
-    wire: Wire
+    named_wire: Wire | None
     local_axis: LocalAxis
     blocking: str
     on_nonfinite: str
@@ -56,6 +56,11 @@ class Between:
     def nodes(self) -> int:
         """P."""
         return self.session.num_nodes
+
+    @property
+    def wire(self) -> Wire:
+        """The format of late exchanges; exact means are float32."""
+        return self.session.fastest_wire() if self.named_wire is None else self.named_wire
 
     @property
     def merges(self) -> bool:

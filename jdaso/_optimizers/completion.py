@@ -40,8 +40,8 @@ def register(between: Between, params: PyTree) -> None:
     done = Completion(
         complete,
         between.on_nonfinite == "skip",
-        between.wire.narrow,
-        between.wire.narrow or between.rule.needs_anchor,
+        lambda: between.wire.narrow,
+        lambda: between.wire.narrow or between.rule.needs_anchor,
         held,
         between.placements.of(params),
     )

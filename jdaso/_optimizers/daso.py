@@ -179,7 +179,7 @@ def daso(
         number=session.optimizers.number(),
         phases=phases,
         rule=rule,
-        wire=session.fastest_wire() if wire == "auto" else wire_of(wire),
+        named_wire=None if wire == "auto" else wire_of(wire),
         local_axis=local_axis,
         blocking=blocking,
         on_nonfinite=on_nonfinite,
@@ -191,6 +191,8 @@ def daso(
         lengths=LengthsFinder(inner.init, update_inner) if follows else None,
     )
     finder = Finder(inner.init, update_inner)
+    if wire == "auto":
+        session.fastest_wire()  # measured here, where all nodes are
 
     def init(params: PyTree) -> DasoState:
         session.require_usable()
@@ -209,7 +211,8 @@ def daso(
             raise refused
         if between.merges:
             refuse_not_finite(inner_state, "jdaso.daso")
-        session.optimizers.register(between.number, between.facts)
+        measured = between.named_wire is None
+        session.optimizers.register(between.number, lambda: between.facts, measured=measured)
         session.control.known.name_phases(phases.name)
         if session.num_nodes > 1:  # `finalize` may come before the first update
             register(between, params)

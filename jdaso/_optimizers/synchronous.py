@@ -115,7 +115,7 @@ def synchronous(
         agree_on_init(session, params, inner_state, facts, about_inner=placed)
         if refused is not None:
             raise refused
-        session.optimizers.register(number, facts)
+        session.optimizers.register(number, lambda: facts)
         error = zeros_like(params) if means.wire.narrow and several else ()
         step, weight = jnp.zeros((), jnp.int32), jnp.ones((), jnp.float32)
         return SynchronousState(step, inner_state, error, weight, jnp.zeros(2, jnp.float32))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -35,16 +35,16 @@ class Completion(NamedTuple):
     Attributes:
         complete: merges exchanges in flight and the error feedback into float32 leaves.
         skips: whether numbers that are not finite are left out, instead of an error.
-        feeds: whether the wire needs error feedback.
-        anchored: whether a point common to all nodes is kept.
+        feeds: returns whether the wire needs error feedback.
+        anchored: returns whether a point common to all nodes is kept.
         held: returns each fragment's numbers on the host; all nodes call it together.
         placement: how the leaves lie on the node's devices; None if none is divided.
     """
 
     complete: Callable[..., Leaves]
     skips: bool
-    feeds: bool
-    anchored: bool
+    feeds: Callable[[], bool]
+    anchored: Callable[[], bool]
     held: Callable[[], tuple[Held, ...]]
     placement: Placement | None = None
 
@@ -57,7 +57,8 @@ class Optimizers:
     """
 
     def __init__(self, prefix: str):
-        self._facts: dict[int, Facts] = {}
+        self._facts: dict[int, Callable[[], Facts]] = {}
+        self._measured: set[int] = set()
         self._completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}
         self._programs: dict[Any, Callable[..., Any]] = {}
         self._prefix, self._count, self._warned = prefix, 0, False
@@ -70,16 +71,31 @@ class Optimizers:
     @property
     def facts(self) -> Mapping[int, Facts]:
         """Facts of each initialised optimizer, by its number."""
-        return MappingProxyType(self._facts)
+        return MappingProxyType({number: facts() for number, facts in self._facts.items()})
+
+    @property
+    def measured(self) -> Collection[int]:
+        """Numbers of the initialised optimizers whose wire is the fastest one (``"auto"``)."""
+        return self._measured
 
     @property
     def completions(self) -> Mapping[tuple[int, tuple[Leaf, ...]], Completion]:
         """Completions, by the optimizer's number and the leaves that it exchanges."""
         return MappingProxyType(self._completions)
 
-    def register(self, number: int, facts: Facts) -> None:
-        """Keeps the facts of an optimizer that was initialised."""
+    def register(
+        self, number: int, facts: Callable[[], Facts], *, measured: bool = False
+    ) -> None:
+        """Keeps the facts of an optimizer that was initialised.
+
+        Args:
+            number: of the optimizer.
+            facts: returns its settings.
+            measured: whether its wire is the fastest one, which a restored run may change.
+        """
         self._facts[number] = facts
+        if measured:
+            self._measured.add(number)
 
     def register_completion(
         self, number: int, leaves: tuple[Leaf, ...], completion: Completion

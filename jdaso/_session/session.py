@@ -245,6 +245,13 @@ class Session:
             )
         return self._channels.fastest_wire() if self.sends else WIRES["float32"]
 
+    def go_on_with(self, wire: Wire) -> None:
+        """Makes a wire of an earlier run the result of `fastest_wire`, before the first update.
+
+        All nodes call it together. A wire that compiled updates already use stays.
+        """
+        self._channels.go_on_with(wire)
+
     def require_usable(self) -> None:
         """Raises if the session was closed, or this is not the thread that made it."""
         self._access.check(self.topology.prefix())

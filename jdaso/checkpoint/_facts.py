@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
+from .._payload.wire import WIRES
 from .._session import Session
 from ._files import CheckpointError, Manifest
+
+log = logging.getLogger("jdaso")
 
 
 def facts_of(session: Session) -> tuple[tuple[str, str], ...]:
@@ -12,21 +17,47 @@ def facts_of(session: Session) -> tuple[tuple[str, str], ...]:
     return tuple((f"{name} of optimizer {n}", value) for n, x in facts for name, value in x)
 
 
-def check_facts(manifest: Manifest, session: Session) -> None:
+def take_measured(manifest: Manifest, session: Session) -> None:
+    """Makes optimizers with ``wire="auto"`` go on with the wire of a checkpoint."""
+    for name in _measured(session):
+        wire = WIRES.get(dict(manifest.facts).get(name, ""))
+        if wire is None or wire is session.fastest_wire():
+            continue
+        session.go_on_with(wire)
+        if wire is session.fastest_wire():
+            log.info(
+                'wire="auto" is "%s", as in the run that saved the checkpoint of step %d.',
+                wire.name,
+                manifest.step,
+            )
+
+
+def check_facts(manifest: Manifest, session: Session, *, goes_on: bool = True) -> None:
     """Compares a checkpoint's settings with those of the session.
+
+    Args:
+        manifest: of the checkpoint.
+        session: the nodes.
+        goes_on: whether the run goes on from the checkpoint; otherwise a measured wire may differ.
 
     Raises:
         CheckpointError: a setting differs. With one node the settings do not matter.
     """
-    here = dict(facts_of(session))
+    here, measured = dict(facts_of(session)), _measured(session)
     alone = manifest.num_nodes == 1 and not session.simulated
     if session.num_nodes == 1 or alone:
         return
     for name, value in manifest.facts:
-        if here.get(name) != value:
-            chosen = f' If wire="auto" chose it, pass wire="{value}".' if "wire" in name else ""
-            raise CheckpointError(
-                f"The checkpoint of step {manifest.step} was saved with another value of "
-                f"{name}: {value}, and here it is {here.get(name, 'absent')}. Restore with "
-                f"the settings that it was saved with.{chosen}"
-            )
+        if here.get(name) == value or (name in measured and not goes_on):
+            continue
+        late = " before the first update" if name in measured and session.sends else ""
+        raise CheckpointError(
+            f"The checkpoint of step {manifest.step} was saved with another value of "
+            f"{name}: {value}, and here it is {here.get(name, 'absent')}. Restore{late} with "
+            "the settings that it was saved with."
+        )
+
+
+def _measured(session: Session) -> list[str]:
+    """The names of the settings that are measured wires."""
+    return [f"the setting wire of optimizer {n}" for n in sorted(session.optimizers.measured)]

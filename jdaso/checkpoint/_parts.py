@@ -109,7 +109,7 @@ class WholeState:
         def read() -> Any:
             first = Manifest.read(root / save.name, 0)
             if any(leaf.field for leaf, _ in here):
-                check_facts(first, session)
+                check_facts(first, session, goes_on=False)
             saved = [leaf for leaf in first.leaves if not is_flight(leaf)]
             fitting = fit_leaves(saved, here, first.parted, partly=True)
             arrays.update(read_resized(root / save.name, fitting, first.nodes))
@@ -127,7 +127,7 @@ class WholeState:
         with together(session, _WHAT):
             first = Manifest.read(folder, 0)
             if any(leaf.field for leaf, _ in here):
-                check_facts(first, session)
+                check_facts(first, session, goes_on=False)
             found = read_pieces(folder, first, here, session, goes_on=False, partly=True)
         leaves = leaves_of(session, here, found)
         return jax.tree.unflatten(jax.tree.structure(like), leaves)

@@ -13,7 +13,7 @@ import numpy as np
 from .._jax.types import PyTree
 from .._session import Session
 from ._arrays import read_arrays
-from ._facts import check_facts
+from ._facts import check_facts, take_measured
 from ._files import COMMON, CheckpointError, DamagedError, Manifest, manifest_path, node_folder
 from ._folder import appears
 from ._joined import leaves_of, part_of, read_pieces
@@ -40,6 +40,7 @@ def restore(session: Session, folder: Path, like: PyTree) -> PyTree:
             raise DamagedError(f"{folder} is not seen by node {node}.")
         first = Manifest.read(folder, 0)
     here = values_of(like, shares=shares_leaves(session))
+    take_measured(first, session)
     check_facts(first, session)
     _require_common_points(session, first.num_nodes)
     flies = any(in_flight for _, _, _, in_flight, _ in first.flights)
@@ -141,7 +142,7 @@ def _require_common_points(session: Session, nodes: int) -> None:
     """
     several = session.num_nodes > 1 and not session.simulated
     completions = session.optimizers.completions.values()
-    if nodes == 1 and several and any(x.anchored for x in completions):
+    if nodes == 1 and several and any(x.anchored() for x in completions):
         raise CheckpointError(
             "The checkpoint was saved by one node, which has no point common to all nodes, and "
             'narrow wires and outer optimizers need one. Use merge="corrected" or "paper" with '

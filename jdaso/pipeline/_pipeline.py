@@ -110,7 +110,7 @@ class Pipeline:
             if phases.fragments == "auto":
                 phases = dataclasses.replace(phases, fragments=1)
             if common.get("wire") == "auto":
-                common["wire"] = session.fastest_wire()
+                self.replicas.go_on_with(session.fastest_wire())  # the same on all partitions
             self._tx = daso(inner, phases=phases, **common)
         self._update = NonEmpty(self._update_params)
 

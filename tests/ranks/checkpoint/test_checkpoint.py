@@ -15,6 +15,7 @@ from mpi4py import MPI
 from nights import at_night, nightly, rows
 
 import jdaso
+from jdaso._session import channels
 from jdaso.checkpoint import CheckpointError, Checkpoints
 from jdaso.checkpoint._state import values_of
 
@@ -156,6 +157,48 @@ def test_other_shapes_phases_and_settings_are_refused(folder):
             state, _ = make(session, **{"wire": "float32", **settings})
             with pytest.raises(CheckpointError, match=said):
                 checkpoints.restore(state)
+
+
+@pytest.mark.skipif(SIZE < 2, reason="a single node measures no wire")
+@pytest.mark.parametrize("measured", ["int4", "float32"])
+def test_a_restored_run_goes_on_with_the_wire_that_was_measured_first(
+    measured, folder, monkeypatch
+):
+    """The links are measured again, with another result; the bits are as without the end."""
+    slow = {"int4": 0.0, "float32": 1.0}
+    cost = lambda wire, nodes: 0.0 if wire.name == "float32" else slow[measured]  # noqa: E731
+    monkeypatch.setattr(channels, "host_seconds_of", cost)
+    stop, history = PHASES.warmup_steps + 2, []
+    with jdaso.Session() as session:
+        checkpoints = Checkpoints(folder, session)
+        state, step = make(session, "auto")
+        for n in range(STEPS):
+            state = step(state)
+            history.append(bits(state))
+            if n + 1 == stop:
+                assert state["optimizer"].ticket.any()
+                checkpoints.save(stop, state)
+        assert session.fastest_wire().name == measured
+    slow = {"int4": 1.0, "float32": 0.0}
+    with jdaso.Session() as session:
+        checkpoints = Checkpoints(folder, session)
+        like, step = make(session, "auto")
+        assert session.fastest_wire().name != measured
+        state, _ = checkpoints.restore(like)
+        assert session.fastest_wire().name == measured
+        for n in range(stop, STEPS):
+            state = step(state)
+            assert bits(state) == history[n], n
+        jdaso.finalize(state["params"], state["optimizer"], session)
+    with jdaso.Session() as session:  # a compiled update has the other wire
+        checkpoints = Checkpoints(folder, session)
+        state, step = make(session, "auto")
+        state = step(state)
+        with pytest.raises(CheckpointError, match="Restore before the first update"):
+            checkpoints.restore(state, stop)
+        for _ in range(STEPS - 1):
+            state = step(state)
+        assert session.fastest_wire().name != measured
 
 
 @pytest.mark.any_mpi
