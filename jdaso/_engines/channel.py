@@ -338,8 +338,9 @@ class Channel:
         return self._control.error(
             f"The optimizer state goes on from the exchange started at step {ticket - 1}, and this "
             "session no longer has its numbers: the state is older than the last two exchanges, or "
-            "comes from another session, or from a run of one node. Go on with the state of the "
-            "last update, or restore a checkpoint.",
+            "comes from another session, or from a run of one node, or this daso trains another "
+            "model too. Go on with the state of the last update, restore a checkpoint, or make a "
+            'daso for each model, as in daso(..., name="second").',
             step,
         )
 

@@ -34,6 +34,7 @@ class Version:
         facts: the facts in these headers.
         age: steps from the start to the merge; None before it.
         flight: the exchange, in this process.
+        model: the model whose numbers these are; see `DasoState`.
     """
 
     ticket: int
@@ -49,6 +50,7 @@ class Version:
     facts: Facts | None = None
     age: int | None = None
     flight: InFlight | None = None
+    model: int = 0
 
     def forget(self) -> None:
         """Notes that nothing waits for the exchange now, for example because it was saved."""

@@ -6,13 +6,13 @@ exchange the target of the merge rule, and the change that the step will add.
 
 The optimizer's state names a version by its ticket. The host makes version t from the version that
 the state held before, and keeps two: a step that is computed and discarded makes version t again
-from the same numbers, with the same bits. A version that is gone is an error.
+from the same numbers, with the same bits. A version that is gone is an error. So is one of another
+model: an optimizer whose `init` was called again keeps the versions of the last model only.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -36,8 +36,6 @@ from .programs import Programs
 from .saved import Saved
 from .staging import Leaves, Places
 from .version import Version, joined
-
-log = logging.getLogger("jdaso")
 
 
 class Versions:
@@ -73,15 +71,14 @@ class Versions:
         self.outer_shapes = self._programs.outer_shapes
         self.outer_form = self._programs.outer_form
         self._lock = threading.Lock()
-        self._warned: set[int] = set()
 
-    def begin(self, arrays: Sequence[np.ndarray | OnDevice], owner: int) -> None:
+    def begin(self, arrays: Sequence[np.ndarray | OnDevice], owner: int, model: int) -> None:
         """Takes the common point before the first exchange; the same on all nodes."""
         with self._lock:
             place = self._places.free()
         list(self.leaves.write(arrays, place))
         anchor = tuple(np.array(rows) for rows in place.rows)
-        self._keep(Version(0, anchor=anchor, age=0), owner)
+        self._keep(Version(0, anchor=anchor, age=0, model=model), owner)
 
     def start(
         self,
@@ -92,6 +89,7 @@ class Versions:
         before: int,
         weight: np.float32 | None,
         owner: int,
+        model: int,
         device: int,
     ) -> None:
         """Starts an exchange of the parameters.
@@ -103,16 +101,16 @@ class Versions:
             before: the ticket of the version that the state held; 0 before the first.
             weight: the weight to send with.
             owner: the optimizer.
+            model: the model.
             device: the local device that calls.
 
         On failure: waiting for the ticket returns the error.
         """
 
         def begin(flight: InFlight) -> Numbers:
-            self._warn_if_started_again(ticket, owner)
-            version = Version(ticket, weight=weight, flight=flight)
+            version = Version(ticket, weight=weight, flight=flight, model=model)
             if self.anchored:
-                version.before = self._find(before, owner)
+                version.before = self._find(before, owner, model)
                 if version.before is None or version.before.age is None:
                     flight.error = self._channel.lost_version(before, flight.step)
             self._keep(version, owner)
@@ -121,26 +119,8 @@ class Versions:
 
         self._channel.start(ticket, head, begin, owner=owner, device=device)
 
-    def _warn_if_started_again(self, ticket: int, owner: int) -> None:
-        """Logs once that an exchange is started again before it was merged.
-
-        A step may run again with an older state. If one optimizer trains two models by turns, each
-        merges the other's numbers, which nothing else shows.
-        """
-        earlier = self._find(ticket, owner)
-        if earlier is None or earlier.flight is None or earlier.age is not None:
-            return
-        if owner not in self._warned:
-            self._warned.add(owner)
-            log.warning(
-                "The exchange of step %d is started again, before it was merged. If one daso "
-                "trains several models of equal shapes, each merges the other's numbers: make a "
-                'daso for each, as in daso(..., name="second").',
-                ticket - 1,
-            )
-
     def correction(
-        self, ticket: int, age: int, *, owner: int, device: int
+        self, ticket: int, age: int, *, owner: int, model: int, device: int
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         """Waits for an exchange; returns the headers, and for each leaf the change, float32.
 
@@ -148,12 +128,13 @@ class Versions:
             ticket: the version.
             age: steps since its start.
             owner: the optimizer that waits.
+            model: its model.
             device: the local device that waits.
 
         On failure: as `Channel.wait`.
         """
         heads = self._channel.wait(ticket, device, owner=owner)
-        version = self._find(ticket, owner)
+        version = self._find(ticket, owner, model)
         if (heads[:, STATUS] == FAILED).any():
             return heads, self.leaves.read(self._nothing())
         if version is None or version.numbers is None:
@@ -162,7 +143,7 @@ class Versions:
         self._channel.note_merged(ticket)
         return heads, self.leaves.read(version.numbers.whole)
 
-    def feedback(self, ticket: int, owner: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    def feedback(self, ticket: int, owner: int, model: int) -> tuple[np.ndarray, list[np.ndarray]]:
         """The error feedback that no exchange has taken in yet, by leaf, float32.
 
         Returns:
@@ -170,7 +151,7 @@ class Versions:
         """
         heads, owed = np.zeros((self.layout.nodes, HEADER), np.int32), None
         if ticket != 0:
-            version = self._find(ticket, owner)
+            version = self._find(ticket, owner, model)
             if version is None or version.age is None:
                 heads = self._lost_heads(ticket)
             else:
@@ -199,11 +180,11 @@ class Versions:
         leaves = [*self.leaves.read(anchor), *outer]
         return np.array([checksum_on_host(x) for x in leaves if x.size], np.int32)
 
-    def kept(self, ticket: int, owner: int, *, in_flight: bool) -> Version | None:
+    def kept(self, ticket: int, owner: int, model: int, *, in_flight: bool) -> Version | None:
         """A version to save, whose numbers stay until `saved` has ended; None if it is gone."""
         flight = self._channel.flight(ticket, owner)
         with self._lock:
-            version = self._search(ticket, owner)
+            version = self._search(ticket, owner, model)
             if version is None or (
                 flight is not version.flight if in_flight else version.age is None
             ):
@@ -245,7 +226,7 @@ class Versions:
                 if version.numbers is not None:
                     version.numbers.release()
 
-    def adopt(self, ticket: int, owner: int, saved: Saved, *, in_flight: bool) -> None:
+    def adopt(self, ticket: int, owner: int, model: int, saved: Saved, *, in_flight: bool) -> None:
         """Takes a version that an earlier run has saved, under its ticket.
 
         Raises:
@@ -254,7 +235,7 @@ class Versions:
         """
         by_leaf, others = saved
         anchor = self._chunks(by_leaf["anchor"]) if "anchor" in by_leaf else ()
-        version = Version(ticket, anchor=anchor)
+        version = Version(ticket, anchor=anchor, model=model)
         version.outer = self.outer_form.given(saved)
         if "error" in by_leaf:
             version.error = self._chunks(by_leaf["error"])
@@ -291,21 +272,22 @@ class Versions:
         """Flat views of the leaves in a vector."""
         return [x.reshape(-1) for x in self.leaves.read(whole)]
 
-    def _find(self, ticket: int, owner: int) -> Version | None:
+    def _find(self, ticket: int, owner: int, model: int | None = None) -> Version | None:
         """The version that a state names.
 
         An optimizer that was made anew has none, and may go on with the state of the one before it.
         """
         with self._lock:
-            return self._search(ticket, owner)
+            return self._search(ticket, owner, model)
 
-    def _search(self, ticket: int, owner: int) -> Version | None:
+    def _search(self, ticket: int, owner: int, model: int | None) -> Version | None:
         """See `_find`; the lock is held."""
         known = list(reversed(self._known.get(owner, [])))
         if not known:
             alike = [x for x in list(self._channel.versions.values()) if self._goes_on_from(x)]
             known = itertools.chain(*itertools.chain(*(x._known.values() for x in alike)))
-        return next((version for version in known if version.ticket == ticket), None)
+        of_model = (x for x in known if model is None or x.model == model)
+        return next((x for x in of_model if x.ticket == ticket), None)
 
     def _goes_on_from(self, other: Versions) -> bool:
         """Returns whether the numbers of other versions mean the same under this rule."""
@@ -316,7 +298,7 @@ class Versions:
         """Keeps a version and the one that it was made from (or the last one), and no other."""
         with self._lock:
             known = self._known.get(owner, [])
-            earlier = [x for x in known if x.ticket != version.ticket]
+            earlier = [x for x in known if x.ticket != version.ticket and x.model == version.model]
             before = version.before or next(reversed(earlier), None)
             if (base := version.before) is not None:
                 base.before = None  # no chain of versions

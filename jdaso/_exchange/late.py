@@ -44,7 +44,7 @@ class Late(abc.ABC):
     """The late exchanges of one fragment.
 
     Methods take and return `held`, the fragment's numbers in the optimizer's state: arrays for
-    virtual nodes, nothing for real ones.
+    virtual nodes; for real ones an int32, the model whose numbers the host holds.
 
     Attributes:
         exchange: its exchange.
@@ -69,8 +69,12 @@ class Late(abc.ABC):
         return self.exchange.wire.narrow
 
     @abc.abstractmethod
-    def empty(self) -> PyTree:
-        """The held numbers before the first exchange."""
+    def empty(self, model: int) -> PyTree:
+        """The held numbers before the first exchange.
+
+        Args:
+            model: number of the model, which distinguishes those that one optimizer trains.
+        """
 
     @abc.abstractmethod
     def begin(self, held: PyTree, leaves: Leaves, step: jax.Array) -> tuple[PyTree, jax.Array]:

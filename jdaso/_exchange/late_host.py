@@ -39,20 +39,20 @@ class HostLate(Late):
             kept[key] = Versions(self.exchange.channel, self.rule, dress, whole=whole, **about)
         return kept[key]
 
-    def empty(self) -> PyTree:
-        """Returns nothing: the host holds all of them."""
-        return ()
+    def empty(self, model: int) -> PyTree:
+        """Returns the model's number: the host holds all else."""
+        return jnp.asarray(model, jnp.int32)
 
     def begin(self, held: PyTree, leaves: Leaves, step: jax.Array) -> tuple[PyTree, jax.Array]:
         """See `Late.begin`."""
         versions, owner = self.versions, self.exchange.owner
 
-        def begin(_: Any, *arrays: Any) -> np.ndarray:
-            versions.begin(arrays, owner)
+        def begin(_: Any, model: Any, *arrays: Any) -> np.ndarray:
+            versions.begin(arrays, owner, int(model))
             return np.zeros((), np.int32)
 
         call = guarded(on_host(begin), self.exchange.session, np.zeros((), np.int32))
-        return held, self.exchange.send(call, jnp.int32(0), (step,), leaves)
+        return held, self.exchange.send(call, jnp.int32(0), (step, held), leaves)
 
     def start(
         self,
@@ -69,7 +69,13 @@ class HostLate(Late):
         versions, owner, weighted = self.versions, self.exchange.owner, weight is not None
 
         def start(
-            ticket: Any, before: Any, weight: Any, head: Any, device: Any, *arrays: Any
+            ticket: Any,
+            model: Any,
+            before: Any,
+            weight: Any,
+            head: Any,
+            device: Any,
+            *arrays: Any,
         ) -> np.ndarray:
             versions.start(
                 int(ticket),
@@ -78,6 +84,7 @@ class HostLate(Late):
                 before=int(before),
                 weight=np.float32(weight) if weighted else None,
                 owner=owner,
+                model=int(model),
                 device=int(device),
             )
             return np.array(ticket, np.int32)
@@ -85,7 +92,7 @@ class HostLate(Late):
         # A refused start still returns its ticket; the wait for that ticket raises the reason.
         call = guarded(on_host(start), self.exchange.session, lambda ticket, *_: np.array(ticket))
         given = jnp.float32(1) if weight is None else weight
-        about = step + 1, before, given, head, device_number()
+        about = step + 1, held, before, given, head, device_number()
         return self.exchange.send(call, turn, about, leaves), held
 
     def wait(
@@ -94,12 +101,12 @@ class HostLate(Late):
         """See `Late.wait`."""
         versions, owner = self.versions, self.exchange.owner
 
-        def wait(ticket: Any, age: Any, device: Any) -> Any:
-            about = {"owner": owner, "device": int(device)}
+        def wait(ticket: Any, model: Any, age: Any, device: Any) -> Any:
+            about = {"owner": owner, "model": int(model), "device": int(device)}
             heads, leaves = versions.correction(int(ticket), int(age), **about)
             return heads, tuple(leaves)
 
-        found = self._fetch(wait, turn, ticket, age, device_number())
+        found = self._fetch(wait, turn, ticket, held, age, device_number())
         heads = self.exchange.report(found.heads, common, beside=self._beside)
         return Correction(found.change, heads), held
 
@@ -109,11 +116,11 @@ class HostLate(Late):
         """See `Late.feedback`."""
         versions, owner = self.versions, self.exchange.owner
 
-        def feedback(ticket: Any) -> Any:
-            heads, leaves = versions.feedback(int(ticket), owner)
+        def feedback(ticket: Any, model: Any) -> Any:
+            heads, leaves = versions.feedback(int(ticket), owner, int(model))
             return heads, tuple(leaves)
 
-        found = self._fetch(feedback, turn, before)
+        found = self._fetch(feedback, turn, before, held)
         heads = self.exchange.report(found.heads, None)
         return self.exchange.behind(heads, found.change), token_of(heads)
 

@@ -50,8 +50,9 @@ class VirtualLate(Late):
     def _keeps_paid(self) -> bool:
         return self.feeds and not self.rule.keeps_progress
 
-    def empty(self) -> HeldInState:
+    def empty(self, model: int) -> HeldInState:
         """See `Late.empty`."""
+        del model  # the state itself has the numbers
         layout, wire = self.exchange.layout, self.exchange.wire
 
         def zeros() -> PyTree:  # anew for each: a step that donates its state donates each once

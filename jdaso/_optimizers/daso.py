@@ -21,7 +21,7 @@ from .copies import Finder
 from .exchanges import Exchanges
 from .find_lengths import LengthsFinder
 from .find_moments import MomentsFinder
-from .inner import refuse_line_search, refuse_not_finite, update_with
+from .inner import not_finite, refuse_line_search, refuse_not_finite, update_with
 from .placements import Placements
 from .settings import (
     check_blocking,
@@ -30,6 +30,7 @@ from .settings import (
     check_shared,
     require_params,
     warn_of_gain,
+    warn_of_own_moments,
 )
 from .shared_moments import Sharing
 from .stages import UpdateStages
@@ -205,15 +206,18 @@ def daso(
         exchanges = Exchanges(between, params)
         lengths = SharedLengths(exchanges)
         placed, refused = placements.facts(params, inner_state)
+        wrong = not_finite(inner_state) if between.merges else ""
         about_inner = [Sharing(between, params).fact, lengths.fact, *placed]
+        about_inner.append(("the inner optimizer's numbers", wrong or "finite"))
         agree_on_init(session, params, inner_state, between.facts, about_inner=about_inner)
         if refused is not None:
             raise refused
-        if between.merges:
-            refuse_not_finite(inner_state, "jdaso.daso")
+        refuse_not_finite(wrong, "jdaso.daso")
         measured = between.named_wire is None
         session.optimizers.register(between.number, lambda: between.facts, measured=measured)
         session.control.known.name_phases(phases.name)
+        if between.moments is not None:
+            warn_of_own_moments(between.moments.find(params).missed, session)
         if session.num_nodes > 1:  # `finalize` may come before the first update
             register(between, params)
         return init_state(exchanges, inner_state, lengths.init())

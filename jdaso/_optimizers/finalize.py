@@ -76,7 +76,8 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         mine = [x for _, x in session.optimizers.completions_of(number_of(state))]
         skips |= any(completion.skips for completion in mine)
         feeds = (
-            any(completion.feeds() for completion in mine) and np.max(np.asarray(state.started)) >= 0
+            any(completion.feeds() for completion in mine)
+            and np.max(np.asarray(state.started)) >= 0
         )
         if any(in_flight) or feeds:
             with session.told():

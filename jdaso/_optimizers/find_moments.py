@@ -7,8 +7,9 @@ whether they are averages of gradients and of their squares, and how fast they f
     nu <- d' nu + (1 - d') g^2
 
 Not found, and so left alone: second moments without first ones (RMSProp, schedule-free), those of
-deviations (AdaBelief), those that do not forget at a fixed rate (Yogi), and those of several
-updates at once (``optax.MultiSteps`` inside of `daso`; it belongs around it).
+deviations (AdaBelief), those that do not forget at a fixed rate (Yogi), those of gradients that are
+made equally long or noisy before, and those of several updates at once (``optax.MultiSteps`` inside
+of `daso`; it belongs around it).
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax.types import PyTree
+from .._payload.layout import path_of
 from .._payload.trees import travels
 from .._rules.second_moments import LEAST_DECAY
 from .stand_ins import Trial, zeros_of
 
 log = logging.getLogger("jdaso")
 
-_GRADIENT = 1e-6
+_GRADIENT = 1e-8
 """The smallest gradient of the trial; optimizers that clip leave such gradients alone."""
 
 _LOOK = 8
@@ -68,10 +70,31 @@ class Moments(NamedTuple):
         return jnp.sqrt(second) / first
 
 
-class MomentsFinder(Trial[tuple[Moments, ...]]):
+class FoundMoments(NamedTuple):
+    """The result of a trial.
+
+    Attributes:
+        shared: moments that are running means.
+        missed: paths of second moments beside first ones that are no running means of their
+            squares, or whose trial failed.
+    """
+
+    shared: tuple[Moments, ...]
+    missed: tuple[str, ...]
+
+
+class MomentsFinder(Trial[FoundMoments]):
     """The moments in an inner optimizer's state, of those parameters that have them."""
 
-    def _found(self, params: PyTree) -> tuple[Moments, ...]:
+    def _found(self, params: PyTree) -> FoundMoments:
+        state = jax.eval_shape(self._init, params)
+        paths = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(state)[0]]
+        shared = self._shared(params)
+        seconds = {each.second for each in shared}
+        missed = [x.second for x in _pairs(params, state) if x.second not in seconds]
+        return FoundMoments(shared, tuple(paths[place] for place in missed))
+
+    def _shared(self, params: PyTree) -> tuple[Moments, ...]:
         for side in (2, None):  # an optimizer may insist on the parameters' own shapes
             try:
                 return self._tried(params, side)
@@ -148,20 +171,18 @@ def _averages(
     found = []
     zipped = zip(pairs, *results, strict=True)
     for pair, (_, kept), (first, beside), (mean, squares), (_, fourfold) in zipped:
-        ramp = np.arange(1, 1 + squares.size, dtype=np.float32)
         rates = float(first[0]), float(kept[0])
         forget = LEAST_DECAY <= rates[0] < 1 and 0 < rates[1] < 1
         forget = forget and (first == rates[0]).all()
         forget = forget and (kept == rates[1]).all() and (beside == rates[1]).all()
-        squared = _grow_as(squares, np.square(ramp)) and np.allclose(fourfold, 4 * squares, 0.02)
-        if forget and _grow_as(mean, ramp) and squared:
+        if not forget or not np.any(mean):
+            continue
+        gradients = mean / (1 - rates[0])  # as they reach the moments
+        expected = (1 - rates[1]) * np.square(gradients)
+        squared = np.allclose(squares, expected, rtol=0.05, atol=1e-3 * expected.max())
+        if squared and np.allclose(fourfold, 4 * squares, rtol=0.02):
             found.append(pair._replace(first_decay=rates[0], second_decay=rates[1]))
     return tuple(found)
-
-
-def _grow_as(x: np.ndarray, y: np.ndarray) -> bool:
-    """Returns whether two vectors differ by a positive factor only."""
-    return bool(x[0] > 0) and np.allclose(x / y, x[0] / y[0], rtol=0.02)
 
 
 def _ramp(x: Any) -> jax.Array:

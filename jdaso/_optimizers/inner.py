@@ -89,18 +89,26 @@ def refuse_line_search(inner_state: PyTree, call: str) -> None:
             )
 
 
-def refuse_not_finite(inner_state: PyTree, call: str) -> None:
-    """Raises if an inner state begins with NaN or infinity, of which nodes can form no mean.
-
-    Does nothing with tracers.
-    """
+def not_finite(inner_state: PyTree) -> str:
+    """Returns the path of the first leaf with NaN or infinity; "" if there is none, or a tracer."""
     for path, x in jax.tree_util.tree_flatten_with_path(inner_state)[0]:
         if isinstance(x, Tracer) or not travels(x) or not getattr(x, "is_fully_addressable", True):
             continue
         if not jnp.isfinite(x).all():
-            raise ValueError(
-                f"The state of the inner optimizer of {call} begins with numbers that are not "
-                f"finite (leaf {path_of(path)}), and nodes can form no mean of them. Give it "
-                "finite ones; in place of optax.contrib.reduce_on_plateau take "
-                "jdaso.reduce_on_plateau."
-            )
+            return path_of(path)
+    return ""
+
+
+def refuse_not_finite(path: str, call: str) -> None:
+    """Raises if an inner state begins with NaN or infinity, of which nodes can form no mean.
+
+    Args:
+        path: from `not_finite`, the same on all nodes.
+        call: that makes the optimizer.
+    """
+    if path:
+        raise ValueError(
+            f"The state of the inner optimizer of {call} begins with numbers that are not "
+            f"finite (leaf {path}), and nodes can form no mean of them. Give it finite ones; in "
+            "place of optax.contrib.reduce_on_plateau take jdaso.reduce_on_plateau."
+        )

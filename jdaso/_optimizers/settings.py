@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from .._jax.types import PyTree
 from .._rules.merge import Merge, Outer
@@ -78,4 +79,24 @@ def warn_of_gain(rule: Merge, phases: Phases, session: Session) -> None:
             session.num_nodes,
             STUDIED_STEPS,
             SAFE_GAIN,
+        )
+
+
+def warn_of_own_moments(missed: Sequence[str], session: Session) -> None:
+    """Warns of moments that look like Adam's and are not shared, as they would be expected to be.
+
+    Args:
+        missed: the paths of the second moments.
+        session: the nodes.
+    """
+    if missed and session.node == 0:
+        log.warning(
+            "daso does not share %d second moments of the inner optimizer (%s%s): they are no "
+            "running means of the squares of what the first ones are means of. While nodes cycle, "
+            "steps there are up to sqrt(P) times too short (docs/choosing.md, second_moments). "
+            'Moments in float32 help where rounding is the reason; second_moments="own" silences '
+            "this.",
+            len(missed),
+            missed[0],
+            "" if len(missed) == 1 else ", ...",
         )

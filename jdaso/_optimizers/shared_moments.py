@@ -49,7 +49,7 @@ class Sharing:
     def moments(self) -> tuple[Moments, ...]:
         """The moments that the inner state keeps."""
         finder = self.between.moments
-        return () if finder is None else finder.find(self.params)
+        return () if finder is None else finder.find(self.params).shared
 
     @property
     def fact(self) -> tuple[str, str]:

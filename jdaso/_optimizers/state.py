@@ -25,7 +25,7 @@ class DasoState(NamedTuple):
     """State of `daso`. The parameters are exchanged in F fragments; see `Phases`.
 
     Between real nodes the host holds the numbers of late exchanges (snapshots, common points, error
-    feedback); ``started`` and ``ticket`` name the version that this state goes on from.
+    feedback); ``held``, ``started`` and ``ticket`` name the version that this state goes on from.
     """
 
     optimizer: Int[Array, ""]  # its number in the session; the same on all nodes
@@ -42,7 +42,8 @@ class DasoState(NamedTuple):
     scale: Float[Array, " F"]  # `weight` as each fragment last started; the same on all nodes
     inner: optax.OptState  # differs between nodes while cycling
     lengths: tuple[Lengths, ...]  # of each fragment, () if no update has a fixed length; differ
-    held: tuple[PyTree, ...]  # numbers of each fragment between virtual nodes; () on real ones
+    # Of each fragment: its numbers between virtual nodes; on real ones the number of the `init`.
+    held: tuple[PyTree, ...]
 
 
 class SynchronousState(NamedTuple):
@@ -69,7 +70,11 @@ def init_state(
     between, count = exchanges.between, len(exchanges.fragments)
     # Each field has its own buffers: a step that donates its state must not donate one twice.
     zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
-    virtual = between.nodes > 1 and between.session.simulated
+    model = between.session.optimizers.model()
+    if between.nodes > 1:
+        held = tuple(late.empty(model) for late in exchanges.late)
+    else:
+        held = tuple(jnp.asarray(model, jnp.int32) for _ in range(count))
     return DasoState(
         optimizer=jnp.asarray(between.number, jnp.int32),
         step=zero(),
@@ -84,5 +89,5 @@ def init_state(
         scale=jnp.ones(count, jnp.float32),
         inner=inner,
         lengths=lengths,
-        held=tuple(late.empty() for late in exchanges.late) if virtual else ((),) * count,
+        held=held,
     )

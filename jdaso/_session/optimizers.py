@@ -61,12 +61,17 @@ class Optimizers:
         self._measured: set[int] = set()
         self._completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}
         self._programs: dict[Any, Callable[..., Any]] = {}
-        self._prefix, self._count, self._warned = prefix, 0, False
+        self._prefix, self._count, self._models, self._warned = prefix, 0, 0, False
 
     def number(self) -> int:
         """Returns the next optimizer's number; equal on nodes that make them in the same order."""
         self._count += 1
         return self._count
+
+    def model(self) -> int:
+        """Returns the number of the next state; equal on nodes that call `init` together."""
+        self._models += 1
+        return self._models
 
     @property
     def facts(self) -> Mapping[int, Facts]:
@@ -83,9 +88,7 @@ class Optimizers:
         """Completions, by the optimizer's number and the leaves that it exchanges."""
         return MappingProxyType(self._completions)
 
-    def register(
-        self, number: int, facts: Callable[[], Facts], *, measured: bool = False
-    ) -> None:
+    def register(self, number: int, facts: Callable[[], Facts], *, measured: bool = False) -> None:
         """Keeps the facts of an optimizer that was initialised.
 
         Args:

@@ -21,13 +21,13 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ._digests import digest, digest_of_file, sync_folder
 
-FORMAT = 2
+FORMAT = 3
 COMMON = "common"
 
 SMALL, _SMALL_BYTES = "jdaso.small", 256 * 2**10
@@ -97,6 +97,26 @@ class SavedLeaf:
         return f"{self.dtype}[{','.join(map(str, self.full_shape))}]"
 
 
+class SavedFlight(NamedTuple):
+    """A late exchange that a state goes on from.
+
+    Attributes:
+        optimizer: the optimizer's number.
+        model: that of the model.
+        fragment: the fragment of its parameters.
+        ticket: names the exchange.
+        in_flight: whether the exchange is in flight.
+        meaning: of its numbers; see `meaning_of`.
+    """
+
+    optimizer: int
+    model: int
+    fragment: int
+    ticket: int
+    in_flight: bool
+    meaning: str
+
+
 @dataclasses.dataclass(frozen=True)
 class Manifest:
     """The contents of one node's part.
@@ -112,8 +132,7 @@ class Manifest:
         facts: settings of the optimizers, by name.
         leaves: the arrays.
         parted: number of local devices whose replicas differ; 0 if they do not.
-        flights: for each late exchange that a state goes on from: the optimizer's number, the
-            fragment, the ticket, whether it is in flight, and the meaning of its numbers.
+        flights: the late exchanges that a state goes on from.
         files: size and SHA-256 of each file, by its path in the checkpoint.
         versions: versions of the libraries that wrote it.
         ranks_per_node: how many ranks a node had.
@@ -129,7 +148,7 @@ class Manifest:
     facts: tuple[tuple[str, str], ...]
     leaves: tuple[SavedLeaf, ...]
     parted: int
-    flights: tuple[tuple[int, int, int, bool, str], ...]
+    flights: tuple[SavedFlight, ...]
     files: Mapping[str, tuple[int, str]]
     versions: Mapping[str, str]
     ranks_per_node: int = 1
@@ -183,7 +202,7 @@ class Manifest:
                 raise ValueError(f"its format is not {FORMAT}")
             body["leaves"] = tuple(map(SavedLeaf.of, body["leaves"]))
             body["facts"] = tuple((name, value) for name, value in body["facts"])
-            body["flights"] = tuple(tuple(flight) for flight in body["flights"])
+            body["flights"] = tuple(SavedFlight(*flight) for flight in body["flights"])
             body["files"] = {name: (size, sha) for name, (size, sha) in body["files"].items()}
             return cls(**body)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -19,22 +19,14 @@ from .._jax.types import PyTree
 from .._payload.layout import Leaf as Exchanged
 from .._payload.spans import Span
 from .._session import Held, Session
-from ._files import CheckpointError, SavedLeaf
+from ._files import CheckpointError, SavedFlight, SavedLeaf
 from ._state import dasos_in
 
 
 class Kept(NamedTuple):
-    """Numbers of a fragment's late exchange that the host holds; a save waits for the result.
+    """Numbers of a fragment's late exchange that the host holds; a save waits for the result."""
 
-    Attributes:
-        meaning: see `meaning_of`.
-    """
-
-    owner: int
-    fragment: int
-    ticket: int
-    in_flight: bool
-    meaning: str
+    saved: SavedFlight
     held: Held
     version: Version
 
@@ -69,21 +61,24 @@ def keep_flights(state: PyTree, session: Session) -> list[Kept]:
     found: list[Kept] = []
     if session.simulated or session.num_nodes == 1:  # there the state itself holds it
         return found
-    for owner, fragment, ticket, in_flight in _tickets(state):
-        for meaning, held in held_by(session, owner, fragment):
+    for flight in _flights(state):
+        about = flight.optimizer, flight.model
+        for meaning, held in held_by(session, flight.optimizer, flight.fragment):
             versions = held.versions
-            begun = ticket or versions.kept(0, owner, in_flight=False)
-            if not (in_flight or (versions.anchored and begun)):
+            begun = flight.ticket or versions.kept(0, *about, in_flight=False)
+            if not (flight.in_flight or (versions.anchored and begun)):
                 break
-            known = any(x.held.versions is versions and x.ticket == ticket for x in found)
-            version = None if known else versions.kept(ticket, owner, in_flight=in_flight)
+            same = [x for x in found if x.held.versions is versions]
+            if any(x.saved.ticket == flight.ticket for x in same):
+                continue
+            version = versions.kept(flight.ticket, *about, in_flight=flight.in_flight)
             if version is not None:
-                found.append(Kept(owner, fragment, ticket, in_flight, meaning, held, version))
+                found.append(Kept(flight._replace(meaning=meaning), held, version))
                 break
         else:
             raise CheckpointError(
-                f"The state goes on from an exchange (ticket {ticket}) that this session did not "
-                "start. Save the state that the last update returned."
+                f"The state goes on from an exchange (ticket {flight.ticket}) that this session "
+                "did not start. Save the state that the last update returned."
             )
     return found
 
@@ -96,7 +91,7 @@ def flight_arrays(number: int, kept: Kept, *, shares: bool) -> list[tuple[SavedL
         kept: it.
         shares: whether node 0 saves for all nodes what they have in common.
     """
-    saved = kept.held.versions.saved(kept.version, in_flight=kept.in_flight)
+    saved = kept.held.versions.saved(kept.version, in_flight=kept.saved.in_flight)
     return arrays_of(number, saved, kept.held.spans, shares=shares)
 
 
@@ -164,12 +159,13 @@ def meaning_of(versions: Versions, leaves: Sequence[Exchanged]) -> str:
     return f"{versions.wire.name}, {versions.rule.name}, {len(mine)} leaves, CRC {bits:08x}"
 
 
-def _tickets(state: PyTree) -> list[tuple[int, int, int, bool]]:
-    """Returns (optimizer, fragment, last ticket or 0, whether in flight) for each fragment."""
+def _flights(state: PyTree) -> list[SavedFlight]:
+    """Returns the last exchange of each fragment, with ticket 0 for none, and without a meaning."""
     found = []
     for daso in dasos_in(state):
-        owner, fragments = int(np.max(np.asarray(daso.optimizer))), np.shape(daso.ticket)[-1]
+        optimizer, fragments = int(np.max(np.asarray(daso.optimizer))), np.shape(daso.ticket)[-1]
         pairs = (np.asarray(x).reshape(-1, fragments).max(0) for x in (daso.started, daso.ticket))
         for f, (started, ticket) in enumerate(zip(*pairs, strict=True)):
-            found.append((owner, f, int(started) + 1, bool(ticket)))
+            model = int(np.max(np.asarray(daso.held[f])))
+            found.append(SavedFlight(optimizer, model, f, int(started) + 1, bool(ticket), ""))
     return found

@@ -43,7 +43,7 @@ def restore(session: Session, folder: Path, like: PyTree) -> PyTree:
     take_measured(first, session)
     check_facts(first, session)
     _require_common_points(session, first.num_nodes)
-    flies = any(in_flight for _, _, _, in_flight, _ in first.flights)
+    flies = any(x.in_flight for x in first.flights)
     joined = session.joined or first.ranks_per_node > 1
     if joined:
         same = first.num_nodes == session.num_nodes

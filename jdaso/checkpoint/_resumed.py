@@ -91,7 +91,7 @@ def resume_flights(
     if not first.flights or session.num_nodes == 1 or session.simulated:
         return same
     # All before the first is compared: they open channels, in which all ranks take part.
-    held = [held_by(session, owner, fragment) for owner, fragment, *_ in first.flights]
+    held = [held_by(session, x.optimizer, x.fragment) for x in first.flights]
     targets, merges, saves = {}, same, [_saves(first, common=True)]
     with together(session, _WHAT):
         ranks = first.ranks_per_node
@@ -122,15 +122,16 @@ def _fitting(first: Manifest, number: int, held: Sequence[tuple[str, Held]]) -> 
     Raises:
         CheckpointError: there is nothing.
     """
-    owner, fragment, _, _, meaning = first.flights[number]
+    flight = first.flights[number]
     for mine, found in held:
-        if mine == meaning:
+        if mine == flight.meaning:
             return found
     here = "; ".join(mine for mine, _ in held) or "none"
     raise CheckpointError(
-        f"The checkpoint of step {first.step} has an exchange of optimizer {owner}, fragment "
-        f"{fragment}, that no optimizer here could have started: {meaning} (here: {here}). Make "
-        "the optimizers as the run did that saved it."
+        f"The checkpoint of step {first.step} has an exchange of optimizer "
+        f"{flight.optimizer}, fragment {flight.fragment}, that no optimizer here could have "
+        f"started: {flight.meaning} (here: {here}). Make the optimizers as "
+        "the run did that saved it."
     )
 
 
@@ -139,8 +140,7 @@ def _can_merge(first: Manifest, saves: Sequence[Saves], number: int, target: Hel
 
     A rule that keeps all progress adds a change, which may be 0; others move to a target.
     """
-    *_, in_flight, _ = first.flights[number]
-    if not in_flight or target.versions.rule.keeps_progress:
+    if not first.flights[number].in_flight or target.versions.rule.keeps_progress:
         return True
     rooms = _Rooms(target)
     found = 0
@@ -160,10 +160,10 @@ def _adopt(
     merges: bool,
 ) -> None:
     """Reads what a fragment's exchange needs, and gives it to the host."""
-    owner, _, ticket, in_flight, _ = first.flights[number]
+    flight = first.flights[number]
     versions, rooms = target.versions, _Rooms(target)
     kinds = [kind for kind in _kinds(saves, number) if same or kind.startswith(COMMON)]
-    if same and in_flight and not merges:  # its rounding error is dropped with it
+    if same and flight.in_flight and not merges:  # its rounding error is dropped with it
         kinds = [kind for kind in kinds if kind.startswith(COMMON)]
     counts = dict.fromkeys(kinds, 0)
     for each in saves:
@@ -174,19 +174,20 @@ def _adopt(
     for kind, count in counts.items():
         if kind.startswith(COMMON) and count < rooms.size:
             raise DamagedError(
-                f"{folder}: of {kind} of optimizer {owner} {count} of {rooms.size} numbers are "
-                "there."
+                f"{folder}: of {kind} of optimizer {flight.optimizer} {count} of {rooms.size} "
+                "numbers are there."
             )
     others = _others(folder, saves, number, target, rooms)
     if not same:
         others = {name: x for name, x in others.items() if name.startswith("outer")}
     saved = Saved({kind: rooms.numbers(kind) for kind in kinds}, others)
     try:
-        versions.adopt(ticket, owner, saved, in_flight=in_flight and merges)
+        about = flight.ticket, flight.optimizer, flight.model
+        versions.adopt(*about, saved, in_flight=flight.in_flight and merges)
     except (ValueError, KeyError) as error:
         raise DamagedError(
-            f"{folder}: an exchange of optimizer {owner} does not have the size of its layout "
-            f"({error})."
+            f"{folder}: an exchange of optimizer {flight.optimizer} does not have the size of its "
+            f"layout ({error})."
         ) from error
     except NodeError as error:
         raise CheckpointError(str(error)) from error
@@ -210,12 +211,12 @@ class _Rooms:
     ) -> Iterator[tuple[str, Wanted]]:
         """Yields (kind, wanted pieces) of the arrays that one rank has saved."""
         sources = _sources(first, number)
-        _, _, _, in_flight, _ = first.flights[number]
+        in_flight = first.flights[number].in_flight
         for source, kind, path, leaf in saves.arrays:
             if source not in sources or kind not in kinds or path not in self.leaves:
                 continue
             # Error feedback applies after the merge.
-            if first.flights[source][3] and not in_flight and kind in ("error", "paid"):
+            if first.flights[source].in_flight and not in_flight and kind in ("error", "paid"):
                 continue
             if self.leaves[path].whole == leaf.whole:
                 yield kind, Wanted(leaf, self._pieces(kind, path, leaf))
@@ -246,13 +247,14 @@ class _Rooms:
 
 def _sources(first: Manifest, number: int) -> list[int]:
     """The exchanges of the same optimizer and parameters; of each other fragment the last one."""
-    owner, fragment, *_, meaning = first.flights[number]
+    flight = first.flights[number]
+    alike = (flight.optimizer, flight.model, flight.meaning)
     found = {
-        other[1]: k
+        other.fragment: k
         for k, other in enumerate(first.flights)
-        if (other[0], other[4]) == (owner, meaning)
+        if (other.optimizer, other.model, other.meaning) == alike
     }
-    return list((found | {fragment: number}).values())
+    return list((found | {flight.fragment: number}).values())
 
 
 def _kinds(saves: Sequence[Saves], number: int) -> list[str]:

@@ -84,7 +84,7 @@ class Saver:
             facts=facts_of(session),
             leaves=tuple(value.leaf for value in values),
             parted=parted,
-            flights=tuple((x.owner, x.fragment, x.ticket, x.in_flight, x.meaning) for x in flights),
+            flights=tuple(x.saved for x in flights),
             files={},
             versions={"jdaso": __version__, "jax": jax.__version__},
             ranks_per_node=session.ranks_per_node,

@@ -156,7 +156,7 @@ def senders_go_round(session):
     def step(n):
         mine = (leaf + jax.lax.axis_index(AXIS),)
         about = {"step": n, "before": jnp.int32(0), "weight": None, "turn": n}
-        ticket, held = late.start(late.empty(), mine, header(step=n), **about)
+        ticket, held = late.start(late.empty(1), mine, header(step=n), **about)
         found, _ = late.wait(held, ticket, jnp.int32(1), n, Common((), False))
         return found.change[0][0]
 

@@ -1,5 +1,7 @@
 """Nodes that do not agree at `init`: an error on all of them that names node, leaf and values."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +34,16 @@ def make(session, inner=None, wire="float32", warmup=3, delay=2):
     return jdaso.daso(inner or optax.adam(1e-2), phases=phases, session=session, wire=wire)
 
 
+class Best(NamedTuple):
+    best: jax.Array
+
+
+def best(value):
+    """Keeps a number in its state, which differs between nodes."""
+    init = lambda params: Best(jnp.float32(value))  # noqa: E731
+    return optax.GradientTransformation(init, lambda updates, state, params=None: (updates, state))
+
+
 SAID = {
     "shape": r"leaf \['b'\]: node 1 has float32\[4\], the others float32\[3\]",
     "dtype": r"leaf \['b'\]: node 1 has bfloat16\[3\]",
@@ -41,6 +53,7 @@ SAID = {
     "wire": r"the setting wire: node 1 has bfloat16",
     "inner": r"the inner optimizer's state: node 1 has empty, the others \[0\]\.count int32",
     "rates": r"second moments that are shared: node 1 has 2 leaves b1 = 0.9 and b2 = 0.95, the oth",
+    "infinity": r"inner optimizer's numbers: node 1 has \[1\]\.best, the others finite",
 }
 
 
@@ -55,6 +68,8 @@ def test_init_names_what_differs(session, case):
         settings["inner"] = optax.sgd(1e-2)
     if ODD and case == "rates":
         settings["inner"] = optax.adam(1e-2, b2=0.95)
+    if case == "infinity":
+        settings["inner"] = optax.chain(optax.adam(1e-2), best(float("inf") if ODD else 1.0))
     if case == "shape":
         odd = {"b": jnp.zeros(4)}
     if case == "dtype":

@@ -19,7 +19,7 @@ from jdaso._payload.spans import Box, boxes_of, spans_of
 from jdaso._payload.whole import Whole
 from jdaso._rules.merge import merge_of
 from jdaso._session import Held
-from jdaso.checkpoint._files import Manifest
+from jdaso.checkpoint._files import Manifest, SavedFlight
 from jdaso.checkpoint._flights import arrays_of
 from jdaso.checkpoint._pieces import copy_overlap, saved_pieces
 from jdaso.checkpoint._resumed import _can_merge, _Rooms, _saves
@@ -116,7 +116,7 @@ def numbers_of(mine):
 def saved_by(layout, kinds=("numbers", "anchor")):
     """A checkpoint of a layout: the manifest's exchanges, and each rank's arrays."""
     of_fragment = spans(layout)
-    first = manifest((1, f, 4, True, MEANING) for f in range(len(of_fragment)))
+    first = manifest(SavedFlight(1, 1, f, 4, True, MEANING) for f in range(len(of_fragment)))
     files = []
     for rank in range(len(of_fragment[0])):
         arrays = []
@@ -161,9 +161,9 @@ def test_numbers_come_back_in_any_layout(before):
 
 def test_a_number_that_was_not_in_flight_changes_nothing_or_ends_the_flight():
     first, files = saved_by("three fragments")
-    flights = [list(x) for x in first.flights]
-    flights[1][3] = False  # it has a common point only
-    first = manifest(map(tuple, flights))
+    flights = list(first.flights)
+    flights[1] = flights[1]._replace(in_flight=False)  # it has a common point only
+    first = manifest(flights)
     files = [
         (saves._replace(arrays=tuple(x for x in saves.arrays if x[:2] != (1, "numbers"))), arrays)
         for saves, arrays in files
@@ -184,7 +184,9 @@ def test_a_number_that_was_not_in_flight_changes_nothing_or_ends_the_flight():
 def test_errors_of_an_exchange_in_flight_stay_with_it():
     """The numbers that the flight's merge brings include the errors."""
     first, files = saved_by("three fragments", kinds=("error",))
-    flights = [(*x[:3], x[1] != 1, x[4]) for x in first.flights]  # fragment 1 has been merged
+    flights = [
+        x._replace(in_flight=x.fragment != 1) for x in first.flights
+    ]  # fragment 1 has been merged
     mine = Held(None, spans("one device")[0][0])
     all_of = sum(span.size for span in mine.spans)
     own = sum(span.size for span in spans("three fragments")[1][0])

@@ -40,10 +40,19 @@ INJECTED = optax.inject_hyperparams(optax.adamw)(learning_rate=0.1, b2=0.98)
             (0.9, 0.999),
             id="chain",
         ),
+        pytest.param(
+            optax.chain(optax.adaptive_grad_clip(0.01), optax.adam(1)),
+            3,
+            (0.9, 0.999),
+            id="adaptive clip",
+        ),
+        pytest.param(
+            optax.chain(optax.centralize(), optax.adam(1)), 3, (0.9, 0.999), id="centralize"
+        ),
     ],
 )
 def test_found(inner, leaves, decays):
-    found = MomentsFinder(inner.init, update_with(inner)).find(PARAMS)
+    found = MomentsFinder(inner.init, update_with(inner)).find(PARAMS).shared
     assert len(found) == leaves
     flat = jax.tree.leaves(inner.init(PARAMS))
     for each in found:
@@ -54,7 +63,7 @@ def test_found(inner, leaves, decays):
 
 def test_each_goes_with_its_parameter():
     inner = optax.adam(0.1)
-    found = MomentsFinder(inner.init, update_with(inner)).find(PARAMS)
+    found = MomentsFinder(inner.init, update_with(inner)).find(PARAMS).shared
     shapes = [x.shape for x in jax.tree.leaves(PARAMS)]
     flat = jax.tree.leaves(inner.init(PARAMS))
     assert [shapes[each.parameter] for each in found] == [flat[each.first].shape for each in found]
@@ -62,7 +71,7 @@ def test_each_goes_with_its_parameter():
 
 def test_moments_in_a_tree_of_another_form_are_found():
     inner, params = optax.flatten(optax.adam(0.1)), {"one": jnp.ones((3, 4))}
-    (found,) = MomentsFinder(inner.init, update_with(inner)).find(params)
+    (found,) = MomentsFinder(inner.init, update_with(inner)).find(params).shared
     assert found.parameter is None and found.second_decay == np.float32(0.999)
 
 
@@ -99,10 +108,30 @@ def test_moments_in_a_tree_of_another_form_are_shared():
         pytest.param(optax.yogi(0.1), id="no fixed rate"),
         pytest.param(optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation(), id="several"),
         pytest.param(optax.adafactor(0.1), id="factors"),
+        pytest.param(optax.chain(optax.add_noise(0.01, 0.5, 0), optax.adam(1)), id="noise"),
+        pytest.param(
+            optax.chain(optax.normalize_by_update_norm(), optax.adam(1)), id="of one length"
+        ),
     ],
 )
 def test_not_found(inner):
-    assert MomentsFinder(inner.init, update_with(inner)).find(PARAMS) == ()
+    assert MomentsFinder(inner.init, update_with(inner)).find(PARAMS).shared == ()
+
+
+def test_moments_that_are_not_shared_are_reported(caplog):
+    """Adam's in float16 underflow, and no v is shared; SGD has none that could be."""
+    half = jax.tree.map(lambda x: x.astype(jnp.float16), PARAMS)
+    phases = jdaso.Phases(9, sync_every=2, delay=1)
+    for inner, params, lines in (
+        (optax.adam(0.1), half, 1),
+        (optax.adam(0.1), PARAMS, 0),
+        (optax.sgd(0.1), PARAMS, 0),
+    ):
+        caplog.clear()
+        with jdaso.Session(engine=jdaso.Simulated(2)) as session:
+            jdaso.daso(inner, phases=phases, session=session).init(params)
+        assert caplog.text.count("does not share 3 second moments") == lines
+    assert "nu['a']" not in caplog.text
 
 
 def length(**options):

@@ -25,17 +25,19 @@ class TimedExchange:
         self._leaf = jax.random.normal(jax.random.key(session.node), (numbers,))
         exchange = exchange_of([self._leaf], session, wire=wire, owner=1)
         self._late = late_of(exchange, merge_of("paper"), list, checks=False)
+        self._held = self._late.empty(1)
         self._step, self._start, self._wait = 0, jax.jit(self._starts), jax.jit(self._waits)
         if self._late.anchored:
-            begin = jax.jit(lambda x: self._late.begin((), (x,), jnp.int32(0))[1])
+            begin = jax.jit(lambda x: self._late.begin(self._held, (x,), jnp.int32(0))[1])
             jax.block_until_ready(begin(self._leaf))
 
     def _starts(self, leaf: jax.Array, step: jax.Array) -> Any:
         about = {"step": step, "before": step, "weight": None, "turn": step}
-        return self._late.start((), (leaf,), header(step=step), **about)[0]
+        return self._late.start(self._held, (leaf,), header(step=step), **about)[0]
 
     def _waits(self, ticket: Any) -> Any:
-        found, _ = self._late.wait((), ticket, jnp.int32(1), jnp.int32(0), Common((), False))
+        about = ticket, jnp.int32(1), jnp.int32(0), Common((), False)
+        found, _ = self._late.wait(self._held, *about)
         return found.change
 
     def __call__(self) -> Any:

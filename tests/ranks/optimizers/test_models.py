@@ -1,0 +1,67 @@
+"""The models of one optimizer: one at a time, and never the numbers of another."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from mpi4py import MPI
+
+import jdaso
+
+pytestmark = pytest.mark.two_nodes
+SIZE = MPI.COMM_WORLD.Get_size()
+PHASES = jdaso.Phases(12, warmup_steps=2, cooldown_steps=4, sync_every=2, delay=2)
+several = pytest.mark.skipif(SIZE < 2, reason="needs several nodes")
+
+
+def make(session, wire):
+    tx = jdaso.daso(optax.sgd(0.1), phases=PHASES, session=session, wire=wire)
+
+    @jax.jit
+    def step(params, state):
+        grads = params + session.node  # nodes differ, models too
+        updates, state = tx.update(grads, state, params, value=jnp.sum(params))
+        return optax.apply_updates(params, updates), state
+
+    return tx, step
+
+
+@several
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_two_models_by_turns_are_an_error_on_all_nodes(wire):
+    with jdaso.Session() as session:
+        tx, step = make(session, wire)
+        models = [jnp.full(700, value) for value in (1.0, -5.0)]
+        states, means = [tx.init(params) for params in models], []
+        with pytest.raises(Exception, match="this daso trains another model too.*second"):
+            for _ in range(12):
+                for k in range(2):
+                    models[k], states[k] = step(models[k], states[k])
+                    means.append(float(jnp.mean(models[k])))
+        assert len(means) >= 2 * PHASES.warmup_steps
+        for n, start in enumerate((1.0, -5.0)):  # what was averaged is the model's own
+            alone = start
+            for found in means[n::2][: PHASES.warmup_steps]:
+                alone -= 0.1 * (alone + (SIZE - 1) / 2)
+                assert found == pytest.approx(alone, abs=1e-5)
+
+
+@several
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_a_model_that_is_begun_anew_is_as_one_that_never_had_another(wire):
+    """The first was left with an exchange in flight, whose numbers are its own."""
+    ends = []
+    for first in (True, False):
+        with jdaso.Session() as session:
+            tx, step = make(session, wire)
+            if first:
+                params, state = jnp.full(700, -5.0), tx.init(jnp.full(700, -5.0))
+                while not state.ticket.any():
+                    params, state = step(params, state)
+            params = jnp.full(700, 1.0)
+            state = tx.init(params)
+            for _ in range(PHASES.total_steps):
+                params, state = step(params, state)
+            ends.append(np.asarray(jdaso.finalize(params, state, session)))
+    np.testing.assert_array_equal(*ends)
