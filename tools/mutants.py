@@ -376,8 +376,8 @@ MUTANTS = [
     Mutant(
         "a step that is made again",
         "_engines/versions.py",
-        "version.before = self._find(before, owner)",
-        "version.before = self._find(ticket, owner) or self._find(before, owner)",
+        "version.before = self._find(before, owner, model)",
+        "version.before = self._find(ticket, owner) or self._find(before, owner, model)",
         "tests/unit/engines/test_versions.py",
     ),
     Mutant(
@@ -579,7 +579,7 @@ MUTANTS = [
     Mutant(
         "errors of numbers in flight, owed by a merged fragment",
         "checkpoint/_resumed.py",
-        'if first.flights[source][3] and not in_flight and kind in ("error", "paid"):',
+        'if first.flights[source].in_flight and not in_flight and kind in ("error", "paid"):',
         "if False:",
         "tests/unit/checkpoint/test_flights.py",
     ),
