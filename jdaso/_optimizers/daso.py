@@ -28,6 +28,7 @@ from .settings import (
     check_on_drift,
     check_rule,
     check_shared,
+    refuse_narrow_floats,
     require_params,
     warn_of_gain,
     warn_of_own_moments,
@@ -212,6 +213,8 @@ def daso(
         agree_on_init(session, params, inner_state, between.facts, about_inner=about_inner)
         if refused is not None:
             raise refused
+        if session.num_nodes > 1:
+            refuse_narrow_floats(params)
         refuse_not_finite(wrong, "jdaso.daso")
         measured = between.named_wire is None
         session.optimizers.register(between.number, lambda: between.facts, measured=measured)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import jax.numpy as jnp
+
 from .._jax.types import PyTree
+from .._payload.layout import describe
 from .._rules.merge import Merge, Outer
 from .._rules.phases import Phases
 from .._session import Session
@@ -24,6 +27,16 @@ def require_params(params: PyTree | None, name: str) -> PyTree:
             "Call tx.update(grads, state, params)."
         )
     return params
+
+
+def refuse_narrow_floats(params: PyTree) -> None:
+    """Raises if a parameter has a float of 8 bits or less, to which JAX adds no other number."""
+    for leaf in describe(params):
+        if leaf.dtype.startswith("float") and jnp.dtype(leaf.dtype).itemsize < 2:
+            raise ValueError(
+                f"jdaso.daso does not train parameters of {leaf.dtype} (leaf {leaf.path}). Keep "
+                "them in bfloat16 or float32, and round copies of them for the computation."
+            )
 
 
 def check_blocking(blocking: str) -> None:

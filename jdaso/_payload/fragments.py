@@ -138,8 +138,9 @@ def deal(
     if not min(sizes) or max(sizes) > 1.05 * min(sizes):
         raise ValueError(
             f"{len(exchanged)} leaves of {sum(sizes)} numbers cannot be divided into "
-            f"fragments={fragments} of about equal size (they would hold {min(sizes)} to "
-            f'{max(sizes)} numbers). Use fewer fragments, or fragments="auto".'
+            f"fragments={fragments} of about equal size: they would hold {min(sizes)} to "
+            f"{max(sizes)} numbers, and may differ by 5 %. Use fewer fragments, or "
+            'fragments="auto".'
         )
     return dealt
 

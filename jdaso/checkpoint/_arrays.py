@@ -34,7 +34,7 @@ def write_arrays(
     array of bytes: file systems of clusters are slow with many small files.
     """
     shutil.rmtree(folder / name, ignore_errors=True)
-    tree = {leaf.file: array for leaf, array in arrays if not is_small(leaf)}
+    tree = {leaf.file: _as_written(leaf, array) for leaf, array in arrays if not is_small(leaf)}
     small = [array.tobytes() for leaf, array in arrays if is_small(leaf)]
     if any(small):
         tree[SMALL] = np.frombuffer(b"".join(small), np.uint8)
@@ -98,11 +98,25 @@ def read_arrays(
         found[leaf.file] = array.reshape(leaf.shape)
     for leaf in wanted:
         array = found[leaf.file]
+        if not is_small(leaf) and _is_foreign(leaf):
+            array = found[leaf.file] = array.view(plain_dtype(leaf.dtype)).reshape(leaf.shape)
         if plain and array.dtype.kind == "V":  # a dtype that NumPy does not know, such as bfloat16
             array = found[leaf.file] = array.view(plain_dtype(leaf.dtype))
         if (array.shape, array.dtype) != (leaf.shape, np.dtype(plain_dtype(leaf.dtype))):
             raise DamagedError(f"{folder / name}, leaf {leaf.path}: its shape differs.")
     return found
+
+
+def _is_foreign(leaf: SavedLeaf) -> bool:
+    """Returns whether tensorstore, below orbax, does not know a dtype."""
+    dtype = np.dtype(plain_dtype(leaf.dtype))
+    long = dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble))
+    return dtype.kind in "mM" or long or dtype.name in ("int2", "uint2", "uint4")
+
+
+def _as_written(leaf: SavedLeaf, array: np.ndarray) -> np.ndarray:
+    """An array as orbax writes it: its bytes, if the dtype is foreign."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8) if _is_foreign(leaf) else array
 
 
 def _read(path: Path, names: Sequence[str], partly: bool) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[SavedValu
         where = path_of(path)
         simple = jax.tree_util.keystr(path, simple=True, separator=".")
         array = data_of(value)
-        if array.dtype.kind in "OUS":
+        if array.dtype.kind in "OUS" or array.dtype.names is not None:
             raise CheckpointError(
                 f"Leaf {where} is a {type(value).__name__}, but a checkpoint holds only numbers. "
                 "Leave it out of the state."

@@ -339,8 +339,16 @@ def test_a_leaf_that_cannot_be_cut_so_finely_has_fewer_fragments():
         auto, four = (jdaso.Phases(24, fragments=fragments) for fragments in ("auto", 4))
         state = jdaso.daso(optax.sgd(0.1), phases=auto, session=session).init(params)
         assert state.ticket.shape == (2,)
-        with pytest.raises(ValueError, match=r"cannot be divided into fragments=4"):
+        with pytest.raises(ValueError, match=r"cannot be divided into fragments=4.* differ by 5 %"):
             jdaso.daso(optax.sgd(0.1), phases=four, session=session).init(params)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float4_e2m1fn"])
+def test_parameters_that_jax_does_not_widen_are_refused(dtype):
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
+        tx = jdaso.daso(optax.sgd(0.1), phases=jdaso.Phases(9), session=session)
+        with pytest.raises(ValueError, match=rf"of {dtype} \(leaf \['w'\]\).*bfloat16"):
+            tx.init({"w": jnp.ones(3, dtype)})
 
 
 @every_case
