@@ -105,10 +105,10 @@ def warn_of_own_moments(missed: Sequence[str], session: Session) -> None:
     if missed and session.node == 0:
         log.warning(
             "daso does not share %d second moments of the inner optimizer (%s%s): they are no "
-            "running means of the squares of what the first ones are means of. While nodes cycle, "
-            "steps there are up to sqrt(P) times too short (docs/choosing.md, second_moments). "
-            'Moments in float32 help where rounding is the reason; second_moments="own" silences '
-            "this.",
+            "running means of the squares of what the first ones are means of, or the first ones "
+            "forget too fast. While nodes cycle, steps there are up to sqrt(P) times too short "
+            "(docs/choosing.md, Second moments). Moments in float32 help where rounding is the "
+            'reason; second_moments="own" silences this.',
             len(missed),
             missed[0],
             "" if len(missed) == 1 else ", ...",
