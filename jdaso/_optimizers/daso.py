@@ -208,7 +208,7 @@ def daso(
         lengths = SharedLengths(exchanges)
         placed, refused = placements.facts(params, inner_state)
         wrong = not_finite(inner_state) if between.merges else ""
-        about_inner = [Sharing(between, params).fact, lengths.fact, *placed]
+        about_inner = [Sharing(exchanges).fact, lengths.fact, *placed]
         about_inner.append(("the inner optimizer's numbers", wrong or "finite"))
         agree_on_init(session, params, inner_state, between.facts, about_inner=about_inner)
         if refused is not None:

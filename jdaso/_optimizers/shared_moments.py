@@ -29,6 +29,7 @@ import jax.numpy as jnp
 from .._jax.types import PyTree
 from .._rules.second_moments import own_of, shared
 from .between import Between
+from .exchanges import Exchanges
 from .find_moments import Moments
 from .update import Update
 
@@ -38,18 +39,21 @@ class Sharing:
     """The second moments that one `daso` shares; none with ``second_moments="own"``.
 
     Attributes:
-        between: the optimizer's settings.
-        params: the parameters, or their shapes.
+        exchanges: those of the parameters.
     """
 
-    between: Between
-    params: PyTree
+    exchanges: Exchanges
+
+    @property
+    def between(self) -> Between:
+        """The optimizer's settings."""
+        return self.exchanges.between
 
     @cached_property
     def moments(self) -> tuple[Moments, ...]:
         """The moments that the inner state keeps."""
         finder = self.between.moments
-        return () if finder is None else finder.find(self.params).shared
+        return () if finder is None else finder.find(self.exchanges.params).shared
 
     @property
     def fact(self) -> tuple[str, str]:

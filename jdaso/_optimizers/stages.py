@@ -57,7 +57,7 @@ class UpdateStages:
     @cached_property
     def sharing(self) -> Sharing:
         """The second moments that the nodes share."""
-        return Sharing(self.between, self.exchanges.params)
+        return Sharing(self.exchanges)
 
     @cached_property
     def lengths(self) -> SharedLengths:

@@ -8,7 +8,9 @@ import os
 import re
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .._launch.paths import shown
 from . import _complete
@@ -183,14 +185,11 @@ class Folder:
 
     def complete(self) -> list[tuple[Path, Manifest]]:
         """Returns complete checkpoints, oldest first."""
-        found = [(path, _complete.complete(path)) for path in self._all()]
-        whole = [(path, x) for path, x in found if isinstance(x, Manifest)]
-        return sorted(whole, key=lambda x: x[1].number)
+        return _whole(self._found())
 
     def unreadable(self) -> list[tuple[Path, DamagedError]]:
         """Returns checkpoints whose manifest is there and cannot be read, newest first."""
-        found = [(path, _complete.complete(path)) for path in self._all()]
-        damaged = [(path, x) for path, x in found if isinstance(x, DamagedError)]
+        damaged = [(path, x) for path, x in self._found().items() if isinstance(x, DamagedError)]
         return sorted(damaged, key=lambda x: -_number(x[0]))
 
     def prune(self) -> None:
@@ -198,18 +197,23 @@ class Folder:
 
         One whose manifest cannot be read stays: perhaps the file system has a problem that passes.
         """
-        complete = self.complete()
+        found = self._found()
+        complete = _whole(found)
         scored = [x for x in complete if x[1].score == x[1].score is not None]
         scored.sort(key=lambda x: self._sign * (x[1].score or 0.0))
         stay = complete[-self._keep_last :]
         stay += scored[-self._keep_best :] if self._keep_best else []
         newest = complete[-1][1].number if complete else 0
-        kept = {path for path, _ in (*stay, *self.unreadable())}
-        whole = {path for path, _ in complete}
-        for path in self._all():
-            written = path not in whole and _number(path) > newest
-            if path not in kept and not written:
+        kept = {path for path, _ in stay}
+        for path, manifest in found.items():
+            damaged = isinstance(manifest, DamagedError)
+            written = manifest is None and _number(path) > newest
+            if path not in kept and not damaged and not written:
                 _complete.remove(path)
+
+    def _found(self) -> dict[Path, Manifest | DamagedError | None]:
+        """Returns all saves, each with what `_complete.complete` returns."""
+        return {path: _complete.complete(path) for path in self._all()}
 
     def _all(self) -> list[Path]:
         try:
@@ -218,6 +222,12 @@ class Folder:
             return []
         except OSError as error:
             raise CheckpointError(f"{shown(self.path)} cannot be read: {error}.") from error
+
+
+def _whole(found: Mapping[Path, Any]) -> list[tuple[Path, Manifest]]:
+    """Returns the complete saves among all, oldest first."""
+    whole = [(path, x) for path, x in found.items() if isinstance(x, Manifest)]
+    return sorted(whole, key=lambda x: x[1].number)
 
 
 def appears(path: Path) -> bool:
