@@ -73,6 +73,10 @@ class Optimizers:
         self._models += 1
         return self._models
 
+    def note_model(self, number: int) -> None:
+        """Gives later states larger numbers than this one, which a restored state has."""
+        self._models = max(self._models, number)
+
     @property
     def facts(self) -> Mapping[int, Facts]:
         """Facts of each initialised optimizer, by its number."""

@@ -19,7 +19,7 @@ from ._folder import appears
 from ._joined import leaves_of, part_of, read_pieces
 from ._resize import BEGUN_ANEW, fit_leaves, read_resized, spread
 from ._resumed import resume_flights
-from ._state import SavedValue, check_leaves, from_host, is_flight, values_of
+from ._state import SavedValue, check_leaves, dasos_in, from_host, is_flight, values_of
 from ._together import place_of, shares_leaves, together
 
 log = logging.getLogger("jdaso")
@@ -61,7 +61,11 @@ def restore(session: Session, folder: Path, like: PyTree) -> PyTree:
         leaves = _restore_joined(session, folder, first, here, same=same)
     else:
         leaves = _restore_plain(session, folder, first, here, (node, nodes), same=same)
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+    state = jax.tree.unflatten(jax.tree.structure(like), leaves)
+    if not session.simulated:
+        for daso in dasos_in(state):
+            session.optimizers.note_model(int(np.max(np.asarray(daso.held[0]))))
+    return state
 
 
 def _restore_joined(

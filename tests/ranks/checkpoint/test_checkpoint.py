@@ -159,6 +159,21 @@ def test_other_shapes_phases_and_settings_are_refused(folder):
                 checkpoints.restore(state)
 
 
+def test_a_model_that_is_begun_after_a_restore_has_another_number(folder):
+    """The third `init` made the state that was saved; the first one here only shows its form."""
+    params = jnp.ones(3)
+    with jdaso.Session() as session:
+        tx = jdaso.daso(optax.sgd(0.1), phases=PHASES, session=session)
+        state = [tx.init(params) for _ in range(3)][-1]
+        Checkpoints(folder, session).save(1, state)
+    with jdaso.Session() as session:
+        tx = jdaso.daso(optax.sgd(0.1), phases=PHASES, session=session)
+        like = tx.init(params)
+        state, _ = Checkpoints(folder, session).restore(like)
+        numbers = [int(x.held[0]) for x in (like, state, tx.init(params))]
+    assert numbers == [1, 3, 4]
+
+
 @pytest.mark.skipif(SIZE < 2, reason="a single node measures no wire")
 @pytest.mark.parametrize("measured", ["int4", "float32"])
 def test_a_restored_run_goes_on_with_the_wire_that_was_measured_first(
