@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-COLUMNS, CLUSTERS, ITERATIONS, BINS = 8, 8, 10, 64
+COLUMNS, CLUSTERS, ITERATIONS, BINS, PENALTY = 8, 8, 10, 64, 0.1
 LEAST_SECONDS, MOST_TIMES = 0.05, 50
 
 
@@ -42,13 +42,14 @@ def jdaso(rows: int, ranks: int) -> tuple[int, dict[str, Callable[[], Any]]]:
 
     session = jdaso.Session()
     x, m = numbers(rows, COLUMNS), numbers(side(rows), side(rows))
-    x, m, line = (ja.asarray(one, split=0) for one in (x, m, x[:, 0]))
+    x, m, line, few = (ja.asarray(one, split=0) for one in (x, m, x[:, 0], x[: 2 * side(rows)]))
     done = jax.block_until_ready
 
     def clusters(compiled: bool) -> Any:
         about = {"init": centers(), "max_iter": ITERATIONS, "tol": -1.0, "compiled": compiled}
         return done(ja.cluster.KMeans(CLUSTERS, **about).fit(x).labels_)
 
+    lasso = ja.linear_model.Lasso(PENALTY, max_iter=ITERATIONS, tol=1e-6)
     return session.node, {
         "mean and std": lambda: done((ja.mean(x, axis=0), ja.std(x, axis=0))),
         "histogram": lambda: done(ja.histogram(line, bins=BINS)),
@@ -57,6 +58,8 @@ def jdaso(rows: int, ranks: int) -> tuple[int, dict[str, Callable[[], Any]]]:
         "sort": lambda: done(ja.sort(line)),
         "matmul": lambda: done(m @ m),
         "resplit": lambda: done(x.resplit(1)),
+        "cdist": lambda: done(ja.cdist(few)),
+        "LASSO": lambda: lasso.fit(x, line).coef_,
     }
 
 
@@ -66,7 +69,8 @@ def heat(rows: int, ranks: int) -> tuple[int, dict[str, Callable[[], Any]]]:
 
     torch.set_num_threads(1)
     x, m = numbers(rows, COLUMNS), numbers(side(rows), side(rows))
-    x, m, line = (ht.array(one, split=0) for one in (x, m, x[:, 0].copy()))
+    few = x[: 2 * side(rows)]
+    x, m, line, few = (ht.array(one, split=0) for one in (x, m, x[:, 0].copy(), few))
     first = ht.array(centers())
 
     def clusters() -> Any:
@@ -80,6 +84,8 @@ def heat(rows: int, ranks: int) -> tuple[int, dict[str, Callable[[], Any]]]:
         "sort": lambda: ht.sort(line),
         "matmul": lambda: m @ m,
         "resplit": lambda: ht.resplit(x, 1),
+        "cdist": lambda: ht.spatial.cdist(few),
+        "LASSO": lambda: ht.regression.Lasso(PENALTY, ITERATIONS, None).fit(x, line),
     }
 
 

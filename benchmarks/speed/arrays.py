@@ -4,7 +4,8 @@
 
 All systems hold their data and take turns, round after round; a ratio is the median over rounds of
 neighbouring times, and the table shows its spread. Each rank (each worker of dask) has one thread.
-The systems that are not in ``.venv-peers`` are left out. dask.array has no k-means and no sort.
+The systems that are not in ``.venv-peers`` are left out. dask.array has neither k-means, sort,
+distances nor LASSO.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from benchmarks.lib import harness
 
 TASKS = ["mean and std", "histogram", "k-means", "k-means, compiled", "sort", "matmul", "resplit"]
+TASKS += ["cdist", "LASSO"]
 PEERS = Path(".venv-peers/bin")
 PART = Path(__file__).with_name("_arrays.py")
 LIMIT_SECONDS = 300.0

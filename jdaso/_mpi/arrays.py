@@ -6,6 +6,7 @@ that compute need a type: `reduce_all` refuses such numbers.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -61,31 +62,40 @@ def gather_all(comm: Any, array: np.ndarray, counts: Sequence[int]) -> tuple[Any
 
 def trade_all(
     comm: Any, sent: Sequence[np.ndarray], shapes: Sequence[tuple[int, ...]]
-) -> tuple[Any, np.ndarray, list[np.ndarray]]:
-    """Starts an all-to-all of one array for each rank.
+) -> tuple[Any, Any, list[np.ndarray]]:
+    """Starts an all-to-all of one array for each other rank.
 
     Args:
         comm: the communicator.
-        sent: an array for each rank, all of one dtype.
+        sent: an array for each rank, all of one dtype; that for this one stays.
         shapes: of the arrays that each rank sends to this one.
 
     Returns:
-        The request, a buffer to keep until it is done, and the arrays that will be received.
+        The request, buffers to keep until it is done, and the arrays that will be received; for
+        this rank its own.
     """
-    dtype = sent[0].dtype
-    out = np.empty(sum(one.nbytes for one in sent), np.uint8)
-    ends = np.cumsum([one.nbytes for one in sent])
-    for one, end in zip(sent, ends, strict=True):
-        out[end - one.nbytes : end].view(dtype).reshape(one.shape)[...] = one
-    sizes = [int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape in shapes]
-    room = np.empty(sum(sizes), np.uint8)
-    request = comm.Ialltoallv([out, [one.nbytes for one in sent], byte()], [room, sizes, byte()])
-    ends = np.cumsum(sizes)
+    dtype, own = sent[0].dtype, comm.Get_rank()
+    packed = _packed([one for rank, one in enumerate(sent) if rank != own], dtype)
+    sizes = [0 if rank == own else one.nbytes for rank, one in enumerate(sent)]
+    widths = [dtype.itemsize * math.prod(shape) for shape in shapes]
+    widths[own] = 0
+    room = np.empty(sum(widths), np.uint8)
+    request = comm.Ialltoallv([packed, sizes, byte()], [room, widths, byte()])
+    ends = np.cumsum(widths)
     found = [
-        room[end - size : end].view(dtype).reshape(shape)
-        for end, size, shape in zip(ends, sizes, shapes, strict=True)
+        room[end - width : end].view(dtype).reshape(shape) if rank != own else sent[own]
+        for rank, (end, width, shape) in enumerate(zip(ends, widths, shapes, strict=True))
     ]
-    return request, out, found
+    return request, packed, found
+
+
+def _packed(arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """The bytes of arrays of one dtype, after each other."""
+    out, end = np.empty(sum(one.nbytes for one in arrays), np.uint8), 0
+    for one in arrays:
+        begin, end = end, end + one.nbytes
+        out[begin:end].view(dtype).reshape(one.shape)[...] = one
+    return out
 
 
 class Ranges(NamedTuple):
@@ -124,6 +134,8 @@ def trade_parts(
 ) -> tuple[Any, Any, list[tuple[np.ndarray, np.ndarray]]]:
     """Starts to move some rows of parts of an array, which become parts of another.
 
+    This rank's own part is copied at once. Others are packed only where they are not contiguous.
+
     Args:
         comm: the communicator.
         array: this rank's.
@@ -133,9 +145,9 @@ def trade_parts(
         rows: those that move; see `rounds`.
 
     Returns:
-        The request, a buffer to keep until it is done, and then pairs of a place and its numbers.
+        The request, buffers to keep until it is done, and then pairs of a place and its numbers.
     """
-    ranks = range(len(sent.ranges))
+    ranks, own = range(len(sent.ranges)), comm.Get_rank()
     places = [found[received.of(k)] for k in ranks]
     if sent.axis == received.axis:
         parts = [array[sent.of(k)] for k in ranks]
@@ -143,8 +155,34 @@ def trade_parts(
         index = (*(slice(None),) * received.axis, rows)
         places = [place[index] for place in places]
         parts = [array[index][sent.of(k)] for k in ranks]
-    request, kept, pieces = trade_all(comm, parts, [place.shape for place in places])
-    return request, kept, list(zip(places, pieces, strict=True))
+    places[own][...] = parts[own]
+    parts[own], places[own] = parts[own][:0], places[own][:0]
+    sizes, widths = ([one.nbytes for one in each] for each in (parts, places))
+    out, room, pairs = _window(array, parts), _window(found, places), []
+    if out is None:
+        packed = _packed(parts, array.dtype)
+        out = packed, _begins(sizes)
+    if room is None:
+        buffer = np.empty(sum(widths), np.uint8)
+        room = buffer, _begins(widths)
+        for place, begin, width in zip(places, room[1], widths, strict=True):
+            numbers = buffer[begin : begin + width].view(found.dtype).reshape(place.shape)
+            pairs.append((place, numbers))
+    request = comm.Ialltoallv([out[0], sizes, out[1], byte()], [room[0], widths, room[1], byte()])
+    return request, (out, room), pairs
+
+
+def _begins(sizes: Sequence[int]) -> list[int]:
+    """Where parts of these sizes begin, after each other."""
+    return [end - size for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
+
+
+def _window(array: np.ndarray, parts: Sequence[np.ndarray]) -> tuple[np.ndarray, list[int]] | None:
+    """An array's bytes and where parts of it begin; None unless all of them are contiguous."""
+    if not all(one.flags.c_contiguous for one in (array, *parts)):
+        return None
+    first = array.ctypes.data
+    return _bytes(array), [one.ctypes.data - first if one.size else 0 for one in parts]
 
 
 def pass_on(

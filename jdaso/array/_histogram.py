@@ -37,7 +37,7 @@ def histogram(
     Raises:
         ValueError: the range is not finite or falls, or weights have another shape.
 
-    Moves: two reductions for the range, if it is not given, and one sum of the counts.
+    Moves: two numbers of each node for the range, if it is not given, and one sum of the counts.
     """
     x, weighed = _weighed(x, weights)
     edges = _edges(x, bins, range)
@@ -136,7 +136,7 @@ def histogram2d(
     Raises:
         ValueError: the arrays differ in shape or are no lines, or a range is not finite or falls.
 
-    Moves: two reductions for each range that is not given, and one sum of the counts.
+    Moves: two numbers of each node for each range that is not given, and one sum of the counts.
     """
     x, weighed = _weighed(x, weights)
     x, y = of_one_world(x, y)
@@ -186,8 +186,7 @@ def _edges(x: Array, bins: Any, given: tuple[float, float] | None) -> np.ndarray
             raise ValueError(f"The edges of bins must rise, got {bins}.")
         return np.asarray(bins)
     if given is None:
-        both = [REDUCTIONS[name](x) for name in ("min", "max")] if x.size else (0.0, 1.0)
-        given = float(both[0]), float(both[1])
+        given = _ends(x) if x.size else (0.0, 1.0)
     low, high = map(float, given)
     if not (np.isfinite([low, high]).all() and low <= high):
         raise ValueError(f"The range of a histogram must be finite and rise, got {low} to {high}.")
@@ -198,20 +197,35 @@ def _edges(x: Array, bins: Any, given: tuple[float, float] | None) -> np.ndarray
     return np.linspace(low, high, operator.index(bins) + 1, dtype=dtype)
 
 
+def _ends(x: Array) -> tuple[Any, Any]:
+    """The smallest and the largest element; NaN if there is one."""
+    if x.split is None or isinstance(x.block, Tracer):
+        return REDUCTIONS["min"](x), REDUCTIONS["max"](x)
+    own = _least_and_largest(x.block) if x.block.size else jnp.zeros(2, x.dtype)
+    rows = np.asarray(x.world.gather(own[None], (1,) * x.world.nodes))
+    rows = rows[np.array(x.counts) > 0]
+    return rows[:, 0].min(), rows[:, 1].max()
+
+
+@jax.jit
+def _least_and_largest(block: jax.Array) -> jax.Array:
+    return jnp.stack([jnp.min(block), jnp.max(block)])
+
+
 def bincount(x: Any, *, weights: Any = None, minlength: int = 0) -> Array:
     """The number of elements of each value 0, 1, ...; with weights their sums.
 
     Raises:
         ValueError: a value is negative, or weights have another shape.
 
-    Moves: two reductions for the smallest and the largest value, and one sum of the counts.
+    Moves: two numbers of each node, the smallest and the largest, and one sum of the counts.
     """
     x, weighed = _weighed(x, weights)
-    least, largest = (int(REDUCTIONS[name](x)) if x.size else -1 for name in ("min", "max"))
+    index_type(x.size)
+    least, largest = (int(end) for end in (_ends(x) if x.size else (-1, -1)))
     if x.size and least < 0:
         raise ValueError(f"bincount counts the values 0, 1, ..., got {least}. Shift them.")
     length = max(minlength, largest + 1)
-    index_type(x.size)
     counts = jnp.bincount(x.block, weights=_summed(weighed), length=length)
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")

@@ -1,13 +1,14 @@
 """Sorts along the split so that each number moves at most once, and rows end up shared out evenly.
 
 Numbers are mapped to whole numbers of the same order. All nodes look for the numbers at which the
-sorted array is cut into equal parts, by bisection over these, one small message a bit; of equal
-numbers those of earlier nodes come first, so the order is stable. Then each part moves to its node.
+sorted array is cut into equal parts, digit by digit of these, with one small message a digit; of
+equal numbers those of earlier nodes come first, so the order is stable. Then each part moves to its
+node.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,9 @@ from ._layout import ArrayLayout, axis_of, balanced
 from ._move import resplit
 from ._shape import flip
 from ._world import World
+
+_DIGIT_BITS = 4
+"""A digit of more bits makes fewer messages of more counts."""
 
 
 def order_of(numbers: np.ndarray) -> np.ndarray:
@@ -32,14 +36,6 @@ def order_of(numbers: np.ndarray) -> np.ndarray:
     return np.where(plain & top, ~plain, plain | top)
 
 
-class _Part(NamedTuple):
-    """Numbers of this node, sorted, with their order and their places in the whole array."""
-
-    numbers: np.ndarray
-    order: np.ndarray
-    places: np.ndarray
-
-
 def _cuts(order: np.ndarray, begins: np.ndarray, world: World) -> np.ndarray:
     """Returns the places at which each node's sorted numbers are cut, ``[nodes, cuts]``.
 
@@ -48,39 +44,64 @@ def _cuts(order: np.ndarray, begins: np.ndarray, world: World) -> np.ndarray:
         begins: places in the whole sorted array at which to cut.
         world: the nodes.
     """
-    low = np.zeros(len(begins), order.dtype)
-    high = np.full(len(begins), np.iinfo(order.dtype).max, order.dtype)
-    for _ in range(8 * order.dtype.itemsize):
-        middle = low + (high - low) // 2
-        reached = world.numbers(np.searchsorted(order, middle, "right")).sum(0) >= begins
-        high = np.where(reached, middle, high)
-        low = np.where(reached, low, middle + 1)
-    below = world.numbers(np.searchsorted(order, high, "left"))
-    ties = world.numbers(np.searchsorted(order, high, "right")) - below
-    wanted = begins - below.sum(0)
+    bits, found = 8 * order.dtype.itemsize, np.zeros(len(begins), order.dtype)
+    digits = np.arange(1 << _DIGIT_BITS).astype(order.dtype)
+    for shift in range(bits - _DIGIT_BITS, -1, -_DIGIT_BITS) if len(begins) else ():
+        shift = order.dtype.type(shift)
+        rest = (order.dtype.type(1) << shift) - order.dtype.type(1)
+        tops = found[:, None] | (digits << shift) | rest  # the largest number with each digit
+        counts = world.numbers(np.searchsorted(order, tops.ravel(), "right")).sum(0)
+        reached = counts.reshape(tops.shape) >= begins[:, None]
+        found |= digits[reached.argmax(1)] << shift
+    both = [np.searchsorted(order, found, side) for side in ("left", "right")]
+    below, upto = np.split(world.numbers(np.concatenate(both)), 2, axis=1)
+    ties, wanted = upto - below, begins - below.sum(0)
     earlier = np.cumsum(ties, 0) - ties
     return below + np.clip(wanted - earlier, 0, ties)
 
 
-def sorted_line(x: Array) -> tuple[Array, Array]:
+class _Moves:
+    """The parts of a sorted line that each node gets.
+
+    Args:
+        x: the line.
+        order: whole numbers in the order of its numbers here, sorted.
+    """
+
+    def __init__(self, x: Array, order: np.ndarray):
+        nodes, self._world = x.world.nodes, x.world
+        self.layout = ArrayLayout(x.shape, 0, balanced(x.size, nodes))
+        cuts = _cuts(order, np.array(self.layout.begins[1:], np.int64), x.world)
+        ends = np.concatenate([np.zeros((nodes, 1), int), cuts, np.array(x.counts)[:, None]], 1)
+        self._cuts, self._sizes = cuts[x.world.node], np.diff(ends, axis=1)[:, x.world.node]
+
+    def moved(self, column: np.ndarray) -> np.ndarray:
+        """Returns the parts that nodes have for this one of a column, in the order of numbers."""
+        sent = [jnp.asarray(part) for part in np.split(column, self._cuts)]
+        parts = self._world.trade(sent, [(int(size),) for size in self._sizes])
+        return np.concatenate([np.asarray(part) for part in parts])
+
+
+def sorted_line(x: Array) -> Array:
+    """Returns a sorted array of one axis, split."""
+    if x.dtype.kind not in "biuf":  # NumPy sorts others slowly, or not at all
+        return sorted_with_places(x)[0]
+    numbers = np.sort(np.asarray(x.block))
+    moves = _Moves(x, order_of(numbers))
+    found = np.sort(moves.moved(numbers), kind="stable")  # fast with few sorted parts
+    return Array(jnp.asarray(found), moves.layout, x.world)
+
+
+def sorted_with_places(x: Array) -> tuple[Array, Array]:
     """Returns a sorted array of one axis, split, and the places that its numbers had."""
-    node, nodes = x.world.node, x.world.nodes
     numbers = np.asarray(x.block)
     order = order_of(numbers)
     by = np.argsort(order, kind="stable")
-    mine = _Part(numbers[by], order[by], x.layout.begins[node] + by)
-    layout = ArrayLayout(x.shape, 0, balanced(x.size, nodes))
-    cuts = _cuts(mine.order, np.array(layout.begins[1:], np.int64), x.world)
-    ends = np.concatenate([np.zeros((nodes, 1), int), cuts, np.array(x.counts)[:, None]], 1)
-    sizes = np.diff(ends, axis=1)
-    found = []
-    for column in (mine.numbers, mine.places):
-        sent = [jnp.asarray(part) for part in np.split(column, cuts[node])]
-        parts = x.world.trade(sent, [(int(size),) for size in sizes[:, node]])
-        found.append(np.concatenate([np.asarray(part) for part in parts]))
+    moves = _Moves(x, order[by])
+    found = moves.moved(numbers[by]), moves.moved(x.layout.begins[x.world.node] + by)
     by = np.argsort(order_of(found[0]), kind="stable")
     values, places = (jnp.asarray(column[by]) for column in found)
-    return Array(values, layout, x.world), Array(places, layout, x.world)
+    return Array(values, moves.layout, x.world), Array(places, moves.layout, x.world)
 
 
 def _along(x: Any, axis: int, *, places: bool) -> Array:
@@ -90,7 +111,7 @@ def _along(x: Any, axis: int, *, places: bool) -> Array:
         raise TypeError(f"sort of {x.dtype}: complex numbers have no order. Take abs or real.")
     if x.split == along:
         if x.ndim == 1:
-            return sorted_line(x)[places]
+            return sorted_with_places(x)[1] if places else sorted_line(x)
         other = max((k for k in range(x.ndim) if k != along), key=lambda k: x.shape[k])
         return resplit(_along(resplit(x, other), along, places=places), along)
     function = jnp.argsort if places else jnp.sort

@@ -17,7 +17,7 @@ from ._move import laid, resplit
 from ._reduce import index_type
 from ._scan import cumulative_sum
 from ._shape import concat, ravel, reshape
-from ._sort import neighbours, sorted_line
+from ._sort import neighbours, sorted_with_places
 
 
 class UniqueAll(NamedTuple):
@@ -59,7 +59,7 @@ class _Sorted(NamedTuple):
 
 
 def _sorted(x: Array) -> _Sorted:
-    line, places = sorted_line(resplit(ravel(x), 0))
+    line, places = sorted_with_places(resplit(ravel(x), 0))
     return _Sorted(line, places, Array(jnp.asarray(neighbours(line)), line.layout, line.world))
 
 

@@ -49,16 +49,16 @@ def test_sorting_is_stable_and_shares_the_rows_out(nodes, line):
 def test_each_number_of_a_line_moves_at_most_once():
     line = np.arange(400, dtype=np.float32)
 
-    def sent(numbers):
+    def sent(function, numbers):
         with ja.counted() as count:
-            x = ja.asarray(numbers, split=0)
-            ja.sort(x)
+            function(ja.asarray(numbers, split=0))
         return count.bytes_sent
 
-    bisection = 4 * 3 * (32 + 2) * 3 * 8  # nodes, cuts, rounds, other nodes, bytes
-    assert sum(on_nodes(4, sent, line)) == bisection
-    backwards = sum(on_nodes(4, sent, line[::-1].copy())) - bisection
-    assert backwards == 2 * line.nbytes  # numbers and their places; all of them change nodes
+    search = 4 * 3 * (8 * 16 + 2) * 3 * 8  # nodes, cuts, counts of 8 digits, other nodes, bytes
+    for function, arrays in ((ja.sort, 1), (ja.argsort, 2)):  # numbers, and their places
+        assert sum(on_nodes(4, sent, function, line)) == search
+        backwards = sum(on_nodes(4, sent, function, line[::-1].copy())) - search
+        assert backwards == arrays * line.nbytes  # all of them change nodes
 
 
 @pytest.mark.parametrize("nodes", NODES)

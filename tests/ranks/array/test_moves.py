@@ -1,0 +1,67 @@
+"""Arrays that real ranks lay along other axes and sort, bit for bit."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from nights import at_night
+
+import jdaso
+import jdaso.array as ja
+from jdaso._mpi import arrays
+from jdaso.array._layout import ArrayLayout
+from jdaso.array._move import laid
+
+pytestmark = [pytest.mark.any_mpi, pytest.mark.three_nodes]
+SHAPES = [(7, 5), (0, 4), (6, 4, 5)]
+TYPES = [jnp.bfloat16, at_night(np.float32), at_night(np.complex64), at_night(np.bool_)]
+
+
+@pytest.fixture
+def session():
+    with jdaso.Session(timeout_seconds=60) as session:
+        yield session
+
+
+def numbers(shape, dtype=np.float32):
+    return (3 * np.random.default_rng(0).normal(size=shape)).astype(dtype)
+
+
+def whole(x):
+    return np.asarray(ja.resplit(x, None).block)
+
+
+@pytest.mark.parametrize("piece_bytes", [at_night(arrays.PIECE_BYTES), 64])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_another_axis(piece_bytes, dtype, session, monkeypatch):
+    """Parts that are contiguous are sent and received in place, others packed."""
+    monkeypatch.setattr(arrays, "PIECE_BYTES", piece_bytes)
+    for shape in SHAPES:
+        x = numbers(shape, dtype)
+        for a, b in itertools.product([*range(len(shape)), None], repeat=2):
+            found = whole(ja.resplit(ja.asarray(x, split=a), b))
+            assert found.tobytes() == x.tobytes(), (shape, a, b)
+
+
+@pytest.mark.parametrize("n", [at_night(1), at_night(2), 9])
+def test_uneven_counts(n, session):
+    ends = np.random.default_rng(1).integers(0, n + 1, session.num_nodes - 1)
+    counts = tuple(np.diff([0, *sorted(ends), n]).tolist())
+    for axis, shape in enumerate([(n, 4), (4, n)]):
+        x = numbers(shape)
+        own = laid(ja.asarray(x, split=axis), ArrayLayout(shape, axis, counts))
+        for found in (ja.resplit(own, 0), ja.resplit(own, 1), ja.balance(own)):
+            assert whole(found).tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float32, at_night(jnp.bfloat16), at_night(np.int32), at_night(np.bool_)], ids=str
+)
+def test_sorted_lines(dtype, session):
+    for n in (0, 5, 1000):
+        x = numbers(n, dtype)
+        as_float = x.astype(np.float32)
+        line = ja.asarray(x, split=0)
+        np.testing.assert_array_equal(whole(ja.sort(line)).astype(np.float32), np.sort(as_float))
+        np.testing.assert_array_equal(whole(ja.argsort(line)), as_float.argsort(kind="stable"))
