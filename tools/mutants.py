@@ -1158,6 +1158,20 @@ MUTANTS = [
         "    if False:",
         "tests/unit/array/test_edges.py",
     ),
+    Mutant(
+        "parts that are received in place",
+        "_mpi/arrays.py",
+        "[one.ctypes.data - first if one.size else 0 for one in parts]",
+        "[0 for one in parts]",
+        "tests/ranks/array/test_moves.py",
+    ),
+    Mutant(
+        "the digits of a cut",
+        "array/_sort.py",
+        "reached = counts.reshape(tops.shape) >= begins[:, None]",
+        "reached = counts.reshape(tops.shape) > begins[:, None]",
+        "tests/unit/array/test_sorted.py",
+    ),
 ]
 
 

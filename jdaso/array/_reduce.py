@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from ._array import METHODS, Array, as_array, made, method
 from ._layout import ArrayLayout, Axes, axes_of, replaced
@@ -89,14 +90,18 @@ def _reduced(name: str, x: Any, axis: Axis, *, keepdims: bool, **options: Any) -
 
 def _between(share: jax.Array, name: str, at: World) -> jax.Array:
     """Reduces nodes' shares; a mark beside them carries NaN, which MPI's min and max may drop."""
-    rule = _RULES[name]
-    if name not in ("min", "max") or not jnp.issubdtype(share.dtype, jnp.floating):
+    rule, dtype = _RULES[name], share.dtype
+    if at.nodes == 1:
+        return share
+    if name not in ("min", "max") or not jnp.issubdtype(dtype, jnp.floating):
         return at.reduce(share, rule.between)
-    nan = jnp.isnan(share)
-    numbers = jnp.where(nan, jnp.asarray(rule.identity(share.dtype), share.dtype), share)
-    mark = jnp.where(nan, -1 if name == "min" else 1, 0).astype(share.dtype)
-    found = at.reduce(jnp.stack([numbers, mark]), rule.between)
-    return jnp.where(found[1] != 0, jnp.asarray(jnp.nan, share.dtype), found[0])
+    of = jnp if isinstance(share, Tracer) else np  # NumPy begins at once, and shares are small
+    own = of.asarray(share)
+    nan = of.isnan(own)
+    numbers = of.where(nan, of.asarray(rule.identity(dtype), dtype), own)
+    mark = of.where(nan, -1 if name == "min" else 1, 0).astype(dtype)
+    found = of.asarray(at.reduce(jnp.asarray(of.stack([numbers, mark])), rule.between))
+    return jnp.asarray(of.where(found[1] != 0, of.asarray(np.nan, dtype), found[0]))
 
 
 def _sums(name: str) -> Callable[..., Array]:
