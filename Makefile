@@ -62,10 +62,10 @@ format: setup ## mends what ruff can mend
 docs: setup ## build/docs/index.html; a warning is an error
 	$(bin)/sphinx-build -W --keep-going -b html docs build/docs
 
-setup-peers: setup ## .venv-peers: PyTorch, which `make bench` and studies measure (6 GB)
+setup-peers: setup ## .venv-peers: PyTorch, HeAT and dask, which benchmarks and studies measure (6 GB)
 	@[ -x .venv-peers/bin/python ] || $(bin)/python -m venv .venv-peers
-	@.venv-peers/bin/python -c "import torch, flax, jdaso" 2>/dev/null || \
-	    .venv-peers/bin/pip install -q torch -e '.[flax,mpich]'
+	@.venv-peers/bin/python -c "import torch, heat, distributed, flax, jdaso" 2>/dev/null || \
+	    .venv-peers/bin/pip install -q torch heat dask distributed -e '.[flax,mpich]'
 
 bench: setup setup-peers ## as root, for an hour: measures, rewrites docs/benchmarks.md (PARTS=names)
 	@$(bin)/python benchmarks/all.py $(PARTS)
