@@ -44,11 +44,12 @@ class Loop:
         self.leaf = jax.random.normal(jax.random.key(session.node), (int(megabytes * 2**18),))
         exchange = exchange_of([self.leaf], session, wire=wire, owner=1)
         self.late = late_of(exchange, merge_of("paper"), list, checks=False)
+        self.held = self.late.empty(1)
         self.send, self.sum = np.asarray(self.leaf), np.empty(self.leaf.size, np.float32)
         self.step, self.turns, self.matrix = 0, np.int32(0), jnp.eye(256)
         self.start, self.wait = jax.jit(self._start), jax.jit(self._wait)
         if self.late.anchored:
-            begin = jax.jit(lambda x: self.late.begin((), (x,), jnp.int32(0))[1])
+            begin = jax.jit(lambda x: self.late.begin(self.held, (x,), jnp.int32(0))[1])
             jax.block_until_ready(begin(self.leaf))
         self.multiply = jax.jit(
             lambda x, turns: jax.lax.fori_loop(0, turns, lambda _, y: y @ self.matrix, x)
@@ -56,10 +57,11 @@ class Loop:
 
     def _start(self, leaf, step):
         about = {"step": step, "before": step, "weight": None, "turn": step}
-        return self.late.start((), (leaf,), header(step=step), **about)[0]
+        return self.late.start(self.held, (leaf,), header(step=step), **about)[0]
 
     def _wait(self, ticket):
-        found, _ = self.late.wait((), ticket, jnp.int32(1), jnp.int32(0), Common((), False))
+        about = ticket, jnp.int32(1), jnp.int32(0), Common((), False)
+        found, _ = self.late.wait(self.held, *about)
         return found.change
 
     def exchange_alone(self):

@@ -71,10 +71,9 @@ def init_state(
     # Each field has its own buffers: a step that donates its state must not donate one twice.
     zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
     model = between.session.optimizers.model()
-    if between.nodes > 1:
+    held: tuple[PyTree, ...] = tuple(jnp.asarray(model, jnp.int32) for _ in range(count))
+    if between.nodes > 1 and between.session.simulated:
         held = tuple(late.empty(model) for late in exchanges.late)
-    else:
-        held = tuple(jnp.asarray(model, jnp.int32) for _ in range(count))
     return DasoState(
         optimizer=jnp.asarray(between.number, jnp.int32),
         step=zero(),

@@ -196,7 +196,7 @@ def trains(session):
                 wanted = NamedSharding(mesh, specs.get(name, P()))
                 assert x.sharding.is_equivalent_to(wanted, x.ndim), (row, name, x.sharding)
         compare(row, seen, train(session, row)[2])
-        print(f"node {session.node}: bits {digest(params)}", flush=True)
+        print(f"node {session.node}: bits {digest(params)} of {row[1]}\n", end="", flush=True)
 
 
 def fails(session):

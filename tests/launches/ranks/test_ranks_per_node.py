@@ -11,11 +11,16 @@ SHARDED, JOINED = PROGRAMS / "sharded.py", PROGRAMS / "joined.py"
 
 
 def check(*args, timeout=400, ranks=4, devices=2, **about):
-    """Runs a case of `sharded.py`; returns the bits that the ranks have printed, in order."""
+    """Runs a case of `sharded.py`; returns the bits that ranks have printed of wide wires.
+
+    Narrow ones round by blocks, which ranks that share a leaf cut elsewhere; the program compares
+    their numbers with those of undivided parameters, within the wire's tolerance.
+    """
     about = about or {"flags": compiling.ALIKE}  # see test_sharded.py
     done = mpirun(ranks, [SHARDED, *args], devices=devices, timeout=timeout, **about)
     assert done.returncode == 0 and done.stdout.count(": end") == ranks, done.stdout
-    return re.findall(r"node 0: bits (\w{8})", done.stdout)
+    found = re.findall(r"node 0: bits (\w{8}) of (\w+)", done.stdout)
+    return [bits for bits, wire in found if wire in ("float32", "bfloat16")]
 
 
 def test_the_devices_of_a_nodes_ranks_exchange_their_shards():
@@ -48,7 +53,8 @@ def test_copies_that_differ_between_ranks_are_found():
 )
 def test_every_merge_and_wire_as_with_one_rank_a_node(layout):
     joined = check(f"{layout},ranks", "night", timeout=1200)
-    assert set(joined) == set(check(layout, "night", timeout=1200, ranks=2, devices=4))
+    alone = check(layout, "night", timeout=1200, ranks=2, devices=4)
+    assert sorted(joined) == sorted(2 * alone) and len(alone) >= 4  # of two ranks each
 
 
 def train(folder, *words, ranks=4, **about):
