@@ -790,8 +790,8 @@ MUTANTS = [
     Mutant(
         "spread of nodes' means in a variance",
         "array/_reduce.py",
-        "jnp.sum(spreads, 0) + between, number",
-        "jnp.sum(spreads, 0), number",
+        "jnp.sum(spreads.real.astype(weights.dtype), 0) + between",
+        "jnp.sum(spreads.real.astype(weights.dtype), 0)",
         "tests/unit/array/test_against_numpy.py",
     ),
     Mutant(
@@ -1171,6 +1171,13 @@ MUTANTS = [
         "reached = counts.reshape(tops.shape) >= begins[:, None]",
         "reached = counts.reshape(tops.shape) > begins[:, None]",
         "tests/unit/array/test_sorted.py",
+    ),
+    Mutant(
+        "numbers near the edge of a bin",
+        "array/_histogram.py",
+        "near = jnp.abs(place - jnp.round(place)) < margin",
+        "near = jnp.abs(place - jnp.round(place)) < 0",
+        "tests/unit/array/test_edges.py",
     ),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import jax
@@ -41,7 +42,9 @@ def histogram(
     """
     x, weighed = _weighed(x, weights)
     edges = _edges(x, bins, range)
-    counts = _counts(x, edges, weighed, even=not np.ndim(bins))
+    # In NumPy the types of both ends decide how numbers are rounded.
+    ends = (edges[0], edges[-1]) if range is None else tuple(map(float, range))
+    counts = _counts(x, edges, weighed, None if np.ndim(bins) else ends)
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")
     if density:
@@ -68,8 +71,10 @@ def _summed(weights: jax.Array | None) -> jax.Array | None:
     return None if weights is None else weights.astype(type_of_means(weights.dtype))
 
 
-def _counts(x: Array, edges: np.ndarray, weights: jax.Array | None, *, even: bool) -> jax.Array:
-    """This node's counts; `even`: bins have equal widths."""
+def _counts(
+    x: Array, edges: np.ndarray, weights: jax.Array | None, ends: tuple[Any, Any] | None
+) -> jax.Array:
+    """This node's counts; `ends`: of bins of equal width, None for others."""
     if weights is None:
         index_type(x.size)
     traced = isinstance(x.block, Tracer)
@@ -77,16 +82,44 @@ def _counts(x: Array, edges: np.ndarray, weights: jax.Array | None, *, even: boo
         block = np.asarray(x.block).astype(x.dtype if x.dtype.kind in "iu" else np.uint8)
         theirs = None if weights is None else np.asarray(weights)
         counts = jnp.asarray(np.histogram(block, edges, weights=theirs)[0])
-    elif even and x.dtype.kind == "f" and x.itemsize > 2 and not traced:
+    elif ends is not None and x.dtype.kind == "f" and x.itemsize > 2 and not traced:
         # NumPy's way for bins of equal width is fifty times as fast as a search among edges.
-        theirs = None if weights is None else np.asarray(weights)
-        ends = float(edges[0]), float(edges[-1])
-        found = np.histogram(np.asarray(x.block), len(edges) - 1, ends, weights=theirs)[0]
-        counts = jnp.asarray(found)
+        about = len(edges) - 1, ends
+        if weights is None:
+            counts = jnp.asarray(_evenly(x.block.reshape(-1), *about))
+        else:
+            found = np.histogram(np.asarray(x.block), *about, weights=np.asarray(weights))[0]
+            counts = jnp.asarray(found)
     else:
         places = _places(x.block.reshape(-1), edges)
         counts = _sums(places, len(edges) - 1, weights)
     return counts.astype(int) if weights is None else counts.astype(weights.dtype)
+
+
+def _evenly(line: jax.Array, bins: int, ends: tuple[Any, Any]) -> np.ndarray:
+    """Counts numbers in bins of equal width, as NumPy does, which takes those near an edge."""
+    low, high = ends
+    if low == high:  # NumPy's range is wider then
+        low, high = low - 0.5, high + 0.5
+    scale = bins / (high - low)
+    margin = (bins + max(abs(low), abs(high)) * scale) * 8 * float(jnp.finfo(line.dtype).eps)
+    if not margin < 0.05:
+        return np.histogram(np.asarray(line), bins, ends)[0]
+    counts, near = _away_from_edges(line, low, scale, margin, bins=bins)
+    numbers = np.asarray(line)[np.asarray(near)]
+    return np.asarray(counts) + np.histogram(numbers, bins, ends)[0]
+
+
+@partial(jax.jit, static_argnames="bins")
+def _away_from_edges(
+    line: jax.Array, low: Any, scale: Any, margin: Any, *, bins: int
+) -> tuple[jax.Array, jax.Array]:
+    """Counts numbers that rounding puts into the right bin; flags those that are near an edge."""
+    place = (line - low) * scale
+    near = jnp.abs(place - jnp.round(place)) < margin
+    inside = (place > 0) & (place < bins) & ~near  # NaN is not
+    counts = jnp.bincount(jnp.where(inside, place, bins).astype(jnp.int32), length=bins + 1)
+    return counts[:-1], near & (place > -1) & (place < bins + 1)
 
 
 def _places(line: jax.Array, edges: np.ndarray) -> jax.Array:

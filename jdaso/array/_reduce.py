@@ -144,12 +144,45 @@ def moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int]
         return mean, spread, number
     both = jnp.stack([mean, spread.astype(mean.dtype)])
     nodes = x.world.gather(both[None], (1,) * x.world.nodes)
-    weights = jnp.asarray(np.array(x.counts, float) / sum(x.counts), spread.dtype)
-    weights = weights.reshape(-1, *(1,) * x.ndim)
-    means, spreads = nodes[:, 0], nodes[:, 1].real.astype(spread.dtype)
+    return *_merged(nodes[:, 0], nodes[:, 1], _weights(x, spread.dtype), float(number)), number
+
+
+def _mean(x: Array, axes: tuple[int, ...]) -> jax.Array:
+    """The mean over axes that are kept, as `moments` finds it."""
+    here = math.prod(x.block.shape[k] for k in axes)
+    mean = _local_mean(x.block, axes, float(max(here, 1)))
+    if not math.prod(x.shape[k] for k in axes):
+        return jnp.full_like(mean, jnp.nan)
+    if not _joins(x, axes) or x.world.nodes == 1:
+        return mean
+    means = x.world.gather(mean[None], (1,) * x.world.nodes)
+    return _merged_mean(means, _weights(x, mean.real.dtype))
+
+
+def _weights(x: Array, dtype: np.dtype) -> np.ndarray:
+    """Each node's share of the rows, in an axis before those of the array."""
+    shares = np.array(x.counts, float) / sum(x.counts)
+    return shares.astype(dtype).reshape(-1, *(1,) * x.ndim)
+
+
+@jax.jit
+def _merged_mean(means: jax.Array, weights: jax.Array) -> jax.Array:
+    return jnp.sum(weights.astype(means.dtype) * means, 0)
+
+
+@jax.jit
+def _merged(
+    means: jax.Array, spreads: jax.Array, weights: jax.Array, number: Any
+) -> tuple[jax.Array, jax.Array]:
+    """The mean of all nodes, and the sum of squared distances from it."""
     mean = jnp.sum(weights.astype(means.dtype) * means, 0)
-    between = float(number) * jnp.sum(weights * jnp.abs(means - mean) ** 2, 0)
-    return mean, jnp.sum(spreads, 0) + between, number
+    between = number * jnp.sum(weights * jnp.abs(means - mean) ** 2, 0)
+    return mean, jnp.sum(spreads.real.astype(weights.dtype), 0) + between
+
+
+@partial(jax.jit, static_argnames="axes")
+def _local_mean(block: jax.Array, axes: tuple[int, ...], number: Any) -> jax.Array:
+    return jnp.sum(block.astype(type_of_means(block.dtype)), axes, keepdims=True) / number
 
 
 @partial(jax.jit, static_argnames="axes")
@@ -170,10 +203,11 @@ def type_of_means(dtype: np.dtype) -> np.dtype:
 
 
 def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims: bool) -> Array:
+    """A value that a function finds from an array and axes, which it keeps."""
     x = as_array(x)
     axes = axes_of(axis, x.ndim)
     layout = _left(x, axes, keepdims=keepdims)
-    found = value(*moments(x, axes))
+    found = value(x, axes)
     if not keepdims:
         found = jnp.squeeze(found, axes)
     if jnp.issubdtype(x.dtype, jnp.floating):
@@ -183,8 +217,8 @@ def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims
 
 @method("mean")
 def mean(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Arithmetic mean over axes (None: all); of no elements NaN. Moves as much as `var`."""
-    return _of_moments(x, axis, lambda mean, *_: mean, keepdims=keepdims)
+    """Arithmetic mean over axes (None: all); of no elements NaN. Moves half as much as `var`."""
+    return _of_moments(x, axis, _mean, keepdims=keepdims)
 
 
 @method("var")
@@ -194,7 +228,8 @@ def var(x: Any, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
     Moves at most two numbers of each result, in one operation, from each node to each other one.
     """
 
-    def value(_: jax.Array, spread: jax.Array, number: int) -> jax.Array:
+    def value(x: Array, axes: tuple[int, ...]) -> jax.Array:
+        _, spread, number = moments(x, axes)
         return spread / max(number - float(correction), 0.0)
 
     return _of_moments(x, axis, value, keepdims=keepdims)

@@ -143,3 +143,25 @@ def test_all_nodes_refuse(function, error, words, split):
         return True
 
     assert all(on_nodes(3, run))
+
+
+@pytest.mark.parametrize("kind", ["edges", "normal", "alike", "far from 0", "tiny"])
+def test_histograms_count_as_numpy_does_near_edges(kind):
+    """Numbers that rounding may put into either bin; a range given or not; NaN and infinity."""
+    rng = np.random.default_rng(0)
+    whole = rng.integers(0, 64, 2000)
+    x = {
+        "edges": whole / 64,
+        "normal": rng.normal(size=2000),
+        "alike": np.repeat(rng.normal(size=3), 700),
+        "far from 0": 1e6 + whole,
+        "tiny": 1e-30 * rng.random(2000),
+    }[kind].astype(np.float32)
+    for bins in (1, 7, 64, 117):
+        expected = np.histogram(x, bins)[0]
+        np.testing.assert_array_equal(ja.histogram(ja.asarray(x, split=0), bins)[0].block, expected)
+    x[::97], x[::89] = np.nan, np.inf
+    for ends in ((0.0, 1.0), (-0.3, 0.7)):
+        expected = np.histogram(x, 10, ends)[0]
+        found = ja.histogram(ja.asarray(x, split=0), 10, ends)[0]
+        np.testing.assert_array_equal(found.block, expected)

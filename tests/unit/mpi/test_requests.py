@@ -1,6 +1,7 @@
 """Polls of requests: they end once, in one of three ways, and MPI keeps what it may still write."""
 
 import itertools
+import os
 import time
 
 import numpy as np
@@ -49,9 +50,15 @@ def test_pauses_double_up_to_the_longest(pauses):
     assert pauses == [1e-5, 2e-5, 4e-5, 5e-5, 5e-5]
 
 
-def test_a_poll_without_pauses_lets_others_run(pauses):
-    assert poll(Request(3).Test, most_pause=0.0)
-    assert pauses == [0.0, 0.0]
+def test_a_poll_without_pauses_lets_others_run(pauses, monkeypatch):
+    """It offers the core at first, and sleeps and checks once milliseconds have passed."""
+    yields, checks = [], []
+    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
+    assert poll(Request(3).Test, lambda: checks.append(1), most_pause=0.0)
+    assert (len(yields), checks, pauses) == (2, [], [])
+    monkeypatch.setattr(requests, "_SPIN_SECONDS", 0.0)
+    assert poll(Request(3).Test, lambda: checks.append(1), most_pause=0.0)
+    assert (len(yields), checks, pauses) == (2, [1, 1], [0.0, 0.0])
 
 
 def test_a_poll_ends_at_its_limit(pauses):
