@@ -43,7 +43,7 @@ def histogram(
     x, weighed = _weighed(x, weights)
     edges = _edges(x, bins, range)
     # In NumPy the types of both ends decide how numbers are rounded.
-    ends = (edges[0], edges[-1]) if range is None else tuple(map(float, range))
+    ends = (edges[0], edges[-1]) if range is None else (float(range[0]), float(range[1]))
     counts = _counts(x, edges, weighed, None if np.ndim(bins) else ends)
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")
