@@ -1,7 +1,7 @@
 """Threads that take turns on a virtual clock: a run is the same each time, and takes no real time.
 
 Only one thread runs, until it pauses, waits or ends. Then the thread that is due next runs, and the
-clock jumps to its time. `Clock.patched` replaces Python's own three modules with those below in all
+clock jumps to its time. `Clock.patched` replaces Python's own modules with those below in all
 modules of jdaso. Threads that do not belong to the clock still use Python's own.
 """
 
@@ -12,6 +12,7 @@ import functools
 import heapq
 import importlib
 import itertools
+import os
 import queue
 import random
 import sys
@@ -150,7 +151,7 @@ class Clock:
     @contextlib.contextmanager
     def patched(self):
         """Patches jdaso's modules with this time, these threads and these queues."""
-        mine = {time: Time(self), threading: Threading(self), queue: Queues(self)}
+        mine = {time: Time(self), threading: Threading(self), queue: Queues(self), os: Os(self)}
         for name in _LATE:
             importlib.import_module(name)
         with pytest.MonkeyPatch.context() as patch:
@@ -326,6 +327,17 @@ class Time:
         if name in ("monotonic", "perf_counter", "time"):
             return self._clock.time if mine else getattr(time, name)
         return self._clock.sleep if mine and name == "sleep" else getattr(time, name)
+
+
+class Os:
+    """The module `os`, of which a yield of the core is a pause."""
+
+    def __init__(self, clock):
+        self._clock = clock
+
+    def __getattr__(self, name):
+        yields = name == "sched_yield" and self._clock.current() is not None
+        return (lambda: self._clock.sleep(0.0)) if yields else getattr(os, name)
 
 
 class Threading:
