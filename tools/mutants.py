@@ -1112,7 +1112,7 @@ MUTANTS = [
     Mutant(
         "moments that are squares of other numbers",
         "_optimizers/find_moments.py",
-        "if squared and np.allclose(fourfold, 4 * squares, rtol=0.02):",
+        "if squared and np.allclose(fourfold, 4 * squares, rtol=0.02, atol=0):",
         "if squared:",
         "tests/unit/optimizers/test_second_moments.py",
     ),

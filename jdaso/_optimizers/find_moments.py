@@ -180,7 +180,7 @@ def _averages(
         gradients = mean / (1 - rates[0])  # as they reach the moments
         expected = (1 - rates[1]) * np.square(gradients)
         squared = np.allclose(squares, expected, rtol=0.05, atol=1e-3 * expected.max())
-        if squared and np.allclose(fourfold, 4 * squares, rtol=0.02):
+        if squared and np.allclose(fourfold, 4 * squares, rtol=0.02, atol=0):
             found.append(pair._replace(first_decay=rates[0], second_decay=rates[1]))
     return tuple(found)
 
