@@ -1168,8 +1168,8 @@ MUTANTS = [
     Mutant(
         "the digits of a cut",
         "array/_sort.py",
-        "reached = counts.reshape(tops.shape) >= begins[:, None]",
-        "reached = counts.reshape(tops.shape) > begins[:, None]",
+        "tops = found[:, None] | (digits << shift) | rest",
+        "tops = found[:, None] | (digits << shift)",
         "tests/unit/array/test_sorted.py",
     ),
     Mutant(
