@@ -81,7 +81,7 @@ def warn_of_gain(rule: Merge, phases: Phases, session: Session) -> None:
         log.debug("the outer optimizer was not tried", exc_info=True)
         return
     every = max(sync_every for sync_every, _ in phases.pairs)
-    if gain is not None and gain > SAFE_GAIN and every <= STUDIED_STEPS and session.node == 0:
+    if gain is not None and gain > SAFE_GAIN and every <= STUDIED_STEPS and _logs(session):
         log.warning(
             "jdaso.outer: the outer optimizer moves %.2g times as far as the nodes' mean "
             "(learning rate / (1 - momentum)), with sync_every=%d on %d nodes. With sync_every up "
@@ -95,6 +95,11 @@ def warn_of_gain(rule: Merge, phases: Phases, session: Session) -> None:
         )
 
 
+def _logs(session: Session) -> bool:
+    """Returns whether this rank logs for all of them."""
+    return session.node == 0 and session.topology.place == 0
+
+
 def warn_of_own_moments(missed: Sequence[str], session: Session) -> None:
     """Warns of moments that look like Adam's and are not shared, as they would be expected to be.
 
@@ -102,7 +107,7 @@ def warn_of_own_moments(missed: Sequence[str], session: Session) -> None:
         missed: the paths of the second moments.
         session: the nodes.
     """
-    if missed and session.node == 0:
+    if missed and _logs(session):
         log.warning(
             "daso does not share %d second moments of the inner optimizer (%s%s): they are no "
             "running means of the squares of what the first ones are means of, or the first ones "
