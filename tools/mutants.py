@@ -1179,6 +1179,13 @@ MUTANTS = [
         "near = jnp.abs(place - jnp.round(place)) < 0",
         "tests/unit/array/test_edges.py",
     ),
+    Mutant(
+        "the measured wire of a pipeline that goes on",
+        "pipeline/_pipeline.py",
+        "self.replicas.go_on_with(session.fastest_wire())",
+        'common["wire"] = session.fastest_wire()',
+        "tests/ranks/pipeline/test_measured_wire.py",
+    ),
 ]
 
 

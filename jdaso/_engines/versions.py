@@ -13,6 +13,7 @@ model: an optimizer whose `init` was called again keeps the versions of the last
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -36,6 +37,8 @@ from .programs import Programs
 from .saved import Saved
 from .staging import Leaves, Places
 from .version import Version, joined
+
+log = logging.getLogger("jdaso")
 
 
 class Versions:
@@ -71,6 +74,7 @@ class Versions:
         self.outer_shapes = self._programs.outer_shapes
         self.outer_form = self._programs.outer_form
         self._lock = threading.Lock()
+        self._warned: set[int] = set()
 
     def begin(self, arrays: Sequence[np.ndarray | OnDevice], owner: int, model: int) -> None:
         """Takes the common point before the first exchange; the same on all nodes."""
@@ -108,6 +112,7 @@ class Versions:
         """
 
         def begin(flight: InFlight) -> Numbers:
+            self._warn_if_started_again(ticket, owner, model)
             version = Version(ticket, weight=weight, flight=flight, model=model)
             if self.anchored:
                 version.before = self._find(before, owner, model)
@@ -118,6 +123,24 @@ class Versions:
             return Making(version, arrays, *about, self.anchored, self._checks)
 
         self._channel.start(ticket, head, begin, owner=owner, device=device)
+
+    def _warn_if_started_again(self, ticket: int, owner: int, model: int) -> None:
+        """Logs once that an exchange is started again before it was merged.
+
+        A step may run again with an older state. Two models whose `init` was compiled once have one
+        number; trained by turns, each merges the other's numbers, which nothing else shows.
+        """
+        earlier = self._find(ticket, owner, model)
+        if earlier is None or earlier.flight is None or earlier.age is not None:
+            return
+        if owner not in self._warned:
+            self._warned.add(owner)
+            log.warning(
+                "The exchange of step %d is started again, before it was merged. If one daso "
+                "trains several models whose init was compiled by jax.jit, each merges the other's "
+                'numbers: make a daso for each, as in daso(..., name="second").',
+                ticket - 1,
+            )
 
     def correction(
         self, ticket: int, age: int, *, owner: int, model: int, device: int

@@ -173,12 +173,12 @@ def trade_parts(
 
 
 def _begins(sizes: Sequence[int]) -> list[int]:
-    """Where parts of these sizes begin, after each other."""
+    """The places at which parts of these sizes begin, after each other."""
     return [end - size for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
 
 
 def _window(array: np.ndarray, parts: Sequence[np.ndarray]) -> tuple[np.ndarray, list[int]] | None:
-    """An array's bytes and where parts of it begin; None unless all of them are contiguous."""
+    """An array's bytes and the places of its parts; None unless all of them are contiguous."""
     if not all(one.flags.c_contiguous for one in (array, *parts)):
         return None
     first = array.ctypes.data

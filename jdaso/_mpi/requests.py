@@ -40,7 +40,7 @@ def poll(
 
     `check` is called in between and may raise. MPI moves bytes only when it is polled: a pause of
     more than `most_pause` seconds would slow it down. With 0 there is no pause, nor a check, in the
-    first milliseconds: even a sleep of 0 s takes some 60 us on Linux.
+    first milliseconds: even a sleep of 0 s takes some 70 us on Linux.
     """
     begin, pause = time.perf_counter(), min(1e-5, most_pause)
     while not (result := done()):

@@ -71,6 +71,7 @@ def init_state(
     # Each field has its own buffers: a step that donates its state must not donate one twice.
     zero = lambda: jnp.zeros((), jnp.int32)  # noqa: E731
     model = between.session.optimizers.model()
+    # On real nodes without their exchanges, which refuse some meshes that only an update names.
     held: tuple[PyTree, ...] = tuple(jnp.asarray(model, jnp.int32) for _ in range(count))
     if between.nodes > 1 and between.session.simulated:
         held = tuple(late.empty(model) for late in exchanges.late)

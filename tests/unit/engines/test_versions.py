@@ -377,3 +377,18 @@ def test_a_model_that_is_begun_anew_replaces_the_one_before(make):
     start(versions, 1, leaves(1), 0, model=2)
     heads, _ = correction(versions, 1, model=2)
     assert not heads[:, STATUS].any()
+
+
+def test_an_exchange_that_is_started_again_before_its_merge_is_reported(make, caplog):
+    """By a second model with the same number, for example; once, and not for steps in a row."""
+    versions, _ = make("float32", "corrected")
+    for n in range(3):
+        start(versions, 1 + 4 * n, leaves(n), 0)
+        correction(versions, 1 + 4 * n)
+    assert "started again" not in caplog.text
+    for ticket in (13, 17):
+        start(versions, ticket, leaves(0), 0)
+        start(versions, ticket, leaves(1), 0)
+        correction(versions, ticket)
+    assert caplog.text.count("The exchange of step 12 is started again") == 1
+    assert caplog.text.count("started again") == 1
